@@ -512,7 +512,7 @@ def test_times_names_and_places_of_unchanged_sources_do_not_matter(
 
 
 def test_unchanged_files_are_not_hashed_again(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("itrpipe.storage.sources.file_digest", lambda path: pytest.fail(f"{path} was hashed again"))
+    monkeypatch.setattr("itrpipe.storage.integrity.file_digest", lambda path: pytest.fail(f"{path} was hashed again"))
     assert plan_prepare(prepared).state == "up to date"
 
 

@@ -20,8 +20,7 @@ from itrpipe.datasets.definition import ModelDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.plan.planning import Override
 from itrpipe.plan.staleness import state_of
-from itrpipe.storage.artifact import Location, read_manifest
-from itrpipe.storage.files import PICTURES
+from itrpipe.storage.artifact import PICTURES, Location, read_manifest
 from itrpipe.storage.locks import locked
 from tests.definitions import save_definition
 

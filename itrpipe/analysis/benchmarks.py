@@ -26,9 +26,8 @@ from itrpipe.features.extraction import Extraction, ImageFiles
 from itrpipe.features.passes import extractions, join_features, merge, notes_of
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.artifact import SCENES_FILE, read_manifest
 from itrpipe.storage.disk import make_folder, require_space
-from itrpipe.storage.files import SCENES_FILE
 
 Make = Callable[..., Made]
 """`Job.made`: makes the parts of a map, in a folder of this name."""

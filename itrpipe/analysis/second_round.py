@@ -33,8 +33,7 @@ from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embedd
 from itrpipe.losses.fne import Gaussians
 from itrpipe.mining.settings import MineSettings
 from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
-from itrpipe.storage.artifact import Manifest, existing_input, read_manifest
-from itrpipe.storage.files import HISTORY
+from itrpipe.storage.artifact import HISTORY, Manifest, existing_input, read_manifest
 from itrpipe.storage.integrity import checked
 from itrpipe.training.settings import not_round_one
 

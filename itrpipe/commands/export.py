@@ -24,9 +24,8 @@ from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 from itrpipe.stages.base import Need
-from itrpipe.storage.artifact import Manifest, existing_input, read_manifest
+from itrpipe.storage.artifact import CROSS_RETRIEVAL, EXPORT, METRICS, RANKINGS, Manifest, existing_input, read_manifest
 from itrpipe.storage.disk import write_json, write_text
-from itrpipe.storage.files import CROSS_RETRIEVAL, EXPORT, METRICS, RANKINGS
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.training import settings as training_settings
 

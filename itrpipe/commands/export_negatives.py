@@ -22,9 +22,8 @@ from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.stages.prepare import image_root
-from itrpipe.storage.artifact import Manifest, existing_input, fingerprint, read_manifest
+from itrpipe.storage.artifact import STATISTICS, Manifest, existing_input, fingerprint, read_manifest
 from itrpipe.storage.disk import write_text
-from itrpipe.storage.files import STATISTICS
 from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:

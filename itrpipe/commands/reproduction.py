@@ -29,7 +29,7 @@ from itrpipe.reporting.expected import Published, reproductions, table_lines
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import EvaluateSettings, models_label
 from itrpipe.stages.train import backbones
-from itrpipe.storage.sources import DigestCache
+from itrpipe.storage.integrity import DigestCache
 from itrpipe.training.settings import run_label
 
 TOYS = " (toy models: no result)"

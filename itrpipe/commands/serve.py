@@ -19,8 +19,7 @@ from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.plan.planning import Override
 from itrpipe.progress import Reporter
 from itrpipe.stages.prepare import image_root
-from itrpipe.storage.artifact import existing_input, read_manifest
-from itrpipe.storage.files import PICTURES
+from itrpipe.storage.artifact import PICTURES, existing_input, read_manifest
 from itrpipe.training.settings import answers_of, embeds, reads_phrases
 
 if TYPE_CHECKING:

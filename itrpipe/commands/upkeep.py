@@ -18,6 +18,7 @@ from itrpipe.storage.artifact import (
     INPUTS,
     MANIFEST,
     PARTIAL,
+    PICTURES,
     REPLACED,
     UNFINISHED,
     WORK,
@@ -27,7 +28,6 @@ from itrpipe.storage.artifact import (
     is_finished,
 )
 from itrpipe.storage.disk import read_stamped_json, unavailable_as_error
-from itrpipe.storage.files import PICTURES
 from itrpipe.storage.locks import is_locked, unused
 
 State = Literal[

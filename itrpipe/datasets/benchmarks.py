@@ -23,7 +23,7 @@ from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.datasets.paths import locate_images
 from itrpipe.datasets.source_files import Id, Record, one_file, rows
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.storage.sources import DigestCache
+from itrpipe.storage.integrity import DigestCache
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels, of which the last two are excluded."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from itrpipe.engine.local import usable_cores
 from itrpipe.engine.work import Answer, Crew, Host, Maker, Part, Work
-from itrpipe.errors import MissingInputError, UnavailableError
+from itrpipe.errors import MissingInputError, UnavailableError, reason_of
 
 LEFT_ALONE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TQDM_PATCH_PRINT": "0"}
 """What Ray is told unless the user says otherwise: it reports to nobody, and Python's `print` stays Python's."""
@@ -56,21 +56,21 @@ def connected(ray: Any, address: str, workers: int = 0) -> Iterator[None]:
         yield
         return
     own: dict[str, Any] = {"address": "local", "num_cpus": workers or usable_cores(), "include_dashboard": False}
+    where = "this machine"
+    remedy = "it may be too busy to start one; run the same command again, or leave --engine ray out"
+    if address:
+        where = f"--address {address}"
+        remedy = (
+            "start one with `ray start --head`, set its RAY_AUTH_MODE and token here, or leave --address out for one "
+            "of this machine alone"
+        )
     on_end = signal.getsignal(signal.SIGTERM)
     try:
         try:
             given = {"address": _answering(address)} if address else own
             ray.init(log_to_driver=False, logging_level="error", **given)
         except Exception as error:  # Ray raises plain ones, too
-            where = f"--address {address}" if address else "this machine"
-            remedy = (
-                "start one with `ray start --head`, set its RAY_AUTH_MODE and token here, or leave --address out for "
-                "one of this machine alone"
-                if address
-                else "it may be too busy to start one; run the same command again, or leave --engine ray out"
-            )
-            reason = " ".join(str(error).split())
-            raise UnavailableError(f"no Ray cluster answers at {where} ({reason}); {remedy}") from None
+            raise UnavailableError(f"no Ray cluster answers at {where} ({reason_of(error)}); {remedy}") from None
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_end)  # Ray has taken it for itself
         yield
@@ -111,7 +111,7 @@ class Node(NamedTuple):
     sees_data: bool
 
 
-def nodes(ray: Any, root: Path) -> list[Node]:
+def nodes(ray: Any, root: Path) -> Iterator[Node]:
     """The machines of the connected cluster.
 
     Args:
@@ -124,17 +124,12 @@ def nodes(ray: Any, root: Path) -> list[Node]:
     look = ray.remote(num_cpus=0, max_retries=0)(_look)
     there = [NodeAffinitySchedulingStrategy(each["NodeID"], soft=False) for each in alive]
     asked = [look.options(scheduling_strategy=each).remote(root) for each in there]
-    return [
-        Node(each["NodeManagerAddress"], each["Resources"], *_seen(ray, answer))
-        for each, answer in zip(alive, asked, strict=True)
-    ]
-
-
-def _seen(ray: Any, answer: Any) -> tuple[str, bool]:
-    try:
-        return ray.get(answer, timeout=_PATIENCE)
-    except ray.exceptions.RayError as error:
-        return f"does not run ({_reason(error)})", False
+    for each, answer in zip(alive, asked, strict=True):
+        try:
+            seen = ray.get(answer, timeout=_PATIENCE)
+        except ray.exceptions.RayError as error:
+            seen = f"does not run ({_reason(error)})", False
+        yield Node(each["NodeManagerAddress"], each["Resources"], *seen)
 
 
 def _look(root: Path) -> tuple[str, bool]:

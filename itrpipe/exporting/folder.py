@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.storage.artifact import EXPORT
 from itrpipe.storage.disk import (
     file_digest,
     full_disk_as_error,
@@ -21,7 +22,6 @@ from itrpipe.storage.disk import (
     unavailable_as_error,
     write_json,
 )
-from itrpipe.storage.files import EXPORT
 
 
 def open_target(root: Path, to: Path, *, force: bool, dry_run: bool, say: Callable[[str], None]) -> Path:

@@ -44,7 +44,7 @@ from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.artifact import Location, Manifest, folders_in
-from itrpipe.storage.sources import DigestCache
+from itrpipe.storage.integrity import DigestCache
 
 SOURCE_CACHE = "sources.json"
 _WITHOUT_DATASET = ("index", "report")

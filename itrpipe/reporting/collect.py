@@ -18,11 +18,11 @@ from itrpipe.reporting.chain import Artifact, read_table
 from itrpipe.reporting.departures import Declared, Departure
 from itrpipe.reporting.model import Model, member_prefix
 from itrpipe.reporting.titles import backbone_title, model_title
-from itrpipe.storage.artifact import Manifest
-from itrpipe.storage.files import (
+from itrpipe.storage.artifact import (
     CROSS_RETRIEVAL,
     METRICS,
     RANKINGS,
+    Manifest,
 )
 from itrpipe.storage.integrity import read_checked_json
 

@@ -9,7 +9,7 @@ from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.seeds import Spread, by_seed, spread
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import DASH, Cell, Row, Table
-from itrpipe.storage.files import MATCHING
+from itrpipe.storage.artifact import MATCHING
 
 MEASURES = ("global", "local", "phrase")
 NEGATIVES = {"uniform": "Random negatives", "hardest": "Hardest negatives"}

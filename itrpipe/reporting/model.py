@@ -10,7 +10,7 @@ from itrpipe.declared import is_control
 from itrpipe.reporting.chain import Artifact, read_table
 from itrpipe.reporting.departures import Declared, Departure, departures
 from itrpipe.reporting.titles import backbone_title, choices_of, method_title, model_title, title_by_choices
-from itrpipe.storage.files import HISTORY
+from itrpipe.storage.artifact import HISTORY
 from itrpipe.training.settings import began_with, trains
 
 LISTS_INPUT, START_INPUT = "mine_negatives", "start"

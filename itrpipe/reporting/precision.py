@@ -8,7 +8,7 @@ from typing import Any
 from itrpipe.evaluation.rsum import CUTOFFS
 from itrpipe.reporting.collect import DIRECTIONS, Run
 from itrpipe.reporting.tables import DASH, ORACLE, Cell, Row, SpannedTable, Table
-from itrpipe.storage.files import ECCV_CAPTION
+from itrpipe.storage.artifact import ECCV_CAPTION
 
 PRECISION = {"map_at_r": "mAP@R", "r_precision": "R-P"}
 RECALLS = {f"r{k}": f"R@{k}" for k in CUTOFFS}

@@ -17,7 +17,7 @@ from itrpipe.reporting.expected import Published
 from itrpipe.reporting.sections.mined.section import TOPS
 from itrpipe.reporting.seeds import SeedComparison, SeedScores, Spread
 from itrpipe.reporting.tables import FULL, ORACLE
-from itrpipe.storage.files import (
+from itrpipe.storage.artifact import (
     ALIGNMENT,
     BENCHMARKS,
     DISCRIMINATION,

@@ -22,7 +22,7 @@ from itrpipe.reporting.sections.wrong_words.section import figure_of
 from itrpipe.reporting.seeds import SeedComparison, SeedScores
 from itrpipe.reporting.tables import DASH, FULL, ORACLE, Table, duration
 from itrpipe.reporting.titles import model_title
-from itrpipe.storage.files import BENCHMARKS, DISCRIMINATION, MATCHING, WORDS
+from itrpipe.storage.artifact import BENCHMARKS, DISCRIMINATION, MATCHING, WORDS
 
 WIDTH = 80
 """Columns of a terminal that no line exceeds."""

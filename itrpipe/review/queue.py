@@ -23,8 +23,7 @@ from itrpipe.datasets.truth import PairSet
 from itrpipe.errors import UsageError
 from itrpipe.review.agreement import Share, share_of
 from itrpipe.review.decisions import DISPUTED, FITS, UNSURE, Decisions, Judgement
-from itrpipe.storage.artifact import existing_input, read_manifest
-from itrpipe.storage.files import RANKINGS
+from itrpipe.storage.artifact import RANKINGS, existing_input, read_manifest
 
 SAMPLE, GUARD, DOUBTFUL, HARMFUL = ORDERS = ("sample", "guard", "doubtful", "harmful")
 RANDOM = (SAMPLE, GUARD)

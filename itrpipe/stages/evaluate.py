@@ -21,11 +21,9 @@ from itrpipe.features.given_source import NOT_HERE, is_given
 from itrpipe.progress import Reporter
 from itrpipe.stages import checks, train
 from itrpipe.stages.base import Job, Need, Planned, prepare_need
-from itrpipe.storage.artifact import existing_input, read_manifest
+from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS, existing_input, read_manifest
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.files import CROSS_RETRIEVAL, METRICS, RANKINGS
-from itrpipe.storage.integrity import read_checked_json
-from itrpipe.storage.sources import DigestCache, folder_digests, local_folders
+from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders, read_checked_json
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.training import settings as training_settings
 from itrpipe.training.named_models import Model

@@ -17,7 +17,7 @@ from itrpipe.stages.base import PARTS, Job, Need, prepare_need, reason_with_file
 from itrpipe.stages.checks import check_extraction
 from itrpipe.storage.artifact import NOTES
 from itrpipe.storage.disk import read_stamped_json, require_space, write_stamped_json
-from itrpipe.storage.sources import DigestCache
+from itrpipe.storage.integrity import DigestCache
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset

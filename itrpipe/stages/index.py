@@ -16,7 +16,7 @@ from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.stages.base import PARTS, Job, Need, Planned
 from itrpipe.storage.artifact import MANIFEST, Manifest, check_artifact, folders_in, is_finished, read_manifest
-from itrpipe.storage.sources import DigestCache, folder_digests
+from itrpipe.storage.integrity import DigestCache, folder_digests
 
 if TYPE_CHECKING:
     from itrpipe.retrieval.photo_rows import KnownRows

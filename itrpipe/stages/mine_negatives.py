@@ -17,9 +17,9 @@ from itrpipe.features.given_source import is_given
 from itrpipe.mining.settings import MineSettings, candidate_files
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need
 from itrpipe.stages.checks import candidates, check_mining, refuse_longer_lists
+from itrpipe.storage.artifact import STATISTICS
 from itrpipe.storage.disk import check_stamp, require_space, write_json
-from itrpipe.storage.files import STATISTICS
-from itrpipe.storage.sources import DigestCache
+from itrpipe.storage.integrity import DigestCache
 from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import run_label
 

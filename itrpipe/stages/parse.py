@@ -15,7 +15,7 @@ from itrpipe.progress import Reporter
 from itrpipe.scene_graph.declaration import ParseSettings
 from itrpipe.scene_graph.tokenise import MOST_LETTERS, MOST_WORDS, parsed_part
 from itrpipe.stages.base import Job, Need, prepare_need
-from itrpipe.storage.sources import DigestCache
+from itrpipe.storage.integrity import DigestCache
 
 if TYPE_CHECKING:
     import numpy as np

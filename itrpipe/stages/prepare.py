@@ -22,9 +22,9 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.given_source import GivenFiles
 from itrpipe.printable import quantity
 from itrpipe.stages.base import Job, Need, reason_with_file
+from itrpipe.storage.artifact import LEAKS, REPEATS, SCENES_FILE
 from itrpipe.storage.disk import require_space, write_text
-from itrpipe.storage.files import LEAKS, REPEATS, SCENES_FILE
-from itrpipe.storage.sources import DigestCache
+from itrpipe.storage.integrity import DigestCache
 
 if TYPE_CHECKING:
     from itrpipe.datasets.captions import Annotations, ImageRecord

@@ -14,10 +14,9 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.reporting.expected import Published, Tolerance
 from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.stages.prepare import image_root
-from itrpipe.storage.artifact import Manifest
+from itrpipe.storage.artifact import REPORT_PAGE, Manifest
 from itrpipe.storage.disk import write_json, write_text
-from itrpipe.storage.files import REPORT_PAGE
-from itrpipe.storage.sources import DigestCache
+from itrpipe.storage.integrity import DigestCache
 from itrpipe.training.settings import ROUND_ONE
 
 if TYPE_CHECKING:

@@ -19,10 +19,9 @@ from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need
 from itrpipe.stages.checks import check_language_model
+from itrpipe.storage.artifact import SCENES_FILE, STATISTICS
 from itrpipe.storage.disk import require_space, write_json
-from itrpipe.storage.files import SCENES_FILE, STATISTICS
-from itrpipe.storage.integrity import read_checked_json
-from itrpipe.storage.sources import DigestCache, folder_digests, local_folders
+from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders, read_checked_json
 from itrpipe.training.settings import run_label, settings_of
 
 if TYPE_CHECKING:

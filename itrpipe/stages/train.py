@@ -24,8 +24,8 @@ from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
 from itrpipe.stages import checks, mine_negatives
 from itrpipe.stages.base import Input, Job, Need, prepare_need
-from itrpipe.storage.files import HISTORY
-from itrpipe.storage.sources import DigestCache, local_folders
+from itrpipe.storage.artifact import HISTORY
+from itrpipe.storage.integrity import DigestCache, local_folders
 from itrpipe.training import settings as training_settings
 from itrpipe.training.named_models import Model
 from itrpipe.training.settings import READ_UNTRAINED, TrainExecution, TrainSettings, run_label, settings_of

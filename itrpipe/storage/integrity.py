@@ -1,19 +1,24 @@
-"""Files of artifacts, checked on use: every reader learns whether a file still is what its stage has written.
+"""Files, checked on use: every reader learns whether a file of an artifact still is what its stage has written.
 
-Small files are hashed whenever they are read. A large one is hashed once for as long as its size, modification time
-and inode stay as they are; what is known of a dataset's files lies in `data/<dataset>/checked.json`.
+Hashing 30 GB of features takes minutes; looking at their size and times takes no time at all. So small files are hashed
+whenever they are read, and a large one, like a source, once for as long as its size, modification time and inode stay
+as they are. What is known of a dataset's large files lies in `data/<dataset>/checked.json`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
-from collections.abc import Callable
+import stat
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from itrpipe.errors import DataError, ItrpipeError
+from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UnavailableError
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import (
+    EXPORT,
     MANIFEST,
     Manifest,
     OutputFile,
@@ -22,9 +27,15 @@ from itrpipe.storage.artifact import (
     is_finished,
     read_manifest,
 )
-from itrpipe.storage.disk import file_digest, read_json, reading, unavailable_as_error
-from itrpipe.storage.files import EXPORT
-from itrpipe.storage.sources import DigestCache
+from itrpipe.storage.disk import (
+    file_digest,
+    make_folder,
+    read_json,
+    read_stamped_json,
+    reading,
+    unavailable_as_error,
+    write_stamped_json,
+)
 
 CHECKED = "checked.json"
 SMALL = 4 << 20
@@ -32,6 +43,9 @@ SMALL = 4 << 20
 _DEEPEST = 3
 """Folders between the file of an artifact and its manifest, at most."""
 _EXPORTED = "export it again, or fetch it again"
+ABSENT = "absent"
+QUIET_FILES = 2000
+QUIET_BYTES = 1 << 28
 _caches: dict[Path, DigestCache] = {}
 _manifests: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
 _trusted = False
@@ -61,8 +75,11 @@ def checked(path: Path) -> Path:
     expected = manifest.outputs.get(path.relative_to(folder).as_posix())
     if expected is None:
         return path
-    digest = _cached_digest(folder) if expected.bytes >= SMALL else file_digest
-    damage = file_damage(path, expected, None if _trusted and expected.bytes >= SMALL else digest)
+    large = expected.bytes >= SMALL
+    cache = _cache_of(folder) if large else None
+    damage = file_damage(path, expected, (cache.digest if cache else file_digest) if not (large and _trusted) else None)
+    if cache:
+        cache.save()
     if damage:
         raise DataError(
             f"{path} of {folder.parent.name}/{folder.name} {damage}; remove the artifact with "
@@ -136,12 +153,126 @@ def _cache_of(folder: Path) -> DigestCache:
     return _caches[dataset]
 
 
-def _cached_digest(folder: Path) -> Callable[[Path], str]:
-    cache = _cache_of(folder)
+class DigestCache:
+    """Digests of files, kept in one JSON file per dataset.
 
-    def digest(path: Path) -> str:
-        value = cache.digest(path)
-        cache.save()
-        return value
+    Args:
+        path: the JSON file; created on `save`.
+        reporter: shows progress when many files or large ones have to be hashed.
+    """
 
-    return digest
+    def __init__(self, path: Path, reporter: Reporter | None = None) -> None:
+        self.path = path
+        self._reporter = reporter
+        self._entries = self._read()
+        self._new: dict[str, list] = {}
+
+    def digest(self, path: Path) -> str:
+        """sha256 of one source file, from the cache while it is unchanged.
+
+        Raises:
+            MissingInputError: there is no such file.
+            DataError: it is a folder, a pipe or a device.
+            UnavailableError: it cannot be read now.
+        """
+        try:
+            with unavailable_as_error(path):
+                if not stat.S_ISREG(path.stat().st_mode):
+                    raise DataError(f"source file {path} is no regular file; correct it or name another")
+                return self.known(path) or self.remember(path, self._hash(path))
+        except FileNotFoundError:
+            raise MissingInputError(f"source file {path} does not exist; restore it or name another") from None
+
+    def known(self, path: Path) -> str | None:
+        """The digest of a file that was hashed as it is now, or None.
+
+        Raises:
+            OSError: nothing can be learned about it.
+        """
+        status = path.stat()
+        entry = self._entries.get(str(path.absolute()))
+        return entry[3] if entry and entry[:3] == [status.st_size, status.st_mtime_ns, status.st_ino] else None
+
+    def remember(self, path: Path, digest: str) -> str:
+        """Keeps the digest that a file has as it is now, and returns it."""
+        status = path.stat()
+        key = str(path.absolute())
+        self._entries[key] = self._new[key] = [status.st_size, status.st_mtime_ns, status.st_ino, digest]
+        return digest
+
+    def _hash(self, path: Path) -> str:
+        size = path.stat().st_size
+        if self._reporter is None or size < QUIET_BYTES:
+            return file_digest(path)
+        with self._reporter.task(f"checking {path.name}", size >> 20, "MiB") as task:
+            return file_digest(path, lambda count: task.advance(count >> 20))
+
+    def combined(self, paths: Sequence[Path], root: Path, what: str) -> str:
+        """One digest over many files: their paths relative to `root` and their contents.
+
+        What is not there, no file or not readable counts as absent instead of failing: the stage that reads it lists
+        all of them.
+
+        Args:
+            paths: the files.
+            root: folder the recorded names are relative to, so that moving it changes nothing.
+            what: name of the progress shown while many files are new.
+        """
+        total = hashlib.sha256()
+        reporter = self._reporter if len(paths) - len(self._entries) > QUIET_FILES else None
+        with reporter.task(what, len(paths), "files") if reporter else contextlib.nullcontext() as task:
+            for path in sorted(paths):
+                name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
+                total.update(f"{name}\0{self._digest_of_any(path)}\n".encode())
+                if task:
+                    task.advance()
+        return total.hexdigest()
+
+    def _digest_of_any(self, path: Path) -> str:
+        # Opening a pipe would wait for a writer for ever.
+        readable = path.is_file() and os.access(path, os.R_OK)
+        return self.digest(path) if readable else ABSENT
+
+    def save(self) -> None:
+        """Writes the cache back if anything was hashed, with what other processes have hashed meanwhile.
+
+        Where nothing can be written, the same files are hashed again next time.
+        """
+        if self._new:
+            self._entries = self._read() | self._new
+            with contextlib.suppress(UnavailableError, DiskFullError):
+                make_folder(self.path.parent)
+                write_stamped_json(self.path, self._entries)
+            self._new = {}
+
+    def _read(self) -> dict[str, list]:
+        """The entries on the disk; a cache that is damaged or of an earlier version counts as empty."""
+        if not self.path.exists():
+            return {}
+        try:
+            entries = read_stamped_json(self.path, "its files are hashed again")
+        except DataError as error:
+            if self._reporter:
+                self._reporter.say(f"  warning: {error}", style="yellow")
+            return {}
+        return {key: entry for key, entry in entries.items() if isinstance(entry, list) and len(entry) == 4}
+
+
+def local_folders(names: Mapping[str, str]) -> dict[str, Path]:
+    """Setting -> folder, of those models that are named by one of this machine, not by a hub id, and not left empty."""
+    folders = {key: Path(name).expanduser() for key, name in names.items() if name}
+    return {key: folder for key, folder in folders.items() if folder.is_absolute() or folder.exists()}
+
+
+def folder_digests(folders: Mapping[str, Path], cache: DigestCache) -> dict[str, str]:
+    """Setting -> digest of the files of the folder that it names.
+
+    Raises:
+        MissingInputError: one of them is no folder.
+    """
+    digests = {}
+    for name, folder in folders.items():
+        if not folder.is_dir():
+            raise MissingInputError(f"{name}: {folder} is not a folder; name the folder that holds its files")
+        digests[name] = cache.combined([file for file in folder.iterdir() if file.is_file()], folder, f"hashing {name}")
+    return digests

@@ -47,19 +47,24 @@ def locked(
             a part, or it took longer than `ITRPIPE_LOCK_HOURS`.
         UnavailableError: the folder is not writable, or its file system gives no locks.
     """
+    make_folder(location.lock().parent)
     with contextlib.ExitStack() as held:
         held.callback(_remove_unbegun, location)  # last of all, when the locks are free again
         whole = held.enter_context(_acquired(location.lock(), on_wait))
         if part:
             own = location.lock(part)
-            while not _entered(held, own):
-                if on_wait is None:
-                    raise _taken_already(own)
+            while True:
+                try:
+                    held.enter_context(_acquired(own, None))
+                    break
+                except LockedError:
+                    if on_wait is None:
+                        raise
                 on_wait(own)
                 whole.release()  # who waits for a part holds nothing that its maker could wait for
-                with _waited_for(own):
+                with _acquired(own, _patiently):
                     pass
-                whole = held.enter_context(_waited_for(location.lock()))
+                whole = held.enter_context(_acquired(location.lock(), _patiently))
             recover_sealed(location)
             if not location.folder.exists():
                 open_partial(location)
@@ -86,12 +91,60 @@ def unused(folder: Path) -> Iterator[bool]:
     with contextlib.ExitStack() as held:
         try:
             for path in [folder.with_name(f".{folder.name}.lock"), *_part_locks(folder)]:
-                held.enter_context(_taken(path, timeout=0))
-        except (Timeout, UnavailableError):
+                held.enter_context(_acquired(path, None, sign=False))
+            free = True
+        except (LockedError, UnavailableError):
             held.close()
-            yield False
-            return
-        yield True
+            free = False
+        yield free
+
+
+@contextlib.contextmanager
+def _acquired(path: Path, on_wait: Callable[[Path], None] | None, *, sign: bool = True) -> Iterator[FileLock]:
+    """Holds a lock of the operating system; a file of that name alone, copied from elsewhere, locks nothing.
+
+    Args:
+        path: the file.
+        on_wait: see `locked`.
+        sign: write into the file who holds it, which only waiting processes read.
+    """
+    lock = FileLock(path, fallback_to_soft=False)
+    if not _take(lock, path, 0):
+        if on_wait is None:
+            raise LockedError(
+                f"{path}: this artifact is being written by {holder(path)}; wait for it and run the same command again"
+            )
+        on_wait(path)
+        hours = patience()
+        if not _take(lock, path, hours * 3600):
+            raise LockedError(
+                f"{path} is held by {holder(path)} for more than {hours:g} hours; end that process, or wait longer "
+                f"with {HOURS}={2 * hours:g}"
+            )
+    try:
+        if sign:
+            command = shlex.join(["itrpipe", *sys.argv[1:]])
+            known = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M")}
+            # A full disk is for the work itself to tell; the lock holds without a name in it.
+            with contextlib.suppress(OSError):
+                path.write_text(json.dumps({**known, "command": command}), encoding="utf-8")
+        yield lock
+    finally:
+        lock.release()
+
+
+def _take(lock: FileLock, path: Path, seconds: float) -> bool:
+    """Takes a lock, and whether it was free in so many seconds."""
+    try:
+        with unavailable_as_error(path):
+            lock.acquire(timeout=seconds)
+    except Timeout:
+        return False
+    return True
+
+
+def _patiently(path: Path) -> None:
+    """Waits without a word."""
 
 
 def is_locked(partial: Path) -> bool:
@@ -102,92 +155,22 @@ def is_locked(partial: Path) -> bool:
         return not free
 
 
-@contextlib.contextmanager
-def _acquired(path: Path, on_wait: Callable[[Path], None] | None) -> Iterator[FileLock]:
-    make_folder(path.parent)
-    with contextlib.ExitStack() as held:
-        try:
-            lock = held.enter_context(_taken(path, timeout=0))
-        except Timeout:
-            if on_wait is None:
-                raise _taken_already(path) from None
-            on_wait(path)
-            lock = held.enter_context(_waited_for(path))
-        _sign(path)
-        yield lock
+def _part_locks(folder: Path) -> list[Path]:
+    return sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.lock"))
 
 
 def _remove_unbegun(location: Location) -> None:
     """Removes the `.partial` folder of a run that ended before it made anything, unless another process is at work."""
-    if location.partial.exists():
-        # What ended the run is what its user is to hear, so a folder that cannot be removed either is left alone.
-        with unused(location.folder) as free, contextlib.suppress(OSError):
-            if free and not _made(location.partial):
-                shutil.rmtree(location.partial)
-
-
-def _made(partial: Path) -> bool:
-    """Whether a `.partial` folder holds a file beyond those of `BEGINNING`.
-
-    Raises:
-        OSError: a folder in it cannot be read, so there may be one.
-    """
 
     def refuse(error: OSError) -> None:
         raise error
 
-    return any(not BEGINNING.issuperset(names) for _, _, names in os.walk(partial, onerror=refuse))
-
-
-def _entered(held: contextlib.ExitStack, path: Path) -> bool:
-    """Takes a lock that no other process has, and whether it did."""
-    try:
-        held.enter_context(_acquired(path, None))
-    except LockedError:
-        return False
-    return True
-
-
-def _taken_already(path: Path) -> LockedError:
-    return LockedError(
-        f"{path}: this artifact is being written by {holder(path)}; wait for it, then run the same command again"
-    )
-
-
-@contextlib.contextmanager
-def _waited_for(path: Path) -> Iterator[FileLock]:
-    """Holds a lock as soon as its holder lets it go."""
-    hours = patience()
-    with contextlib.ExitStack() as held:
-        try:
-            lock = held.enter_context(_taken(path, timeout=hours * 3600))
-        except Timeout:
-            raise LockedError(
-                f"{path} is held by {holder(path)} for more than {hours:g} hours; end that process, or wait longer "
-                f"with {HOURS}={2 * hours:g}"
-            ) from None
-        yield lock
-
-
-@contextlib.contextmanager
-def _taken(path: Path, timeout: float) -> Iterator[FileLock]:
-    """Holds a lock of the operating system; a file of that name alone, copied from elsewhere, locks nothing."""
-    lock = FileLock(path, fallback_to_soft=False)
-    with unavailable_as_error(path):
-        lock.acquire(timeout=timeout)
-    try:
-        yield lock
-    finally:
-        lock.release()
-
-
-def _sign(path: Path) -> None:
-    """Writes into a held lock who holds it, which only waiting processes read."""
-    command = shlex.join(["itrpipe", *sys.argv[1:]])
-    known = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M")}
-    # A full disk is for the work itself to tell; the lock holds without a name in it.
-    with contextlib.suppress(OSError):
-        path.write_text(json.dumps({**known, "command": command}), encoding="utf-8")
+    if location.partial.exists():
+        # What ended the run is what its user is to hear, so a folder that cannot be removed or read is left alone.
+        with unused(location.folder) as free, contextlib.suppress(OSError):
+            found = os.walk(location.partial, onerror=refuse)
+            if free and all(BEGINNING.issuperset(names) for _, _, names in found):
+                shutil.rmtree(location.partial)
 
 
 def patience() -> float:
@@ -204,7 +187,3 @@ def patience() -> float:
     if not 0 <= hours < float("inf"):
         raise UsageError(f"{HOURS}={given!r} is no number of hours; unset it or give one, such as {DEFAULT_HOURS:g}")
     return hours
-
-
-def _part_locks(folder: Path) -> list[Path]:
-    return sorted(folder.parent.glob(f".{glob.escape(folder.name)}.*.lock"))

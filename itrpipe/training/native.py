@@ -18,8 +18,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from itrpipe.models.dual_encoder.native import CLIP, PAIR, SIGLIP, Layout, NoEquivalent, architecture_of, layout_of
+from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.disk import require_space, write_bytes, write_json
-from itrpipe.storage.files import HISTORY
 from itrpipe.storage.integrity import checked
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.training.saved import MODEL, SavedModel, load_model

@@ -21,8 +21,7 @@ from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.plan.planning import parse_override
-from itrpipe.storage.artifact import read_manifest
-from itrpipe.storage.files import WORD_MAPS
+from itrpipe.storage.artifact import WORD_MAPS, read_manifest
 from itrpipe.training.captions import PieceIds, Reading, WordIds, clean
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import Sources, open_split

@@ -15,7 +15,7 @@ from itrpipe.datasets.benchmarks import SUITES, Named, Pair, benchmark_names, di
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.evaluation.benchmarks import MEASURES
 from itrpipe.features.extraction import ImageFiles, decode_batch
-from itrpipe.storage.sources import DigestCache
+from itrpipe.storage.integrity import DigestCache
 
 RELATION = {
     "image_id": "2320917", "image_path": "2320917.bmp", "bbox_x": 1, "bbox_y": 2, "bbox_w": 4, "bbox_h": 3,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 import os
 import signal
 import subprocess
@@ -18,17 +17,13 @@ import pytest
 from rich.console import Console
 
 from itrpipe.commands.doctor import examine
-from itrpipe.datasets import image_check
 from itrpipe.engine import run as engine
 from itrpipe.engine.ray import connected, load_ray
 from itrpipe.engine.run import Made, MapExecution, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError
-from itrpipe.features import extraction
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph import parsing
-from itrpipe.scenes import build
-from itrpipe.storage.artifact import DIVISION, read_manifest
+from itrpipe.storage.artifact import DIVISION
 from tests.engine import toy
 from tests.engine.toy import (
     COUNT,
@@ -195,41 +190,6 @@ def test_a_node_that_is_lost_costs_only_the_parts_it_had(connection: Any, cluste
     by_ray(Toy(30, partial(dawdle, 0.2)), folder, workers=4)
     losing.join()
     assert content(folder) == content(tmp_path / "alone")
-
-
-def digests(root: Path) -> dict[str, dict[str, str]]:
-    """Artifact -> digest of each of its files."""
-    return {
-        f"{path.parents[2].name}/{path.parents[1].name}/{path.parent.name}": {
-            name: file.sha256 for name, file in read_manifest(path.parent).outputs.items()
-        }
-        for path in root.glob("*/*/*/manifest.json")
-    }
-
-
-@pytest.mark.slow
-def test_stages_give_the_same_files(
-    connection: Any, tmp_path: Path, precomp_dataset: Any, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(build, "_SCENES", 16)
-    monkeypatch.setattr(image_check, "_IMAGES", 8)
-    monkeypatch.setattr(extraction, "BATCHES_PER_PART", 1)
-    monkeypatch.setattr(parsing, "CHUNK", 64)
-    commands: tuple[tuple[object, ...], ...] = (
-        ("prepare", "--train", 30, "--val", 5, "--test", 5),
-        ("prepare", "--dataset", "tiny", "--source", precomp_dataset.folder),
-        ("extract", "--features", "scenes"),
-        ("parse",),
-        ("synthesize", "--by", "vse-c", "--set", "block=64", "--set", "min_count=2"),
-    )
-    for root, where in (("one", ("--workers", 1)), ("ray", ("--workers", 2, "--engine", "ray"))):
-        for command in commands:
-            outcome = invoke(*command, *where, "--data", tmp_path / root)
-            assert outcome.code == 0, outcome
-    assert digests(tmp_path / "ray") == digests(tmp_path / "one")
-    assert len(digests(tmp_path / "one")) == len(commands)
-    made_by = {json.loads(path.read_text())["execution"]["engine"] for path in tmp_path.glob("ray/*/*/*/manifest.json")}
-    assert made_by == {"ray"}
 
 
 # A cluster of this machine alone

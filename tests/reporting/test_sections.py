@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from itrpipe.reporting.sections.base import sections
-from itrpipe.storage import files
+from itrpipe.storage import artifact as files
 
 FOUND = sections()
 KNOWN = {name: value for name, value in vars(files).items() if name.isupper()}

@@ -16,8 +16,7 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.scores import SCORES, SplitScores, read_scores, write_scores
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import PARTS, Need
-from itrpipe.storage.artifact import read_manifest
-from itrpipe.storage.files import ALIGNMENT
+from itrpipe.storage.artifact import ALIGNMENT, read_manifest
 from itrpipe.training.encode import score_split
 from itrpipe.training.scoring import Scoring
 from itrpipe.training.splits import Sources

@@ -28,8 +28,15 @@ from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 from itrpipe.stages.base import Input, Job, Need
 from itrpipe.stages.evaluate import EvaluateSettings
-from itrpipe.storage.artifact import read_manifest
-from itrpipe.storage.files import ALIGNMENT, CROSS_RETRIEVAL, ECCV_CAPTION, METRICS, QUERY_LENGTH, RANKINGS
+from itrpipe.storage.artifact import (
+    ALIGNMENT,
+    CROSS_RETRIEVAL,
+    ECCV_CAPTION,
+    METRICS,
+    QUERY_LENGTH,
+    RANKINGS,
+    read_manifest,
+)
 from itrpipe.training.named_models import Model
 from itrpipe.training.settings import embeds
 from tests.chains import Invoke, done, only, planned, refused, sets

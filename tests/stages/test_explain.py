@@ -28,8 +28,7 @@ from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.plan.planning import parse_override
 from itrpipe.progress import Reporter
 from itrpipe.stages.evaluate import EvaluateSettings
-from itrpipe.storage.artifact import read_manifest
-from itrpipe.storage.files import WORD_CORRECTIONS, WORDS
+from itrpipe.storage.artifact import WORD_CORRECTIONS, WORDS, read_manifest
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
 from tests.chains import Invoke, copied, done, only, refused, sets

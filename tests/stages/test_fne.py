@@ -15,8 +15,7 @@ from safetensors import safe_open
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
 from itrpipe.negatives.lists import FILES, read_list
-from itrpipe.storage.artifact import read_manifest
-from itrpipe.storage.files import FALSE_NEGATIVES, HARD_CANDIDATES
+from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, read_manifest
 from itrpipe.training.checkpoint import load_weights
 from itrpipe.training.saved import MODEL, load_model
 from tests.chains import Invoke, copied, done, history, made, only, refused, sets

@@ -26,8 +26,7 @@ from itrpipe.features.given import GivenSplit, write_given
 from itrpipe.features.given_source import GivenFiles
 from itrpipe.negatives.lists import FILES, read_list
 from itrpipe.scene_graph.foreign_files import read_foreign
-from itrpipe.storage.artifact import read_manifest
-from itrpipe.storage.files import METRICS, RANKINGS, STATISTICS
+from itrpipe.storage.artifact import METRICS, RANKINGS, STATISTICS, read_manifest
 from itrpipe.training.named_models import Model
 from tests.chains import Invoke, made, refused
 

@@ -23,8 +23,7 @@ from itrpipe.features.extractors.pixels.extractor import PixelExtractor
 from itrpipe.retrieval.model import RetrievalModel
 from itrpipe.retrieval.photo_rows import KnownRows, PartFacts, PartRows, write_part, write_rows
 from itrpipe.serving.app import build
-from itrpipe.storage.artifact import Manifest, read_manifest
-from itrpipe.storage.files import PICTURES
+from itrpipe.storage.artifact import PICTURES, Manifest, read_manifest
 from tests.chains import Invoke, done, interrupted, refused
 from tests.conftest import TINY, Outcome
 

@@ -20,7 +20,7 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.plan.planning import parse_override
 from itrpipe.stages import prepare
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.storage.sources import DigestCache
+from itrpipe.storage.integrity import DigestCache
 from tests.chains import Invoke
 from tests.conftest import TinySource
 

@@ -14,7 +14,7 @@ from itrpipe.config import declared_stages
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from itrpipe.stages import report
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.storage.sources import DigestCache
+from itrpipe.storage.integrity import DigestCache
 from tests.definitions import save_definition
 
 Invoke = Callable[..., Any]

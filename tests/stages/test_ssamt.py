@@ -15,8 +15,7 @@ from itrpipe.commands.stages import run_stage
 from itrpipe.features.scores import SCORES, read_scores
 from itrpipe.plan.planning import parse_override
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.storage.artifact import read_manifest
-from itrpipe.storage.files import MATCHING, METRICS, PHRASES
+from itrpipe.storage.artifact import MATCHING, METRICS, PHRASES, read_manifest
 from tests.chains import TINY_SSAMT, Invoke, copied, done, history, only, sets
 
 SMALL = (

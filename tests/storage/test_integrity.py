@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from itrpipe.commands.stages import run_stage
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.plan.planning import Override
-from itrpipe.storage import disk, integrity, sources
+from itrpipe.storage import disk, integrity
 from itrpipe.storage.artifact import check_artifact, read_manifest, write_manifest
 from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, file_digest, is_stamped, stamped
 from itrpipe.storage.integrity import checked
@@ -156,7 +156,7 @@ def test_a_large_file_is_hashed_once_while_it_stays_as_it_is(
     hashed: list[Path] = []
     monkeypatch.setattr(integrity, "SMALL", 1)
     monkeypatch.setattr(integrity, "_caches", {})
-    monkeypatch.setattr(sources, "file_digest", lambda path, *more: hashed.append(path) or file_digest(path))
+    monkeypatch.setattr(integrity, "file_digest", lambda path, *more: hashed.append(path) or file_digest(path))
     checked(path)
     checked(path)
     assert hashed == [path]
@@ -175,7 +175,7 @@ def test_what_a_stage_has_just_written_needs_no_hashing(
     monkeypatch.setattr(integrity, "SMALL", 1)
     monkeypatch.setattr(integrity, "_caches", {})
     folder = run_stage(chain, "tiny", "evaluate", tiny("triplet", "ranking_depth=4"))
-    monkeypatch.setattr(sources, "file_digest", lambda path, *more: pytest.fail(f"{path} was hashed again"))
+    monkeypatch.setattr(integrity, "file_digest", lambda path, *more: pytest.fail(f"{path} was hashed again"))
     for name in read_manifest(folder).outputs:
         checked(folder / name)
 

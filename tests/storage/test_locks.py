@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,22 @@ def test_a_second_job_of_one_part_waits_for_the_first_and_lets_others_begin(plac
     assert not is_locked(place.partial)
 
 
+def test_a_lock_of_another_process_is_waited_for_and_dies_with_it(
+    place: Location, other: subprocess.Popen[str]
+) -> None:
+    assert is_locked(place.partial)
+    waited: list[Path] = []
+
+    def on_wait(path: Path) -> None:
+        waited.append(path)
+        other.kill()
+
+    with locked(place, on_wait):
+        assert is_locked(place.partial)
+    assert waited == [place.lock()]
+    assert not is_locked(place.partial)
+
+
 def test_a_lock_says_who_holds_it_and_since_when(place: Location, other: subprocess.Popen[str]) -> None:
     known = json.loads(place.lock().read_text())
     assert known["pid"] == other.pid
@@ -133,19 +149,6 @@ def test_a_file_system_without_locks_is_named_and_nothing_waits(
         pass
     with unused(place.folder) as free:
         assert not free
-
-
-def test_the_command_says_so_and_exits_with_8(
-    chain: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*arguments: Any) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    outcome = invoke("prepare", "--dataset", "tiny", "--data", chain, "--set", "split_seed=5")
-    assert outcome.code == 8
-    assert outcome.err.count("\n") == 1
-    assert "gives no locks" in outcome.err
 
 
 # What a run that fails leaves

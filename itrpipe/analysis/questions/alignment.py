@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.storage.artifact import ALIGNMENT
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.files import ALIGNMENT
 
 if TYPE_CHECKING:
     from itrpipe.features.scores import SplitScores

@@ -9,8 +9,8 @@ from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.datasets.benchmarks import SUITES, Named, named, read_benchmark
 from itrpipe.errors import DataError
 from itrpipe.progress import Reporter
+from itrpipe.storage.artifact import BENCHMARK_PAIRS, BENCHMARKS
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.files import BENCHMARK_PAIRS, BENCHMARKS
 from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:

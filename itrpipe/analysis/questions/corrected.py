@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.evaluation.rsum import CUTOFFS
 from itrpipe.progress import Reporter
+from itrpipe.storage.artifact import CORRECTED
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.files import CORRECTED
 from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:

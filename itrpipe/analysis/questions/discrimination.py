@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.progress import Reporter
-from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.artifact import DISCRIMINATION, read_manifest
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.files import DISCRIMINATION
 from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.files import FALSE_NEGATIVES, HARD_CANDIDATES
 
 if TYPE_CHECKING:
     from itrpipe.features.scores import SplitScores

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.storage.artifact import MATCHING, PHRASES
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.files import MATCHING, PHRASES
 
 if TYPE_CHECKING:
     from itrpipe.analysis.phrase_analysis import PhraseModel

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.storage.artifact import QUERY_LENGTH
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.files import QUERY_LENGTH
 
 if TYPE_CHECKING:
     from itrpipe.features.scores import SplitScores

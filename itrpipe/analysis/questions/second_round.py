@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.storage.artifact import SECOND_ROUND
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.files import SECOND_ROUND
 from itrpipe.training.settings import not_round_one
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.storage.files import WORD_MAPS
+from itrpipe.storage.artifact import WORD_MAPS
 
 if TYPE_CHECKING:
     from itrpipe.features.scores import SplitScores

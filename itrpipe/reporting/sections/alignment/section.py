@@ -8,7 +8,7 @@ from itrpipe.reporting.collect import Run
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.tables import DASH, Cell, Row, SpannedTable, Table
-from itrpipe.storage.files import ALIGNMENT
+from itrpipe.storage.artifact import ALIGNMENT
 
 TITLE, ORDER = "Alignment and uniformity", 60
 READS = (ALIGNMENT,)

@@ -15,7 +15,7 @@ from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import SpannedTable
-from itrpipe.storage.files import BENCHMARKS
+from itrpipe.storage.artifact import BENCHMARKS
 
 TITLE, ORDER = "Hard negatives", 165
 READS = (BENCHMARKS,)

@@ -10,7 +10,7 @@ from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import FULL, SpannedTable
-from itrpipe.storage.files import CORRECTED
+from itrpipe.storage.artifact import CORRECTED
 
 TITLE, ORDER = "Corrected", 27
 READS = (CORRECTED,)

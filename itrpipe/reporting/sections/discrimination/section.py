@@ -16,7 +16,7 @@ from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.series import Series
 from itrpipe.reporting.tables import SpannedTable
 from itrpipe.reporting.titles import method_title
-from itrpipe.storage.files import DISCRIMINATION
+from itrpipe.storage.artifact import DISCRIMINATION
 
 TITLE, ORDER = "True or not", 160
 READS = (DISCRIMINATION,)

@@ -18,7 +18,7 @@ from itrpipe.reporting.examples import SHOWN, Example, Gallery
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.sections.mined.section import MINED_SPLIT, SEARCHES
 from itrpipe.reporting.tables import DASH, Cell, Row, Table
-from itrpipe.storage.files import FALSE_NEGATIVES, HARD_CANDIDATES
+from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES
 
 TITLE, ORDER = "False negatives", 100
 READS = (FALSE_NEGATIVES, HARD_CANDIDATES)

@@ -16,7 +16,7 @@ from itrpipe.reporting.collect import mining_name, minings
 from itrpipe.reporting.examples import SHOWN, Example, Gallery
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.truth import TrueMatches
-from itrpipe.storage.files import STATISTICS
+from itrpipe.storage.artifact import STATISTICS
 from itrpipe.storage.integrity import read_checked_json
 
 TITLE, ORDER = "Mined negatives", 90

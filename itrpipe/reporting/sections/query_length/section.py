@@ -10,7 +10,7 @@ from itrpipe.reporting.collect import Run
 from itrpipe.reporting.groups import Group
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.tables import DASH, Cell, Row, SpannedTable, Table
-from itrpipe.storage.files import QUERY_LENGTH
+from itrpipe.storage.artifact import QUERY_LENGTH
 
 TITLE, ORDER = "Length of captions", 70
 READS = (QUERY_LENGTH,)

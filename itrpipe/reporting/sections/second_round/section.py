@@ -14,7 +14,7 @@ from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.sections.curves.section import lines
 from itrpipe.reporting.series import Series, series_of
 from itrpipe.reporting.tables import DASH, Cell, Row, SpannedTable, Table
-from itrpipe.storage.files import SECOND_ROUND
+from itrpipe.storage.artifact import SECOND_ROUND
 from itrpipe.training.settings import is_start_of
 
 TITLE, ORDER = "Is a second round worth it here?", 85

@@ -19,7 +19,7 @@ from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.tables import DASH, Cell, Row, SpannedTable, Table
 from itrpipe.reporting.thumbnails import Picture
 from itrpipe.reporting.titles import backbone_title, method_title, model_title
-from itrpipe.storage.files import STATISTICS
+from itrpipe.storage.artifact import STATISTICS
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.synthesis.sentences import SentenceFile
 

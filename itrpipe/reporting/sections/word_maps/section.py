@@ -19,7 +19,7 @@ from itrpipe.reporting.collect import Run, of_different_methods
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.thumbnails import Picture
 from itrpipe.scene_graph import words
-from itrpipe.storage.files import WORD_MAPS
+from itrpipe.storage.artifact import WORD_MAPS
 
 TITLE, ORDER = "Word maps", 120
 READS = (WORD_MAPS,)

@@ -15,7 +15,7 @@ from itrpipe.errors import DataError
 from itrpipe.reporting.collect import Run, of_different_methods
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.thumbnails import Picture
-from itrpipe.storage.files import PHRASES
+from itrpipe.storage.artifact import PHRASES
 
 TITLE, ORDER = "Words", 110
 READS = (PHRASES,)

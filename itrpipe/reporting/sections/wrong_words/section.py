@@ -15,7 +15,7 @@ from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.sections.words.section import TONES, pieces
 from itrpipe.reporting.tables import DASH, Cell, Row, Table
 from itrpipe.reporting.thumbnails import Picture
-from itrpipe.storage.files import WORD_CORRECTIONS, WORDS
+from itrpipe.storage.artifact import WORD_CORRECTIONS, WORDS
 
 TITLE, ORDER = "Wrong words", 150
 READS = (WORDS, WORD_CORRECTIONS)
