@@ -93,37 +93,43 @@ def filled(model: Any) -> Any:
     return model.eval()
 
 
-def built(name: str, folder: Path, **changes: Any) -> Any:
-    """The extractor of a case, its network saved in a folder as transformers does it."""
-    if name not in NETWORKS:
-        kind, values = name.partition("_")[0], OTHERS[name]
-    else:
-        kind, make, processor = NETWORKS[name]
-        values = {"model": str(folder), "revision": "main", "weights": "pretrained", "precision": "fp32"}
-        if not (folder / "config.json").exists():
-            filled(make()).save_pretrained(folder)
-            processor().save_pretrained(folder)
+def save(name: str, folder: Path) -> Path:
+    """Saves the network of a case as transformers does it, if it has one."""
+    if name in NETWORKS:
+        _, make, processor = NETWORKS[name]
+        filled(make()).save_pretrained(folder)
+        processor().save_pretrained(folder)
+    return folder
+
+
+def built(name: str, model: Path | str = "", **changes: Any) -> Any:
+    """The extractor of a case, its network in a folder or of the hub."""
+    kind, values = name.partition("_")[0], OTHERS.get(name)
+    if values is None:
+        kind, values = NETWORKS[name][0], {"weights": "pretrained", "precision": "fp32"}
+        values |= {"model": str(model), "revision": "main"}
     settings = extractors()[kind].model_validate({"kind": kind, **values, **changes})
     return extractor_module(kind).build(settings, torch.device("cpu"))
 
 
-@pytest.fixture(scope="session")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
-    """Opens the extractor of a case once, with a detector of photographs made small."""
-    module: Any = extractor_module("butd")
-    whole, module.RegionRules = module.RegionRules, partial(
-        module.RegionRules, short_side=64, long_side=120, proposals=8
-    )
-    yield cache(lambda name: built(name, tmp_path_factory.mktemp(name)))
-    module.RegionRules = whole
+_OPEN: dict[str, Any] = {}
 
 
-@pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One thread, and no network."""
-    torch.set_num_threads(1)
+@pytest.fixture
+def opened(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Opens the extractor of a case once, with a small detector of photographs, one thread and no network."""
+    for name, value in {"SHORT_SIDE": 64, "LONG_SIDE": 120, "PROPOSALS": 8}.items():
+        monkeypatch.setattr(f"itrpipe.features.extractors.butd.extractor.{name}", value)
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("asked the network"))
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked the hub"))
+    torch.set_num_threads(1)
+
+    def open_once(name: str) -> Any:
+        if name not in _OPEN:
+            _OPEN[name] = built(name, save(name, tmp_path_factory.mktemp(name)))
+        return _OPEN[name]
+
+    return open_once
 
 
 @cache
