@@ -40,11 +40,7 @@ def image_key(name: str) -> str:
 
 
 def locate_images(
-    root: Path,
-    source: Path,
-    layouts: Sequence[Sequence[str]],
-    records: Sequence[str],
-    folders: Sequence[str],
+    root: Path, source: Path, layouts: Sequence[Sequence[str]], records: Sequence[str], folders: Sequence[str]
 ) -> list[str]:
     """Finds where the images of a data file lie and returns their paths relative to the root.
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import TypeAdapter
 
 from itrpipe.datasets.source_files import Record, load_json
@@ -22,12 +24,9 @@ from itrpipe.storage.integrity import checked
 from itrpipe.storage.ragged import Ragged
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from nltk.tokenize.destructive import NLTKWordTokenizer
 
     from itrpipe.datasets.prepared import Split
-
-    TokenLists = Sequence[Sequence[str]] | pa.ListArray
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
@@ -95,20 +94,6 @@ def _penn_treebank() -> NLTKWordTokenizer:
     return NLTKWordTokenizer()
 
 
-def word_lists(token_lists: TokenLists) -> pa.ListArray:
-    """Returns the words of many captions as one Arrow array, without a copy if they are one already.
-
-    Args:
-        token_lists: the words of each caption, as Python lists or as a column of a prepared dataset.
-
-    Returns:
-        One list of strings per caption.
-    """
-    import pyarrow as pa
-
-    return token_lists if isinstance(token_lists, pa.ListArray) else pa.array(token_lists, pa.list_(pa.string()))
-
-
 class _Published(Record):
     """The published form; JSON has ids as text."""
 
@@ -146,38 +131,34 @@ class Vocabulary:
         return hash(self.words)
 
     @classmethod
-    def build(cls, token_lists: TokenLists, min_count: int = 4) -> Vocabulary:
+    def build(cls, lists: pa.ListArray, min_count: int = 4) -> Vocabulary:
         """Returns the words that occur often enough, the most frequent first and equals by alphabet.
 
         SCAN, VSRN, BFAN and VSE++ count over the captions of train and val and keep words of four and more
         occurrences; the order of their ids was an accident of hashing, ours is not.
 
         Args:
-            token_lists: the words of each caption.
+            lists: the words of each caption.
             min_count: fewest occurrences of a word that is kept.
 
         Source: SCAN, vocabulary of `f30k_precomp` and `coco_precomp`.
         """
-        counted = word_lists(token_lists).flatten().value_counts().to_pylist()
+        counted = lists.flatten().value_counts().to_pylist()
         counts = [(-entry["counts"], entry["values"]) for entry in counted if entry["counts"] >= min_count]
         return cls([*SPECIALS, *(word for _, word in sorted(counts) if word not in SPECIALS)])
 
-    def encode_all(self, token_lists: TokenLists) -> tuple[np.ndarray, np.ndarray]:
+    def encode_all(self, lists: pa.ListArray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of many captions, each between `<start>` and `<end>`.
 
         A word of a caption that happens to read `<pad>` or like another special is unknown.
 
         Args:
-            token_lists: the words of each of T captions.
+            lists: the words of each of T captions.
 
         Returns:
             tokens: int32 [T, W], padded with 0 to the longest caption.
             lengths: int32 [T], `<start>` and `<end>` included, so at least 2.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        lists = word_lists(token_lists)
         # Looked up among the ordinary words alone, whose ids begin after the specials.
         ordinary = pa.array(self.words[len(SPECIALS) :], type=pa.string())
         found = pc.call_function("index_in", [lists.flatten()], pc.SetLookupOptions(value_set=ordinary))

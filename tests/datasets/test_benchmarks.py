@@ -206,7 +206,7 @@ def test_missing_and_doubled_files_and_examples_are_told(tmp_path: Path) -> None
     a_sugarcrepe(tmp_path)
     refused(tmp_path, "local", MissingInputError, "none of benchmark.jsonl")
     (tmp_path / "swap_obj.json").unlink()
-    refused(tmp_path, "sugarcrepe", MissingInputError, "swap_obj.json: cannot be read")
+    refused(tmp_path, "sugarcrepe", MissingInputError, "none of swap_obj.json is there")
     a_local(tmp_path)
     written(tmp_path / "benchmark.json", [])
     refused(tmp_path, "local", UsageError, "holds 2 data files")
