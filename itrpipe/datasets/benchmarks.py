@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from itrpipe.config import did_you_mean
-from itrpipe.datasets.captions import shows_something
+from itrpipe.datasets.captions import is_readable
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.datasets.paths import locate_images
 from itrpipe.datasets.source_files import Id, Record, data_files, rows
@@ -172,7 +172,7 @@ def digests(texts: Iterable[str], cache: DigestCache) -> dict[str, str]:
 
 
 def _readable(text: str) -> str:
-    if not shows_something(text) or "\0" in text:
+    if not is_readable(text):
         raise ValueError("a sentence")
     return text
 

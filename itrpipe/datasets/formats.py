@@ -19,26 +19,6 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 _PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
 
 
-class Choices(NamedTuple):
-    """What a user decides where the files do not.
-
-    Attributes:
-        restval: `train` adds COCO's 30,504 `restval` images of Karpathy's split to train, as all the papers do; `drop`
-            leaves them out together with their captions.
-        val: share of val in datasets without splits.
-        test: share of test in such.
-        seed: of the split of such by hash.
-    """
-
-    restval: str = "train"
-    val: float = 0.1
-    test: float = 0.1
-    seed: int = 0
-
-
-USUAL = Choices()
-
-
 class _Image(NamedTuple):
     """An image as a data file names it: `where` is its place there, `folder` one that its file may lie in."""
 
@@ -68,7 +48,7 @@ class Format(NamedTuple):
     """
 
     names: tuple[str, ...]
-    read: Callable[[Path, Choices], _Read]
+    read: Callable[[Path, str], _Read]
     images: tuple[str, ...]
     by_year: bool = False
 
@@ -79,13 +59,19 @@ class Format(NamedTuple):
         ]
 
 
-def read_annotations(source: Path, format: str = "", choices: Choices = USUAL) -> Annotations:
+def read_annotations(
+    source: Path, format: str = "", restval: str = "train", val: float = 0.1, test: float = 0.1, seed: int = 0
+) -> Annotations:
     """Reads a dataset and checks that its images and captions fit together.
 
     Args:
         source: file or folder.
         format: one of `FORMATS`; empty to try which of them recognises the source.
-        choices: what the files may not settle.
+        restval: `train` adds COCO's 30,504 `restval` images of Karpathy's split to train, as all the papers do; `drop`
+            leaves them out together with their captions.
+        val: share of val in datasets without splits, which are split by hash.
+        test: share of test in such.
+        seed: of that split.
 
     Returns:
         Images and captions in the order of the source, and what the user has to know in `notes`.
@@ -105,12 +91,12 @@ def read_annotations(source: Path, format: str = "", choices: Choices = USUAL) -
     folder = paths[0].parent
     whole = Annotations([], [], folder.parent if folder.name == "annotations" and form.by_year else folder)
     for path in paths:
-        images, captions, note = form.read(path, choices)
+        images, captions, note = form.read(path, restval)
         notes = [note] if note else []
         if bare := [image for image in images if image.split is None]:
             if len(bare) < len(images):
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
-            splits, rule = _hashed([image.image_id for image in images], choices)
+            splits, rule = _hashed([image.image_id for image in images], val, test, seed)
             images = [image._replace(split=splits[image.image_id]) for image in images]
             notes.append(f"{path}: {rule}")
         files = [image.file for image in images]
@@ -124,12 +110,11 @@ def read_annotations(source: Path, format: str = "", choices: Choices = USUAL) -
     return checked_annotations(whole, source)
 
 
-def _hashed(image_ids: Sequence[str], choices: Choices) -> tuple[dict[str, str], str]:
+def _hashed(image_ids: Sequence[str], val: float, test: float, seed: int) -> tuple[dict[str, str], str]:
     """The splits of images by hash, and the note that tells the user of them."""
-    splits = hash_split(image_ids, choices.val, choices.test, choices.seed)
-    counts, fractions = Counter(splits.values()), (1 - choices.val - choices.test, choices.val, choices.test)
-    shares = dict(zip(SPLITS, fractions, strict=True))
-    rule = f"{', '.join(f'{name} {share:g}' for name, share in shares.items())}, seed {choices.seed}"
+    splits = hash_split(image_ids, val, test, seed)
+    counts, shares = Counter(splits.values()), {"train": 1 - val - test, "val": val, "test": test}
+    rule = f"{', '.join(f'{name} {share:g}' for name, share in shares.items())}, seed {seed}"
     numbers = " / ".join(f"{counts[name]:,}" for name in SPLITS)
     note = f"names no splits; images split by hash of their id ({rule}): {numbers} images"
     if empty := [name for name, share in shares.items() if share and not counts[name]]:
@@ -197,7 +182,7 @@ class _KarpathyFile(Record):
     images: list[_KarpathyImage]
 
 
-def _read_karpathy(path: Path, choices: Choices) -> _Read:
+def _read_karpathy(path: Path, restval: str) -> _Read:
     """Reads Karpathy's files: images with their split, their sentences and, of COCO, its id and folder.
 
     The images lie in `images/` or beside the JSON, in `flickr30k-images/` or in `Flicker8k_Dataset/`; those of COCO in
@@ -208,15 +193,14 @@ def _read_karpathy(path: Path, choices: Choices) -> _Read:
     """
     images, captions, restvals = [], [], 0
     for index, record in enumerate(load_json(path, TypeAdapter(_KarpathyFile)).images):
-        rest = record.split == "restval"
-        restvals += rest
-        if rest and choices.restval == "drop":
+        restvals += (rest := record.split == "restval")
+        if rest and restval == "drop":
             continue
         image_id = record.cocoid if record.cocoid is not None else image_key(PurePosixPath(record.filename).stem)
         split = "train" if rest else record.split
         images.append(_Image(image_id, record.filename, split, f"image {index}", record.filepath))
         captions += [CaptionRecord(each.sentid, image_id, each.raw) for each in record.sentences]
-    fate = "dropped" if choices.restval == "drop" else "added to train"
+    fate = "dropped" if restval == "drop" else "added to train"
     return _Read(images, captions, f"{path}: {restvals:,} restval images {fate}" if restvals else "")
 
 
@@ -236,7 +220,7 @@ class _CocoFile(Record):
     annotations: list[_CocoCaption]
 
 
-def _read_coco(path: Path, choices: Choices) -> _Read:
+def _read_coco(path: Path, restval: str) -> _Read:
     """Reads one of COCO's own caption files, of train or val, as its name says.
 
     The images lie in `train2014/` and `val2014/` (or the year of the file name), or in `images/` with or without these
@@ -283,7 +267,7 @@ def _flickr_rows(path: Path) -> Iterator[tuple[_Image, CaptionRecord]]:
         yield _Image(image_id, file, None, f"line {number}"), caption
 
 
-def _read_flickr(path: Path, choices: Choices) -> _Read:
+def _read_flickr(path: Path, restval: str) -> _Read:
     """Reads Flickr8k's and Flickr30k's own caption files.
 
     `Flickr8k.token.txt` and `results_20130124.token` hold `name.jpg#number<TAB>caption` per line; `results.csv` holds
@@ -315,7 +299,7 @@ class _TableRow(Record):
     split: Annotated[str, StringConstraints(strip_whitespace=True)] | None = None
 
 
-def _read_table(path: Path, choices: Choices) -> _Read:
+def _read_table(path: Path, restval: str) -> _Read:
     """Reads a table of captions beside its images or above their folder `images/`; see `source_files.rows`.
 
     A row has `file`, `filename` or `image` (path of the image), `caption`, and optionally `split`. The image id is the

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,33 +102,34 @@ class _Published(Record):
     idx: int
 
 
+@dataclass(frozen=True)
 class Vocabulary:
-    """A fixed list of words whose positions are their ids; the first four are `SPECIALS`."""
+    """A fixed list of words whose positions are their ids.
 
-    def __init__(self, words: Sequence[str]) -> None:
-        """Takes the words in the order of their ids, the specials included.
+    Attributes:
+        words: in the order of their ids; the first four are `SPECIALS`.
 
-        Raises:
-            ValueError: the specials are not the first four, or a word occurs twice.
-        """
-        self.words = tuple(words)
-        self.ids = {word: index for index, word in enumerate(self.words)}
-        if self.words[: len(SPECIALS)] != SPECIALS:
-            raise ValueError(f"it begins with {', '.join(words[: len(SPECIALS)])}, not with {', '.join(SPECIALS)}")
+    Raises:
+        ValueError: the specials are not the first four, or a word occurs twice.
+    """
+
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        first = self.words[: len(SPECIALS)]
+        if first != SPECIALS:
+            raise ValueError(f"it begins with {', '.join(first)}, not with {', '.join(SPECIALS)}")
         if len(self.ids) != len(self.words):
             raise ValueError(f"it holds {len(self.words) - len(self.ids)} words twice")
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Id of each word."""
+        return {word: index for index, word in enumerate(self.words)}
 
     def __len__(self) -> int:
         """Returns the number of ids, the specials included."""
         return len(self.words)
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the other vocabulary gives every word the same id."""
-        return isinstance(other, Vocabulary) and self.words == other.words
-
-    def __hash__(self) -> int:
-        """Returns a hash that fits `__eq__`."""
-        return hash(self.words)
 
     @classmethod
     def build(cls, lists: pa.ListArray, min_count: int = 4) -> Vocabulary:
@@ -145,7 +146,7 @@ class Vocabulary:
         """
         counted = lists.flatten().value_counts().to_pylist()
         counts = [(-entry["counts"], entry["values"]) for entry in counted if entry["counts"] >= min_count]
-        return cls([*SPECIALS, *(word for _, word in sorted(counts) if word not in SPECIALS)])
+        return cls((*SPECIALS, *(word for _, word in sorted(counts) if word not in SPECIALS)))
 
     def encode_all(self, lists: pa.ListArray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of many captions, each between `<start>` and `<end>`.
@@ -187,7 +188,7 @@ class Vocabulary:
         """
         content = load_json(checked(path), TypeAdapter(_Published))
         with reading(path, "a vocabulary", "download or build it again"):
-            found = cls([content.idx2word.get(str(index), "") for index in range(len(content.idx2word))])
+            found = cls(tuple(content.idx2word.get(str(index), "") for index in range(len(content.idx2word))))
             if found._published() != content:
                 raise ValueError("word2idx, idx2word and idx contradict each other")
         return found
