@@ -20,8 +20,8 @@ import torch
 from itrpipe.config import leaves
 from itrpipe.datasets.given import given_pair
 from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.extractors.pixels.extractor import Resize
-from itrpipe.features.scores import SplitScores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.models.vision_tower import VisionTower

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from itrpipe.datasets.truth import PairSet
     from itrpipe.evaluation.bootstrap import Interval
     from itrpipe.evaluation.ranks import Ranks
-    from itrpipe.features.scores import SplitScores
+    from itrpipe.features.embeddings import SplitScores
 
 FULL, ORACLE = "full", "oracle"
 RESULT_PROTOCOLS = (FULL, "coco-1k", "coco-5k")

@@ -13,7 +13,7 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation.cross_retrieval import cross_retrieval
 from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.ranks import Ranks
-from itrpipe.features.scores import SplitScores
+from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.disk import reading_error
 from itrpipe.storage.integrity import checked
 

@@ -1,16 +1,16 @@
-"""Embeddings of images and captions by a trained dual encoder: the file `embeddings.h5`.
+"""What a trained model says of whole splits: embeddings (`embeddings.h5`), or scores of all pairs (`scores.h5`).
 
-One group per split (`train`, `val`, `test`) with `/images [N, D] f32`, `/image_id [N]`, `/texts [T, D] f32`,
-`/caption_id [T]` and `/caption_image [T] i8`, the row of the image each caption describes. Every matrix is
-contiguous, so that mining and search read it as a memory map. The attribute `measure` of a group says how two
-embeddings are compared.
+A file holds a group for each split (`train`, `val`, `test`) with `/image_id [N]`, `/caption_id [T]` and
+`/caption_image [T] i8`, the row of the image each caption describes. Of a dual encoder it also has `/images [N, D] f32`
+and `/texts [T, D] f32`. Every matrix is contiguous, so that mining and search read it as a memory map; the attribute
+`measure` of a group says how two embeddings are compared. Models that compare every region with every word have no
+embedding to keep; of them it has `/scores [N, T] f4`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,12 +19,11 @@ import h5py
 import numpy as np
 
 from itrpipe.errors import MissingInputError
-from itrpipe.features.hdf5 import open_hdf5
-from itrpipe.storage.arrays import StoredRows
-from itrpipe.storage.disk import reading, require_space
+from itrpipe.storage.arrays import Arrays, StoredRows, open_arrays
+from itrpipe.storage.disk import full_disk_as_error, require_space
 from itrpipe.storage.integrity import checked
 
-EMBEDDINGS = "embeddings.h5"
+EMBEDDINGS, SCORES = "embeddings.h5", "scores.h5"
 INNER_PRODUCT, ORDER = "inner product", "order violation"
 _BLOCK_VALUES = 1 << 24
 # Every matrix starts on a cache line; the structure of a split takes a few KiB.
@@ -103,19 +102,25 @@ class EmbeddingWriter:
         width: int,
         measure: str,
     ) -> None:
-        images, captions = as_bytes(image_ids), as_bytes(caption_ids)
-        rows = {"images": len(images), "texts": len(captions)}
+        ids = {"image_id": as_bytes(image_ids), "caption_id": as_bytes(caption_ids)}
+        ids["caption_image"] = caption_image.astype(np.int64)
+        rows = {"images": len(ids["image_id"]), "texts": len(ids["caption_id"])}
         self._row_bytes = 4 * width
-        needed = self._row_bytes * sum(rows.values()) + images.nbytes + captions.nbytes + 8 * len(captions)
+        needed = self._row_bytes * sum(rows.values()) + sum(each.nbytes for each in ids.values())
         require_space(path, needed + _BYTES_OF_HEADERS, f"embedding {split}")
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plan.set_layout(h5py.h5d.CONTIGUOUS)
+        plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        plan.set_obj_track_times(False)
         # HDF5 leaves its file open and half written when the disk fills up, so it only lays the file out.
         with h5py.File(path, "a", alignment_threshold=1, alignment_interval=_ALIGNMENT) as file:
             group = file.create_group(split)
             group.attrs["measure"] = measure
-            group.create_dataset("image_id", data=images, track_times=False)
-            group.create_dataset("caption_id", data=captions, track_times=False)
-            group.create_dataset("caption_image", data=caption_image.astype(np.int64), track_times=False)
-            self._offsets = {kind: _place(group, kind, (count, width)) for kind, count in rows.items()}
+            for name, values in ids.items():
+                group.create_dataset(name, data=values, track_times=False)
+            made = {kind: group.create_dataset(kind, (count, width), "<f4", dcpl=plan) for kind, count in rows.items()}
+            self._offsets = {kind: dataset.id.get_offset() for kind, dataset in made.items()}
         self._file = os.open(path, os.O_WRONLY)
 
     def write(self, kind: str, start: int, block: np.ndarray) -> None:
@@ -126,15 +131,11 @@ class EmbeddingWriter:
             written = os.pwrite(self._file, content, offset)
             content, offset = content[written:], offset + written
 
-    def close(self) -> None:
-        """Flushes and closes the file."""
-        os.close(self._file)
-
     def __enter__(self) -> EmbeddingWriter:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        os.close(self._file)
 
 
 Side = Literal["image", "caption"]
@@ -159,6 +160,9 @@ class EmbeddingRows:
     owners: StoredRows
     measure: str
 
+    image_ids: StoredRows
+    caption_ids: StoredRows
+
     @classmethod
     def open(cls, path: Path, split: str) -> EmbeddingRows:
         """Finds the embeddings of a split.
@@ -167,65 +171,79 @@ class EmbeddingRows:
             DataError: the file is truncated or not an embeddings file.
             MissingInputError: it has no such split.
         """
-        with _opened(path, split) as file:
-            names = ("images", "texts", "caption_image")
-            rows = [_stored(path, dataset_of(file, f"{split}/{name}")) for name in names]
-            return cls(path, split, *rows, measure=str(file[split].attrs["measure"]))
+        file = _opened(path, split, "embeddings", "run `itrpipe train` again")
+        names = ("images", "texts", "caption_image", "image_id", "caption_id")
+        images, texts, owners, *ids = (file.stored(f"{split}/{name}") for name in names)
+        return cls(path, split, images, texts, owners, str(file.attributes(split)["measure"]), *ids)
 
     def ids(self, side: Side, start: int, stop: int) -> list[str]:
         """Ids of consecutive images or captions."""
-        with _opened(self.path, self.split) as file:
-            return np.char.decode(dataset_of(file, f"{self.split}/{side}_id")[start:stop], "utf-8").tolist()
+        return _texts(self.image_ids if side == "image" else self.caption_ids, start, stop).tolist()
 
 
 def read_embeddings(path: Path, split: str) -> SplitEmbeddings:
-    """Opens the embeddings of a split as memory maps.
+    """Opens the embeddings of a split as memory maps; errors as of `EmbeddingRows.open`."""
+    rows = EmbeddingRows.open(path, split)
+    return SplitEmbeddings(
+        images=rows.images.mapped(),
+        image_ids=_texts(rows.image_ids),
+        texts=rows.texts.mapped(),
+        caption_ids=_texts(rows.caption_ids),
+        caption_image=rows.owners.read(0, rows.owners.shape[0]),
+        measure=rows.measure,
+    )
+
+
+@dataclass(frozen=True)
+class SplitScores:
+    """Scores of one split; the part of `SplitEmbeddings` that evaluation needs.
+
+    Attributes:
+        matrix: [N, T] float32, higher is better.
+        image_ids: [N] strings.
+        caption_ids: [T] strings.
+        caption_image: [T] int64 row of the image that each caption describes.
+    """
+
+    matrix: np.ndarray
+    image_ids: np.ndarray
+    caption_ids: np.ndarray
+    caption_image: np.ndarray
+
+    def scores(self) -> np.ndarray:
+        """Scores [N, T] of every image with every caption; higher is better."""
+        return self.matrix
+
+
+def write_scores(path: Path, split: str, scores: SplitScores) -> None:
+    """Adds a split to a file of scores.
 
     Raises:
-        DataError: the file is truncated or not an embeddings file.
+        DiskFullError: the disk cannot hold it.
+    """
+    require_space(path, scores.matrix.nbytes, f"scores of {split}")
+    with full_disk_as_error(path), h5py.File(path, "a") as file:
+        group = file.create_group(split)
+        group.create_dataset("scores", data=scores.matrix.astype("<f4"), track_times=False)
+        group.create_dataset("image_id", data=as_bytes(scores.image_ids), track_times=False)
+        group.create_dataset("caption_id", data=as_bytes(scores.caption_ids), track_times=False)
+        group.create_dataset("caption_image", data=scores.caption_image.astype(np.int64), track_times=False)
+
+
+def read_scores(path: Path, split: str) -> SplitScores:
+    """Reads the scores of a split.
+
+    Raises:
+        DataError: the file is truncated or not a file of scores.
         MissingInputError: it has no such split.
     """
-    with _opened(path, split) as file:
-        return SplitEmbeddings(
-            images=_map(path, dataset_of(file, f"{split}/images")),
-            image_ids=np.char.decode(dataset_of(file, f"{split}/image_id")[:], "utf-8"),
-            texts=_map(path, dataset_of(file, f"{split}/texts")),
-            caption_ids=np.char.decode(dataset_of(file, f"{split}/caption_id")[:], "utf-8"),
-            caption_image=dataset_of(file, f"{split}/caption_image")[:],
-            measure=str(file[split].attrs["measure"]),
-        )
-
-
-@contextmanager
-def _opened(path: Path, split: str) -> Iterator[h5py.File]:
-    with reading(path, "embeddings", "run `itrpipe train` again"), open_hdf5(checked(path)) as file:
-        if split not in file:
-            raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(file)}")
-        yield file
-
-
-def dataset_of(file: h5py.File, name: str) -> h5py.Dataset:
-    """Returns a dataset of an open file.
-
-    Raises:
-        KeyError, ValueError: there is nothing of this name, or a group.
-    """
-    found = file[name]
-    if not isinstance(found, h5py.Dataset):
-        raise ValueError(f"{name} is not a dataset")
-    return found
-
-
-def _place(group: h5py.Group, name: str, shape: tuple[int, int]) -> int:
-    """Creates a contiguous float32 matrix without content and returns its first byte in the file."""
-    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    creation.set_layout(h5py.h5d.CONTIGUOUS)
-    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    creation.set_obj_track_times(False)
-    kind = h5py.h5t.py_create(np.dtype("<f4"), logical=True)
-    dataset = h5py.h5d.create(group.id, name.encode(), kind, h5py.h5s.create_simple(shape), creation)
-    return int(dataset.get_offset())
+    file = _opened(path, split, "scores", "run `itrpipe evaluate` again")
+    matrix, images, captions, owners = (
+        file.stored(f"{split}/{name}") for name in ("scores", "image_id", "caption_id", "caption_image")
+    )
+    return SplitScores(
+        matrix.read(0, matrix.shape[0]), _texts(images), _texts(captions), owners.read(0, owners.shape[0])
+    )
 
 
 def as_bytes(names: Iterable[str]) -> np.ndarray:
@@ -233,17 +251,13 @@ def as_bytes(names: Iterable[str]) -> np.ndarray:
     return np.char.encode(np.asarray(list(names), dtype=str), "utf-8")
 
 
-def _map(path: Path, dataset: h5py.Dataset) -> np.ndarray:
-    # Copy-on-write: torch wants writable memory, and nothing here writes.
-    return np.memmap(path, dtype=dataset.dtype, mode="c", offset=_offset(dataset), shape=dataset.shape)
+def _opened(path: Path, split: str, what: str, remedy: str) -> Arrays:
+    file = open_arrays(checked(path).absolute(), what, remedy)
+    if not any(name.startswith(f"{split}/") for name in file):
+        splits = dict.fromkeys(name.partition("/")[0] for name in file)
+        raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(splits)}")
+    return file
 
 
-def _stored(path: Path, dataset: h5py.Dataset) -> StoredRows:
-    return StoredRows(path.absolute(), _offset(dataset), np.dtype(dataset.dtype.str), dataset.shape)
-
-
-def _offset(dataset: h5py.Dataset) -> int:
-    offset = dataset.id.get_offset()
-    if offset is None:
-        raise ValueError(f"{dataset.name} is empty")
-    return int(offset)
+def _texts(rows: StoredRows, start: int = 0, stop: int | None = None) -> np.ndarray:
+    return np.char.decode(rows.read(start, rows.shape[0] if stop is None else stop), "utf-8")

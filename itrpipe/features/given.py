@@ -6,7 +6,7 @@ Shapes: N images, T captions, D width.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from itrpipe.errors import DataError, UsageError
+from itrpipe.datasets.captions import SPLITS
+from itrpipe.datasets.source_files import LIST, lines_of, load_json
+from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, EmbeddingWriter, Side
-from itrpipe.features.given_files import GivenSide, as_ids, open_side, read_owners
-from itrpipe.features.given_files import Side as GivenName
-from itrpipe.features.given_source import GivenFiles
+from itrpipe.features.given_source import GivenFiles, ids_beside
+from itrpipe.storage.arrays import FileRows, blocks, labels, open_arrays, runs
+from itrpipe.storage.disk import reading
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import Split
@@ -27,7 +29,152 @@ if TYPE_CHECKING:
 COSINE, ORDER_MEASURE = "cosine", "order"
 UNIT = 1e-5
 """A vector whose length is 1 but for so much is taken as it is: that is what single precision leaves of unit length."""
-ONE: dict[GivenName, Side] = {"images": "image", "captions": "caption"}
+_FORMS = (
+    "give .npy [rows, D]; Parquet, or a folder of it, with the columns embedding, image_id and for captions "
+    "caption_id; or HDF5 with images and texts"
+)
+_OWNERS = "give .npy with whole numbers or strings, .json with a list of them, or .txt with one image id a line"
+_MATRICES: dict[Side, tuple[str, ...]] = {
+    "image": ("images", "embedding", "embeddings"),
+    "caption": ("texts", "captions", "embedding"),
+}
+
+
+@dataclass(frozen=True)
+class GivenSide:
+    """Embeddings of the images or of the captions of a split.
+
+    Attributes:
+        path: file or folder.
+        side: of which they are.
+        vectors: [rows, D] of float16, float32 or float64.
+        ids: [rows] strings; None where the file has none.
+        owners: of captions, int64 rows or ids [T] of their images; None where the file does not say.
+        texts: of captions, [T] strings; None where the file has none.
+        is_order: whether the file says that they are order embeddings.
+    """
+
+    path: Path
+    side: Side
+    vectors: FileRows
+    ids: pa.Array | None
+    owners: pa.Array | None
+    texts: pa.Array | None
+    is_order: bool
+
+    def __len__(self) -> int:
+        return self.vectors.shape[0]
+
+    @property
+    def names(self) -> pa.Array:
+        """Ids of the rows, or else their numbers: [rows] strings."""
+        return pa.array(np.arange(len(self))).cast(pa.string()) if self.ids is None else self.ids
+
+    def refuse_twice(self) -> None:
+        """Refuses ids of which one comes twice."""
+        if self.ids is not None and len(pc.call_function("unique", [self.ids])) < len(self.ids):
+            again = _places(self.ids, self.ids) != np.arange(len(self))
+            _refuse(self.path, again, f"ids of {self.side}s come twice", "give every one once", self.ids)
+
+    def read(self, *, unit: bool) -> Iterator[tuple[int, np.ndarray, int]]:
+        """Yields all rows in order, some at a time, as float32.
+
+        Args:
+            unit: make them unit vectors where they are not.
+
+        Yields:
+            The number of the first, rows [n, D], and how many of them were not unit vectors.
+
+        Raises:
+            DataError: a row holds NaN, infinity or what float32 cannot hold; or it is zero and has no direction.
+        """
+        for start, block in blocks(self.vectors):
+            wide = block.astype(np.float32 if block.dtype.itemsize < 4 else block.dtype.newbyteorder("="), copy=False)
+            lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide, dtype=np.float64))
+            finite, changed = np.isfinite(lengths), 0
+            if unit:
+                remedy = "embed them again, or give --measure"
+                _refuse(self.path, lengths == 0, "vectors are zero and have no cosine", remedy, start=start)
+                off = finite & (np.abs(lengths - 1) > UNIT)
+                if changed := int(off.sum()):
+                    wide = np.where(off[:, None], wide / lengths[:, None], wide)
+            with np.errstate(over="ignore"):
+                vectors = wide.astype(np.float32, copy=False)
+            if vectors is not block:
+                finite &= np.isfinite(vectors).all(axis=1)
+            _refuse(self.path, ~finite, "vectors hold more than float32 can, or NaN", "embed them again", start=start)
+            yield start, vectors, changed
+
+
+def open_side(path: Path, side: Side, split: str) -> GivenSide:
+    """Opens a file of embeddings; the embeddings themselves are not read yet.
+
+    Args:
+        path: what the user named.
+        side: whose embeddings are wanted.
+        split: whose, where a file has several.
+
+    Raises:
+        MissingInputError: it has no such split.
+        DataError: it is of no known form, damaged, or holds something else than [rows, D] of float16, 32 or 64.
+    """
+    arrays = open_arrays(path, f"embeddings of {side}s", _FORMS)
+    splits = [each for each in SPLITS if any(name.startswith(f"{each}/") for name in arrays)]
+    if splits and split not in splits:
+        raise MissingInputError(f"{path} has no split {split!r}; it has {', '.join(splits)}")
+    within = f"{split}/" if splits else ""
+    names = [name.removeprefix(within) for name in arrays if name.startswith(within)]
+
+    def column(name: str) -> pa.Array | None:
+        return pa.array(labels(arrays[within + name])) if name in names else None
+
+    with reading(path, f"embeddings of {side}s", _FORMS):
+        known = [name for name in _MATRICES[side] if name in names]
+        if not known:  # one matrix that is alone may have any name
+            others = [name for each in _MATRICES.values() for name in each]
+            known = [name for name in names if name not in others and len(arrays[within + name].shape) == 2]
+            if len(known) != 1:
+                raise ValueError(f"it has no {_MATRICES[side][0]} [rows, D] among {names}")
+        vectors = arrays[within + known[0]]
+        if len(vectors.shape) != 2 or vectors.dtype.kind != "f" or not all(vectors.shape):
+            raise ValueError(f"it holds {vectors.dtype.name} {list(vectors.shape)} and no decimal numbers [rows, D]")
+        ids, beside = column(f"{side}_id"), ids_beside(path)
+        if ids is None and beside.is_file():
+            ids = _listed(beside)
+        if ids is not None and len(ids) != vectors.shape[0]:
+            raise ValueError(f"it has {vectors.shape[0]:,} vectors and {len(ids):,} ids")
+        owners, texts = None, None
+        if side == "caption":
+            owners, texts = column("caption_image"), column("text")
+            if owners is None and "images" not in names:
+                owners = column("image_id")
+        ids, texts = (None if each is None else each.cast(pa.string()) for each in (ids, texts))
+        measure = arrays.attributes(within).get("measure", INNER_PRODUCT)
+    return GivenSide(path, side, vectors, ids, owners, texts, str(measure) != INNER_PRODUCT)
+
+
+def read_owners(path: Path) -> pa.Array:
+    """Reads which image each caption describes: int64 rows or ids [T].
+
+    Raises:
+        DataError: it is no array of whole numbers or strings, no JSON list of these, and no text of one id a line.
+    """
+    if path.suffix == ".json":
+        return _listed(path)
+    if path.suffix == ".txt":
+        return pa.array(lines_of(path), pa.string())
+    with reading(path, "owners", _OWNERS):
+        (found,) = open_arrays(path, "owners", _OWNERS).values()
+        return pa.array(labels(found))
+
+
+def _listed(path: Path) -> pa.Array:
+    """A JSON list of whole numbers, or one of strings."""
+    with reading(path, "ids", "give a list of whole numbers or strings"):
+        found = pa.array(load_json(path, LIST))
+        if not (pa.types.is_integer(found.type) or pa.types.is_string(found.type)) or found.null_count:
+            raise ValueError(f"it holds {found.type}, and {found.null_count:,} of it are empty")
+        return found
 
 
 @dataclass(frozen=True)
@@ -67,21 +214,20 @@ class GivenSplit:
     """
 
     def __init__(self, files: GivenFiles, split: str) -> None:
-        self._files, self._split, paths = files, split, files.paths
-        self.images = open_side(paths["images"], "images", split)
-        self.captions = open_side(paths["texts"], "captions", split)
-        widths = self.images.shape[1], self.captions.shape[1]
-        if widths[0] != widths[1]:
+        self._split, paths = split, files.paths
+        self.images = open_side(paths["images"], "image", split)
+        self.captions = open_side(paths["texts"], "caption", split)
+        if self.images.vectors.shape[1] != self.captions.vectors.shape[1]:
             raise DataError(
-                f"{files.images} holds vectors of width {widths[0]:,} and {files.texts} of {widths[1]:,}; give those "
-                "of one model"
+                f"{files.images} holds vectors of width {self.images.vectors.shape[1]:,} and {files.texts} of "
+                f"{self.captions.vectors.shape[1]:,}; give those of one model"
             )
         self._stated = read_owners(paths["owners"]) if files.owners else self.captions.owners
         self._says = files.owners or files.texts
-        if self._stated is not None and len(self._stated) != self.captions.shape[0]:
+        if self._stated is not None and len(self._stated) != len(self.captions):
             raise DataError(
                 f"{self._says} names the images of {len(self._stated):,} captions and {files.texts} holds "
-                f"{self.captions.shape[0]:,}; give one for each"
+                f"{len(self.captions):,}; give one for each"
             )
 
     @property
@@ -91,25 +237,17 @@ class GivenSplit:
         Raises:
             DataError: it is no row and no id of an image.
         """
-        stated, count = self._stated, self.images.shape[0]
-        if stated is None:
+        if self._stated is None:
             return None
-        rows = stated.to_numpy(zero_copy_only=False) if pa.types.is_integer(stated.type) else None
-        if rows is not None and not (outside := (rows < 0) | (rows >= count)).any():
+        rows = self._stated.to_numpy(zero_copy_only=False)
+        if pa.types.is_integer(self._stated.type) and ((rows >= 0) & (rows < len(self.images))).all():
             return rows.astype(np.int64)
-        found = _places(as_ids(stated), _ids(self.images))
-        if not (unknown := np.flatnonzero(found < 0)).size:
-            return found
-        if rows is not None:
-            first = int(np.flatnonzero(outside)[0])
-            raise DataError(
-                f"{self._says}: the image of caption row {first:,} is {rows[first]}, and {self._files.images} has the "
-                f"rows 0 to {count - 1:,}; give row numbers or image ids"
-            )
-        raise DataError(
-            f"{self._says}: {unknown.size:,} of {len(stated):,} captions are of images that {self._files.images} does "
-            f"not have, such as {stated[int(unknown[0])].as_py()!r}; give row numbers or image ids"
+        found, what = (
+            _places(self._stated.cast(pa.string()), self.images.names),
+            f"captions are of no image of {self.images.path}",
         )
+        _refuse(self._says, found < 0, what, "give row numbers or image ids", self._stated)
+        return found
 
     def rows(self) -> GivenRows:
         """What the files say of images and captions, for a dataset that is known by nothing else.
@@ -117,24 +255,20 @@ class GivenSplit:
         Raises:
             DataError: they do not say which image a caption describes, an image has none, or an id comes twice.
         """
-        owners = self.owners
+        owners, ids = self.owners, self.images.names
         if owners is None:
             raise DataError(
-                f"{self._files.texts} does not say which image each caption describes; give --owners FILE with the row "
-                "number or id of each one's image, or the --dataset that they are of"
+                f"{self.captions.path} does not say which image each caption describes; give --owners FILE with the "
+                "row number or id of each one's image, or the --dataset that they are of"
             )
-        alone = np.flatnonzero(np.bincount(owners, minlength=self.images.shape[0]) == 0)
-        ids = _ids(self.images)
-        if alone.size:
-            raise DataError(
-                f"{self._files.images}: {alone.size:,} of {len(ids):,} images have no caption, such as row "
-                f"{alone[0]:,} ({ids[int(alone[0])].as_py()}); leave them out"
-            )
-        for side in (self.images, self.captions):
-            _refuse_twice(side)
-        texts = self.captions.texts
-        empty = pa.array([""] * self.captions.shape[0], pa.string()) if texts is None else texts
-        return GivenRows(ids, _ids(self.captions), owners, empty)
+        alone = np.bincount(owners, minlength=len(ids)) == 0
+        _refuse(self.images.path, alone, "images have no caption", "leave them out", ids)
+        self.images.refuse_twice()
+        self.captions.refuse_twice()
+        empty = pa.array([""] * len(self.captions), pa.string())
+        return GivenRows(
+            ids, self.captions.names, owners, empty if self.captions.texts is None else self.captions.texts
+        )
 
     def places(self, split: Split, *, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
         """Where each row of the files belongs in a dataset.
@@ -153,40 +287,27 @@ class GivenSplit:
         captions = self._placed(self.captions, split.caption_ids, by_row)
         owners = self.owners
         if owners is not None:
-            wrong = np.flatnonzero(images[owners] != split.caption_image[captions])
-            if wrong.size:
-                row = int(wrong[0])
-                theirs, ours = images[owners[row]], split.caption_image[captions[row]]
-                raise DataError(
-                    f"{self._says}: {wrong.size:,} of {len(owners):,} captions belong to other images in the dataset: "
-                    f"caption row {row:,} to {split.image_ids[ours]} and not to {split.image_ids[theirs]}; give a file "
-                    "with their caption_id, or captions in the order of the dataset"
-                )
+            wrong, remedy = (
+                images[owners] != split.caption_image[captions],
+                "give them in its order, or their caption_id",
+            )
+            _refuse(self._says, wrong, "captions belong to other images in the dataset", remedy, self.captions.names)
         return images, captions
 
     def _placed(self, side: GivenSide, wanted: np.ndarray, by_row: bool) -> np.ndarray:
-        one, where = ONE[side.side], f"split {self._split!r} of the dataset"
+        where = f"{side.side}s of split {self._split!r} of the dataset"
         if side.ids is None and by_row:
-            if side.shape[0] != len(wanted):
+            if len(side) != len(wanted):
                 raise DataError(
-                    f"{side.path} holds {side.shape[0]:,} {side.side} without ids and {where} has {len(wanted):,}; "
-                    f"give all in its order, or a file with their {one}_id"
+                    f"{side.path} holds {len(side):,} vectors without ids for {len(wanted):,} {where}; give all in its "
+                    f"order, or a file with their {side.side}_id"
                 )
             return np.arange(len(wanted))
-        _refuse_twice(side)
-        ids = _ids(side)
-        found = _places(ids, pa.array(wanted.tolist(), pa.string()))
-        if (unknown := np.flatnonzero(found < 0)).size:
-            raise DataError(
-                f"{side.path}: {unknown.size:,} of {len(ids):,} ids are of no {one} of {where}, such as "
-                f"{ids[int(unknown[0])].as_py()!r}; leave them out, or name their dataset"
-            )
-        if len(ids) < len(wanted):
-            missing = np.setdiff1d(np.arange(len(wanted)), found)
-            raise DataError(
-                f"{side.path} lacks {missing.size:,} of {len(wanted):,} {side.side} of {where}, such as "
-                f"{str(wanted[missing[0]])!r}; embed them too"
-            )
+        side.refuse_twice()
+        found = _places(side.names, pa.array(wanted.tolist(), pa.string()))
+        _refuse(side.path, found < 0, f"ids are of no {where}", "leave them out, or name their dataset", side.names)
+        missing = np.bincount(found, minlength=len(wanted)) == 0
+        _refuse(side.path, missing, f"{where} are missing", "embed them too", wanted)
         return found
 
 
@@ -207,77 +328,34 @@ def write_given(
         `images`, `captions`, `width`; `numbers` where they are not float32; `made_unit`, vectors that were not.
 
     Raises:
-        DataError: see `GivenSplit.places`; or a vector holds NaN or infinity, or is zero and has no direction.
+        DataError: see `GivenSplit.places` and `GivenSide.read`.
         UsageError: the files hold order embeddings and these are to be compared otherwise.
     """
-    for side in (given.images, given.captions):
+    sides, width = (given.images, given.captions), given.images.vectors.shape[1]
+    for side in sides:
         if side.is_order and measure != ORDER_MEASURE:
             raise UsageError(
                 f"{side.path} holds order embeddings, of which {measure} says nothing; add --measure order"
             )
     places = given.places(split, by_row=by_row)
     path.unlink(missing_ok=True)
-    width = given.images.shape[1]
     compared = ORDER if measure == ORDER_MEASURE else INNER_PRODUCT
     about = (split.image_ids, split.caption_ids, split.caption_image, width, compared)
     made_unit = 0
     with EmbeddingWriter(path, split.name, *about) as writer:
-        for kind, side, place in zip(("images", "texts"), (given.images, given.captions), places, strict=True):
-            start = 0
-            for block in side.read():
-                vectors, changed = checked_vectors(block, side.path, start, unit=measure == COSINE)
-                _write(writer, kind, place[start : start + len(block)], vectors)
-                start, made_unit = start + len(block), made_unit + changed
-                advance(len(block))
-    kinds = sorted({side.kind for side in (given.images, given.captions)} - {"float32"})
+        for kind, side, every in zip(("images", "texts"), sides, places, strict=True):
+            for start, vectors, changed in side.read(unit=measure == COSINE):
+                place = every[start : start + len(vectors)]
+                if np.any(np.diff(place) < 0):
+                    order = np.argsort(place)
+                    place, vectors = place[order], vectors[order]
+                for first, stop in runs(place):
+                    writer.write(kind, int(place[first]), vectors[first:stop])
+                made_unit += changed
+                advance(len(vectors))
+    kinds = sorted({side.vectors.dtype.name for side in sides} - {"float32"})
     facts = {"images": len(split.image_ids), "captions": len(split.caption_ids), "width": width}
     return facts | ({"numbers": " and ".join(kinds)} if kinds else {}) | {"made_unit": made_unit}
-
-
-def checked_vectors(block: np.ndarray, path: Path, start: int, *, unit: bool) -> tuple[np.ndarray, int]:
-    """Rows as float32, unit vectors where these are wanted, and how many were not.
-
-    Args:
-        block: [n, D], which stays as it is.
-        path, start: file and first row, for messages.
-        unit: whether they are wanted.
-
-    Raises:
-        DataError: a row holds NaN, infinity or what float32 cannot hold; or it is zero and has no direction.
-    """
-    wide = block.astype(np.float32 if block.dtype.itemsize < 4 else block.dtype.newbyteorder("="), copy=False)
-    lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide, dtype=np.float64))
-    if not np.isfinite(lengths).all():
-        row = start + int(np.flatnonzero(~np.isfinite(lengths))[0])
-        raise DataError(f"{path}: row {row:,} holds NaN or infinity; embed it again")
-    if unit and not lengths.all():
-        row = start + int(np.flatnonzero(lengths == 0)[0])
-        raise DataError(f"{path}: row {row:,} is zero, which has no cosine; embed it again, or give --measure")
-    off = np.flatnonzero(np.abs(lengths - 1) > UNIT) if unit else np.arange(0)
-    if off.size:
-        wide = wide.copy() if wide is block else wide
-        wide[off] = wide[off] / lengths[off, None]
-    with np.errstate(over="ignore"):
-        vectors = wide.astype(np.float32, copy=False)
-    if vectors is not wide and not np.isfinite(vectors).all():
-        row = start + int(np.flatnonzero(~np.isfinite(vectors).all(1))[0])
-        raise DataError(f"{path}: row {row:,} holds numbers beyond single precision; scale them")
-    return vectors, off.size
-
-
-def _write(writer: EmbeddingWriter, kind: str, place: np.ndarray, vectors: np.ndarray) -> None:
-    """Writes rows where they belong, those that stay together at once."""
-    if np.any(np.diff(place) < 0):
-        order = np.argsort(place)
-        place, vectors = place[order], vectors[order]
-    starts = np.flatnonzero(np.diff(place, prepend=-2) != 1).tolist()
-    for first, stop in zip(starts, [*starts[1:], len(place)], strict=True):
-        writer.write(kind, int(place[first]), vectors[first:stop])
-
-
-def _ids(side: GivenSide) -> pa.Array:
-    """Ids of the rows, or else their numbers."""
-    return pa.array(np.arange(side.shape[0])).cast(pa.string()) if side.ids is None else side.ids
 
 
 def _places(ids: pa.Array, among: pa.Array) -> np.ndarray:
@@ -286,12 +364,18 @@ def _places(ids: pa.Array, among: pa.Array) -> np.ndarray:
     return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _refuse_twice(side: GivenSide) -> None:
-    if side.ids is None or len(pc.call_function("unique", [side.ids])) == len(side.ids):
-        return
-    first = _places(side.ids, side.ids)
-    row = int(np.flatnonzero(first != np.arange(len(first)))[0])
-    raise DataError(
-        f"{side.path}: {ONE[side.side]} id {side.ids[row].as_py()!r} comes twice, in rows {first[row]:,} and {row:,}; "
-        "give every one once"
-    )
+def _refuse(
+    where: Path | str,
+    wrong: np.ndarray,
+    what: str,
+    remedy: str,
+    names: Sequence[Any] | pa.Array | None = None,
+    start: int = 0,
+) -> None:
+    """Refuses rows of which some are wrong, [n] bool, and names the first."""
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        named = "" if names is None else f"{str(names[row])!r} in "
+        raise DataError(
+            f"{where}: {wrong.sum():,} of {len(wrong):,} {what}, such as {named}row {start + row:,}; {remedy}"
+        )

@@ -33,7 +33,7 @@ import h5py
 import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.hdf5 import open_hdf5
+from itrpipe.storage.arrays import open_arrays
 from itrpipe.storage.disk import full_disk_as_error, reading, require_space, sync
 from itrpipe.storage.integrity import checked
 
@@ -308,15 +308,20 @@ class FeatureFile:
         """
         if not path.is_file():
             raise MissingInputError(f"{path} does not exist; run `itrpipe extract` to make it.")
-        with reading(path, "a whole feature file", _REMEDY), open_hdf5(checked(path), locking="best-effort") as file:
-            version = file.attrs["schema_version"]
-            if version != SCHEMA_VERSION:
+        with reading(path, "a whole feature file", _REMEDY):
+            file = open_arrays(checked(path), "a whole feature file", _REMEDY)
+            about = file.attributes("")
+            if (version := about["schema_version"]) != SCHEMA_VERSION:
                 raise DataError(f"{path} has schema version {version}, this itrpipe reads {SCHEMA_VERSION}; {_REMEDY}")
-            extractor = np.bytes_(file.attrs["extractor"]).decode("utf-8")
-            maps = {str(name): _mapped(path, str(name), dataset) for name, dataset in file.items()}
-            image_id = np.char.decode(np.asarray(maps.pop("image_id")), "utf-8")
-            if not maps or {len(rows) for rows in maps.values()} != {len(image_id)}:
+            extractor = np.bytes_(about["extractor"]).decode("utf-8")
+            rows = {name: file.stored(name) for name in file}
+            image_id = np.char.decode(rows.pop("image_id").mapped("r"), "utf-8")
+            for name, each in rows.items():
+                if each.dtype != TYPES.get(name, "V1"):
+                    raise DataError(f"{path}: {name} of type {each.dtype} is not part of the schema; {_REMEDY}")
+            if not rows or {each.shape[0] for each in rows.values()} != {len(image_id)}:
                 raise DataError(f"{path} lacks datasets, or they differ in length; {_REMEDY}")
+            maps = {name: each.mapped("r") for name, each in rows.items()}
         optional = {("global_" if name == "global" else name): maps.get(name) for name in TYPES}
         return cls(path=path, extractor=extractor, image_id=image_id, **optional)
 
@@ -364,16 +369,3 @@ class FeatureFile:
                 f"{self.path.parent} and run `itrpipe extract`, or take the images out of the dataset."
             )
         return np.array([self._row_of[name] for name in image_ids], dtype=np.int64)
-
-
-def _mapped(path: Path, name: str, dataset: object) -> np.ndarray:
-    """A dataset as a memory map."""
-    if not isinstance(dataset, h5py.Dataset) or dataset.chunks is not None or dataset.id.get_offset() is None:
-        raise DataError(f"{path} holds something that is not a contiguous dataset; {_REMEDY}")
-    dtype, offset = np.dtype(dataset.dtype.str), int(dataset.id.get_offset())
-    if name != "image_id" and dtype != TYPES.get(name, "V1"):
-        raise DataError(f"{path}: dataset '{name}' of type {dtype} is not part of the schema; {_REMEDY}")
-    end, size = offset + dataset.nbytes, path.stat().st_size
-    if end > size:
-        raise DataError(f"{path} has {size:,} bytes and should have {end:,}: it is truncated; {_REMEDY}")
-    return np.memmap(path, dtype, "r", offset, dataset.shape)

@@ -5,22 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from itrpipe.errors import DataError
 from itrpipe.features.embeddings import Side
-from itrpipe.features.given import ONE, checked_vectors
-from itrpipe.features.given_files import Side as GivenSideName
-from itrpipe.features.given_files import open_side
-from itrpipe.features.hdf5 import open_hdf5
-from itrpipe.mining.settings import candidate_files
+from itrpipe.features.given import open_side
 from itrpipe.mining.vectors import Rows
-from itrpipe.storage.disk import reading_error
+from itrpipe.storage.arrays import open_arrays
+from itrpipe.storage.disk import reading
 from itrpipe.storage.parts import ArrayFile, ArrayWriter
 
-_SIDES: dict[str, GivenSideName] = {"image": "images", "images": "images"}
-_SIDES |= {"caption": "captions", "captions": "captions", "texts": "captions"}
+_SIDES: dict[str, Side] = {"caption_id": "caption", "texts": "caption", "captions": "caption"}
+_SIDES |= {"image_id": "image", "images": "image", "caption": "caption", "image": "image"}
 _VECTOR = "embedding"
 _FORMS = (
     "give a Parquet file, or a folder of them, with the columns image_id or caption_id and embedding; or images.npy or "
@@ -55,39 +48,15 @@ def open_corpus(path: Path, copy: Path, *, unit: bool = False) -> Corpus:
     Raises:
         DataError: it is of no known form, or damaged.
     """
-    try:
-        found = open_side(path, _side_of(path), "")
+    with reading(f"--candidates {path}", "embeddings", _FORMS):
+        names = [*open_arrays(path, "embeddings", _FORMS), path.stem]
+        side: Side | None = next((side for name, side in _SIDES.items() if name in names), None)
+        if side is None:
+            raise ValueError(f"neither its name nor {', '.join(filter(None, names[:-1]))} in it say of what they are")
+        found = open_side(path, side, "")
         if found.ids is None:
             raise ValueError("it has no ids")
-        with ArrayWriter(copy, {_VECTOR: ("<f4", found.shape)}) as writer:
-            start = 0
-            for block in found.read():
-                writer.write(_VECTOR, start, checked_vectors(block, path, start, unit=unit)[0])
-                start += len(block)
-    except DataError as error:
-        raise DataError(f"--candidates {error}") from None
-    except (OSError, ValueError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        damage = DataError(f"--candidates {path} cannot be read ({reason}); {_FORMS}")
-        raise reading_error(error, path, damage) from None
-    return Corpus(ONE[found.side], found.ids.to_pylist(), ArrayFile(copy).stored(_VECTOR))
-
-
-def _side_of(path: Path) -> GivenSideName:
-    """Whether a file holds images or captions, as its columns, its name or its datasets say."""
-    if path.is_dir() or path.suffix == ".parquet":
-        files = candidate_files(path)
-        names = pq.read_schema(files[0]).names if files else []
-        for column in ("caption_id", "image_id"):
-            if column in names:
-                return _SIDES[column.removesuffix("_id")]
-        raise ValueError(f"it has the columns {', '.join(names) or 'of no Parquet file'}")
-    if path.suffix == ".npy":
-        if path.stem not in _SIDES:
-            raise ValueError("its name does not say what it holds")
-        return _SIDES[path.stem]
-    with open_hdf5(path) as file:
-        for name in ("texts", "images"):
-            if name in file:
-                return _SIDES[name]
-        raise ValueError(f"it has {', '.join(file)}")
+        with ArrayWriter(copy, {_VECTOR: ("<f4", found.vectors.shape)}) as writer:
+            for start, vectors, _ in found.read(unit=unit):
+                writer.write(_VECTOR, start, vectors)
+    return Corpus(found.side, found.ids.to_pylist(), ArrayFile(copy).stored(_VECTOR))

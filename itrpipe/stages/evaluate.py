@@ -29,8 +29,7 @@ from itrpipe.training import settings as training_settings
 from itrpipe.training.named_models import Model
 
 if TYPE_CHECKING:
-    from itrpipe.features.embeddings import SplitEmbeddings
-    from itrpipe.features.scores import SplitScores
+    from itrpipe.features.embeddings import SplitEmbeddings, SplitScores
 
 SCHEMA_VERSION = 6
 SENTENCES = "sentences_"
@@ -335,7 +334,7 @@ def _averaged(job: Job) -> SplitScores:
     Raises:
         DataError: the models were trained on different images or captions of the split.
     """
-    from itrpipe.features.scores import SplitScores
+    from itrpipe.features.embeddings import SplitScores
 
     inputs = _inputs(job.settings)
     if not job.settings.ensemble_with and not training_settings.embeds(job.settings.backbone):
@@ -362,7 +361,7 @@ def _scored(job: Job) -> SplitScores:
     Raises:
         MissingInputError: what the model was trained on was removed.
     """
-    from itrpipe.features.scores import SCORES, write_scores
+    from itrpipe.features.embeddings import SCORES, write_scores
     from itrpipe.training.scoring import Scoring
     from itrpipe.training.splits import Sources
 
@@ -392,8 +391,7 @@ def read_split(trained: Path, evaluated: Path | None, backbone: str, split: str)
         DataError: the file is damaged.
         MissingInputError: it has no such split.
     """
-    from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
-    from itrpipe.features.scores import SCORES, read_scores
+    from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings, read_scores
 
     if training_settings.embeds(backbone):
         return read_embeddings(trained / EMBEDDINGS, split)

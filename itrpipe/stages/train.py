@@ -265,7 +265,7 @@ def _import(job: Job, model: GivenEmbeddings) -> None:
     prepare, name = job.inputs["prepare"], job.settings.features
     split, given = PreparedDataset.open(prepare.folder).split(name), GivenSplit(model.files, name)
     by_row = prepare.manifest.conf != GIVEN
-    rows = given.images.shape[0] + given.captions.shape[0]
+    rows = len(given.images) + len(given.captions)
     with job.reporter.task("reading embeddings", rows, "rows") as task:
         path = job.folder / EMBEDDINGS
         job.metrics |= write_given(path, given, split, model.measure, by_row=by_row, advance=task.advance)

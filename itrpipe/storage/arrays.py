@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import numpy as np
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 AGAIN = "make or fetch it again"
-FORMS = "give a .npy, .npz, HDF5 or Parquet file, or a folder of Parquet files"
+FORMS = "give a whole .npy, .npz, HDF5 or Parquet file, or a folder of Parquet files"
 _TYPES = "biufSU"
 _HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 # NumPy reads headers of up to 10,000 characters.
@@ -100,9 +100,10 @@ class StoredRows:
         with reading(self.where, "an array", AGAIN), self.path.open("rb") as file:
             return _filled(file, self.offset, start, self.dtype, (count, *self.shape[1:]))
 
-    def mapped(self) -> np.memmap:
-        """All rows where they lie; writing to them changes the memory alone, since torch wants writable memory."""
-        return np.memmap(self.path, self.dtype, "c", self.offset, self.shape)
+    def mapped(self, mode: Literal["c", "r"] = "c") -> np.memmap:
+        """All rows where they lie; of mode "c" they can be written to, in memory alone, since torch wants them so."""
+        with reading(self.where, "an array", AGAIN):
+            return np.memmap(self.path, self.dtype, mode, self.offset, self.shape)
 
 
 @dataclass(frozen=True)
@@ -130,22 +131,23 @@ class FetchedRows:
             return self.fetch(start, stop) if start < stop else np.empty((0, *self.shape[1:]), self.dtype)
 
 
+Openers = Mapping[str, Callable[[], FileRows]]
+
+
 class Arrays(Mapping[str, FileRows]):
     """The arrays of a file by their names; a header is read when its array is asked for.
 
     Args:
         path: the file.
+        remedy: against damage, for messages.
         openers: name -> what opens the array. The array of a `.npy` file is called "".
         attributes: of a group of HDF5, which "" stands for the file itself; nothing in other formats.
     """
 
     def __init__(
-        self,
-        path: Path,
-        openers: Mapping[str, Callable[[], FileRows]],
-        attributes: Callable[[str], Mapping[str, Any]] = lambda group: {},
+        self, path: Path, remedy: str, openers: Openers, attributes: Callable[[str], Mapping[str, Any]]
     ) -> None:
-        self.path, self.attributes, self._openers = path, attributes, openers
+        self.path, self.attributes, self._remedy, self._openers = path, attributes, remedy, openers
 
     def __getitem__(self, name: str) -> FileRows:
         """Opens one array.
@@ -155,7 +157,7 @@ class Arrays(Mapping[str, FileRows]):
             DataError: it is damaged, or holds something else than numbers or texts.
         """
         opener = self._openers[name]
-        with reading(_where(self.path, name), "an array of numbers or texts", AGAIN):
+        with reading(_where(self.path, name), "an array of numbers or texts", self._remedy):
             return opener()
 
     def __iter__(self) -> Iterator[str]:
@@ -172,31 +174,52 @@ class Arrays(Mapping[str, FileRows]):
         """
         found = self.get(name)
         if not isinstance(found, StoredRows):
-            raise DataError(f"{self.path} lacks '{name}', or it is packed; {AGAIN}")
+            raise DataError(f"{self.path}: '{name}' is missing or not contiguous; {self._remedy}")
         return found
 
 
-def open_arrays(path: Path) -> Arrays:
+def open_arrays(path: Path, what: str = "arrays", remedy: str = FORMS) -> Arrays:
     """Opens a file of arrays, whose format its first bytes tell, or a folder of Parquet files with the same columns.
+
+    Args:
+        path: the file or folder.
+        what, remedy: for messages, as of `reading`.
 
     Raises:
         DataError: it is of no known format, cut off or damaged, or would have another file read in its place.
         UnavailableError: it cannot be read now.
     """
-    with reading(path, "arrays", FORMS):
-        if path.is_dir():
-            return _parquet(path, sorted(path.glob("*.parquet")))
-        with path.open("rb") as file:
-            first = file.read(4)
-        if first == b"PAR1":
-            return _parquet(path, [path])
+    openers: Openers
+    attributes = lambda group: {}  # noqa: E731
+    with reading(path, what, remedy):
+        first = b""
+        if path.is_file():
+            with path.open("rb") as file:
+                first = file.read(4)
         if first == b"\x93NUM":
-            return Arrays(path, {"": partial(_npy, path)})
-        if first.startswith(b"PK"):
+            openers = {"": partial(_npy, path)}
+        elif first.startswith(b"PK"):
             with zipfile.ZipFile(path) as archive:
                 names = [name for name in archive.namelist() if name.endswith(".npy")]
-            return Arrays(path, {name.removesuffix(".npy"): partial(_npz_member, path, name) for name in names})
-        return _hdf5(path)
+            openers = {name.removesuffix(".npy"): partial(_npz_member, path, name) for name in names}
+        elif first == b"PAR1" or path.is_dir():
+            openers = _parquet(path)
+        else:
+            openers, attributes = _hdf5(path)
+        return Arrays(path, remedy, openers, attributes)
+
+
+def blocks(values: FileRows) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields all rows, about 16 MiB of them at a time, each time with the number of the first."""
+    step = max(1, _BYTES_AT_ONCE // max(1, math.prod(values.shape[1:]) * values.dtype.itemsize))
+    for start in range(0, values.shape[0], step):
+        yield start, values.read(start, start + step)
+
+
+def runs(rows: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yields the first position and the one behind the last of every run of consecutive rows [n] int64."""
+    starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1).tolist()
+    yield from zip(starts, [*starts[1:], len(rows)], strict=False)
 
 
 def take(values: Rows, rows: np.ndarray) -> np.ndarray:
@@ -207,11 +230,8 @@ def take(values: Rows, rows: np.ndarray) -> np.ndarray:
         rows: [m] int64, best rising and close together.
     """
     wanted, back = np.unique(rows, return_inverse=True)
-    starts = np.flatnonzero(np.diff(wanted, prepend=-2) != 1)
-    runs = np.split(wanted, starts[1:]) if len(wanted) else []
-    if not runs:
-        return values.read(0, 0)
-    return np.concatenate([values.read(int(run[0]), int(run[-1]) + 1) for run in runs])[back]
+    found = [values.read(int(wanted[first]), int(wanted[stop - 1]) + 1) for first, stop in runs(wanted)]
+    return np.concatenate(found)[back] if found else values.read(0, 0)
 
 
 def labels(values: FileRows) -> list[str] | list[int]:
@@ -293,20 +313,16 @@ def _header(stream: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], in
 # HDF5
 
 
-def open_hdf5(path: Path) -> tuple[h5py.File, list[str]]:
-    """Opens an HDF5 file to read, after a look at everything in it that could lead to other files.
+def _hdf5(path: Path) -> tuple[Openers, Callable[[str], Mapping[str, Any]]]:
+    """Opens a file after a look at everything in it that could lead to other files.
 
     HDF5 follows external storage, virtual datasets and external links without a word, so that a file from elsewhere
     could make any file of this machine part of the features.
-
-    Returns:
-        The file, and the names of its datasets.
-
-    Raises:
-        DataError: something in it lies in another file.
-        Exception: it is not HDF5, is damaged, or cannot be read; h5py raises anything.
     """
     import h5py
+
+    def refuse(name: str, reason: str) -> NoReturn:
+        raise DataError(f"{path}: '{name}' {reason}, which is never followed; write the values into the file")
 
     file = h5py.File(path, "r", locking="best-effort", rdcc_nbytes=_CHUNK_CACHE)
     try:
@@ -314,33 +330,21 @@ def open_hdf5(path: Path) -> tuple[h5py.File, list[str]]:
         file.visititems_links(lambda name, link: links.update({name: link}))  # follows no link to another file
         for name, link in links.items():
             if isinstance(link, h5py.ExternalLink):
-                raise _elsewhere(path, name, f"is a link to the file {link.filename!r}")
-        datasets = []
+                refuse(name, f"is a link to the file {link.filename!r}")
+        names = []
         for name, link in links.items():
             found = file.get(name) if isinstance(link, h5py.SoftLink) else file[name]  # soft links may lead nowhere
             if isinstance(found, h5py.Dataset):
-                made = found.id.get_create_plist()
-                if made.get_layout() == h5py.h5d.VIRTUAL:
-                    raise _elsewhere(path, name, "is a virtual dataset, made of others")
-                if made.get_external_count():
-                    raise _elsewhere(
-                        path, name, f"keeps its values in the file {os.fsdecode(made.get_external(0)[0])!r}"
-                    )
-                datasets.append(name)
-        return file, datasets
+                plan = found.id.get_create_plist()
+                if plan.get_layout() == h5py.h5d.VIRTUAL:
+                    refuse(name, "is a virtual dataset, made of others")
+                if plan.get_external_count():
+                    refuse(name, f"keeps its values in the file {os.fsdecode(plan.get_external(0)[0])!r}")
+                names.append(name)
     except BaseException:
         file.close()
         raise
-
-
-def _elsewhere(path: Path, name: str, reason: str) -> DataError:
-    return DataError(f"{path}: '{name}' {reason}, which is never followed; write the values themselves into the file")
-
-
-def _hdf5(path: Path) -> Arrays:
-    file, names = open_hdf5(path)
-    openers = {name: partial(_dataset, path, file, name) for name in names}
-    return Arrays(path, openers, lambda group: file[f"/{group}"].attrs)
+    return {name: partial(_dataset, path, file, name) for name in names}, lambda group: file[f"/{group}"].attrs
 
 
 def _dataset(path: Path, file: h5py.File, name: str) -> FileRows:
@@ -348,7 +352,7 @@ def _dataset(path: Path, file: h5py.File, name: str) -> FileRows:
 
     dataset: Any = file[name]
     where, dtype, shape = _where(path, name), np.dtype(dataset.dtype.str), dataset.shape or ()
-    if h5py.check_string_dtype(dataset.dtype):
+    if dtype.kind == "O" and h5py.check_string_dtype(dataset.dtype):
         texts = dataset.asstr("utf-8")
         return FetchedRows(where, np.dtype(object), shape, lambda start, stop: texts[start:stop])
     if dtype.kind not in _TYPES:
@@ -363,16 +367,17 @@ def _dataset(path: Path, file: h5py.File, name: str) -> FileRows:
 # Parquet
 
 
-def _parquet(path: Path, paths: list[Path]) -> Arrays:
+def _parquet(path: Path) -> Openers:
     import pyarrow.parquet as pq
 
+    paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not paths:
         raise ValueError("the folder holds no Parquet file")
     about = [pq.read_metadata(each) for each in paths]
     schemas = [each.schema.to_arrow_schema() for each in about]
     names = [name for name in schemas[0].names if all(name in each.names for each in schemas)]
     count = sum(each.num_rows for each in about)
-    return Arrays(path, {name: partial(_column, path, paths, count, schemas[0].field(name)) for name in names})
+    return {name: partial(_column, path, paths, count, schemas[0].field(name)) for name in names}
 
 
 def _column(path: Path, paths: list[Path], count: int, field: pa.Field) -> FileRows:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from itrpipe.engine.work import Part, Work, numbered, resolve_device
-from itrpipe.features.scores import SplitScores
+from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import encoded_blocks, score_block

@@ -134,7 +134,7 @@ def test_the_same_captions_are_chosen_again_and_fewer_where_fewer_are_asked_for(
 
 
 def written_scores(written: Any) -> Any:
-    from itrpipe.features.scores import SplitScores
+    from itrpipe.features.embeddings import SplitScores
 
     return SplitScores(written.scores(), written.image_ids, written.caption_ids, written.caption_image)
 

@@ -17,7 +17,7 @@ from itrpipe.evaluation.oracle import oracle_ranks
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.evaluation.written import write_cross_retrieval, write_rankings
 from itrpipe.exporting import trec
-from itrpipe.features.scores import SplitScores
+from itrpipe.features.embeddings import SplitScores
 
 IMAGES = ["a dog.jpg", "100%.jpg", "bild\u00a0\u00e9"]
 CAPTIONS = [f"{image}#{number}" for image in IMAGES for number in range(2)]

@@ -99,9 +99,9 @@ def text(folder: Path) -> Path:
 @pytest.mark.parametrize("write", [no_column, no_shards, too_few_ids, other_name, a_pickle, of_two_lengths, text])
 def test_other_files_are_refused_in_one_line(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     path = write(tmp_path)
-    with pytest.raises(DataError, match=r"cannot be read .*; give ") as caught:
+    with pytest.raises(DataError, match="cannot be read") as caught:
         open_corpus(path, tmp_path / "copy.arrays")
-    assert f"--candidates {path}" in str(caught.value)
+    assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "copy.arrays").exists()
 

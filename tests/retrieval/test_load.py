@@ -21,8 +21,7 @@ from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings
-from itrpipe.features.scores import read_scores
+from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.plan.planning import parse_override
 from itrpipe.storage.artifact import existing_input, read_manifest

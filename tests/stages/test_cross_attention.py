@@ -13,7 +13,7 @@ import pytest
 
 from itrpipe.commands.stages import run_stage
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.scores import SCORES, SplitScores, read_scores, write_scores
+from itrpipe.features.embeddings import SCORES, SplitScores, read_scores, write_scores
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import PARTS, Need
 from itrpipe.storage.artifact import ALIGNMENT, read_manifest

@@ -20,8 +20,17 @@ from itrpipe.evaluation import eccv_caption, protocols
 from itrpipe.evaluation.cross_retrieval import cross_retrieval
 from itrpipe.evaluation.query_length import recall_by_length
 from itrpipe.evaluation.ranks import ranks
-from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, ORDER, EmbeddingWriter, read_embeddings
-from itrpipe.features.scores import SCORES, SplitScores, read_scores, write_scores
+from itrpipe.features.embeddings import (
+    EMBEDDINGS,
+    INNER_PRODUCT,
+    ORDER,
+    SCORES,
+    EmbeddingWriter,
+    SplitScores,
+    read_embeddings,
+    read_scores,
+    write_scores,
+)
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.plan.steps import Step
 from itrpipe.progress import Reporter

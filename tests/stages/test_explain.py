@@ -22,7 +22,7 @@ from itrpipe.commands.photographs import photograph_features
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
-from itrpipe.features.scores import SCORES, read_scores
+from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.plan.planning import parse_override

@@ -25,8 +25,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.exporting.folder import new_folder
 from itrpipe.exporting.places import command_without_places
-from itrpipe.features.embeddings import read_embeddings
-from itrpipe.features.scores import read_scores
+from itrpipe.features.embeddings import read_embeddings, read_scores
 from itrpipe.plan.planning import parse_override
 from itrpipe.storage.artifact import existing_input, read_manifest
 from itrpipe.storage.disk import file_digest

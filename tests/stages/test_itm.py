@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from itrpipe.commands.stages import define_features, run_stage
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.features.scores import SCORES, read_scores
+from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.training.saved import load_model

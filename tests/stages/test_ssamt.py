@@ -12,7 +12,7 @@ import pytest
 
 from itrpipe.analysis.phrase_analysis import FRAGMENT_SCHEMA
 from itrpipe.commands.stages import run_stage
-from itrpipe.features.scores import SCORES, read_scores
+from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.plan.planning import parse_override
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.storage.artifact import MATCHING, METRICS, PHRASES, read_manifest

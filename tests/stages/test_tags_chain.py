@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from itrpipe.commands.stages import run_stage
-from itrpipe.features.scores import SCORES
+from itrpipe.features.embeddings import SCORES
 from itrpipe.methods.masking import masked_word_logits
 from itrpipe.methods.tags import method as tags
 from itrpipe.models.uniter.network import UniterEncoder

@@ -18,8 +18,7 @@ from itrpipe.datasets.vocabulary import SPECIALS
 from itrpipe.errors import DataError
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import ranks
-from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
-from itrpipe.features.scores import SCORES
+from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
 from itrpipe.models.base import TextBatch
 from itrpipe.negatives.lists import read_list
 from itrpipe.plan.planning import Planner, parse_override

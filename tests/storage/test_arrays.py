@@ -308,7 +308,7 @@ def test_only_rows_that_lie_as_they_are_count_as_stored(tmp_path: Path) -> None:
     assert found.stored("group/other").mapped()[:].tolist() == [0, 1, 2]
     assert found["odd"].read(0, 3).tolist() == [1, 2, 3]
     for name in ("it", "late", "odd", "gone"):
-        with pytest.raises(DataError, match=f"lacks '{name}', or it is packed"):
+        with pytest.raises(DataError, match=f"'{name}' is missing or not contiguous"):
             found.stored(name)
 
 

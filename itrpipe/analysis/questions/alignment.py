@@ -9,7 +9,7 @@ from itrpipe.storage.artifact import ALIGNMENT
 from itrpipe.storage.disk import write_json
 
 if TYPE_CHECKING:
-    from itrpipe.features.scores import SplitScores
+    from itrpipe.features.embeddings import SplitScores
 
 
 def asks(evaluation: Evaluation) -> bool:

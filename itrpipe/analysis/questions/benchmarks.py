@@ -15,7 +15,7 @@ from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
     from itrpipe.analysis.benchmarks import Examined
-    from itrpipe.features.scores import SplitScores
+    from itrpipe.features.embeddings import SplitScores
 
 _COUNTS = ("pairs", "images", "categories")
 _FOLDER = "benchmark_features"

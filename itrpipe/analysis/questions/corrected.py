@@ -14,7 +14,7 @@ from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
     from itrpipe.datasets.truth import PairSet
-    from itrpipe.features.scores import SplitScores
+    from itrpipe.features.embeddings import SplitScores
     from itrpipe.review.decisions import Verdicts
 
 DEPTH = 10

@@ -12,7 +12,7 @@ from itrpipe.storage.disk import write_json
 from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
-    from itrpipe.features.scores import SplitScores
+    from itrpipe.features.embeddings import SplitScores
 
 _TITLES = {"map_at_r": "mAP@R", "r_precision": "R-Precision", "r1": "R@1"}
 

@@ -10,7 +10,7 @@ from itrpipe.storage.disk import write_json
 
 if TYPE_CHECKING:
     from itrpipe.analysis.phrase_analysis import PhraseModel
-    from itrpipe.features.scores import SplitScores
+    from itrpipe.features.embeddings import SplitScores
 
 
 def asks(evaluation: Evaluation) -> bool:

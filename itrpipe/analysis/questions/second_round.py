@@ -10,7 +10,7 @@ from itrpipe.storage.disk import write_json
 from itrpipe.training.settings import not_round_one
 
 if TYPE_CHECKING:
-    from itrpipe.features.scores import SplitScores
+    from itrpipe.features.embeddings import SplitScores
 
 
 def asks(evaluation: Evaluation) -> bool:

@@ -8,7 +8,7 @@ from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.storage.artifact import WORD_MAPS
 
 if TYPE_CHECKING:
-    from itrpipe.features.scores import SplitScores
+    from itrpipe.features.embeddings import SplitScores
 
 
 def asks(evaluation: Evaluation) -> bool:

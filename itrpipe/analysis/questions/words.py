@@ -12,7 +12,7 @@ from itrpipe.storage.disk import write_json
 from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
-    from itrpipe.features.scores import SplitScores
+    from itrpipe.features.embeddings import SplitScores
 
 _FIGURES = {
     "matching": "right words are accepted",
