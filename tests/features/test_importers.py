@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import h5py
 import lmdb
 import lz4.frame
 import msgpack
@@ -163,10 +164,30 @@ def archives(folder: Path, made: list[Image], arrays: Callable[[Image], dict[str
     return folder
 
 
-def named_arrays(folder: Path, made: list[Image]) -> Path:
-    stacked: Any = {key: np.stack([image[key] for image in made]) for key in SCORED - {"count"} | {"global"}}
-    np.savez(folder / "theirs.npz", image_id=[image["name"] for image in made], **stacked)
+def stacked(made: list[Image]) -> dict[str, Any]:
+    return {key: np.stack([image[key] for image in made]) for key in ARRAYS - {"count"}} | {
+        "image_id": [image["name"] for image in made]
+    }
+
+
+def named_arrays(folder: Path, made: list[Image], save: Callable[..., None] = np.savez) -> Path:
+    save(folder / "theirs.npz", **stacked(made))
     return folder / "theirs.npz"
+
+
+def packed_hdf5(folder: Path, made: list[Image]) -> Path:
+    """Boxes in pixels, and rubbish beyond the count of an image."""
+    padded = []
+    for image in made:
+        more = 5 - len(image["regions"])
+        arrays = {key: image[key] for key in ARRAYS - {"count", "global"}} | {"boxes": in_pixels(image)}
+        rubbish = {key: np.full_like(each[[0] * more], 77) for key, each in arrays.items()}
+        padded.append(image | {key: np.concatenate([each, rubbish[key]]) for key, each in arrays.items()})
+    with h5py.File(folder / "theirs.h5", "w") as file:
+        for name, values in stacked(padded).items():
+            file.create_dataset(name, data=values, chunks=True, compression="gzip")
+        file["count"] = [len(image["regions"]) for image in made]
+    return folder / "theirs.h5"
 
 
 class Layout(NamedTuple):
@@ -192,6 +213,7 @@ class Layout(NamedTuple):
 GRID = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]], "f4")
 SIZED, SCORED = {"regions", "count", "boxes", "size"}, {"regions", "count", "boxes", "labels", "scores"}
 LXMERT, PRECOMP = SIZED | SCORED | {"attributes", "attribute_scores"}, {"regions", "count", "global"}
+ARRAYS = SCORED | {"attributes", "attribute_scores", "global"}
 ALL = {"min_regions": 1, "max_regions": 100, "min_score": 0.2}
 
 LAYOUTS = {
@@ -210,7 +232,11 @@ LAYOUTS = {
     "several LMDB": Layout("uniter", several_databases, SCORED, settings=ALL),
     "UNITER's .npz": Layout("uniter", archives, SCORED, settings=ALL),
     "bottom-up .npz": Layout("uniter", partial(archives, arrays=of_pytorch), SIZED, settings=ALL),
-    "arrays": Layout("arrays", named_arrays, SCORED | {"global"}, False, {"ids": "", "boxes": "fractions"}),
+    "arrays": Layout("arrays", named_arrays, ARRAYS, False, {"ids": "", "boxes": "fractions"}),
+    "packed arrays": Layout(
+        "arrays", partial(named_arrays, save=np.savez_compressed), ARRAYS, False, {"ids": "", "boxes": "fractions"}
+    ),
+    "HDF5": Layout("arrays", packed_hdf5, ARRAYS, settings={"ids": "", "boxes": "pixels"}),
 }
 
 
