@@ -182,8 +182,9 @@ def write_dataset(job: Job) -> None:
             ]
             truth |= {f"{name}#0": [name], f"{name}#1": sorted({name, image_id(split, (row + 1) % size)})}
     records = Annotations(images, captions, job.folder)
-    checked = check_images(records, lambda work: maps.made(work, job.work / "parts"))
-    write_prepared(job.folder, records, checked.facts, [["a"] for _ in captions])
+    files = [image.file for image in images]
+    facts, _ = check_images(job.folder, files, lambda work: maps.made(work, job.work / "parts"))
+    write_prepared(job.folder, records, facts, [["a"] for _ in captions])
     write_truth(job.folder, truth)
 
 
