@@ -51,6 +51,7 @@ class Work(ABC, Generic[Worker]):
         in_one_thread: whether a part is computed by torch on the processor, and so by one thread, because its bytes may
             depend on their number. A process then makes as many more parts at the same time as it has further cores.
         slots: parts that compute at the same time in this process; its host knows.
+        cores: that this process may use; its host knows.
         device: where a worker computes: `cpu`, `cuda`, or `auto` for a GPU where there is one. A worker has a GPU for
             itself.
         key: what the parts depend on beside the fingerprint of the artifact.
@@ -62,6 +63,7 @@ class Work(ABC, Generic[Worker]):
     overlap: ClassVar[int] = 1
     in_one_thread: ClassVar[bool] = False
     slots: int = 1
+    cores: int = 1
     device: str = "cpu"
     key: str = ""
 
@@ -162,7 +164,7 @@ class Host(Generic[Worker]):
         self._opening = threading.Lock()
         self._alone = work.in_one_thread and (work.device == "cpu" or resolve_device(work.device) == "cpu")
         self._threads = 0
-        work.slots = cores if self._alone else 1
+        work.slots, work.cores = cores if self._alone else 1, cores
         self.parts = work.slots + work.overlap - 1
 
     def make(self, part: Part, path: Path) -> Answer:

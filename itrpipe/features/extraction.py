@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,15 +22,18 @@ from PIL import Image
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import read_rgb
 from itrpipe.engine.work import Part, Work, cut, resolve_device
-from itrpipe.errors import DataError, ItrpipeError
+from itrpipe.errors import DataError
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.store import FeatureSpec, stored_rows
 from itrpipe.storage.disk import reading_error
-from itrpipe.storage.integrity import damage_of
+from itrpipe.storage.integrity import checked
 from itrpipe.storage.parts import ArrayFile, write_arrays
 
 BATCHES_PER_PART = 8
 """A part holds so many batches of the size that suits the extractor; what is lost in a kill is at most a part."""
+MOST_DECODERS = 32
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class ImageFiles:
     drawn: bool = False
     boxes: np.ndarray | None = None
 
+    @cached_property
+    def inside(self) -> ImageRoot:
+        """Finds files below the root."""
+        return ImageRoot(self.root, self.root)
+
     def of(self, rows: np.ndarray) -> ImageFiles:
         """Some of them."""
         boxes = None if self.boxes is None else self.boxes[rows]
@@ -60,19 +67,17 @@ class ImageFiles:
 
 
 class DecodedBatch(NamedTuple):
-    """A batch as it comes from a decoding process.
+    """A batch as it comes from the decoding threads.
 
     Attributes:
         rows: [B] int64, rows of the images that could be decoded.
         images: their transformed pixels, see `Images`; None where there are none.
         failed: row and reason of each of the others.
-        stop: why all extraction has to stop: the disk could not give a file, or an artifact is damaged.
     """
 
     rows: np.ndarray
     images: Images | None
     failed: list[tuple[int, str]]
-    stop: ItrpipeError | None = None
 
 
 def plan_batches(sizes: np.ndarray, group: Callable[[int, int], tuple[int, int]], batch: int) -> list[np.ndarray]:
@@ -104,7 +109,7 @@ class Extraction(Work["_Extracting"]):
         build: makes the extractor on a device; it is pickled.
         device: `auto`, `cpu` or `cuda`.
         batch: images per forward pass, at most those of a part; 0 for what suits the extractor.
-        decoders: threads of a worker that decode images.
+        decoders: threads of a worker that decode images; 0 for as many as it has cores.
         strict: stop at the first image that cannot be used.
     """
 
@@ -118,7 +123,7 @@ class Extraction(Work["_Extracting"]):
         *,
         device: str = "cpu",
         batch: int = 0,
-        decoders: int = 2,
+        decoders: int = 0,
         strict: bool = False,
     ) -> None:
         self.title = f"extracting {name}"
@@ -152,7 +157,8 @@ class Extraction(Work["_Extracting"]):
 
     def open(self) -> _Extracting:
         """The extractor with threads that decode images for it."""
-        return _Extracting(self.extractor, self._decoders, self.slots, pinned=resolve_device(self.device) == "cuda")
+        decoders = self._decoders or min(MOST_DECODERS, self.cores)
+        return _Extracting(self.extractor, decoders, self.slots, pinned=resolve_device(self.device) == "cuda")
 
     def make(self, worker: _Extracting, part: Part, path: Path) -> None:
         """Extracts the images of a part.
@@ -196,9 +202,9 @@ class _Extracting:
 
     def __init__(self, extractor: Extractor, decoders: int, turns: int, *, pinned: bool) -> None:
         self.extractor = extractor
-        self._pinned, self._ahead = pinned, decoders + 1
-        self._pool = ThreadPoolExecutor(decoders, thread_name_prefix="decode")
-        self._turn, self._stopped = threading.Semaphore(turns), threading.Event()
+        self._decoders, self._pinned = decoders, pinned
+        self._pool = decoding_pool(decoders)
+        self._turn = threading.Semaphore(turns)
 
     def decoded(self, images: ImageFiles, batches: Sequence[np.ndarray]) -> Iterator[DecodedBatch]:
         """Yields batches in their order; from the first on it is the turn of the one who asks.
@@ -206,59 +212,73 @@ class _Extracting:
         Raises:
             ItrpipeError: all extraction has to stop.
         """
-        todo, waiting = iter(batches), deque[Future[DecodedBatch]]()
+        transform = self.extractor.transform
 
-        def decode_more(count: int) -> None:
-            for rows in islice(todo, count):
-                waiting.append(self._pool.submit(self._decode, images, rows))
+        def gather(rows: np.ndarray, decoding: Sequence[Future[np.ndarray | str]]) -> DecodedBatch:
+            found = [each.result() for each in decoding]
+            failed = [(int(row), each) for row, each in zip(rows, found, strict=True) if isinstance(each, str)]
+            usable = [place for place, each in enumerate(found) if not isinstance(each, str)]
+            pixels = [each for each in found if not isinstance(each, str)]
+            return DecodedBatch(rows[usable], stack(pixels, pinned=self._pinned), failed)
 
-        decode_more(self._ahead)
+        def submit(rows: np.ndarray) -> Future[DecodedBatch]:
+            # Images, not batches, are the tasks, so that one batch feeds all threads. The last task waits for those
+            # before it, each of which is done or has a thread.
+            decoding = [self._pool.submit(decode_image, images, row, transform) for row in rows.tolist()]
+            return self._pool.submit(gather, rows, decoding)
+
+        decoded = ahead(submit, batches, 1 + self._decoders // len(batches[0]))
+        first = next(decoded)
         with self._turn:
-            while waiting:
-                batch = waiting.popleft().result()
-                decode_more(1)
-                if batch.stop is not None:
-                    raise batch.stop
-                yield batch
-
-    def _decode(self, images: ImageFiles, rows: np.ndarray) -> DecodedBatch:
-        if self._stopped.is_set():
-            raise CancelledError
-        batch = decode_batch(images, rows, self.extractor.transform)
-        if self._pinned and batch.images is not None:
-            pinned = [image.pin_memory() for image in batch.images]
-            batch = batch._replace(images=torch.stack(pinned).pin_memory() if torch.is_tensor(batch.images) else pinned)
-        return batch
+            yield first
+            yield from decoded
 
     def stop(self) -> None:
         """Lets parts that are being made end, unfinished."""
-        self._stopped.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def decode_batch(images: ImageFiles, rows: np.ndarray, transform: Transform) -> DecodedBatch:
-    """Decodes and transforms the images of some rows; those that cannot be used come back with their reason."""
-    inside = ImageRoot(images.root, images.root)
-    usable: list[int] = []
-    pixels: list[np.ndarray] = []
-    failed: list[tuple[int, str]] = []
-    for row in rows.tolist():
-        try:
-            path = inside.resolve(images.files[row], record="image")
-            if images.drawn and (damage := damage_of(path)):
-                return DecodedBatch(rows, None, [], damage)
-            image = read_rgb(path) if images.boxes is None else _part(read_rgb(path), images.boxes[row])
-            _require_known_size(image, images.sizes[row])
-            pixels.append(transform(image))
-            usable.append(row)
-        except DataError as error:
-            failed.append((row, " ".join(str(error).split())))
-        except OSError as error:
-            path = images.root / images.files[row]
-            return DecodedBatch(
-                rows, None, [], reading_error(error, path, DataError(f"{path} cannot be read ({error})"))
-            )
-    return DecodedBatch(np.array(usable, dtype=np.int64), stack(pixels), failed)
+def decoding_pool(decoders: int) -> ThreadPoolExecutor:
+    """Threads that decode images. Each computes alone: a picture is too small for several threads of torch."""
+    return ThreadPoolExecutor(decoders, "decode", initializer=torch.set_num_threads, initargs=(1,))
+
+
+def ahead(submit: Callable[[Item], Future[Result]], items: Iterable[Item], count: int) -> Iterator[Result]:
+    """Yields what becomes of items, in their order, while so many of the next are under way."""
+    waiting = deque[Future[Result]]()
+    for item in items:
+        waiting.append(submit(item))
+        if len(waiting) > count:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarray | str:
+    """Reads and transforms an image.
+
+    Returns:
+        Its pixels [3, h, w] uint8, or why it cannot be used.
+
+    Raises:
+        DataError: an artifact that holds it is damaged.
+        UnavailableError: the disk cannot give it now, whatever it holds.
+    """
+    if images.drawn:
+        checked(images.root / images.files[row])
+    try:
+        image = read_rgb(images.inside.resolve(images.files[row], record="image"))
+        if images.boxes is not None:
+            image = np.array(Image.fromarray(image).crop(tuple(images.boxes[row].tolist())))
+        (height, width), (old_height, old_width) = image.shape[:2], images.sizes[row].tolist()
+        if (height, width) != (old_height, old_width):
+            return f"has {width} x {height} pixels and had {old_width} x {old_height} when it was prepared"
+        return transform(image)
+    except DataError as error:
+        return " ".join(str(error).split())
+    except OSError as error:
+        path = images.root / images.files[row]
+        raise reading_error(error, path, DataError(f"{path} cannot be read ({error})")) from error
 
 
 def compute(
@@ -285,21 +305,13 @@ def compute(
     return batch.rows[usable], {name: values[usable] for name, values in arrays.items()}, batch.failed + reasons
 
 
-def _require_known_size(image: np.ndarray, size: np.ndarray) -> None:
-    if image.shape[:2] != tuple(size):
-        raise DataError(
-            f"has {image.shape[1]} x {image.shape[0]} pixels and had {size[1]} x {size[0]} when it was prepared"
-        )
-
-
-def _part(image: np.ndarray, box: np.ndarray) -> np.ndarray:
-    return np.array(Image.fromarray(image).crop(tuple(box.tolist())))
-
-
-def stack(pixels: Sequence[np.ndarray]) -> Images | None:
-    """Transformed images [3, h, w] as an extractor takes them; None where there are none."""
+def stack(pixels: Sequence[np.ndarray], *, pinned: bool = False) -> Images | None:
+    """Transformed images [3, h, w] as an extractor takes them, for a GPU in pinned memory; None if there are none."""
     if not pixels:
         return None
-    if all(image.shape == pixels[0].shape for image in pixels):
-        return torch.from_numpy(np.stack(pixels))
-    return [torch.from_numpy(np.ascontiguousarray(image)) for image in pixels]
+    images = [torch.from_numpy(np.ascontiguousarray(image)) for image in pixels]
+    if any(image.shape != images[0].shape for image in images):
+        return images
+    # Torch keeps pinned memory that was freed, so that only the first batches wait for it.
+    whole = torch.empty((len(images), *images[0].shape), dtype=images[0].dtype, pin_memory=pinned)
+    return torch.stack(images, out=whole)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 
 from itrpipe.datasets.pictures import DECODER_ERRORS, picture_rgb, read_rgb, refusal
+from itrpipe.engine.local import usable_cores
 from itrpipe.errors import DataError
 from itrpipe.features.declaration import FeatureSettings
-from itrpipe.features.extraction import DecodedBatch, compute, plan_batches, stack
+from itrpipe.features.extraction import MOST_DECODERS, DecodedBatch, ahead, compute, decoding_pool, plan_batches, stack
 from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.passes import divide
 from itrpipe.features.registry import extractor_module
@@ -26,17 +25,9 @@ from itrpipe.storage.disk import is_unavailable, unavailable
 
 Photograph = str | os.PathLike[str] | Image.Image | np.ndarray
 """Path of a file, an image of Pillow, or [H, W, 3] uint8 RGB."""
-_DECODERS = 4
-_AHEAD = 2
-"""Batches that are decoded while one is computed, this one included."""
 _REMEDY = "give another photograph"
-
-
-class _Decoded(NamedTuple):
-    """An image of height and width `size`, transformed for every extractor."""
-
-    size: tuple[int, int]
-    pixels: list[np.ndarray]
+_Decoded = tuple[tuple[int, ...], list[np.ndarray]]
+"""Height and width of a photograph, and its pixels as each extractor takes them."""
 
 
 class Photographs:
@@ -81,31 +72,22 @@ class Photographs:
                 raise DataError(f"{_name(photographs[row], row)} {reason}; {_REMEDY}")
             refused(row, reason)
 
-        ids = [str(row) for row in range(len(photographs))] if ids is None else ids
-        starts, waiting = iter(range(0, len(photographs), batch)), deque[tuple[int, list[Future[_Decoded]]]]()
-        pool = ThreadPoolExecutor(min(_DECODERS, os.cpu_count() or 1), thread_name_prefix="decode")
+        def submit(rows: range) -> Future[list[tuple[int, _Decoded | str]]]:
+            decoding = [pool.submit(self._decoded, photographs[row]) for row in rows]
+            return pool.submit(lambda: [(row, each.result()) for row, each in zip(rows, decoding, strict=True)])
 
-        def decode_more() -> None:
-            if (start := next(starts, None)) is not None:
-                rows = range(start, min(start + batch, len(photographs)))
-                waiting.append((start, [pool.submit(self._decoded, photographs[row]) for row in rows]))
-
+        known = [str(row) for row in range(len(photographs))] if ids is None else ids
+        starts = range(0, len(photographs), batch)
+        pool = decoding_pool(min(MOST_DECODERS, usable_cores()))
         try:
-            for _ in range(_AHEAD):
-                decode_more()
-            while waiting:
-                start, futures = waiting.popleft()
-                decoded: dict[int, _Decoded] = {}
-                for row, future in enumerate(futures, start):
-                    try:
-                        decoded[row] = future.result()
-                    except DataError as error:
-                        refuse(row, str(error))
+            for found in ahead(submit, (range(len(photographs))[start : start + batch] for start in starts), 1):
+                for row, reason in ((row, each) for row, each in found if isinstance(each, str)):
+                    refuse(row, reason)
+                decoded = {row: each for row, each in found if not isinstance(each, str)}
                 names = [_name(photographs[row], row) for row in decoded]
-                features = self._extracted(decoded, names, [ids[row] for row in decoded], refuse)
+                features = self._extracted(decoded, names, [known[row] for row in decoded], refuse)
                 if len(features):
                     yield features
-                decode_more()
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -114,15 +96,15 @@ class Photographs:
         """Extractor -> the datasets that it fills."""
         return divide({name: each.spec for name, each in self._extractors.items()})
 
-    def _decoded(self, photograph: Photograph) -> _Decoded:
+    def _decoded(self, photograph: Photograph) -> _Decoded | str:
+        """The photograph as its extractors take it, or why it cannot be used."""
         try:
             pixels = _rgb(photograph)
         except DECODER_ERRORS as error:
             if isinstance(error, OSError) and is_unavailable(error):
                 raise unavailable(error) from None
-            raise DataError(refusal(error)) from None
-        transformed = [each.transform(pixels) for each in self._extractors.values()]
-        return _Decoded((pixels.shape[0], pixels.shape[1]), transformed)
+            return refusal(error)
+        return pixels.shape[:2], [each.transform(pixels) for each in self._extractors.values()]
 
     def _extracted(
         self,
@@ -132,7 +114,7 @@ class Photographs:
         refuse: Callable[[int, str], object],
     ) -> FeatureFile:
         images, places = list(decoded.values()), list(decoded)
-        sizes = np.array([each.size for each in images], dtype=np.int64).reshape(-1, 2)
+        sizes = np.array([size for size, _ in images], dtype=np.int64).reshape(-1, 2)
         kept = np.ones(len(images), dtype=bool)
         # In the types of the file, so that a photograph is as exact as the images of the dataset.
         found: dict[str, np.ndarray | None] = dict.fromkeys("global_" if name == "global" else name for name in TYPES)
@@ -140,7 +122,7 @@ class Photographs:
             extractor = self._extractors[name]
             made = {each: np.zeros((len(images), *shape), TYPES[each]) for each, shape in spec.shapes().items()}
             for rows in plan_batches(sizes, extractor.group, extractor.batch):
-                batch = DecodedBatch(rows, stack([images[row].pixels[place] for row in rows.tolist()]), [])
+                batch = DecodedBatch(rows, stack([images[row][1][place] for row in rows.tolist()]), [])
                 try:
                     usable, arrays, refused = compute(extractor, batch, sizes, spec)
                 except DataError as error:

@@ -53,7 +53,7 @@ TYPES = {
 }
 """The datasets and their types; `image_id` comes on top, with a length of its own."""
 
-_LIMITS = {"boxes": (0, 1), "labels": (0, 32_767), "attributes": (0, 32_767)}
+_LIMITS = {"boxes": (0, 1), "labels": (-1, 32_767), "attributes": (-1, 32_767)}
 _REMEDY = "remove its folder and run `itrpipe extract` again"
 # Every dataset starts on a cache line, so that maps of float32 are aligned.
 _ALIGNMENT = 64
@@ -124,7 +124,7 @@ def stored_rows(spec: FeatureSpec, arrays: Mapping[str, np.ndarray]) -> tuple[di
 
     Returns:
         The rows of every dataset; and position -> reason of each image whose rows are not to be stored: a value is not
-        finite, does not fit the type, lies outside 0..1 (boxes) or is negative (classes), or there is no region.
+        finite, does not fit the type, lies outside 0..1 (boxes) or is below -1 (classes), or there is no region.
 
     Raises:
         DataError: a shape or a type does not fit.

@@ -36,13 +36,13 @@ class Execution(SharedExecution):
     Attributes:
         device: `auto` takes CUDA when there is one.
         batch: images per forward pass; 0 takes what suits the extractor.
-        decoders: threads of each worker that decode images.
+        decoders: threads of each worker that decode images; 0 takes as many as it has cores, up to 32.
         strict: stop at the first image that cannot be used.
     """
 
     device: Literal["auto", "cpu", "cuda"]
     batch: int = Field(ge=0, le=1_000_000)
-    decoders: int = Field(ge=1, le=1_024)
+    decoders: int = Field(ge=0, le=1_024)
     strict: bool
 
 

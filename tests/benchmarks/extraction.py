@@ -12,7 +12,7 @@ from PIL import Image
 from rich.console import Console
 
 from itrpipe.engine.run import MapExecution, make_parts
-from itrpipe.features.extraction import Extraction, ImageFiles, decode_batch, plan_batches
+from itrpipe.features.extraction import Extraction, ImageFiles, decode_image, plan_batches, stack
 from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.passes import join_features
 from itrpipe.progress import Reporter
@@ -40,7 +40,7 @@ def whole_and_forward(
     ids, quiet = [str(row) for row in range(len(images.files))], Reporter(Console(quiet=True))
     options = {"device": device.type, "batch": batch, "decoders": decoders, "strict": True}
     work = Extraction("bench", images, lambda device: extractor, **options)
-    loaded = [decode_batch(images, rows, extractor.transform) for rows in batches]
+    loaded = [stack([decode_image(images, row, extractor.transform) for row in rows]) for rows in batches]
 
     def extract() -> None:
         shutil.rmtree(folder / "parts", ignore_errors=True)
@@ -49,8 +49,7 @@ def whole_and_forward(
         join_features(folder / "features.h5", ids, {"bench": (extractor.spec, made.paths)}, "bench")
 
     def forward() -> None:
-        for each in loaded:
-            assert each.images is not None
-            extractor(each.images, images.sizes[each.rows])
+        for pixels, rows in zip(loaded, batches, strict=True):
+            extractor(pixels, images.sizes[rows])
 
     return extract, forward

@@ -1,9 +1,22 @@
-"""What convolutional networks declare; read without torch."""
+"""What convolutional networks declares; read without torch."""
 
 from __future__ import annotations
 
-from itrpipe.features.declaration import NetworkSettings
+from typing import Literal
+
+from itrpipe.features.declaration import (
+    REGIONS,
+    FeatureSettings,
+    Precision,
+)
 
 
-class Resnet(NetworkSettings):
-    """A convolutional network of transformers."""
+class Resnet(FeatureSettings):
+    """A convolutional network of transformers; attributes as of `Vit`."""
+
+    holds = REGIONS | {"global"}
+
+    model: str
+    revision: str
+    weights: Literal["pretrained", "random"]
+    precision: Precision

@@ -1,9 +1,29 @@
-"""What vision transformers declare; read without torch."""
+"""What vision transformers declares; read without torch."""
 
 from __future__ import annotations
 
-from itrpipe.features.declaration import NetworkSettings
+from typing import Literal
+
+from itrpipe.features.declaration import (
+    REGIONS,
+    FeatureSettings,
+    Precision,
+)
 
 
-class Vit(NetworkSettings):
-    """A vision transformer of transformers."""
+class Vit(FeatureSettings):
+    """A vision transformer of transformers.
+
+    Attributes:
+        model: hub id or local folder with config.json and preprocessor_config.json.
+        revision: branch, tag or commit of the hub id.
+        weights: `pretrained`, or `random` for trying things out.
+        precision: of the network.
+    """
+
+    holds = REGIONS | {"global"}
+
+    model: str
+    revision: str
+    weights: Literal["pretrained", "random"]
+    precision: Precision
