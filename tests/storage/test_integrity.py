@@ -150,47 +150,29 @@ def test_a_digit_of_a_manifest_cannot_change_unseen(chain: Path) -> None:
 
 
 def test_a_large_file_is_hashed_once_while_it_stays_as_it_is(
-    chain: Path, monkeypatch: pytest.MonkeyPatch, tiny: Tiny
+    chain: Path, monkeypatch: pytest.MonkeyPatch, tiny: Tiny, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = only(chain, "tiny/extract/*-*/features.h5")
-    hashed: list[Path] = []
+    """Not at all where a stage has just written it, and again where the memory of digests is damaged."""
+    path, hashed = only(chain, "tiny/extract/*-*/features.h5"), list[Path]()
     monkeypatch.setattr(integrity, "SMALL", 1)
     monkeypatch.setattr(integrity, "_caches", {})
     monkeypatch.setattr(integrity, "file_digest", lambda path, *more: hashed.append(path) or file_digest(path))
-    checked(path)
-    checked(path)
+    for _ in range(2):
+        assert checked(checked(path)) == path
+        monkeypatch.setattr(integrity, "_caches", {})  # another process
     assert hashed == [path]
-    monkeypatch.setattr(integrity, "_caches", {})  # another process
+    flip(chain / "tiny" / integrity.CHECKED)
     checked(path)
-    assert hashed == [path]
+    assert "its files are hashed again" in capsys.readouterr().out
     flip(path)
     with pytest.raises(DataError, match="does not match its recorded sha256"):
         checked(path)
-    assert hashed == [path, path]
-
-
-def test_what_a_stage_has_just_written_needs_no_hashing(
-    chain: Path, monkeypatch: pytest.MonkeyPatch, tiny: Tiny
-) -> None:
-    monkeypatch.setattr(integrity, "SMALL", 1)
-    monkeypatch.setattr(integrity, "_caches", {})
+    assert hashed == [path] * 3
     folder = run_stage(chain, "tiny", "evaluate", tiny("triplet", "ranking_depth=4"))
-    monkeypatch.setattr(integrity, "file_digest", lambda path, *more: pytest.fail(f"{path} was hashed again"))
+    hashed.clear()
     for name in read_manifest(folder).outputs:
         checked(folder / name)
-
-
-def test_a_damaged_cache_of_digests_is_made_again(
-    chain: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = only(chain, "tiny/extract/*-*/features.h5")
-    monkeypatch.setattr(integrity, "SMALL", 1)
-    monkeypatch.setattr(integrity, "_caches", {})
-    checked(path)
-    flip(chain / "tiny" / integrity.CHECKED)
-    monkeypatch.setattr(integrity, "_caches", {})
-    checked(path)
-    assert "its files are hashed again" in capsys.readouterr().out
+    assert hashed == []
 
 
 def test_trust_skips_large_files_only(chain: Path, monkeypatch: pytest.MonkeyPatch, invoke: Callable[..., Any]) -> None:
