@@ -316,38 +316,22 @@ def file_damage(path: Path, expected: OutputFile, digest: Callable[[Path], str] 
     return None
 
 
-def find_damage(folder: Path, manifest: Manifest, *, thorough: bool = False) -> str | None:
-    """Compares the files of an artifact with its manifest.
+def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
+    """Returns the manifest of an artifact that is whole.
 
     Args:
         folder: the artifact.
-        manifest: its manifest.
         thorough: also compare content hashes; otherwise presence and size only.
-
-    Returns:
-        What is wrong with the first bad file, or None.
-
-    Raises:
-        UnavailableError: a file cannot be read now.
-    """
-    for name, expected in manifest.outputs.items():
-        damage = file_damage(folder / name, expected, file_digest if thorough else None)
-        if damage:
-            return f"{folder / name} {damage}"
-    return None
-
-
-def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
-    """Returns the manifest of an artifact that is whole.
 
     Raises:
         DataError: the manifest or a file of it is missing, truncated or changed.
         UnavailableError: one of them cannot be read now.
     """
     manifest = read_manifest(folder)
-    damage = find_damage(folder, manifest, thorough=thorough)
-    if damage:
-        raise DataError(f"{damage}; {damage_remedy(folder, thorough=thorough)}")
+    for name, expected in manifest.outputs.items():
+        damage = file_damage(folder / name, expected, file_digest if thorough else None)
+        if damage:
+            raise DataError(f"{folder / name} {damage}; {damage_remedy(folder, thorough=thorough)}")
     return manifest
 
 

@@ -84,18 +84,13 @@ def remove_leftovers(folder: Path) -> None:
     """Removes from a folder what processes of this machine, killed in the middle of `write_bytes`, have left there."""
     for path in folder.glob(f".*.{glob.escape(socket.gethostname())}.*{TEMPORARY}"):
         process = path.name.removesuffix(TEMPORARY).rpartition(".")[2]
-        if process.isdigit() and not _is_running(int(process)):
-            path.unlink(missing_ok=True)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # of another user
-        return True
-    return True
+        if process.isdigit():
+            try:
+                os.kill(int(process), 0)
+            except ProcessLookupError:
+                path.unlink(missing_ok=True)
+            except PermissionError:  # it runs, for another user
+                continue
 
 
 def write_text(path: Path, content: str) -> None:

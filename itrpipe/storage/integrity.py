@@ -129,21 +129,18 @@ def remember_outputs(folder: Path, manifest: Manifest) -> None:
 
 
 def _artifact_of(path: Path) -> tuple[Path, Manifest] | None:
+    """The folder of the artifact that a file lies in, and its manifest, which is read again when it changes."""
     for folder in filter(is_finished, list(path.parents)[:_DEEPEST]):
         try:
             with unavailable_as_error(folder / MANIFEST):
                 status = os.stat(folder / MANIFEST)
         except (FileNotFoundError, NotADirectoryError):
             continue
-        return folder, _manifest(folder, (status.st_size, status.st_mtime_ns, status.st_ino))
+        signature = (status.st_size, status.st_mtime_ns, status.st_ino)
+        if _manifests.get(folder, (None,))[0] != signature:
+            _manifests[folder] = signature, read_manifest(folder)
+        return folder, _manifests[folder][1]
     return None
-
-
-def _manifest(folder: Path, signature: tuple[int, int, int]) -> Manifest:
-    known = _manifests.get(folder)
-    if known is None or known[0] != signature:
-        known = _manifests[folder] = signature, read_manifest(folder)
-    return known[1]
 
 
 def _cache_of(folder: Path) -> DigestCache:

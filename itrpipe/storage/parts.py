@@ -68,15 +68,15 @@ class ArrayWriter:
         dtype, shape = self._arrays[name]
         content = np.ascontiguousarray(rows, dtype=dtype).reshape(-1).view(np.uint8).data
         offset = self._starts[name] + start * dtype.itemsize * math.prod(shape[1:])
-        if offset == self._hashed:
+        with full_disk_as_error(self._path):
+            written = 0
+            while written < len(content):
+                written += os.pwrite(self._file, content[written:], offset + written)
+        if offset == self._hashed:  # now, while the disk is at work on it
             self._digest.update(content)
             self._hashed += len(content)
         elif offset < self._hashed:
             self._hashed = 0
-        with full_disk_as_error(self._path):
-            while content:
-                written = os.pwrite(self._file, content, offset)
-                content, offset = content[written:], offset + written
 
     def append(self, name: str, rows: np.ndarray) -> None:
         """Writes rows behind those of the last array, which grows by them."""

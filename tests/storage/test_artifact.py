@@ -29,7 +29,6 @@ from itrpipe.storage.artifact import (
     Location,
     Manifest,
     check_artifact,
-    find_damage,
     fingerprint,
     finish,
     open_partial,
@@ -144,19 +143,24 @@ def test_a_manifest_that_is_missing_or_corrupt_is_named_with_the_remedy(
     assert "\n" not in str(caught.value)
 
 
-def test_missing_truncated_and_changed_outputs_are_found(whole: Location) -> None:
-    manifest, path = read_manifest(whole.folder), whole.folder / "a.bin"
-    assert find_damage(whole.folder, manifest, thorough=True) is None
-    path.write_bytes(b"0123456780")
-    assert find_damage(whole.folder, manifest) is None
-    assert "does not match its recorded sha256" in (find_damage(whole.folder, manifest, thorough=True) or "")
-    for content in (b"01234567", b"0123456789AB"):
-        path.write_bytes(content)
-        with pytest.raises(DataError, match=rf"a\.bin has {len(content)} bytes instead of 10"):
-            check_artifact(whole.folder)
-    path.unlink()
-    with pytest.raises(DataError, match=r"a\.bin is missing"):
-        check_artifact(whole.folder)
+@pytest.mark.parametrize(
+    ("content", "damage", "thorough"),
+    [
+        (b"0123456780", "does not match its recorded sha256", True),
+        (b"01234567", "has 8 bytes instead of 10", False),
+        (b"0123456789AB", "has 12 bytes instead of 10", False),
+        (None, "is missing", False),
+    ],
+)
+def test_missing_truncated_and_changed_outputs_are_found(
+    whole: Location, content: bytes | None, damage: str, thorough: bool
+) -> None:
+    path = whole.folder / "a.bin"
+    path.unlink() if content is None else path.write_bytes(content)
+    if thorough:
+        assert check_artifact(whole.folder) == read_manifest(whole.folder)
+    with pytest.raises(DataError, match=rf"a\.bin {damage}"):
+        check_artifact(whole.folder, thorough=thorough)
 
 
 # Atomic write
