@@ -12,7 +12,6 @@ from itrpipe.commands.named import NamedModel, find_model
 from itrpipe.commands.trained import make_missing, train_settings
 from itrpipe.commands.upkeep import remove_unused
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, redefine
-from itrpipe.datasets.photo_folder import list_photographs, require_photographs
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.plan.overrides import EVERYWHERE
 from itrpipe.plan.pipeline import run
@@ -20,6 +19,7 @@ from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
+from itrpipe.retrieval.photo_folder import list_photographs, require_photographs
 from itrpipe.stages.base import Need
 from itrpipe.stages.extract import passes_of
 from itrpipe.storage.artifact import MANIFEST, Manifest, folders_in, is_finished, read_manifest

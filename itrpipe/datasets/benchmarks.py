@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -18,10 +18,10 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from itrpipe.config import did_you_mean
-from itrpipe.datasets.captions import shows_something
+from itrpipe.datasets.captions import is_readable
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.datasets.paths import locate_images
-from itrpipe.datasets.source_files import Id, Record, one_file, rows
+from itrpipe.datasets.source_files import Id, Record, data_files, rows
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.storage.integrity import DigestCache
 
@@ -134,8 +134,8 @@ def read_benchmark(benchmark: Named) -> Benchmark:
         raise MissingInputError(f"--benchmark {benchmark.as_given}: {root} is no folder; name the one with its files")
     pairs = [
         pair
-        for category, (file, record) in suite.files.items()
-        for number, row in rows(root / file if file else one_file(root, _OWN), TypeAdapter(record))
+        for category, (names, record) in suite.files.items()
+        for number, row in rows(data_files(root, names)[0], TypeAdapter(record))
         for pair in row.pairs(f"{category}/{number}".removeprefix("/"), category)
     ]
     first = {pair.file: f"pair {pair.id}" for pair in reversed(pairs)}
@@ -148,8 +148,7 @@ def read_benchmark(benchmark: Named) -> Benchmark:
     place, cases = dict(zip(first, found, strict=True)), Counter(pair.group for pair in pairs)
     few = {pair.group for pair in pairs if cases[pair.group] < suite.fewest.get(pair.category, 0)}
     return Benchmark(
-        root,
-        [pair._replace(file=place[pair.file], group="" if pair.group in few else pair.group) for pair in pairs],
+        root, [pair._replace(file=place[pair.file], group="" if pair.group in few else pair.group) for pair in pairs]
     )
 
 
@@ -173,7 +172,7 @@ def digests(texts: Iterable[str], cache: DigestCache) -> dict[str, str]:
 
 
 def _readable(text: str) -> str:
-    if not shows_something(text) or "\0" in text:
+    if not is_readable(text):
         raise ValueError("a sentence")
     return text
 
@@ -206,30 +205,24 @@ class _Aro(Record):
     bbox_w: _Side
     bbox_h: _Side
 
-    def pairs(self, name: str, category: str) -> Iterator[Pair]:
+    def pair(self, name: str, category: str, group: str) -> Pair:
         left, top, width, height = map(round, (self.bbox_x, self.bbox_y, self.bbox_w, self.bbox_h))
         box = left, top, left + width, top + height
-        yield Pair(name, self.image_path, self.true_caption, self.false_caption, category, self.group, box)
-
-    @property
-    def group(self) -> str:
-        raise NotImplementedError
+        return Pair(name, self.image_path, self.true_caption, self.false_caption, category, group, box)
 
 
 class _Relation(_Aro):
     relation_name: str
 
-    @property
-    def group(self) -> str:
-        return f"relation {self.relation_name}"
+    def pairs(self, name: str, category: str) -> list[Pair]:
+        return [self.pair(name, category, f"relation {self.relation_name}")]
 
 
 class _Attribution(_Aro):
     attributes: Annotated[list[str], Field(min_length=2, max_length=2)]
 
-    @property
-    def group(self) -> str:
-        return f"attributes {', '.join(self.attributes)}"
+    def pairs(self, name: str, category: str) -> list[Pair]:
+        return [self.pair(name, category, f"attributes {', '.join(self.attributes)}")]
 
 
 class _SugarCrepe(Record):
@@ -242,8 +235,8 @@ class _SugarCrepe(Record):
     caption: Sentence
     negative_caption: Sentence
 
-    def pairs(self, name: str, category: str) -> Iterator[Pair]:
-        yield Pair(name, self.filename, self.caption, self.negative_caption, category)
+    def pairs(self, name: str, category: str) -> list[Pair]:
+        return [Pair(name, self.filename, self.caption, self.negative_caption, category)]
 
 
 class _Winoground(Record):
@@ -261,14 +254,13 @@ class _Winoground(Record):
     caption_1: Sentence
     collapsed_tag: str
 
-    def pairs(self, name: str, category: str) -> Iterator[Pair]:
-        files = (each if PurePosixPath(each).suffix else f"{each}.png" for each in (self.image_0, self.image_1))
-        texts = self.caption_0, self.caption_1
-        for side, file in enumerate(files):
-            yield Pair(f"{self.id}/{side}", file, texts[side], texts[1 - side], self.collapsed_tag, self.id)
-
-
-_OWN = ("benchmark.jsonl", "benchmark.json", "benchmark.csv")
+    def pairs(self, name: str, category: str) -> list[Pair]:
+        files = [each if PurePosixPath(each).suffix else f"{each}.png" for each in (self.image_0, self.image_1)]
+        common, first, second = (self.collapsed_tag, self.id), self.caption_0, self.caption_1
+        return [
+            Pair(f"{self.id}/0", files[0], first, second, *common),
+            Pair(f"{self.id}/1", files[1], second, first, *common),
+        ]
 
 
 class _Own(Record):
@@ -279,22 +271,22 @@ class _Own(Record):
     negative: Annotated[dict[str, Sentence], BeforeValidator(_numbered), Field(min_length=1)]
     category: Annotated[str | None, AfterValidator(lambda text: _readable(text) if text else "")] = ""
 
-    def pairs(self, name: str, category: str) -> Iterator[Pair]:
-        for suffix, negative in self.negative.items():
-            yield Pair(f"{name}{suffix}", self.file, self.caption, negative, self.category or "")
+    def pairs(self, name: str, category: str) -> list[Pair]:
+        common, told = (self.file, self.caption), self.category or ""
+        return [Pair(f"{name}{suffix}", *common, negative, told) for suffix, negative in self.negative.items()]
 
 
 class Suite(NamedTuple):
     """How a benchmark is read.
 
     Attributes:
-        files: name and record of each file, by category; the name is empty for the one table of one's own.
+        files: by category the names that its file goes by, and the record that it holds.
         folders: below that of the files, where the images may lie; the first that has one of them is taken.
         measures: names in `itrpipe.evaluation.benchmarks`.
         fewest: pairs of a group that counts, by category.
     """
 
-    files: dict[str, tuple[str, type[_Aro | _SugarCrepe | _Winoground | _Own]]]
+    files: dict[str, tuple[tuple[str, ...], type[_Relation | _Attribution | _SugarCrepe | _Winoground | _Own]]]
     folders: tuple[str, ...] = ("images", "")
     measures: tuple[str, ...] = ("pairs",)
     fewest: Mapping[str, int] = MappingProxyType({})
@@ -304,13 +296,13 @@ _CATEGORIES = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel"
 SUITES = {
     "aro": Suite(
         {
-            "relation": ("visual_genome_relation.json", _Relation),
-            "attribution": ("visual_genome_attribution.json", _Attribution),
+            "relation": (("visual_genome_relation.json",), _Relation),
+            "attribution": (("visual_genome_attribution.json",), _Attribution),
         },
         measures=("pairs", "macro"),
         fewest={"attribution": 25},
     ),
-    "local": Suite({"": ("", _Own)}, ("", "images")),
-    "sugarcrepe": Suite({each: (f"{each}.json", _SugarCrepe) for each in _CATEGORIES}, ("val2017", "images", "")),
-    "winoground": Suite({"": ("examples.jsonl", _Winoground)}, measures=("examples",)),
+    "local": Suite({"": (("benchmark.jsonl", "benchmark.json", "benchmark.csv"), _Own)}, ("", "images")),
+    "sugarcrepe": Suite({each: ((f"{each}.json",), _SugarCrepe) for each in _CATEGORIES}, ("val2017", "images", "")),
+    "winoground": Suite({"": (("examples.jsonl",), _Winoground)}, measures=("examples",)),
 }

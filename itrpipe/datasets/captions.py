@@ -18,7 +18,7 @@ SPLITS = ("train", "val", "test")
 _EXAMPLES = 3
 _LONGEST_ID = 4_096
 """Characters of an id, which may be the path of a file."""
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_ID = re.compile(r"[^\0-\x1f\x7f-\x9f]*[^\s\0-\x1f\x7f-\x9f][^\0-\x1f\x7f-\x9f]*")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zs", "Zl", "Zp"})
 """Unicode categories of characters that leave no mark on paper."""
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | frozenset(map(chr, range(0xFE00, 0xFE10)))
@@ -97,15 +97,14 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
         "captions of images that are not there": [
             f"{each.caption_id} of {each.image_id}" for each in captions if each.image_id not in known
         ],
-        "empty captions": [each.caption_id for each in captions if not shows_something(each.text)],
-        "captions with a NUL character": [each.caption_id for each in captions if "\0" in each.text],
+        "captions that show nothing or hold a NUL": [
+            each.caption_id for each in captions if not is_readable(each.text)
+        ],
     }
     for what, own in ids.items():
         found[f"duplicate {what} ids"] = _repeated(own)
-        found[f"{what} ids with control characters"] = [each for each in own if _CONTROL.search(each)]
-        found[f"empty {what} ids"] = [repr(each) for each in own if not each.strip()]
-        long = [f"{each[:20]}…" for each in own if len(each) > _LONGEST_ID]
-        found[f"{what} ids of more than {_LONGEST_ID:,} characters"] = long
+        unusable = f"{what} ids that are empty, hold control characters or more than {_LONGEST_ID:,} characters"
+        found[unusable] = [repr(each[:20]) for each in own if len(each) > _LONGEST_ID or not _ID.fullmatch(each)]
     problems = [] if captions else ["holds no captions"]
     problems += [_count(values, what) for what, values in found.items() if values]
     if problems:
@@ -119,9 +118,10 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
     return replace(annotations, images=kept, notes=(*annotations.notes, note))
 
 
-def shows_something(text: str) -> bool:
-    """Whether a text has a character that one can see."""
-    return any(unicodedata.category(each) not in _INVISIBLE and each not in _BLANK for each in text)
+def is_readable(text: str) -> bool:
+    """Whether a text has a character that one can see, and no NUL."""
+    seen = any(unicodedata.category(each) not in _INVISIBLE and each not in _BLANK for each in text)
+    return seen and "\0" not in text
 
 
 def hash_split(image_ids: Iterable[str], val: float, test: float, seed: int) -> dict[str, str]:

@@ -16,13 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from itrpipe.config import in_words
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.storage.disk import (
-    make_folder,
-    read_stamped_json,
-    reading_error,
-    unavailable_as_error,
-    write_stamped_json,
-)
+from itrpipe.storage.disk import make_folder, read_stamped_json, reading_error, unavailable_as_error, write_stamped_json
 
 DEFINITION = "dataset.json"
 EMBEDDED = "scenes"

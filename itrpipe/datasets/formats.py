@@ -4,66 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, NamedTuple
 
 from pydantic import AliasChoices, Field, StringConstraints, TypeAdapter
 
 from itrpipe.config import did_you_mean
-from itrpipe.datasets.captions import (
-    SPLITS,
-    Annotations,
-    CaptionRecord,
-    ImageRecord,
-    checked_annotations,
-    hash_split,
-)
+from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
 from itrpipe.datasets.paths import image_key, locate_images
-from itrpipe.datasets.source_files import Id, Record, files_present, load_json, one_file, rows, text_lines
+from itrpipe.datasets.source_files import Id, Record, data_files, files_present, load_json, rows, text_lines
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 _PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
-
-
-class Choices(NamedTuple):
-    """What a user decides where the files do not.
-
-    Attributes:
-        restval: `train` adds COCO's 30,504 `restval` images of Karpathy's split to train, as all the papers do; `drop`
-            leaves them out together with their captions.
-        val: share of val in datasets without splits.
-        test: share of test in such.
-        seed: of the split of such by hash.
-    """
-
-    restval: str = "train"
-    val: float = 0.1
-    test: float = 0.1
-    seed: int = 0
-
-
-USUAL = Choices()
-
-
-class Format(NamedTuple):
-    """A format of datasets.
-
-    Attributes:
-        names: of its data files, or patterns of them, by which it is recognised.
-        read: images and captions in the order of the source.
-        folders: below the source, in which its data files may lie.
-    """
-
-    names: tuple[str, ...]
-    read: Callable[[Path, Choices], Annotations]
-    folders: tuple[str, ...] = ("",)
-
-    def files(self, source: Path) -> list[Path]:
-        """The data files that a source is or holds; a results.csv must have Flickr's header."""
-        found = next(filter(None, (files_present(source / folder, self.names) for folder in self.folders)), [])
-        return [path for path in found if path.name != "results.csv" or _has_pipe_header(path)]
 
 
 class _Image(NamedTuple):
@@ -71,29 +24,54 @@ class _Image(NamedTuple):
 
     image_id: str
     file: str
-    split: str
+    split: str | None
     where: str
     folder: str = ""
 
 
-class _Row(NamedTuple):
-    """A caption as a line names it; `file` is a key of `image_key`, `split` None where the file names none."""
+class _Read(NamedTuple):
+    """What a data file says; images without a split are split by hash."""
 
-    line: str
-    file: str
-    image_id: str
-    caption_id: str
-    text: str
-    split: str | None = None
+    images: list[_Image]
+    captions: list[CaptionRecord]
+    note: str = ""
 
 
-def read_annotations(source: Path, format: str = "", choices: Choices = USUAL) -> Annotations:
+class Format(NamedTuple):
+    """A format of datasets.
+
+    Attributes:
+        names: of its data files, or patterns of them, by which it is recognised.
+        read: reads one of them.
+        images: folders in which the images may lie, below that of the data files.
+        by_year: whether there may be several of one year, each with a split.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[[Path, str], _Read]
+    images: tuple[str, ...]
+    by_year: bool = False
+
+    def files(self, source: Path) -> list[Path]:
+        """The data files that a source is or holds; a results.csv must have Flickr's header."""
+        return [
+            path for path in files_present(source, self.names) if path.name != "results.csv" or _has_pipe_header(path)
+        ]
+
+
+def read_annotations(
+    source: Path, format: str = "", restval: str = "train", val: float = 0.1, test: float = 0.1, seed: int = 0
+) -> Annotations:
     """Reads a dataset and checks that its images and captions fit together.
 
     Args:
         source: file or folder.
         format: one of `FORMATS`; empty to try which of them recognises the source.
-        choices: what the files may not settle.
+        restval: `train` adds COCO's 30,504 `restval` images of Karpathy's split to train, as all the papers do; `drop`
+            leaves them out together with their captions.
+        val: share of val in datasets without splits, which are split by hash.
+        test: share of test in such.
+        seed: of that split.
 
     Returns:
         Images and captions in the order of the source, and what the user has to know in `notes`.
@@ -107,9 +85,54 @@ def read_annotations(source: Path, format: str = "", choices: Choices = USUAL) -
         raise MissingInputError(f"{source}: is not there; name a caption file or the folder that holds it")
     name = format or recognise(source)
     if name not in FORMATS:
-        hint = did_you_mean(name, FORMATS)
-        raise UsageError(f"unknown dataset format {name!r}; there are {', '.join(FORMATS)}{hint}")
-    return checked_annotations(FORMATS[name].read(source, choices), source)
+        raise UsageError(f"unknown dataset format {name!r}{did_you_mean(name, FORMATS)}; known: {', '.join(FORMATS)}")
+    form = FORMATS[name]
+    paths = data_files(source, form.names, by_year=form.by_year)  # COCO's train2017 holds most of val2014
+    folder = paths[0].parent
+    whole = Annotations([], [], folder.parent if folder.name == "annotations" and form.by_year else folder)
+    for path in paths:
+        images, captions, note = form.read(path, restval)
+        notes = [note] if note else []
+        if bare := [image for image in images if image.split is None]:
+            if len(bare) < len(images):
+                raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
+            splits, rule = _hashed([image.image_id for image in images], val, test, seed)
+            images = [image._replace(split=splits[image.image_id]) for image in images]
+            notes.append(f"{path}: {rule}")
+        files = [image.file for image in images]
+        within = [f"{image.folder}/{image.file}" for image in images if image.folder]
+        layouts = [within, files] if len(within) == len(images) else [files]
+        located = locate_images(whole.root, path, layouts, [image.where for image in images], form.images)
+        records = [
+            ImageRecord(each.image_id, file, each.split or "") for each, file in zip(images, located, strict=True)
+        ]
+        whole = Annotations(whole.images + records, whole.captions + captions, whole.root, (*whole.notes, *notes))
+    return checked_annotations(whole, source)
+
+
+def _hashed(image_ids: Sequence[str], val: float, test: float, seed: int) -> tuple[dict[str, str], str]:
+    """The splits of images by hash, and the note that tells the user of them."""
+    splits = hash_split(image_ids, val, test, seed)
+    counts, shares = Counter(splits.values()), {"train": 1 - val - test, "val": val, "test": test}
+    rule = f"{', '.join(f'{name} {share:g}' for name, share in shares.items())}, seed {seed}"
+    numbers = " / ".join(f"{counts[name]:,}" for name in SPLITS)
+    note = f"names no splits; images split by hash of their id ({rule}): {numbers} images"
+    if empty := [name for name, share in shares.items() if share and not counts[name]]:
+        note += f". No image is left for {' and '.join(empty)}; add photographs, or give a column split"
+    return splits, note
+
+
+def _of_rows(path: Path, rows: Iterable[tuple[_Image, CaptionRecord]], note: str = "") -> _Read:
+    """What rows of captions say, each with its image, whose `file` is a key of `image_key`."""
+    images: dict[str, _Image] = {}
+    captions = []
+    for image, caption in rows:
+        split = images.setdefault(image.file, image).split
+        if split != image.split:
+            both = f"{split!r} and {image.split!r}"
+            raise DataError(f"{path}: {image.where}: image {image.file} is in the splits {both}; give it one")
+        captions.append(caption)
+    return _Read([*images.values()], captions, note)
 
 
 def recognise(source: Path) -> str:
@@ -142,51 +165,6 @@ def recognise(source: Path) -> str:
     raise MissingInputError(f"{source}: no known dataset format; looked for {looked}")
 
 
-def _located(
-    source: Path,
-    root: Path,
-    images: Sequence[_Image],
-    captions: list[CaptionRecord],
-    folders: Sequence[str],
-    notes: tuple[str, ...] = (),
-) -> Annotations:
-    """The dataset with its images where they lie below the root: in a folder of their own each, or together."""
-    layouts = [[image.file for image in images]]
-    if any(image.folder for image in images):
-        layouts.insert(0, [f"{image.folder}/{image.file}" if image.folder else image.file for image in images])
-    files = locate_images(root, source, layouts, [image.where for image in images], folders)
-    records = [ImageRecord(image.image_id, file, image.split) for image, file in zip(images, files, strict=True)]
-    return Annotations(records, captions, root, notes)
-
-
-def _of_rows(
-    path: Path, found: Sequence[_Row], choices: Choices, folders: Sequence[str], note: str = ""
-) -> Annotations:
-    """The dataset that rows of captions name; where they name no splits, its images are split by hash."""
-    bare = [row.line for row in found if row.split is None]
-    if 0 < len(bare) < len(found):
-        raise DataError(f"{path}: line {bare[0]} has no split while others have; give all rows a split or none")
-    first: dict[str, _Row] = {}
-    for row in found:
-        split = first.setdefault(row.file, row).split
-        if split != row.split:
-            both = f"{split!r} and {row.split!r}"
-            raise DataError(f"{path}: line {row.line}: image {row.file} is in the splits {both}; give it one")
-    splits = {row.image_id: row.split or "" for row in first.values()}
-    if bare:
-        splits = hash_split(splits, choices.val, choices.test, choices.seed)
-        counts, fractions = Counter(splits.values()), (1 - choices.val - choices.test, choices.val, choices.test)
-        shares = dict(zip(SPLITS, fractions, strict=True))
-        rule = f"{', '.join(f'{name} {share:g}' for name, share in shares.items())}, seed {choices.seed}"
-        numbers = " / ".join(f"{counts[name]:,}" for name in SPLITS)
-        note = f"{path}: names no splits; images split by hash of their id ({rule}): {numbers} images"
-        if empty := [name for name, share in shares.items() if share and not counts[name]]:
-            note += f". No image is left for {' and '.join(empty)}; add photographs, or give a column split"
-    images = [_Image(row.image_id, file, splits[row.image_id], f"line {row.line}") for file, row in first.items()]
-    captions = [CaptionRecord(row.caption_id, row.image_id, row.text) for row in found]
-    return _located(path, path.parent, images, captions, folders, (note,) if note else ())
-
-
 class _Sentence(Record):
     sentid: Id
     raw: str
@@ -204,7 +182,7 @@ class _KarpathyFile(Record):
     images: list[_KarpathyImage]
 
 
-def _read_karpathy(source: Path, choices: Choices) -> Annotations:
+def _read_karpathy(path: Path, restval: str) -> _Read:
     """Reads Karpathy's files: images with their split, their sentences and, of COCO, its id and folder.
 
     The images lie in `images/` or beside the JSON, in `flickr30k-images/` or in `Flicker8k_Dataset/`; those of COCO in
@@ -213,19 +191,17 @@ def _read_karpathy(source: Path, choices: Choices) -> Annotations:
 
     Source: A. Karpathy and L. Fei-Fei, Deep visual-semantic alignments, 2015 (splits).
     """
-    path = one_file(source, FORMATS["karpathy"].names)
     images, captions, restvals = [], [], 0
     for index, record in enumerate(load_json(path, TypeAdapter(_KarpathyFile)).images):
-        restvals += record.split == "restval"
-        if record.split == "restval" and choices.restval == "drop":
+        restvals += (rest := record.split == "restval")
+        if rest and restval == "drop":
             continue
-        split = "train" if record.split == "restval" else record.split
         image_id = record.cocoid if record.cocoid is not None else image_key(PurePosixPath(record.filename).stem)
+        split = "train" if rest else record.split
         images.append(_Image(image_id, record.filename, split, f"image {index}", record.filepath))
         captions += [CaptionRecord(each.sentid, image_id, each.raw) for each in record.sentences]
-    fate = "dropped" if choices.restval == "drop" else "added to train"
-    notes = (f"{path}: {restvals:,} restval images {fate}",) if restvals else ()
-    return _located(path, path.parent, images, captions, ("images", "", "flickr30k-images", "Flicker8k_Dataset"), notes)
+    fate = "dropped" if restval == "drop" else "added to train"
+    return _Read(images, captions, f"{path}: {restvals:,} restval images {fate}" if restvals else "")
 
 
 class _CocoImage(Record):
@@ -244,34 +220,20 @@ class _CocoFile(Record):
     annotations: list[_CocoCaption]
 
 
-def _read_coco(source: Path, choices: Choices) -> Annotations:
-    """Reads COCO's own caption files: train, val, or both, whose split is in their name.
+def _read_coco(path: Path, restval: str) -> _Read:
+    """Reads one of COCO's own caption files, of train or val, as its name says.
 
     The images lie in `train2014/` and `val2014/` (or the year of the file name), or in `images/` with or without these
     folders, below the folder that holds `annotations/`. Ids are COCO's numbers as text. COCO publishes no captions of
     its test images, so val is all that can be evaluated on.
     """
-    format = FORMATS["coco_captions"]
-    found = {path: path.stem.removeprefix("captions_") for path in format.files(source)}
-    if not found:
-        raise MissingInputError(f"{source}: no COCO captions; looked for {' or '.join(format.names)}")
-    if len(years := sorted({own[-4:] for own in found.values()})) > 1:
-        # The years cut one pool of images differently: train2017 holds most of val2014.
-        raise UsageError(f"{source}: holds captions of {' and '.join(years)}; name one file as the source")
-    folder = next(iter(found)).parent
-    root = folder.parent if folder.name == "annotations" else folder
-    note = f"{source}: COCO publishes no test captions, so there is no test split; splits are those of the file names"
-    whole = Annotations([], [], root, (note,))
-    for path, own in found.items():
-        content = load_json(path, TypeAdapter(_CocoFile))
-        images = [
-            _Image(each.id, each.file_name, own[:-4], f"image {number}", own)
-            for number, each in enumerate(content.images)
-        ]
-        captions = [CaptionRecord(each.id, each.image_id, each.caption) for each in content.annotations]
-        part = _located(path, root, images, captions, ("", "images"))
-        whole = replace(whole, images=whole.images + part.images, captions=whole.captions + part.captions)
-    return whole
+    content, folder = load_json(path, TypeAdapter(_CocoFile)), path.stem.removeprefix("captions_")
+    images = [
+        _Image(each.id, each.file_name, folder[:-4], f"image {index}", folder)
+        for index, each in enumerate(content.images)
+    ]
+    captions = [CaptionRecord(each.id, each.image_id, each.caption) for each in content.annotations]
+    return _Read(images, captions, f"{path}: COCO publishes no test captions, so there is no test split")
 
 
 _SPLIT_LISTS = {
@@ -288,7 +250,7 @@ def _has_pipe_header(path: Path) -> bool:
     return re.match(r"image_name\s*\|", next(text_lines(path), "")) is not None
 
 
-def _flickr_rows(path: Path) -> Iterator[_Row]:
+def _flickr_rows(path: Path) -> Iterator[tuple[_Image, CaptionRecord]]:
     pipes = _has_pipe_header(path)
     pattern = _PIPE_LINE if pipes else _TOKEN_LINE
     form = "name.jpg| number| caption" if pipes else "name.jpg#number<TAB>caption"
@@ -297,14 +259,15 @@ def _flickr_rows(path: Path) -> Iterator[_Row]:
             continue
         match = pattern.fullmatch(line.strip("\r\n"))
         if match is None:
-            raise DataError(
-                f"{path}: line {number} is {line.strip()[:60]!r}, expected {form}; correct or delete the line"
-            )
+            shown = line.strip()[:60]
+            raise DataError(f"{path}: line {number} is {shown!r}, expected {form}; correct or delete the line")
         file = image_key(match["name"])
-        yield _Row(str(number), file, PurePosixPath(file).stem, f"{file}#{match['number']}", match["caption"].strip())
+        image_id = PurePosixPath(file).stem
+        caption = CaptionRecord(f"{file}#{match['number']}", image_id, match["caption"].strip())
+        yield _Image(image_id, file, None, f"line {number}"), caption
 
 
-def _read_flickr(source: Path, choices: Choices) -> Annotations:
+def _read_flickr(path: Path, restval: str) -> _Read:
     """Reads Flickr8k's and Flickr30k's own caption files.
 
     `Flickr8k.token.txt` and `results_20130124.token` hold `name.jpg#number<TAB>caption` per line; `results.csv` holds
@@ -313,23 +276,21 @@ def _read_flickr(source: Path, choices: Choices) -> Annotations:
     image a line, with or without `.jpg`. Images that no list names are left out, which a note counts. Image ids are
     file stems, caption ids `name.jpg#number`.
     """
-    path = one_file(source, FORMATS["flickr_tokens"].names)
-    found, note = list(_flickr_rows(path)), ""
+    read = _of_rows(path, _flickr_rows(path))
     lists = {split: own[0] for split, names in _SPLIT_LISTS.items() if (own := files_present(path.parent, names))}
-    if lists:
-        splits: dict[str, str] = {}
-        for split, file in lists.items():
-            for name in map(image_key, filter(str.strip, text_lines(file))):
-                image_id = PurePosixPath(name).stem if name.lower().endswith((".jpg", ".jpeg", ".png")) else name
-                if splits.setdefault(image_id, split) != split:
-                    other = lists[splits[image_id]].name
-                    raise DataError(f"{file}: image {image_id} is in {other} too; keep it in one list")
-        if unlisted := {row.file for row in found if row.image_id not in splits}:
-            read = ", ".join(file.name for file in lists.values())
-            note = f"{path}: {len(unlisted):,} images in none of {read} left out"
-        found = [row._replace(split=splits[row.image_id]) for row in found if row.image_id in splits]
-    folders = ("", "images", "flickr30k-images", "flickr30k_images", "Flicker8k_Dataset")
-    return _of_rows(path, found, choices, folders, note)
+    if not lists:
+        return read
+    splits: dict[str, str] = {}
+    for split, file in lists.items():
+        for name in map(image_key, filter(str.strip, text_lines(file))):
+            image_id = PurePosixPath(name).stem if name.lower().endswith((".jpg", ".jpeg", ".png")) else name
+            if splits.setdefault(image_id, split) != split:
+                other = lists[splits[image_id]].name
+                raise DataError(f"{file}: image {image_id} is in {other} too; keep it in one list")
+    images = [image._replace(split=splits[image.image_id]) for image in read.images if image.image_id in splits]
+    captions = [caption for caption in read.captions if caption.image_id in splits]
+    unlisted, names = len(read.images) - len(images), ", ".join(file.name for file in lists.values())
+    return _Read(images, captions, f"{path}: {unlisted:,} images in none of {names} left out" if unlisted else "")
 
 
 class _TableRow(Record):
@@ -338,29 +299,37 @@ class _TableRow(Record):
     split: Annotated[str, StringConstraints(strip_whitespace=True)] | None = None
 
 
-def _read_table(source: Path, choices: Choices) -> Annotations:
+def _read_table(path: Path, restval: str) -> _Read:
     """Reads a table of captions beside its images or above their folder `images/`; see `source_files.rows`.
 
     A row has `file`, `filename` or `image` (path of the image), `caption`, and optionally `split`. The image id is the
     path in the one form of `image_key`, the caption id the number of the row from 0.
     """
-    path = one_file(source, FORMATS["caption_table"].names)
     found = []
     for number, (line, row) in enumerate(rows(path, TypeAdapter(_TableRow))):
         file = image_key(row.file)
-        found.append(_Row(line, file, file, str(number), row.caption, row.split))
-    return _of_rows(path, found, choices, ("", "images", "Images"))
+        found.append((_Image(file, file, row.split, f"line {line}"), CaptionRecord(str(number), file, row.caption)))
+    return _of_rows(path, found)
 
 
 FORMATS = {
-    "caption_table": Format(("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt"), _read_table),
-    "coco_captions": Format(
-        ("captions_train20??.json", "captions_val20??.json"),
-        _read_coco,
-        ("", "annotations"),
+    "caption_table": Format(
+        ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt"), _read_table, ("", "images", "Images")
     ),
-    "flickr_tokens": Format(("Flickr8k.token.txt", "results_20130124.token", "results.csv"), _read_flickr),
+    "coco_captions": Format(
+        tuple(f"{folder}captions_{split}20??.json" for folder in ("", "annotations/") for split in ("train", "val")),
+        _read_coco,
+        ("", "images"),
+        by_year=True,
+    ),
+    "flickr_tokens": Format(
+        ("Flickr8k.token.txt", "results_20130124.token", "results.csv"),
+        _read_flickr,
+        ("", "images", "flickr30k-images", "flickr30k_images", "Flicker8k_Dataset"),
+    ),
     "karpathy": Format(
-        ("dataset.json", "dataset_flickr8k.json", "dataset_flickr30k.json", "dataset_coco.json"), _read_karpathy
+        ("dataset.json", "dataset_flickr8k.json", "dataset_flickr30k.json", "dataset_coco.json"),
+        _read_karpathy,
+        ("images", "", "flickr30k-images", "Flicker8k_Dataset"),
     ),
 }

@@ -7,6 +7,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -33,6 +34,7 @@ _SHOWN = 200
 """Characters of a path in a message."""
 
 
+@lru_cache(maxsize=65_536)  # captions of an image follow each other
 def image_key(name: str) -> str:
     """One path for all spellings of it: without `.`, doubled slashes and spaces around it, in Unicode's form NFC."""
     whole = unicodedata.normalize("NFC", name.strip())
@@ -40,11 +42,7 @@ def image_key(name: str) -> str:
 
 
 def locate_images(
-    root: Path,
-    source: Path,
-    layouts: Sequence[Sequence[str]],
-    records: Sequence[str],
-    folders: Sequence[str],
+    root: Path, source: Path, layouts: Sequence[Sequence[str]], records: Sequence[str], folders: Sequence[str]
 ) -> list[str]:
     """Finds where the images of a data file lie and returns their paths relative to the root.
 

@@ -27,18 +27,10 @@ IMAGES_FILE = "images.parquet"
 CAPTIONS_FILE = "captions.parquet"
 _REMEDY = "run itrpipe prepare again"
 _CAPTIONS_AT_ONCE = 65_536
-_IMAGES = pa.schema(
-    {
-        **dict.fromkeys(("image_id", "file", "split"), pa.string()),
-        **dict.fromkeys(("width", "height"), pa.int32()),
-        "sha256": pa.string(),
-    }
-)
+_TEXT, _INT, _WORDS = pa.string(), pa.int32(), pa.list_(pa.string())
+_IMAGES = pa.schema({"image_id": _TEXT, "file": _TEXT, "split": _TEXT, "width": _INT, "height": _INT, "sha256": _TEXT})
 _CAPTIONS = pa.schema(
-    {
-        **dict.fromkeys(("caption_id", "image_id", "split", "text"), pa.string()),
-        "tokens": pa.list_(pa.string()),
-    }
+    {"caption_id": _TEXT, "image_id": _TEXT, "split": _TEXT, "text": _TEXT, "tokens": pa.list_(_TEXT)}
 )
 
 
@@ -100,7 +92,7 @@ class Split:
     @cached_property
     def image_ids(self) -> np.ndarray:
         """Ids of the images, text [N]."""
-        return _texts(self.images, "image_id")
+        return np.array(self.images["image_id"].to_pylist(), dtype=str)
 
     @cached_property
     def files(self) -> list[str]:
@@ -110,7 +102,7 @@ class Split:
     @cached_property
     def caption_ids(self) -> np.ndarray:
         """Ids of the captions, text [T]."""
-        return _texts(self.captions, "caption_id")
+        return np.array(self.captions["caption_id"].to_pylist(), dtype=str)
 
     @cached_property
     def texts(self) -> list[str]:
@@ -161,13 +153,17 @@ class Split:
         return pc.call_function("index_in", [self.captions["image_id"]], known)
 
 
+@dataclass(frozen=True)
 class PreparedDataset:
-    """Images and captions of all splits, as `write_prepared` wrote them."""
+    """Images and captions of all splits, as `write_prepared` wrote them.
 
-    def __init__(self, folder: Path, splits: dict[str, Split]) -> None:
-        """Takes the splits that hold images; use `open` to read them."""
-        self.folder = folder
-        self._splits = splits
+    Attributes:
+        folder: the artifact.
+        parts: the splits that hold images, by name, in the order of `SPLITS`.
+    """
+
+    folder: Path
+    parts: dict[str, Split]
 
     @classmethod
     def open(cls, folder: Path, *, tokens: bool = True) -> PreparedDataset:
@@ -200,24 +196,24 @@ class PreparedDataset:
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that hold images, in the order of `SPLITS`."""
-        return tuple(self._splits)
+        return tuple(self.parts)
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Returns the number of images and of captions by split."""
-        return {name: (len(split.images), len(split.captions)) for name, split in self._splits.items()}
+        return {name: (len(split.images), len(split.captions)) for name, split in self.parts.items()}
 
     def image_ids(self) -> list[str]:
         """Returns the ids of the images of all splits, N of them."""
-        return [image_id for split in self._splits.values() for image_id in split.image_ids.tolist()]
+        return [image_id for split in self.parts.values() for image_id in split.image_ids.tolist()]
 
     def files(self) -> list[str]:
         """Returns the paths of the images of all splits, relative to the root of the source."""
-        return [file for split in self._splits.values() for file in split.files]
+        return [file for split in self.parts.values() for file in split.files]
 
     def sizes(self) -> np.ndarray:
         """Returns height and width in pixels of the images of all splits, int64 [N, 2]."""
         columns = [
-            np.concatenate([split.images[side].to_numpy() for split in self._splits.values()])
+            np.concatenate([split.images[side].to_numpy() for split in self.parts.values()])
             for side in ("height", "width")
         ]
         return np.stack(columns, axis=1).astype(np.int64)
@@ -228,9 +224,9 @@ class PreparedDataset:
         Raises:
             UsageError: the dataset has no images of that split.
         """
-        if name not in self._splits:
-            raise UsageError(f"{self.folder}: has no split {name!r}; it has {', '.join(self._splits)}")
-        return self._splits[name]
+        if name not in self.parts:
+            raise UsageError(f"{self.folder}: has no split {name!r}; it has {', '.join(self.parts)}")
+        return self.parts[name]
 
 
 def captions_of(folder: Path, split: str) -> Iterator[tuple[str, str]]:
@@ -247,7 +243,3 @@ def captions_of(folder: Path, split: str) -> Iterator[tuple[str, str]]:
     for batch in file.batches(_CAPTIONS_AT_ONCE, ["caption_id", "split", "text"]):
         own = batch.filter(pc.equal(batch["split"], split))  # pyright: ignore[reportAttributeAccessIssue]
         yield from zip(own["caption_id"].to_pylist(), own["text"].to_pylist(), strict=True)
-
-
-def _texts(table: pa.Table, column: str) -> np.ndarray:
-    return np.array(table[column].to_pylist(), dtype=str)

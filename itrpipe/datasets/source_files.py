@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import printable
@@ -21,13 +21,8 @@ _EXPECTED = {
     "string_type": "text",
     "float_type": "a number",
     "list_type": "a list",
-    "too_short": "more",
-    "too_long": "fewer",
     "dict_type": "an object",
     "model_type": "an object",
-    "greater_than": "a larger number",
-    "greater_than_equal": "a larger number",
-    "less_than_equal": "a smaller number",
 }
 """What a user is told to write, by pydantic's name of what is wrong."""
 _SHOWN = 60
@@ -52,7 +47,7 @@ def _several(value: Any) -> Any:
 OBJECT, LIST = TypeAdapter(dict[str, Any]), TypeAdapter(list[Any])
 ANY = TypeAdapter(Annotated[list[Any] | dict[str, Any], BeforeValidator(_several)])
 """Content of which nothing more is known."""
-Id = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+Id = Annotated[str, Field(strict=False, coerce_numbers_to_str=True)]
 """An id, which may be written as a number."""
 
 
@@ -63,12 +58,13 @@ def files_present(source: Path, names: Sequence[str]) -> list[Path]:
     return [path for name in names for path in sorted(source.glob(name)) if path.is_file()]
 
 
-def one_file(source: Path, names: Sequence[str]) -> Path:
-    """Returns the one data file that a source stands for.
+def data_files(source: Path, names: Sequence[str], *, by_year: bool = False) -> list[Path]:
+    """Returns the data file that a source stands for, or the files.
 
     Args:
         source: the file itself, under any name, or a folder that holds exactly one file of `names`.
-        names: file names that the format goes by.
+        names: file names or patterns that the format goes by.
+        by_year: whether the folder may hold several whose names end in the same year.
 
     Raises:
         MissingInputError: there is no such file.
@@ -77,10 +73,10 @@ def one_file(source: Path, names: Sequence[str]) -> Path:
     found = [source] if source.is_file() else files_present(source, names)
     if not found:
         raise MissingInputError(f"{source}: none of {', '.join(names)} is there; name the file or its folder")
-    if len(found) > 1:
+    if len({path.stem[-4:] if by_year else path for path in found}) > 1:
         several = ", ".join(path.name for path in found)
         raise UsageError(f"{source}: holds {len(found)} data files ({several}); name one of them as the source")
-    return found[0]
+    return found
 
 
 def read_text(path: Path) -> str:

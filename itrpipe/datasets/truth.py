@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from itrpipe.storage.disk import reading
 from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.tables import read_table
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import Split
 
 TRUTH_FILE = "truth.parquet"
+_SCHEMA = pa.schema({"caption_id": pa.string(), "true_image_ids": pa.list_(pa.string())})
 _REMEDY = "run `itrpipe prepare` again"
 
 
@@ -100,14 +104,8 @@ def write_truth(folder: Path, true_images: Mapping[str, Sequence[str]]) -> None:
         folder: the prepared dataset.
         true_images: caption_id -> ids of all images of the same split that the caption describes.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    columns = {
-        "caption_id": pa.array(list(true_images), pa.string()),
-        "true_image_ids": pa.array([list(ids) for ids in true_images.values()], pa.list_(pa.string())),
-    }
-    pq.write_table(pa.table(columns), folder / TRUTH_FILE)
+    columns = {"caption_id": list(true_images), "true_image_ids": [list(ids) for ids in true_images.values()]}
+    pq.write_table(pa.table(columns, schema=_SCHEMA), folder / TRUTH_FILE)
 
 
 def read_truth(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> list[np.ndarray] | None:
@@ -124,13 +122,11 @@ def read_truth(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> 
     Raises:
         DataError: the file is damaged or lacks a caption.
     """
-    from itrpipe.storage.tables import read_table
-
     path = folder / TRUTH_FILE
     if not path.exists():
         return None
-    table = read_table(path, ("caption_id", "true_image_ids"), _REMEDY)
-    known = dict(zip(table["caption_id"].to_pylist(), table["true_image_ids"].to_pylist(), strict=True))
+    table = read_table(path, _SCHEMA, _REMEDY)
+    known = dict(zip(*table.to_pydict().values(), strict=True))
     row_of = {image_id: row for row, image_id in enumerate(image_ids.tolist())}
     with reading(path, "the truth of this dataset", _REMEDY):
         return [np.array(sorted(row_of[own] for own in known[each]), dtype=np.int64) for each in caption_ids.tolist()]

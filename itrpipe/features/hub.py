@@ -1,4 +1,7 @@
-"""Models of the Hugging Face hub: whether a name can be one, and whether it can be fetched. Read without torch."""
+"""Models and weights in files, in folders and on the Hugging Face hub: whether they are there, and what they hold.
+
+Code that a file of weights holds is never run. Read without torch; what needs more imports it when it is called.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,37 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterator
+import pickle
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from itrpipe.errors import MissingInputError, reason_of
+from itrpipe.errors import DataError, MissingInputError, reason_of
+from itrpipe.storage.disk import reading
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CONFIG = "config.json"
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_SHARDS = {SAFETENSORS: "model-*-of-*.safetensors", PICKLES: "pytorch_model-*-of-*.bin"}
+SUFFIXES = (".bin", ".pth", ".pt", ".safetensors")
+# Counters of batches serve training only; not every file has them.
+_COUNTER = ".num_batches_tracked"
 _SECONDS = 10.0
 """How long the hub is waited for."""
 _NO_CONNECTION = "there is no connection, and no earlier download"
+_REASONS = {
+    "RepositoryNotFoundError": "there is no such model, or it needs a login",
+    "RevisionNotFoundError": "it has no revision '{}'",
+    "HFValidationError": "this can be no name of a model",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and there is no earlier download",
+    **dict.fromkeys(("LocalEntryNotFoundError", "NetworkError", "TimeoutException"), _NO_CONNECTION),
+}
+"""Errors of the hub's client and of its HTTP library, which have no base in common, and what they mean."""
 
 
 def require_hub_id(model: str) -> None:
@@ -52,13 +76,28 @@ def require_reachable(model: str, revision: str = "main") -> None:
         )
 
 
-def local_config(model: str) -> dict[str, Any]:
-    """The configuration of a model that is a folder; empty of a hub id, and where it cannot be read."""
+@functools.lru_cache(maxsize=64)
+def _ask(model: str, revision: str) -> None:
+    """Remembers what can be fetched, so that a plan that is checked again asks once; what cannot is an error."""
+    import huggingface_hub
+
+    with fetching(model, revision):
+        if not isinstance(huggingface_hub.try_to_load_from_cache(model, CONFIG, revision=revision), str):
+            huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS)
+
+
+@contextlib.contextmanager
+def fetching(model: str, revision: str) -> Iterator[None]:
+    """Turns what the client of the hub raises into one line.
+
+    Raises:
+        MissingInputError: there is no such hub id or revision, or the hub cannot be reached.
+    """
     try:
-        found = json.loads((Path(model).expanduser() / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        yield
+    except Exception as error:
+        told = (_REASONS.get(kind.__name__) for kind in type(error).__mro__)
+        raise not_on_hub(model, next(filter(None, told), reason_of(error)).replace("{}", revision)) from None
 
 
 def not_on_hub(model: str, reason: str) -> MissingInputError:
@@ -70,44 +109,175 @@ def not_on_hub(model: str, reason: str) -> MissingInputError:
     )
 
 
-@contextlib.contextmanager
-def fetching(model: str, revision: str) -> Iterator[None]:
-    """Turns what the client of the hub raises into one line.
+def local_config(model: str) -> dict[str, Any]:
+    """The configuration of a model that is a folder; empty of a hub id, and where it cannot be read."""
+    try:
+        found = json.loads((Path(model).expanduser() / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def find_folder(
+    model: str,
+    revision: str,
+    *,
+    weights: bool,
+    required: tuple[str, ...] = PROCESSOR_FILES,
+    further: tuple[str, ...] = (),
+) -> tuple[Path, tuple[str, ...]]:
+    """Returns the folder with a model's files, after downloading them where needed, and notes.
+
+    Args:
+        model: hub id or folder.
+        revision: of the hub id.
+        weights: whether these are wanted too.
+        required: files beside the configuration of which there must be one.
+        further: files that are wanted where there are some.
+
+    Raises:
+        MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
+    """
+    folder, notes = Path(model).expanduser(), ()
+    if not os.path.isdir(folder):
+        require_hub_id(model)
+        wanted = (*SAFETENSORS, _SHARDS[SAFETENSORS]) if weights else ()
+        folder = download(model, revision, (CONFIG, *required, *further, *wanted))
+        if weights and not has_any(folder, SAFETENSORS):
+            folder = download(model, folder.name, (*PICKLES, _SHARDS[PICKLES]))
+        notes = (f"{model} is at commit {folder.name}",)
+    for names in ((CONFIG,), required, *([SAFETENSORS + PICKLES] if weights else [])):
+        if not has_any(folder, names):
+            raise MissingInputError(f"{folder} has no {' nor '.join(names)}; download all files of the model again.")
+    return folder, notes
+
+
+def has_any(folder: Path, names: tuple[str, ...]) -> bool:
+    """Whether a folder has a file of one of these names."""
+    return any((folder / name).is_file() for name in names)
+
+
+def download(model: str, revision: str, names: tuple[str, ...]) -> Path:
+    """Returns the folder of the hub's cache, named by the commit, that holds those of the files that there are.
+
+    Args:
+        model: hub id.
+        revision: branch, tag or commit.
+        names: of files, or patterns of them.
 
     Raises:
         MissingInputError: there is no such hub id or revision, or the hub cannot be reached.
     """
-    from huggingface_hub.errors import (
-        HFValidationError,
-        LocalEntryNotFoundError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    try:
-        yield
-    except RepositoryNotFoundError:
-        raise not_on_hub(model, "there is no such model, or it needs a login") from None
-    except RevisionNotFoundError:
-        raise not_on_hub(model, f"it has no revision '{revision}'") from None
-    except HFValidationError:
-        raise not_on_hub(model, "this can be no name of a model") from None
-    except OfflineModeIsEnabled:
-        raise not_on_hub(model, "HF_HUB_OFFLINE is set, and there is no earlier download") from None
-    except LocalEntryNotFoundError:
-        raise not_on_hub(model, _NO_CONNECTION) from None
-    except Exception as error:  # the client's own errors and those of its HTTP library have no base in common
-        kind = type(error).__name__
-        unconnected = "Connect" in kind or "Timeout" in kind
-        raise not_on_hub(model, _NO_CONNECTION if unconnected else reason_of(error)) from None
-
-
-@functools.lru_cache(maxsize=64)
-def _ask(model: str, revision: str) -> None:
-    """Remembers what can be fetched, so that a plan that is checked again asks once; what cannot is an error."""
     import huggingface_hub
 
-    with fetching(model, revision):
-        if not isinstance(huggingface_hub.try_to_load_from_cache(model, CONFIG, revision=revision), str):
-            huggingface_hub.HfApi().model_info(model, revision=revision, timeout=_SECONDS)
+    with fetching(model, revision), quiet(progress=sys.stderr.isatty()):
+        return Path(huggingface_hub.snapshot_download(model, revision=revision, allow_patterns=list(names)))
+
+
+@contextlib.contextmanager
+def quiet(*, progress: bool = False) -> Iterator[None]:
+    """Keeps the reports of transformers from the terminal, and unless `progress` its bars too."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not progress:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars and not progress:
+            logging.enable_progress_bar()
+
+
+def local_weights(weights: str) -> Path | None:
+    """The file of weights that a setting names, itself or by the folder that holds it; None where there is neither.
+
+    Raises:
+        MissingInputError: the folder holds no such file, or the setting can name nothing else.
+        DataError: the file has another suffix than `SUFFIXES`, or the folder holds several.
+    """
+    path = Path(weights).expanduser()
+    if not path.exists():
+        if path.suffix in SUFFIXES or path.is_absolute():
+            raise MissingInputError(f"{path} does not exist; name a file of weights, or a folder that holds one.")
+        return None
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    found = [file for file in files if file.suffix in SUFFIXES]
+    if len(found) != 1:
+        kind = DataError if found or not path.is_dir() else MissingInputError
+        raise kind(f"{path} holds {len(found)} files of weights; name one that ends in {', '.join(SUFFIXES)}.")
+    return found[0]
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """Reads a state dict, alone in its file or under the key `model`; code in the file is never run.
+
+    Raises:
+        DataError: the file is damaged, or holds something else.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    remedy = "get it again, or name a plain state dict"
+    with reading(path, "weights", remedy):
+        try:
+            content = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        except pickle.UnpicklingError as error:  # its message advises to run whatever the file holds
+            raise DataError(
+                f"{path} is damaged or holds Python objects beside its tensors, which are never loaded; {remedy}."
+            ) from error
+    if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
+        content = content["model"]
+    if not isinstance(content, Mapping):
+        raise DataError(f"{path} holds a {type(content).__name__}; {remedy}.")
+    for key, value in content.items():
+        if not isinstance(value, torch.Tensor):
+            raise DataError(f"{path}: '{key}' is not a tensor; {remedy}.")
+    return {str(key): value for key, value in content.items()}
+
+
+def fitting(path: Path, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], remedy: str) -> dict[str, Tensor]:
+    """Returns all tensors that a network wants, in float32.
+
+    Args:
+        path: where they are from, for messages.
+        state: the tensors of the file; further ones are passed over.
+        wanted: the state of the network; its values do not count.
+        remedy: for messages.
+
+    Raises:
+        DataError: a tensor is missing, has another shape, or holds no finite numbers.
+    """
+    missing = sorted(name for name in wanted.keys() - state.keys() if not name.endswith(_COUNTER))
+    if missing:
+        raise DataError(f"{path} lacks '{missing[0]}', {len(missing)} tensors in all; {remedy}.")
+    found = {}
+    for name, tensor in wanted.items():
+        if name.endswith(_COUNTER):
+            found[name] = tensor.new_zeros((), device="cpu")
+            continue
+        if state[name].shape != tensor.shape or not state[name].is_floating_point():
+            shapes = (f"{str(each.dtype).removeprefix('torch.')} {list(each.shape)}" for each in (state[name], tensor))
+            raise DataError("{}: '{}' is {}, and this network's is {}; {}.".format(path, name, *shapes, remedy))
+        found[name] = state[name].float()
+    refuse_not_finite(path, found, remedy)
+    return found
+
+
+def refuse_not_finite(where: Path, state: Mapping[str, Tensor], remedy: str) -> None:
+    """Refuses weights that would make every score NaN, before anything is computed with them.
+
+    Args:
+        where: file or folder of the weights.
+        state: name -> tensor; whole numbers are passed over.
+        remedy: for the message.
+
+    Raises:
+        DataError: a tensor holds NaN or infinity.
+    """
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            bad = tensor.numel() - int(tensor.isfinite().sum())
+            raise DataError(f"{where}: '{name}' holds {bad:,} values that are no finite numbers; {remedy}")

@@ -5,7 +5,7 @@ Shapes: T captions, W tokens, D width of a token or of the network's own caption
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +14,8 @@ import transformers
 from torch import Tensor, nn
 
 from itrpipe.errors import DataError, MissingInputError, reason_of
-from itrpipe.features.extractors.model_files import find_folder, quiet
-from itrpipe.features.extractors.pretrained import Kind, load_config, load_noted, load_tensors, with_poolers
+from itrpipe.features.hub import find_folder, quiet
+from itrpipe.features.towers import Kind, load_tensors, open_network, own_vector
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.vision_tower import described, pool_of, rebuilt, width_of
@@ -33,40 +33,24 @@ _TOKENIZERS = (
     "sentencepiece.bpe.model",
 )
 _WITH_TOKENIZERS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt")
-_NO_POOLER = {"add_pooling_layer": False}
 
 KINDS: dict[str, Kind] = {
-    "bert": Kind("BertModel", options=_NO_POOLER),
-    "roberta": Kind("RobertaModel", options=_NO_POOLER),
-    "xlm-roberta": Kind("XLMRobertaModel", options=_NO_POOLER),
-    "camembert": Kind("CamembertModel", options=_NO_POOLER),
-    "mpnet": Kind("MPNetModel", options=_NO_POOLER, attention=None),
+    "bert": Kind("BertModel", own="pooler"),
+    "roberta": Kind("RobertaModel", own="pooler"),
+    "xlm-roberta": Kind("XLMRobertaModel", own="pooler"),
+    "camembert": Kind("CamembertModel", own="pooler"),
+    "mpnet": Kind("MPNetModel", own="pooler"),
     "distilbert": Kind("DistilBertModel"),
     "electra": Kind("ElectraModel"),
-    "deberta-v2": Kind("DebertaV2Model", attention=None),
+    "deberta-v2": Kind("DebertaV2Model"),
     "modernbert": Kind("ModernBertModel"),
-    "clip": Kind("CLIPTextModelWithProjection", part="text_config"),
-    "clip_text_model": Kind("CLIPTextModelWithProjection", optional=("text_projection",)),
-    "siglip": Kind("SiglipTextModel", part="text_config"),
-    "siglip_text_model": Kind("SiglipTextModel"),
+    "clip": Kind("CLIPTextModelWithProjection", "text_config", own="trained"),
+    "clip_text_model": Kind("CLIPTextModelWithProjection", own="trained", projection="text_projection"),
+    "siglip": Kind("SiglipTextModel", "text_config", own="trained"),
+    "siglip_text_model": Kind("SiglipTextModel", own="trained"),
 }
-_POOLERS = frozenset(kind.network for kind in KINDS.values() if kind.options == _NO_POOLER)
-"""Networks with a pooler, which gives the caption's vector where `own` is asked for."""
-
-
-class Read(NamedTuple):
-    """What a network makes of captions.
-
-    Attributes:
-        tokens: [T, W, D].
-        own: [T, D'] the network's own vector of the caption, or None where there is none.
-    """
-
-    tokens: Tensor
-    own: Tensor | None
-
-
-_Reader = Callable[[Any, Tensor, Tensor | None], Read]
+# Networks that are trained on captions of one length without a mask, and so read padding like words.
+_OF_ONE_LENGTH = ("SiglipTextModel",)
 
 
 class TextTower(nn.Module):
@@ -99,34 +83,11 @@ class TextTower(nn.Module):
         Where padding counts it is that of the batch `in_training`, else that up to `PADDED_LENGTH` tokens.
         """
         found, real = self._read(tokens, lengths, 0 if in_training else PADDED_LENGTH)
-        return self._pooled(found, real, lengths)
-
-    def tokens(self, tokens: Tensor, lengths: Tensor) -> Tensor:
-        """Returns all tokens [T, W, D] of captions [T, W] int64; what is behind a length is zero."""
-        found, real = self._read(tokens, lengths, PADDED_LENGTH)
-        return found.tokens.masked_fill(~real.unsqueeze(2), 0)[:, : tokens.shape[1]]
-
-    def description(self) -> dict[str, Any]:
-        """Everything but the weights, for `restored`."""
-        return {**described(self.network), "pool": self.pool}
-
-    def _read(self, tokens: Tensor, lengths: Tensor, counted: int) -> tuple[Read, Tensor]:
-        """What the network makes of captions, and the mask [T, W'] of their tokens; W' may be more than W.
-
-        Where padding counts, W' is `counted` at least.
-        """
-        read, fixed = _reader_of(self.network)
-        width = self.max_tokens if fixed else counted if self.pool == "mean-all" else 0
-        tokens = F.pad(tokens, (0, max(0, width - tokens.shape[1])))
-        real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]  # [T, W]
-        tokens = tokens.masked_fill(~real, self.network.config.pad_token_id or 0)
-        return read(self.network, tokens, None if fixed else real.long()), real
-
-    def _pooled(self, found: Read, real: Tensor, lengths: Tensor) -> Tensor:
+        states = found.last_hidden_state
         if self.pool == "own":
-            assert found.own is not None
-            return found.own
-        states = found.tokens
+            own = own_vector(found)
+            assert own is not None
+            return own
         if self.pool == "mean":
             kept = real.unsqueeze(2).to(states.dtype)
             return (states * kept).sum(dim=1) / kept.sum(dim=1)
@@ -135,10 +96,26 @@ class TextTower(nn.Module):
         place = lengths - 1 if self.pool == "eot" else torch.zeros_like(lengths)
         return states[torch.arange(len(states), device=states.device), place]
 
+    def tokens(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        """Returns all tokens [T, W, D] of captions [T, W] int64; what is behind a length is zero."""
+        found, real = self._read(tokens, lengths, PADDED_LENGTH)
+        return found.last_hidden_state.masked_fill(~real.unsqueeze(2), 0)[:, : tokens.shape[1]]
 
-def has_pooler(network: Any) -> bool:
-    """Whether a text network has a pooler when it is made with one."""
-    return type(network).__name__ in _POOLERS
+    def description(self) -> dict[str, Any]:
+        """Everything but the weights, for `restored`."""
+        return {**described(self.network), "pool": self.pool}
+
+    def _read(self, tokens: Tensor, lengths: Tensor, counted: int) -> tuple[Any, Tensor]:
+        """What the network makes of captions, and the mask [T, W'] of their tokens; W' may be more than W.
+
+        Where padding counts, W' is `counted` at least.
+        """
+        fixed = type(self.network).__name__ in _OF_ONE_LENGTH
+        width = self.max_tokens if fixed else counted if self.pool == "mean-all" else 0
+        tokens = F.pad(tokens, (0, max(0, width - tokens.shape[1])))
+        real = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]  # [T, W]
+        tokens = tokens.masked_fill(~real, self.network.config.pad_token_id or 0)
+        return self.network(tokens, attention_mask=None if fixed else real.long()), real
 
 
 def positions_of(network: Any) -> int:
@@ -179,17 +156,14 @@ def pretrained(settings: DualEncoder) -> PretrainedText:
         DataError: a file is damaged, or the weights are of another network.
         UsageError: the model type is not supported, or its tokens cannot be pooled so.
     """
-    files = {"required": _TOKENIZERS, "further": _WITH_TOKENIZERS}
-    folder, notes = find_folder(settings.text, settings.text_revision, weights=True, **files)
+    name, files = settings.text, (_TOKENIZERS, _WITH_TOKENIZERS)
+    opened = open_network(name, settings.text_revision, KINDS, *files, pooled=settings.text_pool == "own")
+    folder, network, config = opened.folder, opened.network, opened.network.config
     with quiet():
-        kind, config = load_config(folder, with_poolers(KINDS) if settings.text_pool == "own" else KINDS)
-        network: Any
-        network, more = load_noted(folder, kind, config)
         tokenizer = load_tokenizer(folder)
-    if _reader_of(network)[1] and tokenizer.pad_token_id is not None:
-        network.config.pad_token_id = tokenizer.pad_token_id  # SigLIP 2 names none, and its class another one's
-    own = type(network).__name__ in _OWN
-    pool = pool_of(settings.text_pool, own, has_pooler(network), settings.text, "text_pool")
+    if opened.kind.network in _OF_ONE_LENGTH and tokenizer.pad_token_id is not None:
+        config.pad_token_id = tokenizer.pad_token_id  # SigLIP 2 names none, and its class another one's
+    pool = pool_of(settings.text_pool, opened.kind, name, "text_pool")
     if len(tokenizer) > config.vocab_size:
         raise DataError(
             f"{folder}: the tokenizer has {len(tokenizer):,} tokens and the network embeds {config.vocab_size:,}; they "
@@ -199,7 +173,7 @@ def pretrained(settings: DualEncoder) -> PretrainedText:
     scale = None
     if _SCALE in logits:
         scale = float(logits[_SCALE].exp()), float(logits.get(_BIAS, torch.zeros(1)))
-    return PretrainedText(TextTower(network, pool), tokenizer, scale, notes + more)
+    return PretrainedText(TextTower(network, pool), tokenizer, scale, opened.notes)
 
 
 def find_tokenizer(model: str, revision: str) -> Any:
@@ -209,8 +183,7 @@ def find_tokenizer(model: str, revision: str) -> Any:
         MissingInputError: there is no such folder or hub id, it has no tokenizer, or the hub cannot be reached.
         DataError: a file is damaged.
     """
-    files = {"required": _TOKENIZERS, "further": _WITH_TOKENIZERS}
-    folder, _ = find_folder(model, revision, weights=False, **files)
+    folder, _ = find_folder(model, revision, weights=False, required=_TOKENIZERS, further=_WITH_TOKENIZERS)
     with quiet():
         return load_tokenizer(folder)
 
@@ -246,39 +219,10 @@ def random(settings: DualEncoder, vocabulary_size: int) -> TextTower:
         num_attention_heads=settings.heads,  # pyright: ignore[reportCallIssue]
         max_position_embeddings=max(settings.max_words + 2, PADDED_LENGTH),  # pyright: ignore[reportCallIssue]
     )
-    pool = pool_of(settings.text_pool, False, True, RANDOM, "text_pool")
+    pool = pool_of(settings.text_pool, KINDS["bert"], RANDOM, "text_pool")
     return TextTower(transformers.BertModel(config, add_pooling_layer=pool == "own"), pool)
 
 
 def restored(description: Mapping[str, Any]) -> TextTower:
     """Makes a tower of `TextTower.description` with random weights, to be filled."""
     return TextTower(rebuilt(description, KINDS), description["pool"])
-
-
-def _reader_of(network: Any) -> tuple[_Reader, bool]:
-    """How a network is run, and whether it reads padding like words."""
-    return _OWN.get(type(network).__name__, (_read_tokens, False))
-
-
-def _read_tokens(network: Any, tokens: Tensor, mask: Tensor | None) -> Read:
-    found = network(tokens, attention_mask=mask)
-    return Read(found.last_hidden_state, found.pooler_output if has_pooler(network) else None)
-
-
-def _read_clip(network: Any, tokens: Tensor, mask: Tensor | None) -> Read:
-    """CLIP's own vector is the projected state of its end token."""
-    found = network(tokens, attention_mask=mask)
-    return Read(found.last_hidden_state, found.text_embeds)
-
-
-def _read_siglip(network: Any, tokens: Tensor, mask: Tensor | None) -> Read:
-    """SigLIP's own vector is the state of the last position, whatever stands there."""
-    found = network(tokens)
-    return Read(found.last_hidden_state, found.pooler_output)
-
-
-# Networks with a caption vector of their own; and whether they are trained on captions of one length without a mask.
-_OWN: dict[str, tuple[_Reader, bool]] = {
-    "CLIPTextModelWithProjection": (_read_clip, False),
-    "SiglipTextModel": (_read_siglip, True),
-}

@@ -6,42 +6,23 @@ Shapes: B images, n tokens, D width of a token or of the network's own image vec
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
-from itrpipe.features.extractors.pretrained import Grid, Kind, load_pretrained, with_poolers
-from itrpipe.features.extractors.resnet import extractor as resnet
-from itrpipe.features.extractors.vit import extractor as vit
-from itrpipe.features.extractors.vit.declaration import Vit
+from itrpipe.features.towers import MAPS, PATCHES, Grid, Kind, Seen, open_vision, see
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 
-FAMILIES = vit.FAMILIES | resnet.FAMILIES
-_POOLERS = frozenset(
-    ("ViTModel", "DeiTModel", "BeitModel", "Dinov2Model", "Dinov2WithRegistersModel", "DINOv3ViTModel")
-)
-"""Networks with a pooler, which gives the image's vector where `own` is asked for. That of DINO is the class token."""
+KINDS = PATCHES | MAPS
 
 # Mean and deviation of red, green and blue in bytes. Source: CLIP, also FNE's released code.
 _CLIP_MEAN = tuple(255.0 * value for value in (0.48145466, 0.4578275, 0.40821073))
 _CLIP_STD = tuple(255.0 * value for value in (0.26862954, 0.26130258, 0.27577711))
-
-
-class Seen(NamedTuple):
-    """What a network makes of images.
-
-    Attributes:
-        tokens: [B, n, D], a class token first where there is one.
-        own: [B, D'] the network's own vector of the image, or None where there is none.
-    """
-
-    tokens: Tensor
-    own: Tensor | None
 
 
 class VisionTower(nn.Module):
@@ -89,13 +70,12 @@ class VisionTower(nn.Module):
     @torch.no_grad()
     def grid(self) -> Grid:
         """The cells of the frame that have tokens, found by running the network once."""
-        family = next(each for each in FAMILIES.values() if each.network == type(self.network).__name__)
-        return family.read(self.network, torch.zeros(1, 3, *self.frame, device=self.mean.device)).grid
+        return self._see(torch.zeros(1, 3, *self.frame, dtype=torch.uint8, device=self.mean.device)).grid
 
     def _see(self, pixels: Tensor) -> Seen:
         assert pixels.shape[1:] == (3, *self.frame)
         assert pixels.dtype == torch.uint8
-        return reader_of(self.network)(self.network, (pixels.float() - self.mean) / self.std)
+        return see(self.network, (pixels.float() - self.mean) / self.std)
 
     def description(self) -> dict[str, Any]:
         """Everything but the weights, for `restored`."""
@@ -107,24 +87,17 @@ def pretrained(settings: DualEncoder) -> tuple[VisionTower, tuple[str, ...]]:
     """Loads the vision encoder that settings name, and notes that a user should read.
 
     Raises:
-        MissingInputError, DataError: as of `load_pretrained`.
+        MissingInputError, DataError: as of `open_vision`.
         UsageError: likewise, or its tokens cannot be pooled so.
     """
-    where = Vit(
-        kind="vit", model=settings.vision, revision=settings.vision_revision, weights="pretrained", precision="fp32"
-    )
-    found = load_pretrained(where, with_poolers(FAMILIES) if settings.image_pool == "own" else FAMILIES)
-    network: Any = found.network.model
-    own = type(network).__name__ in _OWN
-    pool = pool_of(settings.image_pool, own, has_pooler(network), settings.vision, "image_pool")
+    opened, frames = open_vision(settings.vision, settings.vision_revision, KINDS, pooled=settings.image_pool == "own")
+    pool = pool_of(settings.image_pool, opened.kind, settings.vision, "image_pool")
     colours = _CLIP_MEAN, _CLIP_STD
-    if settings.normalisation == "own" or (settings.normalisation == "auto" and own):
-        normalization = found.preprocessing.normalization
-        colours = normalization.mean.flatten().tolist(), normalization.std.flatten().tolist()
-    tower = VisionTower(network, pool, *colours, found.preprocessing.frame)
-    framing = found.preprocessing.framing
-    tower.crops = framing.crop is not None and not isinstance(framing.resize, tuple)
-    return tower, found.notes
+    if settings.normalisation == "own" or (settings.normalisation == "auto" and opened.kind.own == "trained"):
+        colours = frames.normalization.mean.flatten().tolist(), frames.normalization.std.flatten().tolist()
+    tower = VisionTower(opened.network, pool, *colours, frames.frame)
+    tower.crops = frames.framing.crop is not None and not isinstance(frames.framing.resize, tuple)
+    return tower, opened.notes
 
 
 def random(settings: DualEncoder) -> VisionTower:
@@ -143,47 +116,36 @@ def random(settings: DualEncoder) -> VisionTower:
     )
     if settings.normalisation == "own":
         raise UsageError("a random vision encoder has no normalisation of its own; leave model.normalisation out")
-    pool = pool_of(settings.image_pool, False, True, RANDOM, "image_pool")
+    pool = pool_of(settings.image_pool, KINDS["vit"], RANDOM, "image_pool")
     network = transformers.ViTModel(config, add_pooling_layer=pool == "own")
     return VisionTower(network, pool, _CLIP_MEAN, _CLIP_STD, settings.image_size)
 
 
 def restored(description: Mapping[str, Any]) -> VisionTower:
     """Makes a tower of `VisionTower.description` with random weights, to be filled."""
-    network = rebuilt(description, FAMILIES)
+    network = rebuilt(description, KINDS)
     colours = description["mean"], description["std"]
     return VisionTower(network, description["pool"], *colours, tuple(description["frame"]))
 
 
-def has_pooler(network: Any) -> bool:
-    """Whether a vision network has a pooler when it is made with one."""
-    return type(network).__name__ in _POOLERS
-
-
-def has_vector(network: Any) -> bool:
-    """Whether `own` may be asked of a vision network."""
-    return type(network).__name__ in _OWN or has_pooler(network)
-
-
-def pool_of(wanted: str, own: bool, pooler: bool, model: str, setting: str) -> str:
+def pool_of(wanted: str, kind: Kind, model: str, setting: str) -> str:
     """The pooling that `auto` stands for: that of CLIP and SigLIP, which are trained by it, else the mean.
 
     Args:
         wanted: the setting.
-        own: whether the encoder is trained with a vector of its own.
-        pooler: whether it has a pooler.
+        kind: of the encoder.
         model: its name, for the message.
         setting: name of the setting.
 
     Raises:
-        UsageError: the encoder has neither and `own` was asked for.
+        UsageError: the encoder has no vector of its own, and `own` was asked for.
     """
-    if wanted == "own" and not own and not pooler:
+    if wanted == "own" and not kind.own:
         raise UsageError(
             f"{model} has no {'image' if setting == 'image_pool' else 'text'} vector of its own, as CLIP, SigLIP and "
             f"networks with a pooler have; give --set model.{setting}=mean"
         )
-    return wanted if wanted != "auto" else "own" if own else "mean"
+    return wanted if wanted != "auto" else "own" if kind.own == "trained" else "mean"
 
 
 @torch.no_grad()
@@ -210,42 +172,9 @@ def described(network: Any) -> dict[str, Any]:
 def rebuilt(description: Mapping[str, Any], kinds: Mapping[str, Kind]) -> Any:
     """Makes the network of a tower's description with random weights; one of the given kinds."""
     name = description["network"]
-    known = with_poolers(kinds) if description["pool"] == "own" else kinds
-    kind = next(kind for kind in known.values() if kind.network == name)
+    kind = next(kind for kind in kinds.values() if kind.network == name)
     made = getattr(transformers, name)
-    network = made(made.config_class.from_dict(description["config"]), **kind.options)
+    network = made(made.config_class.from_dict(description["config"]), **kind.options(description["pool"] == "own"))
     for part in description["identities"]:
         setattr(network, part, nn.Identity())
     return network
-
-
-def reader_of(network: Any) -> Callable[[Any, Tensor], Seen]:
-    """The function that runs a network on pixels [B, 3, h, w] float32."""
-    return _OWN.get(type(network).__name__, _see_tokens)
-
-
-def _see_tokens(network: Any, pixels: Tensor) -> Seen:
-    """Tokens as they come out; the cells of a feature map are tokens."""
-    found = network(pixels)
-    states = found.last_hidden_state
-    own = found.pooler_output if has_pooler(network) else None
-    return Seen(states.flatten(2).transpose(1, 2) if states.ndim == 4 else states, own)
-
-
-def _see_clip(network: Any, pixels: Tensor) -> Seen:
-    """The norm before CLIP's projection is trained on the class token; it is applied to all, to keep one scale."""
-    found = network.vision_model(pixels)
-    tokens = network.vision_model.post_layernorm(found.last_hidden_state)
-    return Seen(tokens, network.visual_projection(found.pooler_output))
-
-
-def _see_siglip(network: Any, pixels: Tensor) -> Seen:
-    """SigLIP's own vector is its attention pooling."""
-    found = network(pixels)
-    return Seen(found.last_hidden_state, found.pooler_output)
-
-
-_OWN: dict[str, Callable[[Any, Tensor], Seen]] = {
-    "CLIPVisionModelWithProjection": _see_clip,
-    "SiglipVisionModel": _see_siglip,
-}

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from itrpipe.datasets.photo_folder import PhotoFile
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, orientation
 from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, compare
 from itrpipe.mining.faiss_engine import IndexKind, clusters, load_faiss, new_index
 from itrpipe.mining.lists import NO_ROW
+from itrpipe.retrieval.photo_folder import PhotoFile
 from itrpipe.retrieval.photo_rows import EMBEDDINGS, IndexRows, PartFacts, write_part
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.disk import require_space

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.datasets.photo_folder import PhotoFile
 from itrpipe.engine.work import AGAIN, ARRAYS
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import INNER_PRODUCT
+from itrpipe.retrieval.photo_folder import PhotoFile
 from itrpipe.storage.artifact import WORK
 from itrpipe.storage.disk import check_stamp, full_disk_as_error, make_folder, require_space
 from itrpipe.storage.integrity import checked

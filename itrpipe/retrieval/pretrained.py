@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from itrpipe.errors import MissingInputError
-from itrpipe.features.extractors.model_files import SAFETENSORS, has_any, quiet
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
-from itrpipe.features.extractors.pretrained import load_config, load_weights
-from itrpipe.features.extractors.pretrained_pixels import Preprocessing, load_preprocessing
+from itrpipe.features.frames import Preprocessing, load_preprocessing
+from itrpipe.features.hub import SAFETENSORS, has_any, quiet
 from itrpipe.features.photographs import Photographs
+from itrpipe.features.towers import load_config, load_weights
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
@@ -92,7 +92,7 @@ def open_joint(folder: Path, name: str) -> tuple[SavedModel, Photographs]:
         kind, joint = load_config(folder, JOINT)
         preprocessing = load_preprocessing(folder)
         if kind.network == PAIR:
-            model: Any = VisionTextPair(load_weights(folder, kind, joint), preprocessing)
+            model: Any = VisionTextPair(load_weights(folder, kind, joint)[0], preprocessing)
             tokenizer = load_tokenizer(folder)
         else:
             encoders = network.open_encoders(settings)

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.datasets.photo_folder import PhotoFolder, list_photographs
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.retrieval.photo_folder import PhotoFolder, list_photographs
 from itrpipe.stages.base import PARTS, Job, Need, Planned
 from itrpipe.storage.artifact import MANIFEST, Manifest, check_artifact, folders_in, is_finished, read_manifest
 from itrpipe.storage.integrity import DigestCache, folder_digests

@@ -162,12 +162,12 @@ def read_source(settings: FilesSettings, definition: StageDefinition | None) -> 
         MissingInputError: no source is defined or it is not there.
         DataError: see `itrpipe.datasets.formats.read_annotations`.
     """
-    from itrpipe.datasets.formats import Choices, read_annotations
+    from itrpipe.datasets.formats import read_annotations
 
     if definition is None or definition.source is None:
         raise MissingInputError("the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
-    choices = Choices(settings.restval, settings.val_fraction, settings.test_fraction, settings.split_seed)
-    return read_annotations(Path(definition.source), settings.format, choices)
+    decided = settings.restval, settings.val_fraction, settings.test_fraction, settings.split_seed
+    return read_annotations(Path(definition.source), settings.format, *decided)
 
 
 def image_root(settings: Mapping[str, Any], folder: Path, definition: DatasetDefinition) -> Path:

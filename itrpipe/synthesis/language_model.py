@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.extractors.model_files import CONFIG, find_folder, quiet
-from itrpipe.features.extractors.pretrained import Kind, load_config, load_weights
+from itrpipe.features.towers import Kind, open_network
 from itrpipe.models.text_tower import find_tokenizer
 from itrpipe.synthesis.sentences import SentenceFile
 
@@ -42,10 +41,8 @@ class LanguageModel:
 
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
         self._tokenizer = find_tokenizer(name, _REVISION)
-        folder, self.notes = find_folder(name, _REVISION, weights=True, required=(CONFIG,))
-        with quiet():
-            kind, config = load_config(folder, _KINDS)
-            self._network: Any = load_weights(folder, kind, config).to(device).eval()
+        folder, _, network, self.notes = open_network(name, _REVISION, _KINDS)
+        self._network, config = network.to(device).eval(), network.config
         if len(self._tokenizer) > config.vocab_size:
             raise DataError(
                 f"{folder}: the tokenizer has {len(self._tokenizer):,} tokens and the network embeds "

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.vocabulary import Vocabulary, spans, word_lists
+from itrpipe.datasets.vocabulary import Vocabulary, spans
 from itrpipe.models.declaration import LONGEST
 from itrpipe.storage.integrity import checked
 
@@ -135,7 +135,7 @@ class WordIds:
 
     def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
         """See `CaptionTokens`."""
-        return self.vocabulary.encode_all(word_lists(self.reading.words(split)))
+        return self.vocabulary.encode_all(self.reading.words(split))
 
     def cut(self, split: Split, lengths: np.ndarray) -> Cut:
         """See `PieceIds.cut`."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 from itrpipe.config import leaves
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.extractors.state_dict import refuse_not_finite
+from itrpipe.features.hub import refuse_not_finite
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family, backbones, network_module
 from itrpipe.storage.disk import write_json

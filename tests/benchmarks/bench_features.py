@@ -21,9 +21,9 @@ from itrpipe.features.extraction import ImageFiles
 from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.extractors.frcnn import extractor as frcnn
 from itrpipe.features.extractors.frcnn.declaration import Frcnn
-from itrpipe.features.extractors.pretrained_pixels import load_preprocessing
 from itrpipe.features.extractors.vit import extractor as vit
 from itrpipe.features.extractors.vit.declaration import Vit
+from itrpipe.features.frames import load_preprocessing
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

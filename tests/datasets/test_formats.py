@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -15,14 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from itrpipe.datasets.captions import (
-    Annotations,
-    CaptionRecord,
-    ImageRecord,
-    checked_annotations,
-    hash_split,
-)
-from itrpipe.datasets.formats import FORMATS, Choices, read_annotations
+from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
+from itrpipe.datasets.formats import FORMATS, read_annotations
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from tests.datasets.sources import ROWS, SOURCES, Json, Row, coco, karpathy
 
@@ -101,8 +94,8 @@ BAD_ROWS = {
     "absolute": (Row("/etc/a.bmp", "x"), "is absolute"),
     "steering": (Row("a\x1b[2J.bmp", "x"), "contains a line end or another control character; rename the file"),
     "endless": (Row("x" * 5000, "x"), "has more bytes than a name (255) or path (4,095) can have"),
-    "empty": (Row("a.bmp", "\ufeff \u2060\u00ad\u3164\ufe0f\u2800"), "1 empty captions ("),
-    "nul": (Row("a.bmp", "A\0dog"), "1 captions with a NUL character ("),
+    "empty": (Row("a.bmp", "\ufeff \u2060\u00ad\u3164\ufe0f\u2800"), "1 captions that show nothing or hold a NUL ("),
+    "nul": (Row("a.bmp", "A\0dog"), "1 captions that show nothing or hold a NUL ("),
     "split": (Row("c.bmp", "x", "dev"), "'dev'"),
 }
 
@@ -162,7 +155,7 @@ REFUSED: list[tuple[str, Json | str, str]] = [
     *(("karpathy", wrong(karpathy, MISSING, *IMAGE, key), f"images 1 has no {key}; it has filename")
       for key in ("split", "sentences")),
     *(("karpathy", wrong(karpathy, MISSING, *SENTENCE, key), f"sentences 0 has no {key}") for key in ("raw", "sentid")),
-    *(("karpathy", wrong(karpathy, 3.5, *IMAGE, key), f"images 1 {key} is 3.5, {TEXT}")
+    *(("karpathy", wrong(karpathy, [], *IMAGE, key), f"images 1 {key} is [], {TEXT}")
       for key in ("filename", "split", "filepath", "cocoid")),
     *(("karpathy", wrong(karpathy, True, *SENTENCE, key), f"images 1 sentences 0 {key} is True, {TEXT}")
       for key in ("raw", "sentid")),
@@ -175,14 +168,10 @@ REFUSED: list[tuple[str, Json | str, str]] = [
     ("karpathy", '{"images": ' + "9" * 5000 + "}", "is not valid JSON"),
     ("karpathy", "[" * 100_000, "is not valid JSON"),
     ("karpathy", '{"images": "\\ud800"}', "is not valid JSON"),
-    *(("karpathy", wrong(karpathy, value, *IMAGE, "cocoid"), f"1 {message}") for value, message in (
-        ("", "empty image ids ('')"),
-        ("  ", "empty image ids ('  ')"),
-        ("1\0", r"image ids with control characters (1\x00)"),
-        (LONG, f"image ids of more than 4,096 characters ({LONG[:20]}…)"),
-        ("b", "duplicate image ids (b)"),
-    )),
-    ("karpathy", wrong(karpathy, "x\x1b", *SENTENCE, "sentid"), r"1 caption ids with control characters (x\x1b)"),
+    *(("karpathy", wrong(karpathy, value, *IMAGE, "cocoid"), f"1 image ids that are empty, hold control {shown}")
+      for value, shown in (("", ""), ("  ", ""), ("\na", ""), ("1\0", ""), (LONG[:4097], "characters"))),
+    ("karpathy", wrong(karpathy, "b", *IMAGE, "cocoid"), "1 duplicate image ids (b)"),
+    ("karpathy", wrong(karpathy, "x\x1b", *SENTENCE, "sentid"), "1 caption ids that are empty, hold control"),
     ("coco", wrong(coco, MISSING, "annotations"), "has no annotations; it has images"),
     *(("coco", wrong(coco, [], "images", 1, key), f"images 1 {key} is [], {TEXT}") for key in ("id", "file_name")),
     *(("coco", wrong(coco, [], "annotations", 1, key), f"annotations 1 {key} is [], {TEXT}")
@@ -232,7 +221,7 @@ def test_karpathys_coco_has_folders_ids_and_restval(tmp_path: Path) -> None:
         (tmp_path / layout / "2.jpg").unlink()
     (tmp_path / "2.jpg").write_bytes(b"")
     assert found.notes == (f"{source}: 1 restval images added to train",)
-    left = read_annotations(tmp_path, choices=Choices(restval="drop"))
+    left = read_annotations(tmp_path, restval="drop")
     assert ([image.file for image in left.images], [each.text for each in left.captions]) == (["2.jpg"], ["y"])
     assert left.notes == (f"{source}: 1 restval images dropped",)
     content["images"][1]["filepath"] = "../.."
@@ -260,7 +249,7 @@ def test_cocos_own_files_are_read_train_first(tmp_path: Path, below: str) -> Non
     assert read_annotations(tmp_path / "annotations").images == [train, val]
     assert read_annotations(tmp_path / "annotations" / "captions_val2014.json").images == [val]
     (tmp_path / "annotations" / "captions_val2017.json").write_text("{}")
-    refused(tmp_path, UsageError, "captions of 2014 and 2017")
+    refused(tmp_path, UsageError, "holds 3 data files")
 
 
 def test_flickrs_split_lists_leave_images_out_and_must_agree(tmp_path: Path) -> None:
@@ -329,7 +318,7 @@ def test_which_source_is_meant_is_said_where_it_is_unclear(tmp_path: Path) -> No
     SOURCES["tokens"].write(SOURCES["csv"].write(tmp_path))
     refused(tmp_path, UsageError, "could be caption_table or flickr_tokens")
     assert read_annotations(tmp_path, "flickr_tokens").captions[0].caption_id == "b.bmp#0"
-    refused(tmp_path, UsageError, "'karpaty'; there are caption_table", format="karpaty")
+    refused(tmp_path, UsageError, "'karpaty'; did you mean 'karpathy'?; known: caption_table", format="karpaty")
     SOURCES["results"].write(tmp_path)
     refused(tmp_path, UsageError, "2 data files (Flickr8k.token.txt, results.csv)", format="flickr_tokens")
 
@@ -343,13 +332,6 @@ def test_letters_that_python_cannot_name_files_by_are_told(tmp_path: Path, monke
     source = SOURCES["csv"].write(tmp_path, [Row("caf\u00e9.png", "x")])
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
     refused(source, UsageError, "Python reads file names as ascii here; set PYTHONUTF8=1")
-
-
-def test_reading_imports_neither_torch_nor_arrow_nor_nltk() -> None:
-    heavy = "'torch', 'pyarrow', 'nltk', 'PIL'"
-    code = f"import sys, itrpipe.datasets.formats, itrpipe.datasets.vocabulary; print({{{heavy}}} & sys.modules.keys())"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.strip() == "set()"
 
 
 def test_problems_are_counted_with_examples_in_one_printable_line() -> None:
@@ -388,7 +370,7 @@ def test_the_hash_split_is_fixed_for_ever_and_told_with_its_shares(tmp_path: Pat
         with pytest.raises(UsageError, match="leave nothing for train"):
             hash_split(ids, val, test, 0)
     source = SOURCES["csv"].write(tmp_path, "file,caption\na.bmp,x\nb.bmp,y\n")
-    found = read_annotations(source, choices=Choices(val=0.5, test=0.25, seed=3))
+    found = read_annotations(source, val=0.5, test=0.25, seed=3)
     assert {each.image_id: each.split for each in found.images} == hash_split(["a.bmp", "b.bmp"], 0.5, 0.25, 3)
     assert "split by hash of their id (train 0.25, val 0.5, test 0.25, seed 3): 0 / 1 / 1 images" in found.notes[0]
     assert found.notes[0].endswith("No image is left for train; add photographs, or give a column split")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from PIL import Image
 from itrpipe.datasets import image_check, pictures
 from itrpipe.datasets.captions import ImageRecord
 from itrpipe.datasets.image_check import ImageFacts, check_images, decode_size, find_repeats
-from itrpipe.engine import run as engine
 from tests.maps import made
 
 
@@ -109,57 +107,12 @@ def test_all_problems_are_collected_in_order(tmp_path: Path, monkeypatch: pytest
     assert all("\n" not in reason for reason in problems.values())
 
 
-def small(count: int) -> dict[str, bytes]:
-    return {f"{number}": encoded(8, 8, seed=number) for number in range(count)}
-
-
-def test_what_was_checked_before_an_interruption_is_not_opened_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_image_counts_once_in_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_check, "_IMAGES", 3)
-    parts, opened = tmp_path / ".parts", []
-    first = check(tmp_path, "gone", **small(8))
-    assert first[1] == {"gone": "is not there"}
-    (parts / "000001.json").unlink()
-    (parts / "000002.json").write_bytes((parts / "000002.json").read_bytes().replace(b"8", b"9"))
-    monkeypatch.setattr(image_check, "decode_size", lambda content: (opened.append(content), decode_size(content))[1])
-    told: list[str] = []
-    files = [*small(8), "gone"]
-    assert check_images(tmp_path, files, lambda work: made(work, parts, warn=told.append)) == first
-    assert sorted(opened) == sorted((tmp_path / name).read_bytes() for name in "34567")
-    assert told == [f"1 of 2 parts in {parts} were damaged; they are made again"]
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_every_image_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
-    monkeypatch.setattr(image_check, "_IMAGES", 16)
-    facts, problems = check(tmp_path, "0", workers=workers, **small(70))
-    assert [*facts] == [str(number) for number in range(70)]
-    assert problems == {}
-
-
-def test_an_interrupt_does_not_wait_for_the_images_in_the_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[bytes] = []
-
-    def slow(content: bytes) -> tuple[int, int]:
-        opened.append(content)
-        time.sleep(0.01)  # 10 s for the first thousand, however busy the machine is
-        return 8, 8
-
-    def interrupt(gib: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(image_check, "_IMAGES", 64)
-    monkeypatch.setattr(image_check, "decode_size", slow)
-    monkeypatch.setattr(engine, "note_memory", interrupt)  # which is called after the first part
-    with pytest.raises(KeyboardInterrupt) as caught:
-        check(tmp_path, **{f"{number}": b"x" for number in range(2000)})
-    stopped = len(opened)
-    time.sleep(0.1)
-    assert 64 <= len(opened) == stopped < 1000
-    assert caught.tb is not None  # held, as at the top of a program, so that nothing ends for lack of references
+    contents = {f"{number}": encoded(8, 8, seed=number) for number in range(8)}
+    facts, problems = check(tmp_path, "0", "gone", workers=2, **contents)
+    assert ([*facts], problems) == ([*contents], {"gone": "is not there"})
+    assert len([*(tmp_path / ".parts").glob("0*.json")]) == 3
 
 
 def test_an_image_repeats_the_first_one_of_the_same_bytes() -> None:

@@ -67,13 +67,13 @@ def make_parts_small() -> None:
     """Lets a few images and captions fill several parts."""
     from itrpipe.datasets import image_check
     from itrpipe.features import extraction, importing
-    from itrpipe.features.extractors import pretrained
     from itrpipe.features.extractors.scenes.extractor import ScenesExtractor
+    from itrpipe.features.extractors.vit import extractor as vit
     from itrpipe.scene_graph import parsing
     from itrpipe.scenes import build
 
     extraction.BATCHES_PER_PART, importing.IMAGES_PER_PART = 1, 4
-    ScenesExtractor.batch = pretrained._BATCH = 4
+    ScenesExtractor.batch = vit._BATCH = 4
     image_check._IMAGES = build._SCENES = 4
     parsing.CHUNK = 16
 

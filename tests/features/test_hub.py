@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
@@ -56,7 +57,7 @@ def test_folders_and_what_was_fetched_before_are_not_asked_for(
         (RepositoryNotFoundError("no", response=ANSWER), "there is no such model, or it needs a login"),
         (RevisionNotFoundError("no", response=ANSWER), "it has no revision 'v1'"),
         (OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE is set"),
-        (type("ConnectTimeout", (Exception,), {})("slow"), "there is no connection, and no earlier download"),
+        (httpx.ConnectTimeout("slow"), "there is no connection, and no earlier download"),
     ],
 )
 def test_what_cannot_be_fetched_is_one_line(

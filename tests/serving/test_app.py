@@ -20,9 +20,9 @@ from starlette.testclient import TestClient
 
 import itrpipe
 from itrpipe.commands.serve import listening
-from itrpipe.datasets.photo_folder import PhotoFile
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
+from itrpipe.retrieval.photo_folder import PhotoFile
 from itrpipe.review.decisions import DecisionFile
 from itrpipe.review.queue import Candidates, mined_candidates
 from itrpipe.serving.app import LARGEST_PHOTOGRAPH, LONGEST_BODY, Site, build

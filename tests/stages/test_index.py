@@ -17,10 +17,10 @@ from starlette.testclient import TestClient
 import itrpipe
 from itrpipe.commands.index import dataset_of
 from itrpipe.datasets.definition import ModelDefinition, remember_model
-from itrpipe.datasets.photo_folder import PhotoFile, list_photographs
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
 from itrpipe.retrieval.model import RetrievalModel
+from itrpipe.retrieval.photo_folder import PhotoFile, list_photographs
 from itrpipe.retrieval.photo_rows import KnownRows, PartFacts, PartRows, write_part, write_rows
 from itrpipe.serving.app import build
 from itrpipe.storage.artifact import PICTURES, Manifest, read_manifest

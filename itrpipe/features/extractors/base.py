@@ -64,3 +64,8 @@ class Extractor(Protocol):
 def channels_first(image: np.ndarray) -> np.ndarray:
     """The transform of extractors that do everything on the device: [H, W, 3] uint8 becomes [3, H, W]."""
     return np.ascontiguousarray(image.transpose(2, 0, 1))
+
+
+def stacked(images: Images) -> torch.Tensor:
+    """Images of one size as [B, 3, H, W]."""
+    return images if isinstance(images, torch.Tensor) else torch.stack(list(images))

@@ -19,8 +19,8 @@ import transformers
 from torch import Tensor
 
 from itrpipe.errors import DataError
-from itrpipe.features.extractors.model_files import quiet
-from itrpipe.features.extractors.pretrained import Kind, load_config, load_weights
+from itrpipe.features.hub import quiet
+from itrpipe.features.towers import Kind, kind_of, open_network
 from itrpipe.models import text_tower, vision_tower
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
@@ -28,7 +28,7 @@ from itrpipe.models.vision_tower import VisionTower
 from itrpipe.storage.disk import require_space
 
 CLIP, SIGLIP, PAIR = "CLIPModel", "SiglipModel", "VisionTextDualEncoderModel"
-JOINT = {"clip": Kind(CLIP), "siglip": Kind(SIGLIP), "vision-text-dual-encoder": Kind(PAIR, attention=None)}
+JOINT = {"clip": Kind(CLIP), "siglip": Kind(SIGLIP), "vision-text-dual-encoder": Kind(PAIR)}
 """Model type -> the class of both encoders."""
 _ARCHITECTURES = {
     ("CLIPVisionModelWithProjection", "CLIPTextModelWithProjection"): CLIP,
@@ -86,9 +86,7 @@ def load_joint(folder: Path, model: TransformerDualEncoder) -> None:
         DataError: they are damaged or of another model.
         UsageError: the folder is of another class.
     """
-    with quiet():
-        kind, config = load_config(folder, JOINT)
-        state = load_weights(folder, kind, config).state_dict()
+    state = open_network(str(folder), "", JOINT).network.state_dict()
     try:
         model.load_state_dict({ours: state[theirs] for ours, theirs in names_of(model.state_dict()).items()})
     except (KeyError, RuntimeError) as error:
@@ -169,8 +167,9 @@ def _check_pair(model: TransformerDualEncoder) -> None:
     vision, text = model.vision.network, model.text.network
     if model.settings.text == RANDOM:
         raise NoEquivalent("its captions are words of a vocabulary of its own")
-    if not (vision_tower.has_vector(vision) and text_tower.has_pooler(text)):
-        lacks = vision if text_tower.has_pooler(text) else text
+    has_pooler = kind_of(text, text_tower.KINDS).own == "pooler"
+    if not (kind_of(vision, vision_tower.KINDS).own and has_pooler):
+        lacks = vision if has_pooler else text
         raise NoEquivalent(
             f"{type(vision).__name__} and {type(text).__name__} are not the encoders of a CLIP or of a SigLIP, and "
             f"{type(lacks).__name__} has no pooler, as a {PAIR} needs"

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
+from itrpipe.features.towers import kind_of
 from itrpipe.models import text_tower, vision_tower
 from itrpipe.models.base import DualEncoder as Base
 from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
@@ -185,7 +186,8 @@ def _is_plain_pair(vision: VisionTower | RegionTower | None, text: TextTower) ->
 
     Its projections have no bias. Source: `VisionTextDualEncoderModel` of transformers.
     """
-    return vision is not None and vision.pool == text.pool == "own" and text_tower.has_pooler(text.network)
+    own = vision is not None and vision.pool == text.pool == "own"
+    return own and kind_of(text.network, text_tower.KINDS).own == "pooler"
 
 
 def _divided(tokens: Tensor, mean: Tensor) -> Tensor:

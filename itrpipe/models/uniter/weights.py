@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.errors import DataError
-from itrpipe.features.extractors.state_dict import read_state, refuse_not_finite
+from itrpipe.features.hub import read_state, refuse_not_finite
 
 _JOINED = ("query", "key", "value")
 _PARTS = (

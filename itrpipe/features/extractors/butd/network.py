@@ -9,18 +9,24 @@ Source: Anderson et al., Bottom-Up and Top-Down Attention for Image Captioning a
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import Bottleneck, ResNet, resnet101
 from torchvision.ops import FrozenBatchNorm2d, roi_pool
 
-from itrpipe.features.extractors.butd.anchors import ANCHORS, STRIDE
+from itrpipe.features.extractors.butd.declaration import Butd
+from itrpipe.features.hub import download, fitting, local_weights, read_state
 
+STRIDE = 16
+"""Pixels of the network's input per cell of the feature map."""
+ANCHORS = 12
+"""Boxes per cell."""
 CLASSES = 1600
 ATTRIBUTES = 400
 REGION_DIM = 2048
@@ -33,9 +39,22 @@ _CROP = 14  # cells of a pooled region, per side
 # One activation of res5 takes 1.6 MB per region in single precision.
 _REGIONS_AT_ONCE = 50
 
+RANDOM = "random"
+_SEED = 0
+HUB_FILE = "pytorch_model.bin"
+_REMEDY = "name the published unc-nlp/frcnn-vg-finetuned, or get the file again"
+# Parts of the network's names -> those of the published conversion.
+_NAMES = (
+    (r"^rpn_head\.", "proposal_generator.rpn_head."),
+    (r"^box_predictor\.", "roi_heads.box_predictor."),
+    (r"^res5\.", "roi_heads.res5."),
+    (r"\.bn(\d)\.", r".conv\1.norm."),
+    (r"\.downsample\.0\.", ".shortcut."),
+    (r"\.downsample\.1\.", ".shortcut.norm."),
+)
 
-@dataclass(frozen=True)
-class Predictions:
+
+class Predictions(NamedTuple):
     """What the network says of K regions.
 
     Attributes:
@@ -45,11 +64,6 @@ class Predictions:
 
     class_logits: Tensor
     attribute_logits: Tensor
-
-    def split(self, counts: Sequence[int]) -> list[Predictions]:
-        """Cuts the regions into those of each image."""
-        parts = (getattr(self, field.name).split(list(counts)) for field in fields(self))
-        return [Predictions(*image) for image in zip(*parts, strict=True)]
 
 
 class RpnHead(nn.Module):
@@ -194,3 +208,45 @@ def _fold_batch_norms(network: nn.Module) -> None:
                 conv.weight = nn.Parameter(conv.weight * scale[:, None, None, None], requires_grad=False)
                 conv.bias = nn.Parameter(fixed["bias"] - fixed["running_mean"] * scale, requires_grad=False)
                 setattr(parent, name, nn.Identity())
+
+
+def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
+    """Returns the network with the weights that the settings name, and notes for the user.
+
+    Raises:
+        MissingInputError: there is no such file, or the hub does not give it.
+        DataError: the file is damaged, is not a state dict, or is of another network; names the tensor.
+    """
+    if settings.weights == RANDOM:
+        return random_network(), ("random weights: these features are noise",)
+    path = local_weights(settings.weights)
+    if path is None:
+        path = download(settings.weights, settings.revision, (HUB_FILE,)) / HUB_FILE
+    state = read_state(path)
+    with torch.device("meta"):  # without memory: the tensors of the file take their place
+        network = ButdNetwork()
+    names = {name: file_name(name) for name in network.state_dict()}
+    wanted = {names[name]: tensor for name, tensor in network.state_dict().items()}
+    found = fitting(path, state, wanted, _REMEDY)
+    network.load_state_dict({ours: found[theirs] for ours, theirs in names.items()}, assign=True)
+    return network, ()
+
+
+def file_name(name: str) -> str:
+    """Returns the name that a tensor of `ButdNetwork` has in the published conversion."""
+    for pattern, replacement in _NAMES:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def random_network() -> ButdNetwork:
+    """Returns a network with weights from a fixed seed, scaled so that features stay within float16."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        network = ButdNetwork()
+    network.backbone.get_submodule("stem.bn1").get_buffer("weight").fill_(1 / 64)  # of grey levels
+    for block in network.modules():
+        if isinstance(block, Bottleneck):
+            # Else each of the 33 sums of a block with its shortcut would double the variance.
+            block.bn3.get_buffer("weight").fill_(0.2)
+    return network

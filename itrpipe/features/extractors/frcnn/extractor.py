@@ -9,25 +9,36 @@ Source: Anderson et al., Bottom-Up and Top-Down Attention for Image Captioning a
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection import FasterRCNN, FasterRCNN_ResNet50_FPN_V2_Weights, fasterrcnn_resnet50_fpn_v2
 
+from itrpipe.errors import DataError, MissingInputError, reason_of
 from itrpipe.features.extractors.base import Images, channels_first
 from itrpipe.features.extractors.frcnn.declaration import Frcnn
-from itrpipe.features.extractors.frcnn.weights import load_network
-from itrpipe.features.extractors.region_selection import box_overlaps, select_regions, surviving_confidence
+from itrpipe.features.extractors.regions import Proposals, box_overlaps, region_rows
+from itrpipe.features.hub import fitting, local_weights, read_state
 from itrpipe.features.store import FeatureSpec
 
+RANDOM = "random"
+NAMES = tuple(FasterRCNN_ResNet50_FPN_V2_Weights.__members__)
 REGION_DIM = 1024
 
+_SEED = 0
+_CLASS_SCORES = "roi_heads.box_predictor.cls_score.weight"
+_RANDOM_CLASSES = 91
+# Boxes per level of the feature pyramid before NMS, in torchvision; must not be fewer than are left after it.
+_PRE_NMS_PROPOSALS = 1000
+_REMEDY = "name weights of torchvision's fasterrcnn_resnet50_fpn_v2"
 # The layers that predict scores and boxes stay in single precision: in 8 bits many proposals would tie.
 _BFLOAT16_PARTS = ("backbone", "rpn.head.conv", "roi_heads.box_head")
 # torchvision pads a batch to a multiple of this, the stride of the coarsest feature map that is pooled.
@@ -52,6 +63,60 @@ def build(settings: Frcnn, device: str | torch.device) -> FrcnnExtractor:
             network.set_submodule(name, _InBfloat16(network.get_submodule(name)))
     device = torch.device(device)
     return FrcnnExtractor(network.to(memory_format=torch.channels_last).to(device), settings, device, notes)
+
+
+def load_network(settings: Frcnn) -> tuple[FasterRCNN, tuple[str, ...]]:
+    """Returns the network with the weights that the settings name, and notes for the user.
+
+    Raises:
+        MissingInputError: there is no such file, or torchvision's weights cannot be fetched.
+        DataError: the file is damaged, is not a state dict, or is of another network; names the tensor.
+    """
+    if settings.weights == RANDOM:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            return _network(settings, _RANDOM_CLASSES), ("random weights: these features are noise",)
+    path = _fetched(settings.weights) if settings.weights in NAMES else local_weights(settings.weights)
+    if path is None:
+        known = ", ".join(NAMES)
+        raise MissingInputError(f"weights '{settings.weights}' are neither a file nor one of {known}; name one.")
+    state = read_state(path)
+    classes = len(state[_CLASS_SCORES]) if _CLASS_SCORES in state else 0
+    if classes < 2:
+        raise DataError(f"{path} lacks '{_CLASS_SCORES}', or a class beside the background; {_REMEDY}.")
+    with torch.device("meta"):  # without memory: the tensors of the file take their place
+        network = _network(settings, classes)
+    network.load_state_dict(fitting(path, state, network.state_dict(), _REMEDY), assign=True)
+    return network, ()
+
+
+def _network(settings: Frcnn, classes: int) -> FasterRCNN:
+    return fasterrcnn_resnet50_fpn_v2(
+        weights=None,
+        weights_backbone=None,
+        num_classes=classes,
+        min_size=settings.short_side,
+        max_size=settings.long_side,
+        rpn_pre_nms_top_n_test=max(_PRE_NMS_PROPOSALS, settings.proposals),
+        rpn_post_nms_top_n_test=settings.proposals,
+    )
+
+
+def _fetched(name: str) -> Path:
+    """The file of torchvision's weights, downloaded where it is not there; its name says how its digest begins."""
+    url = FasterRCNN_ResNet50_FPN_V2_Weights[name].url
+    path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    if not path.is_file():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            digest = path.stem.rpartition("-")[2]
+            torch.hub.download_url_to_file(url, str(path), hash_prefix=digest, progress=sys.stderr.isatty())
+        except Exception as error:  # of HTTP or of the disk
+            raise MissingInputError(
+                f"{url} cannot be fetched ({reason_of(error)}); put that file at {path}, or name a local file as "
+                "weights."
+            ) from error
+    return path
 
 
 @dataclass(frozen=True)
@@ -80,22 +145,6 @@ class Prepare:
         return (_THINNEST, self.long_side) if height < width else (self.long_side, _THINNEST)
 
 
-class Proposals(NamedTuple):
-    """The region proposals of B images, P_1 + ... + P_B in all.
-
-    Attributes:
-        boxes: for each image [P_i, 4] in pixels of the scaled image, by falling objectness.
-        extents: for each image height and width after scaling.
-        vectors: [P_1 + ... + P_B, 1024].
-        probabilities: [P_1 + ... + P_B, C] of the C classes without the background; a row sums to less than 1.
-    """
-
-    boxes: list[Tensor]
-    extents: list[tuple[int, int]]
-    vectors: Tensor
-    probabilities: Tensor
-
-
 class FrcnnExtractor:
     """Turns images into rows of a feature file; see `Extractor`.
 
@@ -106,11 +155,11 @@ class FrcnnExtractor:
         batch: see `Extractor`.
     """
 
+    batch = _BATCH
+
     def __init__(self, network: FasterRCNN, settings: Frcnn, device: torch.device, notes: tuple[str, ...] = ()) -> None:
         self.spec = FeatureSpec(settings.max_regions, REGION_DIM, boxes=True, labels=True, scores=True)
-        self.transform = Prepare(settings.long_side)
-        self.notes = notes
-        self.batch = _BATCH
+        self.transform, self.notes = Prepare(settings.long_side), notes
         # torchvision does not say of the parts of a detector what they are.
         self._network: Any = network
         self._settings, self._device = settings, device
@@ -121,7 +170,8 @@ class FrcnnExtractor:
         shorter, longer = min(height, width), max(height, width)
         # The very arithmetic of torchvision, whose results are rounded down.
         factor = min(self._settings.short_side / shorter, self._settings.long_side / longer)
-        return _padded(math.floor(height * factor)), _padded(math.floor(width * factor))
+        scaled = math.floor(height * factor), math.floor(width * factor)
+        return math.ceil(scaled[0] / _STRIDE) * _STRIDE, math.ceil(scaled[1] / _STRIDE) * _STRIDE
 
     @torch.inference_mode()
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
@@ -132,28 +182,13 @@ class FrcnnExtractor:
             sizes: [B, 2]; not needed, since boxes are fractions.
 
         Returns:
-            regions [B, R, 1024] float16, count [B] int16, boxes [B, R, 4] float32 in 0..1, labels [B, R] int16
-            (torchvision's classes from 1; 0 is the background, which no region is) and scores [B, R] float32, the
-            probability of the class. Rows beyond count are zero.
+            As of `region_rows`: regions of width 1024 and torchvision's labels from 1; 0 is the background.
         """
         # TF32 keeps 10 bits of a factor: with it, `fp32` would not be what its name says.
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            proposals = self.propose(images)
-        kept = self._select(proposals)
-        counts = [len(boxes) for boxes in proposals.boxes]
-        rows = torch.cat([rows + start for rows, start in zip(kept, _starts(counts), strict=True)]).to(self._device)
-        scores, labels = proposals.probabilities[rows].max(dim=1)
-        fractions = [
-            (boxes / boxes.new_tensor([width, height, width, height])).clamp(0, 1)
-            for boxes, (height, width) in zip(proposals.boxes, proposals.extents, strict=True)
-        ]
-        found = {
-            "regions": proposals.vectors[rows].half(),
-            "boxes": torch.cat(fractions)[rows],
-            "labels": (labels + 1).to(torch.int16),
-            "scores": scores,
-        }
-        return self._rows(found, [len(rows) for rows in kept])
+            found = self.propose(images)
+        overlaps = box_overlaps(pad_sequence(list(found.boxes), batch_first=True))
+        return region_rows(found, overlaps, self._settings.nms, self._settings)
 
     def propose(self, images: Sequence[Tensor] | Tensor) -> Proposals:
         """Runs the network on B images [3, h, w] uint8 of one group."""
@@ -166,27 +201,8 @@ class FrcnnExtractor:
         padded = [tuple(scaled.tensors.shape[-2:])] * len(boxes)
         vectors = network.roi_heads.box_head(network.roi_heads.box_roi_pool(maps, boxes, padded))
         logits, _ = network.roi_heads.box_predictor(vectors)
-        return Proposals(boxes, scaled.image_sizes, vectors, logits.softmax(dim=1)[:, 1:])
-
-    def _select(self, proposals: Proposals) -> list[Tensor]:
-        """Returns which of its proposals each image keeps, int64 on the CPU: one transfer for the whole batch."""
-        counts = [len(boxes) for boxes in proposals.boxes]
-        boxes = pad_sequence(proposals.boxes, batch_first=True)  # [B, P, 4]; padded boxes have no area and no class
-        probabilities = pad_sequence(list(proposals.probabilities.split(counts)), batch_first=True)  # [B, P, C]
-        overlaps = box_overlaps(boxes, plus_one=False)
-        confidence = surviving_confidence(overlaps, probabilities, self._settings.nms).cpu()
-        limits = self._settings.min_regions, self._settings.max_regions, self._settings.min_score
-        return [select_regions(row[:count], *limits) for row, count in zip(confidence, counts, strict=True)]
-
-    def _rows(self, found: dict[str, Tensor], counts: list[int]) -> dict[str, np.ndarray]:
-        """Gives each image R rows; `found` has the images' rows one after the other."""
-        real = np.arange(self.spec.regions) < np.array(counts)[:, np.newaxis]  # [B, R]
-        rows = {"count": np.array(counts, dtype=np.int16)}
-        for name, tensor in found.items():
-            values = tensor.cpu().numpy()
-            rows[name] = np.zeros((*real.shape, *values.shape[1:]), dtype=values.dtype)
-            rows[name][real] = values
-        return rows
+        extents = [(width, height) for height, width in scaled.image_sizes]
+        return Proposals(boxes, extents, vectors, logits.softmax(dim=1)[:, 1:], first_label=1)
 
 
 class _InBfloat16(nn.Module):
@@ -200,11 +216,3 @@ class _InBfloat16(nn.Module):
         with torch.autocast(inputs.device.type, torch.bfloat16):
             found = self.part(inputs)
         return {name: each.float() for name, each in found.items()} if isinstance(found, dict) else found.float()
-
-
-def _padded(side: int) -> int:
-    return math.ceil(side / _STRIDE) * _STRIDE
-
-
-def _starts(counts: Sequence[int]) -> list[int]:
-    return [sum(counts[:number]) for number in range(len(counts))]

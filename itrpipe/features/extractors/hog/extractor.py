@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from itrpipe.features.extractors.base import Images
+from itrpipe.features.extractors.base import Images, stacked
 from itrpipe.features.extractors.hog.declaration import Hog
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FeatureSpec
@@ -71,8 +71,7 @@ class HogExtractor:
     @torch.inference_mode()
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Returns regions [B, R, D] and global [B, G] float16, count [B] int16 and boxes [B, R, 4] float32 in 0..1."""
-        batch = images if isinstance(images, torch.Tensor) else torch.stack(list(images))
-        colours = opponent_colours(batch.to(self._device).float() / 255)
+        colours = opponent_colours(stacked(images).to(self._device).float() / 255)
         gradients, shares = gradient_votes(colours[:, 0]), colour_votes(colours)
         cells = [gradient_histograms(gradients, self._grid), colour_histograms(shares, self._grid)]
         regions = torch.cat([*cells, mean_colours(colours, self._grid)], dim=2)
@@ -82,8 +81,8 @@ class HogExtractor:
         return {
             "regions": regions.half().cpu().numpy(),
             "global": whole.half().cpu().numpy(),
-            "count": np.full(len(batch), self.spec.regions, dtype=np.int16),
-            "boxes": np.repeat(self._boxes[None], len(batch), axis=0),
+            "count": np.full(len(colours), self.spec.regions, dtype=np.int16),
+            "boxes": np.repeat(self._boxes[None], len(colours), axis=0),
         }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from itrpipe.features.extractors.base import Images, Transform, channels_first
+from itrpipe.features.extractors.base import Images, Transform, channels_first, stacked
 from itrpipe.features.extractors.pixels.declaration import Pixels
 from itrpipe.features.store import FeatureSpec
 
@@ -74,5 +74,4 @@ class PixelExtractor:
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Returns `pixels` [B, height, width, 3] uint8 of images [B, 3, height, width] uint8."""
-        stacked = images if isinstance(images, torch.Tensor) else torch.stack(list(images))
-        return {"pixels": np.ascontiguousarray(stacked.permute(0, 2, 3, 1).cpu().numpy())}
+        return {"pixels": np.ascontiguousarray(stacked(images).permute(0, 2, 3, 1).cpu().numpy())}

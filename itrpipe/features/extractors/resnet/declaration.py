@@ -1,22 +1,9 @@
-"""What convolutional networks declares; read without torch."""
+"""What convolutional networks declare; read without torch."""
 
 from __future__ import annotations
 
-from typing import Literal
-
-from itrpipe.features.declaration import (
-    REGIONS,
-    FeatureSettings,
-    Precision,
-)
+from itrpipe.features.declaration import NetworkSettings
 
 
-class Resnet(FeatureSettings):
-    """A convolutional network of transformers; attributes as of `Vit`."""
-
-    holds = REGIONS | {"global"}
-
-    model: str
-    revision: str
-    weights: Literal["pretrained", "random"]
-    precision: Precision
+class Resnet(NetworkSettings):
+    """A convolutional network of transformers."""

@@ -1,29 +1,72 @@
-"""Extractor of the embedded dataset: twelve regions per drawing, with boxes, kinds and scores."""
+"""Extractor of the embedded dataset, a small Faster R-CNN with attribute heads: twelve regions per drawing.
+
+As in bottom-up attention, a region's kind is predicted first and its attributes from the region and that kind, so that
+the vector of a region tells what a thing is and what it looks like. All images have one size, an image has at most a
+dozen regions: everything works on whole batches.
+
+Source: Faster R-CNN (Ren et al. 2015), sections 3.1 and 3.3; Bottom-Up Attention (Anderson et al. 2018), section 3.1.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchvision.ops import clip_boxes_to_image, roi_align
 
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import DataError
 from itrpipe.features.extractors.base import Images, channels_first
-from itrpipe.features.extractors.scenes.declaration import Scenes
-from itrpipe.features.extractors.scenes.detector import GLOBAL_DIM, REGION_DIM, REGIONS, ScenesDetector
+from itrpipe.features.extractors.regions import box_overlaps, moved, place_anchors
+from itrpipe.features.extractors.scenes.declaration import WEIGHTS, Scenes
+from itrpipe.features.hub import fitting, read_state
 from itrpipe.features.store import FeatureSpec
-from itrpipe.features.weights import SCENES_DETECTOR
 from itrpipe.scenes.layout import HEIGHT, WIDTH
+from itrpipe.scenes.world import KINDS
+
+REGIONS = 12
+REGION_DIM = 256
+GLOBAL_DIM = 96
+
+_STRIDE = 8
+_WIDTHS = (24, 40, 64, GLOBAL_DIM)
+_MAP_WIDTH = 56
+_ANCHOR_SIZES = (16, 28, 48, 84)
+_ANCHOR_RATIOS = (0.6, 1.1, 2.0)
+_ANCHORS = len(_ANCHOR_SIZES) * len(_ANCHOR_RATIOS)
+_POOLED = 5
+_APPEARANCE_DIM = 132
+_KIND_EMBEDDING = 16
+# Shifts and log scales of the second stage are small; dividing them by this brings them near 1. Source: Fast R-CNN.
+_DELTA_SCALE = (0.1, 0.1, 0.2, 0.2)
+
+_CANDIDATES = 128
+_PROPOSALS = 40
+_PROPOSAL_OVERLAP = 0.7
+_REGION_OVERLAP = 0.5
+# A proposal may not grow beyond e^4 times its anchor, whatever the network says: the exponential must stay finite.
+_LARGEST_LOG_SCALE = 4.0
+
+
+def build(settings: Scenes, device: torch.device) -> ScenesExtractor:
+    """Returns the extractor with the weights that come with the package.
+
+    Raises:
+        DataError: the weights are not there, are truncated or of another network.
+    """
+    model = ScenesDetector()
+    remedy = "install itrpipe again, its weights come with it"
+    model.load_state_dict(fitting(WEIGHTS, read_state(WEIGHTS), model.state_dict(), remedy))
+    return ScenesExtractor(model, device)
 
 
 class ScenesExtractor:
-    """Turns drawings into rows of a feature file.
+    """Turns drawings into rows of a feature file; see `Extractor`.
 
     Attributes:
         spec: which datasets it fills: regions [N, 12, 256], boxes, labels, scores and global [N, 96].
-        transform, notes, batch: see `Extractor`.
-        device: where it computes.
     """
 
     spec = FeatureSpec(REGIONS, REGION_DIM, GLOBAL_DIM, boxes=True, labels=True, scores=True)
@@ -31,9 +74,8 @@ class ScenesExtractor:
     batch = 64
 
     def __init__(self, model: ScenesDetector, device: torch.device) -> None:
-        self.device = device
         self.transform = channels_first
-        self._model = model.eval().to(device)
+        self._model, self._device = model.eval().to(device), device
 
     def group(self, height: int, width: int) -> tuple[int, int]:
         """The size itself; all drawings have one."""
@@ -47,9 +89,8 @@ class ScenesExtractor:
             sizes: [B, 2], not looked at.
 
         Returns:
-            Rows of the file: regions [B, 12, 256] float16, count [B] (always 12), boxes [B, 12, 4]
-            float32 in 0..1, labels [B, 12] (index in `KINDS`, -1 for the whole image), scores [B, 12] in 0..1 and
-            global [B, 96] float16.
+            regions [B, 12, 256] float16, count [B] (always 12), boxes [B, 12, 4] float32 in 0..1, labels [B, 12]
+            (index in `KINDS`, -1 for the whole image), scores [B, 12] in 0..1 and global [B, 96] float16.
 
         Raises:
             DataError: the images have another size or type.
@@ -60,46 +101,169 @@ class ScenesExtractor:
                 f"images of shape {shapes[0]} are no drawings of scenes, which are {(3, HEIGHT, WIDTH)}; "
                 "name a dataset of photographs, or another extractor."
             )
-        found = self._model(images.to(self.device))
+        found = {name: each.cpu().numpy() for name, each in self._model(images.to(self._device)).items()}
+        return {**found, "count": np.full(len(images), REGIONS, dtype=np.int16)}
+
+
+class _ConvNorm(nn.Sequential):
+    """3 x 3 convolution, batch normalisation, ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
+        convolution = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        super().__init__(convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
+
+
+class _Residual(nn.Module):
+    """Two convolutions around which the input passes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = _ConvNorm(width, width)
+        self.second = nn.Sequential(nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.second(self.first(x)))
+
+
+class _Backbone(nn.Module):
+    """Four stages, each halving the resolution, merged into one map at stride 8 (a feature pyramid of one level)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first, second, third, fourth = _WIDTHS
+        self.fine = nn.Sequential(_ConvNorm(3, first, 2), _ConvNorm(first, second, 2), _Residual(second))
+        self.middle = nn.Sequential(_ConvNorm(second, third, 2), _Residual(third))
+        self.coarse = nn.Sequential(_ConvNorm(third, fourth, 2), _Residual(fourth))
+        self.from_fine = nn.Conv2d(second, _MAP_WIDTH, 2, 2)
+        self.from_middle = nn.Conv2d(third, _MAP_WIDTH, 1)
+        self.from_coarse = nn.Conv2d(fourth, _MAP_WIDTH, 1)
+        self.merge = _ConvNorm(_MAP_WIDTH, _MAP_WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the map [B, C, H / 8, W / 8], and the mean of the deepest layer [B, G], of pixels [B, 3, H, W]."""
+        fine = self.fine(x)  # [B, 40, H / 4, W / 4]
+        middle = self.middle(fine)  # [B, 64, H / 8, W / 8]
+        coarse = self.coarse(middle)  # [B, 96, H / 16, W / 16]
+        context = F.interpolate(self.from_coarse(coarse), scale_factor=2, mode="nearest")
+        merged = self.from_middle(middle) + self.from_fine(fine) + context
+        return self.merge(merged).float(), coarse.float().mean(dim=(2, 3))
+
+
+class ScenesDetector(nn.Module):
+    """Backbone, region proposals, and heads for kind, box and attributes; for inference only."""
+
+    anchors: Tensor
+    delta_scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = _Backbone()
+        self.proposal_hidden = _ConvNorm(_MAP_WIDTH, _MAP_WIDTH)
+        self.objectness = nn.Conv2d(_MAP_WIDTH, _ANCHORS, 1)
+        self.anchor_deltas = nn.Conv2d(_MAP_WIDTH, 4 * _ANCHORS, 1)
+        self.appearance = nn.Sequential(
+            nn.Linear(_MAP_WIDTH * _POOLED**2, _APPEARANCE_DIM),
+            nn.ReLU(inplace=True),
+            nn.Linear(_APPEARANCE_DIM, _APPEARANCE_DIM),
+            nn.ReLU(inplace=True),
+        )
+        self.kinds = nn.Linear(_APPEARANCE_DIM, len(KINDS) + 1)
+        self.region_deltas = nn.Linear(_APPEARANCE_DIM, 4)
+        self.kind_embedding = nn.Embedding(len(KINDS), _KIND_EMBEDDING)
+        attribute_dim = REGION_DIM - _APPEARANCE_DIM
+        self.attribute_hidden = nn.Linear(_APPEARANCE_DIM + _KIND_EMBEDDING, attribute_dim)
+        self.whole_image = nn.Linear(GLOBAL_DIM, REGION_DIM)
+        shapes = [(size * math.sqrt(r), size / math.sqrt(r)) for size in _ANCHOR_SIZES for r in _ANCHOR_RATIOS]
+        cell = torch.cat([-torch.tensor(shapes) / 2, torch.tensor(shapes) / 2], dim=1)
+        anchors = place_anchors(cell, HEIGHT // _STRIDE, WIDTH // _STRIDE, _STRIDE, _STRIDE / 2)
+        self.register_buffer("anchors", anchors, persistent=False)
+        self.register_buffer("delta_scale", torch.tensor(_DELTA_SCALE), persistent=False)
+
+    def propose(self, cells: Tensor) -> Tensor:
+        """Returns the best proposals [B, 40, 4] that do not overlap much, from the map [B, C, H, W]."""
+        hidden = self.proposal_hidden(cells)
+        objectness = self.objectness(hidden).permute(0, 2, 3, 1).flatten(1)  # [B, A]
+        deltas = self.anchor_deltas(hidden).permute(0, 2, 3, 1).reshape(len(cells), -1, 4)  # [B, A, 4]
+        best = objectness.float().topk(_CANDIDATES, dim=1).indices  # [B, K]
+        boxes = decode(take(deltas.float(), best), self.anchors[best])  # [B, K, 4]
+        keep, _ = suppress(boxes, _PROPOSAL_OVERLAP)
+        # A stable sort keeps both groups in order of their scores: the best suppressed boxes fill up.
+        return take(boxes, torch.sort((~keep).to(torch.uint8), dim=1, stable=True).indices[:, :_PROPOSALS])
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """Returns the regions of images [B, 3, 144, 192] uint8, as of `ScenesExtractor`."""
+        pixels = (images.float() - 127.5) / 64.0
+        cells, pooled = self.backbone(pixels.contiguous(memory_format=torch.channels_last))
+        boxes = self.propose(cells)
+        crops = roi_align(cells, list(boxes), _POOLED, 1 / _STRIDE, sampling_ratio=2, aligned=True)
+        appearance = self.appearance(crops.flatten(1)).view(*boxes.shape[:2], -1)  # [B, 40, 132]
+        # The last kind is the background.
+        scores, kinds = self.kinds(appearance).softmax(dim=-1)[..., : len(KINDS)].max(dim=-1)  # [B, 40]
+        boxes = decode(self.region_deltas(appearance) * self.delta_scale, boxes)
+        order = scores.argsort(dim=1, descending=True, stable=True)
+        chosen = take(order, spread(take(boxes, order), _REGION_OVERLAP, REGIONS - 1))
+        appearance, kinds = take(appearance, chosen), take(kinds, chosen)
+        seen = torch.cat([appearance, self.kind_embedding(kinds)], dim=-1)
+        regions = torch.cat([appearance, F.relu(self.attribute_hidden(seen))], dim=-1)  # [B, 11, 256]
+        boxes = take(boxes, chosen) / boxes.new_tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])
         return {
-            "regions": found.regions.half().cpu().numpy(),
-            "count": np.full(len(images), REGIONS, dtype=np.int16),
-            "boxes": found.boxes.float().cpu().numpy(),
-            "labels": found.labels.to(torch.int16).cpu().numpy(),
-            "scores": found.scores.float().cpu().numpy(),
-            "global": found.global_.half().cpu().numpy(),
+            "regions": torch.cat([F.relu(self.whole_image(pooled))[:, None], regions], dim=1).half(),
+            "boxes": torch.cat([boxes.new_tensor([0, 0, 1, 1]).expand(len(boxes), 1, 4), boxes], dim=1),
+            "labels": F.pad(kinds, (1, 0), value=-1).to(torch.int16),
+            "scores": F.pad(take(scores, chosen), (1, 0), value=1.0),
+            "global": pooled.half(),
         }
 
 
-def build(settings: Scenes, device: torch.device) -> ScenesExtractor:
-    """Returns the extractor with the weights that come with the package.
+def decode(deltas: Tensor, anchors: Tensor) -> Tensor:
+    """Returns boxes [..., 4]: `anchors` moved by `deltas` [..., 4], as of `moved`, and cut to the image."""
+    sides = anchors[..., 2:] - anchors[..., :2]
+    finite = torch.cat([deltas[..., :2], deltas[..., 2:].clamp(max=_LARGEST_LOG_SCALE)], dim=-1)
+    return clip_boxes_to_image(moved(finite, anchors[..., :2] + sides / 2, sides), (HEIGHT, WIDTH))
 
-    Raises:
-        MissingInputError: the weights are not there.
-        DataError: the weights are truncated or of another network.
+
+def suppress(boxes: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """Greedy non-maximum suppression, exactly, for all images at once.
+
+    It says: a box stays unless an earlier box that stays overlaps it. Starting from "all stay" and applying this rule
+    to all boxes together, the first k answers are final after k rounds, and in practice after few: the rounds end when
+    nothing changes.
+
+    Args:
+        boxes: [B, K, 4], the best first.
+        threshold: overlap above which the later box goes.
+
+    Returns:
+        Which boxes stay, [B, K] bool; and which earlier box overlaps which later one, [B, earlier, later] bool.
     """
-    return ScenesExtractor(load_detector(SCENES_DETECTOR), device)
+    blocks = (box_overlaps(boxes) > threshold).triu(diagonal=1)
+    keep = torch.ones(blocks.shape[:2], dtype=torch.bool, device=blocks.device)
+    while True:
+        updated = ~(blocks & keep[:, :, None]).any(dim=1)
+        if torch.equal(updated, keep):
+            return keep, blocks
+        keep = updated
 
 
-def load_detector(path: Path) -> ScenesDetector:
-    """Returns the detector with the weights in `path`, in float32 and on the CPU.
+def spread(boxes: Tensor, threshold: float, count: int) -> Tensor:
+    """Returns indices [B, count] of the kept boxes, then of every kept box's best neighbour, then of its second ...
 
-    Raises:
-        MissingInputError: there is no such file.
-        DataError: the file is truncated or of another network.
+    A region set of fixed size is larger than the number of things in a picture. Filled up by score it would show the
+    most conspicuous thing many times over; so filled up it shows each about equally often.
+
+    Args:
+        boxes: [B, K, 4], the best first.
+        threshold: overlap above which the later box is a neighbour of the earlier and not kept.
+        count: how many indices are wanted.
     """
-    if not path.is_file():
-        raise MissingInputError(f"{path} does not exist; install itrpipe again, its weights come with it.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            state = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise DataError(f"{path} is not a whole safetensors file ({error}); install itrpipe again.") from error
-    model = ScenesDetector()
-    # Counters of batches serve training only and are not in the file.
-    expected = {name: value for name, value in model.state_dict().items() if "num_batches_tracked" not in name}
-    for name in sorted(expected.keys() | state.keys()):
-        if name not in expected or name not in state or expected[name].shape != state[name].shape:
-            raise DataError(f"{path} does not fit this detector at '{name}'; install itrpipe again.")
-    model.load_state_dict(state, strict=False)
-    return model
+    keep, blocks = suppress(boxes, threshold)
+    suppressor = (blocks & keep[:, :, None]).to(torch.uint8).argmax(dim=1)  # the first box that suppresses each
+    group = torch.where(keep, torch.arange(boxes.shape[1], device=boxes.device), suppressor)  # [B, K]
+    rank = (group[:, :, None] == group[:, None, :]).triu(diagonal=1).sum(dim=1)  # earlier boxes of the same group
+    return torch.sort(rank, dim=1, stable=True).indices[:, :count]
+
+
+def take(values: Tensor, indices: Tensor) -> Tensor:
+    """Returns `values` [B, K, ...] at `indices` [B, n] of each image: [B, n, ...]."""
+    return values[torch.arange(len(values), device=values.device)[:, None], indices]

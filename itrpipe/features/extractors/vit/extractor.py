@@ -24,94 +24,84 @@ Supervision" (CLIP), "Sigmoid Loss for Language Image Pre-Training" (SigLIP).
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
+import numpy as np
 import torch
 
-from itrpipe.errors import UsageError
-from itrpipe.features.extractors.pretrained import Family, Grid, GridExtractor, GridVectors, Pretrained, load_pretrained
+from itrpipe.features.declaration import NetworkSettings
+from itrpipe.features.extractors.base import Images, stacked
 from itrpipe.features.extractors.vit.declaration import Vit
+from itrpipe.features.store import FeatureSpec
+from itrpipe.features.towers import PATCHES, Kind, Seen, open_vision, see
+
+_BATCH = 32
 
 
 def build(settings: Vit, device: str | torch.device) -> GridExtractor:
-    """Returns the extractor of a vision transformer.
+    """Returns the extractor of a vision transformer; errors as of `open_vision`."""
+    return GridExtractor(settings, PATCHES, torch.device(device))
 
-    Raises:
-        MissingInputError, DataError, UsageError: as of `load`.
+
+class GridExtractor:
+    """Fills `/regions`, `/count`, `/boxes` and `/global` with the vectors of a network's grid.
+
+    Boxes are the grid's cells in the original image: a cell is what a vector stands for, not all that it has seen.
+
+    Args:
+        settings: which network.
+        kinds: that are supported.
+        device: where it computes.
+        memory_format: of the pixels and of convolutions.
+
+    Attributes:
+        spec, transform, notes, batch: as of `Extractor`.
+        network: in evaluation mode, on `device`.
     """
-    return GridExtractor(load(settings), torch.device(device), bf16=settings.precision == "bf16")
 
+    def __init__(
+        self,
+        settings: NetworkSettings,
+        kinds: Mapping[str, Kind],
+        device: torch.device,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        opened, frames = open_vision(settings.model, settings.revision, kinds, random=settings.weights == "random")
+        self.transform, self.notes, self.batch = frames.transform, opened.notes, _BATCH
+        self.network = opened.network.to(device).to(memory_format=memory_format)
+        self._normalization, self._framing = frames.normalization.to(device), frames.framing
+        self._device, self._bf16, self._memory_format = device, settings.precision == "bf16", memory_format
+        probe = self._see(torch.zeros(1, 3, *frames.frame, dtype=torch.uint8))
+        self._cells = probe.grid.cells(frames.frame)
+        whole = probe.tokens if probe.own is None else probe.own
+        self.spec = FeatureSpec(len(self._cells), probe.tokens.shape[2], whole.shape[-1], boxes=True)
 
-def load(settings: Vit) -> Pretrained:
-    """Returns a vision transformer with its preprocessing.
+    def group(self, height: int, width: int) -> tuple[int, int]:
+        """All images share batches, because they have one size after the transform."""
+        return 0, 0
 
-    Raises:
-        MissingInputError, DataError: as of `load_pretrained`.
-        UsageError: likewise, or the network has no vector for the image.
-    """
-    pretrained = load_pretrained(settings, FAMILIES)
-    config: Any = pretrained.network.model.config
-    if not getattr(config, "vision_use_head", True):
-        raise UsageError(
-            f"{settings.model}: this vision tower has no pooling head ('vision_use_head' is false), so no vector for "
-            "the image; choose a whole SigLIP checkpoint."
-        )
-    return pretrained
+    def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
+        """Extracts the features of a batch.
 
+        Args:
+            images: results of `transform`, B of [3, h, w] uint8.
+            sizes: [B, 2] height and width of the image files.
 
-def patch_grid(config: Any, pixels: torch.Tensor) -> Grid:
-    """Returns the patches of pixels [B, 3, h, w]; what is left over at the right and the bottom is in none."""
-    size = config.patch_size
-    height, width = (size, size) if isinstance(size, int) else size
-    return Grid(pixels.shape[2] // height, pixels.shape[3] // width, height, width)
+        Returns:
+            regions [B, R, D] and global [B, G] float16, infinite where a value does not fit; count [B] int16, always
+            R; boxes [B, R, 4] float32 in 0..1.
+        """
+        found = self._see(stacked(images))
+        whole = found.tokens[:, 0] if found.own is None else found.own
+        return {
+            "regions": found.tokens[:, -self.spec.regions :].half().cpu().numpy(),
+            "global": whole.half().cpu().numpy(),
+            "count": np.full(len(whole), self.spec.regions, dtype=np.int16),
+            "boxes": self._framing.boxes(self._cells, sizes),
+        }
 
-
-def _read_class_token(model: Any, pixels: torch.Tensor) -> GridVectors:
-    """Tokens: class, registers, patches."""
-    tokens = model(pixels).last_hidden_state
-    first = 1 + getattr(model.config, "num_register_tokens", 0)
-    return GridVectors(tokens[:, first:], tokens[:, 0], patch_grid(model.config, pixels))
-
-
-def _read_deit(model: Any, pixels: torch.Tensor) -> GridVectors:
-    """Tokens: class, distillation, patches."""
-    tokens = model(pixels).last_hidden_state
-    return GridVectors(tokens[:, 2:], tokens[:, 0], patch_grid(model.config, pixels))
-
-
-def _read_beit(model: Any, pixels: torch.Tensor) -> GridVectors:
-    """Tokens: class, patches."""
-    found = model(pixels)
-    return GridVectors(found.last_hidden_state[:, 1:], found.pooler_output, patch_grid(model.config, pixels))
-
-
-def _read_clip(model: Any, pixels: torch.Tensor) -> GridVectors:
-    """Tokens: class, patches; the projection is the identity in a checkpoint that has none."""
-    found = model.vision_model(pixels)
-    patches = model.vision_model.post_layernorm(found.last_hidden_state[:, 1:])
-    return GridVectors(patches, model.visual_projection(found.pooler_output), patch_grid(model.config, pixels))
-
-
-def _read_siglip(model: Any, pixels: torch.Tensor) -> GridVectors:
-    """Tokens: patches alone."""
-    found = model(pixels)
-    return GridVectors(found.last_hidden_state, found.pooler_output, patch_grid(model.config, pixels))
-
-
-_NO_POOLER = {"add_pooling_layer": False}
-
-FAMILIES: dict[str, Family] = {
-    "vit": Family("ViTModel", _read_class_token, options=_NO_POOLER),
-    "vit_msn": Family("ViTMSNModel", _read_class_token),
-    "deit": Family("DeiTModel", _read_deit, options=_NO_POOLER),
-    "beit": Family("BeitModel", _read_beit, unused=("mask_token",)),
-    "dinov2": Family("Dinov2Model", _read_class_token, unused=("mask_token",), any_frame=True),
-    "dinov2_with_registers": Family(
-        "Dinov2WithRegistersModel", _read_class_token, unused=("mask_token",), any_frame=True
-    ),
-    "dinov3_vit": Family("DINOv3ViTModel", _read_class_token, unused=("mask_token",), any_frame=True),
-    "clip": Family("CLIPVisionModelWithProjection", _read_clip, part="vision_config"),
-    "clip_vision_model": Family("CLIPVisionModelWithProjection", _read_clip, optional=("visual_projection",)),
-    "siglip": Family("SiglipVisionModel", _read_siglip, part="vision_config"),
-    "siglip_vision_model": Family("SiglipVisionModel", _read_siglip),
-}
+    @torch.inference_mode()
+    def _see(self, images: torch.Tensor) -> Seen:
+        pixels = self._normalization(images.to(self._device, non_blocking=True))
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            return see(self.network, pixels.contiguous(memory_format=self._memory_format))

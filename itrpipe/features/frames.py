@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,19 +27,11 @@ PREPROCESSOR = "preprocessor_config.json"
 _CONVNEXT = "ConvNextImageProcessor"
 # It rescales before it resizes, so that its resized pixels are not rounded to bytes.
 _FLOAT_RESIZING = "DINOv3ViTImageProcessor"
-_PROCESSORS = (
-    "BeitImageProcessor",
-    "BitImageProcessor",
-    "CLIPImageProcessor",
-    _CONVNEXT,
-    "DeiTImageProcessor",
-    _FLOAT_RESIZING,
-    "SiglipImageProcessor",
-    "ViTImageProcessor",
-)
+_OTHERS = ("Beit", "Bit", "CLIP", "DeiT", "Siglip", "ViT")
+_PROCESSORS = (_CONVNEXT, _FLOAT_RESIZING, *(f"{name}ImageProcessor" for name in _OTHERS))
 # From this short edge on, ConvNeXT's processor stretches the image and crops nothing.
 _CONVNEXT_STRETCHES_FROM = 384
-# Libraries list every name they know when they do not know one.
+_ROUNDED = "resized pixels are rounded to 8 bits, which this model's own image processor does not do"
 
 
 @dataclass(frozen=True)
@@ -69,21 +61,6 @@ class Framing:
         # The longer edge is rounded down, as processors do.
         return (self.resize * sizes / sizes.min(1, keepdims=True)).astype(np.int64)
 
-    def windows(self, sizes: np.ndarray) -> np.ndarray:
-        """Returns the frame's place in the original images.
-
-        Args:
-            sizes: [B, 2] height and width of the images.
-
-        Returns:
-            [B, 4] float64: x0, y0, x1, y1 as fractions of the image; outside 0..1 where there is a margin.
-        """
-        resized = self.resized(sizes)
-        if self.crop is None:
-            return np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (len(sizes), 1))
-        first = self.first(resized)
-        return np.concatenate((first[:, ::-1], (first + self.crop)[:, ::-1]), 1) / np.tile(resized[:, ::-1], 2)
-
     def first(self, resized: np.ndarray) -> np.ndarray:
         """Returns row and column [B, 2] at which the crop begins in resized images; below 0 where there is a margin.
 
@@ -100,12 +77,15 @@ class Framing:
             sizes: [B, 2] height and width of the images.
 
         Returns:
-            [B, R, 4] float32, clipped to 0..1.
+            [B, R, 4] float32, clipped to 0..1: nothing of an image lies in a margin.
         """
-        windows = self.windows(sizes)[:, None, :]
-        corner, extent = windows[..., :2], windows[..., 2:] - windows[..., :2]
-        boxes = np.tile(corner, 2) + cells * np.tile(extent, 2)
-        return boxes.clip(0, 1).astype(np.float32)
+        if self.crop is None:
+            return np.tile(cells.clip(0, 1).astype(np.float32), (len(sizes), 1, 1))
+        resized = self.resized(sizes)
+        first = self.first(resized)
+        ends = np.stack([first, first + self.crop], 1)[..., ::-1] / resized[:, None, ::-1]  # [B, 2, 2] x and y
+        corner, extent = ends[:, :1], ends[:, 1:] - ends[:, :1]
+        return (np.tile(corner, 2) + cells * np.tile(extent, 2)).clip(0, 1).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -156,8 +136,7 @@ class PixelNormalization(nn.Module):
         return (images.float() - self.mean) / self.std
 
 
-@dataclass(frozen=True)
-class Preprocessing:
+class Preprocessing(NamedTuple):
     """Everything that happens to an image before the network.
 
     Attributes:
@@ -182,65 +161,50 @@ def load_preprocessing(folder: Path) -> Preprocessing:
         DataError: the file is damaged.
         UsageError: the image processor is unknown here, or its images differ in size.
     """
-    with reading(folder / PREPROCESSOR, "preprocessing", "download the model again"):
-        return _preprocessing(folder)
-
-
-def _preprocessing(folder: Path) -> Preprocessing:
-    processor = transformers.AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    name = _class_name(processor)
-    if name not in _PROCESSORS:
-        raise UsageError(
-            f"{folder}: the image processor {name} is not supported, supported are {', '.join(_PROCESSORS)}; "
-            "choose another model."
+    path = folder / PREPROCESSOR
+    with reading(path, "preprocessing", "download the model again"):
+        processor: Any = transformers.AutoImageProcessor.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
         )
-    framing = _framing(processor)
-    if framing.frame is None or processor.do_pad:
-        raise UsageError(
-            f"{folder}: the image processor {name} gives images of different sizes; set a height and a width as "
-            "'size', or 'do_center_crop' and 'crop_size', in its preprocessor_config.json."
-        )
-    transform = PixelTransform(framing, pil_torch_interpolation_mapping[processor.resample])
-    normalization = PixelNormalization(processor)
-    if not (normalization.mean.isfinite().all() and normalization.std.isfinite().all() and normalization.std.all()):
-        raise DataError(
-            f"{folder / PREPROCESSOR}: rescale_factor, image_mean and image_std make no numbers of pixels; correct them"
-        )
-    transform(np.zeros((*framing.frame, 3), np.uint8))  # also what the library reads late
-    return Preprocessing(transform, normalization, framing, framing.frame, _notes(name, processor))
+        name = type(processor).__name__
+        if name not in _PROCESSORS:
+            raise UsageError(
+                f"{folder}: the image processor {name} is not supported, supported are {', '.join(_PROCESSORS)}; "
+                "choose another model."
+            )
+        framing = _framing(processor)
+        if framing is None or framing.frame is None or processor.do_pad:
+            raise UsageError(
+                f"{folder}: the image processor {name} gives images of different sizes; set a height and a width as "
+                f"'size', or 'do_center_crop' and 'crop_size', in its {PREPROCESSOR}."
+            )
+        normalization = PixelNormalization(processor)
+        if not all(each.isfinite().all() for each in normalization.buffers()) or not normalization.std.all():
+            raise DataError(f"{path}: rescale_factor, image_mean and image_std make no numbers of pixels; correct them")
+        transform = PixelTransform(framing, pil_torch_interpolation_mapping[processor.resample])
+        transform(np.zeros((*framing.frame, 3), np.uint8))  # also what the library reads late
+    notes = (_ROUNDED,) if name == _FLOAT_RESIZING and processor.do_rescale and processor.do_resize else ()
+    return Preprocessing(transform, normalization, framing, framing.frame, notes)
 
 
-def _class_name(processor: Any) -> str:
-    # Early releases of transformers 5 call the same classes "Fast".
-    return type(processor).__name__.removesuffix("Fast")
-
-
-def _framing(processor: Any) -> Framing:
-    """Reads the resizing and cropping from a processor's settings; a resizing it cannot express gives no frame."""
+def _framing(processor: Any) -> Framing | None:
+    """Reads the resizing and cropping from a processor's settings; None where `Framing` cannot express them."""
     size, crop_size = dict(processor.size or {}), dict(processor.crop_size or {})
-    if processor.do_center_crop and crop_size.keys() != {"height", "width"}:
-        return Framing(None, None)
-    crop = (crop_size["height"], crop_size["width"]) if processor.do_center_crop else None
+    crop = None
+    if processor.do_center_crop:
+        if crop_size.keys() != {"height", "width"}:
+            return None
+        crop = crop_size["height"], crop_size["width"]
     if not processor.do_resize:
         return Framing(None, crop)
-    if size.keys() == {"shortest_edge"}:
-        edge = size["shortest_edge"]
-        is_convnext = _class_name(processor) == _CONVNEXT
-        return _convnext_framing(edge, processor.crop_pct, crop) if is_convnext else Framing(edge, crop)
     if size.keys() == {"height", "width"}:
         return Framing((size["height"], size["width"]), crop)
-    return Framing(None, None)
-
-
-def _convnext_framing(edge: int, crop_fraction: float, crop: tuple[int, int] | None) -> Framing:
-    """ConvNeXT's processor resizes to more than the frame and crops, but for large frames."""
+    if size.keys() != {"shortest_edge"}:
+        return None
+    edge = size["shortest_edge"]
+    if type(processor).__name__ != _CONVNEXT:
+        return Framing(edge, crop)
     if edge >= _CONVNEXT_STRETCHES_FROM:
         return Framing((edge, edge), crop)
-    # A further crop of other size would be a second one, which `Framing` does not have.
-    return Framing(int(edge / crop_fraction), (edge, edge)) if crop in (None, (edge, edge)) else Framing(None, None)
-
-
-def _notes(name: str, processor: Any) -> tuple[str, ...]:
-    if name == _FLOAT_RESIZING and processor.do_rescale and processor.do_resize:
-        return ("resized pixels are rounded to 8 bits, which this model's own image processor does not do",)
-    return ()
+    # It resizes to more than the frame and crops. A further crop of other size would be a second one.
+    return Framing(int(edge / processor.crop_pct), (edge, edge)) if crop in (None, (edge, edge)) else None

@@ -1,0 +1,197 @@
+"""What detectors share: boxes, and which of the proposed ones an image keeps.
+
+The rules are those of the bottom-up-attention tool. It leaves the proposals where they are. Within each class it
+suppresses the boxes that a surer box of that class covers, takes as a box's confidence the largest probability of a
+class in which it survived, and keeps the surest.
+
+Source: Anderson et al., Bottom-Up and Top-Down Attention for Image Captioning and Visual Question Answering, section
+3.1, and the tool that wrote the published feature files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from itrpipe.features.declaration import RegionSettings
+
+# Bits in a word of a set of boxes.
+_WORD = 64
+
+
+class Proposals(NamedTuple):
+    """The region proposals of B images, K in all, and how a network sees them.
+
+    Attributes:
+        boxes: for each image [P, 4] in pixels of the network's input, by falling objectness.
+        extents: for each image its width and height in these pixels.
+        vectors: [K, D].
+        probabilities: [K, C] of the classes without the background.
+        first_label: number of the first class.
+        attributes: [K, A] probabilities, or None.
+    """
+
+    boxes: Sequence[Tensor]
+    extents: Sequence[tuple[float, float]]
+    vectors: Tensor
+    probabilities: Tensor
+    first_label: int = 0
+    attributes: Tensor | None = None
+
+
+def region_rows(found: Proposals, overlaps: Tensor, nms: float, settings: RegionSettings) -> dict[str, np.ndarray]:
+    """Selects the regions of each image.
+
+    Args:
+        found: the proposals.
+        overlaps: [B, P, P] intersection over union of each image's proposals, filled up to the largest P.
+        nms: see `surviving_confidence`.
+        settings: how many are kept.
+
+    Returns:
+        count [B] int16; with R rows of each image, zero beyond its count: regions [B, R, D] float16, boxes [B, R, 4]
+        float32 in 0..1, labels [B, R] int16, scores [B, R] float32, the probability of the label; and attributes and
+        attribute_scores likewise, where there are some.
+    """
+    counts = [len(boxes) for boxes in found.boxes]
+    # Boxes that only fill up have no probability: they come last in every class and cover no other.
+    probabilities = pad_sequence(list(found.probabilities.split(counts)), batch_first=True)
+    confidence = surviving_confidence(overlaps, probabilities, nms).cpu()  # one transfer for the whole batch
+    limits = settings.min_regions, settings.max_regions, settings.min_score
+    kept = [select_regions(row[:count], *limits) for row, count in zip(confidence, counts, strict=True)]
+    starts = accumulate(counts[:-1], initial=0)
+    rows = torch.cat([own + start for own, start in zip(kept, starts, strict=True)]).to(overlaps.device)
+    parts = zip(found.boxes, found.extents, strict=True)
+    fractions = torch.cat([boxes / boxes.new_tensor([*extent, *extent]) for boxes, extent in parts])
+    scores, labels = found.probabilities[rows].max(dim=1)
+    values = {
+        "regions": found.vectors[rows].half(),
+        "boxes": fractions[rows].clamp(0, 1),
+        "labels": (labels + found.first_label).to(torch.int16),
+        "scores": scores,
+    }
+    if found.attributes is not None:
+        scores, numbers = found.attributes[rows].max(dim=1)
+        values |= {"attributes": numbers.to(torch.int16), "attribute_scores": scores}
+    count = np.array([len(own) for own in kept], dtype=np.int16)
+    real = np.arange(settings.max_regions) < count[:, None]  # [B, R]
+    arrays = {"count": count}
+    for name, tensor in values.items():
+        array = tensor.cpu().numpy()
+        arrays[name] = np.zeros((*real.shape, *array.shape[1:]), array.dtype)
+        arrays[name][real] = array
+    return arrays
+
+
+def surviving_confidence(overlaps: Tensor, probabilities: Tensor, nms: float) -> Tensor:
+    """Returns how sure the detector is of each box after greedy non-maximum suppression (NMS) in every class.
+
+    In each class the boxes come by falling probability, of equal ones the one with the higher index first; a box is
+    suppressed if it overlaps by more than `nms` one that came before it and was not. All classes of all images take
+    the P steps together. What is suppressed in a class is a set of boxes of one bit each, so that a step costs B * C
+    operations on P / 64 words.
+
+    Args:
+        overlaps: [B, P, P] intersection over union, symmetric.
+        probabilities: [B, P, C] of the foreground classes.
+        nms: largest overlap that two boxes of a class may have, 0..1.
+
+    Returns:
+        [B, P] largest probability of a class in which the box survives, 0 if there is none.
+    """
+    batch, boxes, classes = probabilities.shape
+    assert overlaps.shape == (batch, boxes, boxes)
+    by_class = probabilities.transpose(1, 2).reshape(batch * classes, boxes)
+    places = torch.arange(_WORD, device=overlaps.device)
+    covers = (overlaps > nms) & ~torch.eye(boxes, dtype=torch.bool, device=overlaps.device)
+    words = F.pad(covers, (0, -boxes % _WORD)).unflatten(-1, (-1, _WORD))
+    covered = (words * (torch.ones_like(places) << places)).sum(dim=-1).flatten(0, 1)  # [B * P, P / 64]
+    first_box = torch.arange(batch, device=overlaps.device).mul_(boxes).repeat_interleave(classes)  # in `covered`
+    suppressed = covered.new_zeros(batch * classes, covered.shape[-1])
+    for box in _falling(by_class).T.contiguous():  # [B * C], the next box of each class
+        word = suppressed.gather(1, (box // _WORD).unsqueeze(1))
+        survives = ((word >> (box % _WORD).unsqueeze(1)) & 1) - 1  # all bits, or none
+        suppressed |= covered[box + first_box] & survives
+    # A survivor's bit stays clear: the boxes it overlaps and that came earlier had been suppressed themselves.
+    gone = ((suppressed.unsqueeze(-1) >> places) & 1).bool().flatten(-2)[..., :boxes]
+    confidence = by_class.masked_fill(gone, 0).view(batch, classes, boxes)
+    return confidence.amax(dim=1) if classes else probabilities.new_zeros(batch, boxes)
+
+
+def select_regions(confidence: Tensor, minimum: int, maximum: int, threshold: float) -> Tensor:
+    """Returns which of an image's boxes are kept, in the order in which the tool writes them.
+
+    Args:
+        confidence: [P], by falling objectness of the proposals.
+        minimum: so many boxes at least, surest first, or all of them if P is smaller.
+        maximum: so many at most, surest first.
+        threshold: boxes at least so sure are kept, in their own order if neither limit cuts.
+
+    Returns:
+        [n] int64 indices; of equally sure boxes the one with the higher index comes first.
+    """
+    kept = (confidence >= threshold).nonzero().squeeze(1)
+    if minimum <= len(kept) <= maximum:
+        return kept
+    return _falling(confidence)[: minimum if len(kept) < minimum else maximum]
+
+
+def _falling(values: Tensor) -> Tensor:
+    """The order of falling values in the last dimension, of equal ones the later first: numpy's `argsort()[::-1]`."""
+    return values.argsort(dim=-1, stable=True).flip(-1)
+
+
+def box_overlaps(boxes: Tensor, extra: int = 0) -> Tensor:
+    """Returns the intersection over union of every pair of an image's boxes.
+
+    Args:
+        boxes: [..., P, 4] x1, y1, x2, y2 with x1 <= x2 and y1 <= y2.
+        extra: 1 where the corners are pixels that belong to the box, as in Caffe: its width is x2 - x1 + 1.
+
+    Returns:
+        [..., P, P] in 0..1 and of the boxes' type; 0 for two boxes without area.
+    """
+    area = (boxes[..., 2:] - boxes[..., :2] + extra).prod(dim=-1)
+    first, second = boxes.unsqueeze(-2), boxes.unsqueeze(-3)
+    corner = torch.maximum(first[..., :2], second[..., :2])
+    sides = (torch.minimum(first[..., 2:], second[..., 2:]) - corner + extra).clamp(min=0)
+    intersection = sides.prod(dim=-1)
+    union = area.unsqueeze(-1) + area.unsqueeze(-2) - intersection
+    return torch.where(union > 0, intersection / union, 0)
+
+
+def place_anchors(cell: Tensor, rows: int, columns: int, stride: int, start: float = 0) -> Tensor:
+    """Returns the anchors of a whole feature map, [rows * columns * A, 4], row by row of cells.
+
+    Args:
+        cell: [A, 4] around the origin, in pixels of the network's input.
+        rows, columns: of the feature map.
+        stride: pixels per cell.
+        start: where the first cell has its origin.
+    """
+    steps = (torch.arange(count, device=cell.device) * stride + start for count in (rows, columns))
+    y, x = torch.meshgrid(*steps, indexing="ij")
+    return (torch.stack([x, y, x, y], dim=-1).view(-1, 1, 4) + cell).flatten(0, 1)
+
+
+def moved(deltas: Tensor, centres: Tensor, sides: Tensor) -> Tensor:
+    """Moves and stretches boxes. Source: Faster R-CNN, Eq. 2.
+
+    Args:
+        deltas: [..., 4] dx and dy in sides of the box, dw and dh as logarithms of factors.
+        centres: [..., 2] x and y of the boxes.
+        sides: [..., 2] width and height of the boxes.
+
+    Returns:
+        [..., 4] x1, y1, x2, y2.
+    """
+    centres = deltas[..., :2] * sides + centres
+    half = deltas[..., 2:].exp() * sides / 2
+    return torch.cat([centres - half, centres + half], dim=-1)

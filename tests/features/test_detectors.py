@@ -1,0 +1,572 @@
+"""Detectors: selection as by a loop over classes, bottom-up attention as recorded, torchvision's parts one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional as F
+from torchvision.models.detection import fasterrcnn_resnet50_fpn_v2
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
+from torchvision.ops import box_iou, nms
+
+from itrpipe.errors import DataError, ItrpipeError, MissingInputError
+from itrpipe.features.extractors.butd import extractor as butd
+from itrpipe.features.extractors.butd.network import ButdNetwork, file_name, load_network, random_network
+from itrpipe.features.extractors.frcnn.extractor import FrcnnExtractor, Prepare
+from itrpipe.features.extractors.regions import (
+    Proposals,
+    box_overlaps,
+    place_anchors,
+    region_rows,
+    select_regions,
+    surviving_confidence,
+)
+from itrpipe.features.extractors.scenes import extractor as scenes
+from itrpipe.features.extractors.scenes.declaration import WEIGHTS
+from itrpipe.features.hub import read_state
+from itrpipe.features.registry import extractors
+from itrpipe.scenes import generate, paint
+from itrpipe.scenes.world import KINDS
+from tests.features.test_extractors import OTHERS, built, opened, rows_of
+
+__all__ = ["opened"]
+
+CPU = torch.device("cpu")
+REFERENCE = Path(__file__).resolve().parents[1] / "reference" / "butd_forward.npz"
+# For each anchor in the order of the published conversion its place in Caffe's.
+CAFFE_ORDER = torch.arange(12).view(3, 4).T.flatten()
+Arrays = dict[str, np.ndarray]
+
+
+def settings(kind: str, **changes: Any) -> Any:
+    return extractors()[kind].model_validate({"kind": kind, **OTHERS[kind], **changes})
+
+
+def random_boxes(seed: int, *shape: int) -> Tensor:
+    """Boxes on a coarse grid: many are equal, and overlaps hit thresholds."""
+    generator = torch.Generator().manual_seed(seed)
+    corners = torch.randint(0, 6, (*shape, 2), generator=generator)
+    return torch.cat([corners, corners + torch.randint(1, 6, (*shape, 2), generator=generator)], dim=-1).float()
+
+
+# The rules of selection.
+
+
+def class_by_class(boxes: Tensor, probabilities: Tensor, threshold: float) -> Tensor:
+    """One image: boxes [P, 4], probabilities [P, C]. torchvision takes the first of equally probable boxes first."""
+    confidence = torch.zeros(len(boxes))
+    for one_class in probabilities.T:
+        kept = len(boxes) - 1 - nms(boxes.flip(0), one_class.flip(0), threshold)
+        confidence[kept] = torch.maximum(confidence[kept], one_class[kept])
+    return confidence
+
+
+@pytest.mark.parametrize(("boxes", "classes"), [(0, 2), (1, 1), (63, 5), (64, 3), (65, 7), (200, 9), (7, 0)])
+@pytest.mark.parametrize("threshold", [0.0, 0.25, 0.5, 1])
+def test_confidence_is_that_of_a_loop_over_the_classes(boxes: int, classes: int, threshold: float) -> None:
+    places = random_boxes(boxes, 3, boxes)
+    overlaps = box_overlaps(places)
+    inclusive = box_overlaps(places - torch.tensor([0, 0, 1, 1]), extra=1)
+    assert torch.equal(overlaps, inclusive)
+    levels = torch.randint(0, 4, (3, boxes, classes), generator=torch.Generator().manual_seed(1)) / 8
+    found = surviving_confidence(overlaps, levels, threshold)
+    for image in range(3):
+        torch.testing.assert_close(overlaps[image], box_iou(places[image], places[image]))
+        assert torch.equal(found[image], class_by_class(places[image], levels[image], threshold))
+
+
+def test_boxes_without_area_overlap_nothing() -> None:
+    assert box_overlaps(torch.tensor([[5.0, 5, 5, 5], [5, 5, 5, 5], [0, 0, 9, 9]])).tolist()[0] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("minimum", "maximum", "threshold", "expected"),
+    [
+        (1, 6, 0.4, [0, 2, 3, 5]),  # neither limit cuts: the order of the proposals
+        (4, 4, 0.5, [0, 2, 3, 5]),
+        (1, 3, 0.4, [3, 5, 2]),
+        (5, 6, 0.4, [3, 5, 2, 0, 4]),
+        (10, 20, 0.4, [3, 5, 2, 0, 4, 1]),  # fewer proposals than asked for: all
+        (1, 1, 0.0, [3]),
+    ],
+)
+def test_selection(minimum: int, maximum: int, threshold: float, expected: list[int]) -> None:
+    confidence = torch.tensor([0.5, 0.0, 0.5, 0.9, 0.0, 0.6])
+    assert select_regions(confidence, minimum, maximum, threshold).tolist() == expected
+    assert select_regions(confidence[:0], minimum, maximum, threshold).tolist() == []
+
+
+# Bottom-up attention against a recorded forward pass.
+
+
+@pytest.fixture(scope="module")
+def reference() -> Arrays:
+    with np.load(REFERENCE, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def generated(reference: Arrays, name: str, shape: list[int]) -> np.ndarray:
+    """The reference's random weights: a function of a tensor's name, with biases that are stored."""
+    if name.endswith("cell_anchors.0"):
+        return reference["anchors_cell"]
+    if f"w_{name}" in reference:
+        return reference[f"w_{name}"]
+    bits = np.random.Philox(key=zlib.crc32(f"butd14:{name}".encode())).random_raw(int(np.prod(shape)))
+    x = ((bits >> np.uint64(11)) / 2**53 * 2 - 1).reshape(shape)
+    leaf = name.rpartition(".")[2]
+    if ".norm." in name:
+        factor = 0.3 if ".conv3.norm." in name else 1
+        values = {"weight": factor * (1 + 0.2 * x), "running_var": 1 + 0.3 * x}.get(leaf, 0.1 * x)
+    elif name.endswith("cls_embedding.weight"):
+        values = 8 * x
+    elif leaf == "weight":
+        gain = json.loads(str(reference["meta"]))["gain"].get(name, np.sqrt(2))
+        values = gain * np.sqrt(3 / np.prod(shape[1:])) * x
+    else:
+        values = 0.1 * x
+    return values.astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def network(reference: Arrays, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ButdNetwork]:
+    path = tmp_path_factory.mktemp("weights") / "pytorch_model.bin"
+    shapes = json.loads(str(reference["meta"]))["state_dict"]
+    tensors = {name: torch.tensor(generated(reference, name, shape)) for name, shape in shapes.items()}
+    torch.save({"model": tensors, "iteration": 5}, path)
+    loaded, _ = load_network(settings("butd", weights=str(path.parent)))  # a folder that holds one file
+    path.unlink()  # a quarter of a gigabyte
+    with torch.inference_mode():
+        yield loaded.for_inference(CPU, "fp32")
+
+
+def rgb(bgr: np.ndarray) -> Tensor:
+    return torch.tensor(np.ascontiguousarray(bgr[:, :, ::-1].transpose(2, 0, 1)))
+
+
+def at_size(reference: Arrays, image: str, size: list[int]) -> Tensor:
+    """Pixels [3, h, w] at the size at which the reference was recorded, where each axis has a factor of its own."""
+    pixels = rgb(reference[image]).flip(0).float() - torch.tensor(butd._MEAN_BGR).view(3, 1, 1)
+    return F.interpolate(pixels[None], size=size, mode="bilinear", align_corners=False)[0]
+
+
+def assert_close(actual: Tensor | np.ndarray, expected: np.ndarray, rtol: float = 1e-4) -> None:
+    actual = np.asarray(actual)
+    assert actual.shape == expected.shape
+    assert np.abs(actual - expected).max() <= rtol * np.abs(expected).max()
+
+
+def test_caffe_preprocessing(reference: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = reference["resize_800_1333_in_hw"].tolist()
+    assert [list(butd.caffe_size(*size)[1:]) for size in sizes] == reference["resize_600_1000_out_hw"].tolist()
+    assert butd.caffe_size(1, 10_000) == (0.1, 1, 1000)
+    monkeypatch.setattr(butd, "SHORT_SIDE", 225)
+    monkeypatch.setattr(butd, "LONG_SIDE", 300)
+    for image, case in {"in_image_bgr": "a", "batch_in_image2_bgr": "b", "caffe_pre_in_c_bgr": "c"}.items():
+        picture = butd.resized(rgb(reference[image]))
+        assert [1, *picture.pixels.shape] == reference[f"caffe_pre_shape_{case}"].tolist()
+        assert picture.scale == pytest.approx(reference[f"caffe_pre_scale_{case}"].item(), rel=1e-6)
+        assert np.abs(picture.pixels[None, :, ::4, ::4].numpy() - reference[f"caffe_pre_sub4_{case}"]).max() < 1e-3
+        height, width = reference[image].shape[:2]
+        assert picture.extent == (width * picture.scale, height * picture.scale)
+
+
+def test_activations_and_heads(reference: Arrays, network: ButdNetwork) -> None:
+    values = feature_map = butd.padded([at_size(reference, "in_image_bgr", reference["pre_sizes"][0].tolist())])
+    for name, part in {"stem": np.s_[:, ::16, ::2, ::2], "res2": np.s_[:, ::64], "res3": np.s_[:, ::64]}.items():
+        values = network.backbone.get_submodule(name)(values)
+        assert_close(values[part], reference[f"act_{name}"])
+    feature_map = network.feature_map(feature_map)
+    assert_close(feature_map[:, ::128], reference["act_res4"])
+    logits, deltas = network.rpn_head(feature_map)
+    height, width = feature_map.shape[-2:]
+    assert_close(logits.view(1, height, width, 12).permute(0, 3, 1, 2), reference["rpn_logits"])
+    assert_close(deltas.view(1, height, width, 48).permute(0, 3, 1, 2)[:, :, ::3, ::4], reference["rpn_deltas_sub"])
+    some = torch.tensor(reference["proposals"])[:60]
+    both = torch.cat([torch.zeros_like(feature_map), feature_map])
+    features = network.region_features(both, [some[:2], some])[2:]
+    classes, attributes = network.box_predictor(features)
+    assert_close(features[:, ::16], reference["roi_features_sub"][:60], 2e-4)
+    assert_close(classes[:, ::100], reference["roi_obj_logits_sub"][:60], 2e-4)
+    assert classes.argmax(dim=1).tolist() == reference["roi_class_incl_background"][:60].tolist()
+    assert_close(attributes[:, ::20], reference["roi_attr_logits_sub"][:60], 2e-4)
+    assert network.region_features(feature_map, [some[:0]]).shape == (0, 2048)
+
+
+def test_padded_batch(reference: Arrays, network: ButdNetwork) -> None:
+    """Two images of unequal size, the second of an odd size that tells Caffe's max pool from the usual one."""
+    sizes = reference["batch_sizes"].tolist()
+    images = ("in_image_bgr", "batch_in_image2_bgr")
+    padded = butd.padded([at_size(reference, name, size) for name, size in zip(images, sizes, strict=True)])
+    assert list(padded.shape) == reference["batch_shape"].tolist()
+    assert_close(padded[1, :, ::8, ::8], reference["batch_tensor2_sub8"])
+    assert_close(network.feature_map(padded)[:, ::128], reference["batch_act_res4"])
+    assert butd.padded([torch.ones(3, 1, 9)]).shape == (1, 3, 3, 9)
+
+
+def test_caffe_proposals(reference: Arrays, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert butd.caffe_anchors()[CAFFE_ORDER.argsort()].tolist() == reference["caffe_anchors_cell"].tolist()
+    scores = torch.tensor(reference["caffe_rpn_in_cls_score"])[0].permute(1, 2, 0)  # [h, w, 24]
+    logits = (scores[..., 12:] - scores[..., :12])[..., CAFFE_ORDER].flatten()
+    deltas = torch.tensor(reference["caffe_rpn_in_bbox_pred"])[0].permute(1, 2, 0).unflatten(2, (12, 4))
+    height, width, scale = reference["caffe_rpn_in_im_info"].tolist()
+    picture = butd.Picture(torch.zeros(3, int(height), int(width)), scale, (width, height))
+    anchors = place_anchors(butd.caffe_anchors(), 9, 13, 16)
+    found = butd.surest(logits, deltas[:, :, CAFFE_ORDER].reshape(-1, 4), anchors, picture)
+    assert_close(found, reference["caffe_rpn_out_rois"], 1e-5)
+    # The 5,999 surest of 6,500 anchors lie outside, and use up no candidates.
+    sides = torch.tensor([0.0, 0, 20, 20])
+    anchors = torch.cat([sides.repeat(5999, 1) + 200, sides.repeat(1, 1), sides.repeat(500, 1) + 50])
+    arguments = torch.arange(6500, 0, -1) / 100, torch.zeros(6500, 4), anchors
+    picture = butd.Picture(torch.zeros(3, 100, 100), 1, (100, 100))
+    assert butd.surest(*arguments, picture).tolist() == [[0, 0, 21, 21], [50, 50, 71, 71]]
+    monkeypatch.setattr(butd, "PROPOSALS", 1)
+    assert len(butd.surest(*arguments, picture)) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "name"),
+    [
+        ((36, 36, 0.2), "36_36"),
+        ((10, 100, 0.2), "10_100"),
+        ((10, 20, 0.2), "10_20"),
+        ((10, 100, 0.8), "10_100_strict"),
+        ((10, 100, 0.97), "10_100_very_strict"),
+    ],
+)
+def test_the_tool_keeps_the_same_regions(reference: Arrays, limits: tuple[int, int, float], name: str) -> None:
+    boxes, scale = torch.tensor(reference["caffe_sel_in_rois"]), float(reference["caffe_sel_in_scale"])
+    probabilities = torch.tensor(reference["caffe_sel_in_prob"][:, 1:])
+    attributes = torch.zeros(190, 400).index_fill_(1, torch.tensor(7), 0.5)
+    # A second image with fewer proposals is filled up and must change nothing.
+    vectors = torch.arange(190.0)[:, None]
+    both = torch.cat([probabilities, probabilities[:40]])
+    found = Proposals([boxes, boxes[:40]], [(800, 600)] * 2, vectors, both, 1, attributes)
+    overlaps = box_overlaps(torch.stack([boxes, F.pad(boxes[:40], (0, 0, 0, 110))]) / scale, extra=1)
+    minimum, maximum, score = limits
+    chosen = settings("butd", min_regions=minimum, max_regions=maximum, min_score=score)
+    rows = region_rows(found, overlaps, 0.3, chosen)
+    expected = reference[f"caffe_sel_out_index_{name}"]
+    count = rows["count"][0]
+    assert rows["regions"][0, :count, 0].tolist() == expected.tolist()
+    assert rows["labels"][0, :count].tolist() == (probabilities[expected].argmax(dim=1) + 1).tolist()
+    assert_close(rows["scores"][0, :count], probabilities[expected].amax(dim=1).numpy())
+    assert_close(rows["boxes"][0, :count] * [800, 600, 800, 600], boxes[expected].numpy().clip(0), 1e-6)
+    assert set(rows["attributes"][0, :count]) == {7}
+    assert set(rows["attribute_scores"][0, :count]) == {0.5}
+    assert minimum <= rows["count"][1] <= min(40, maximum)
+    assert rows["regions"][1, : rows["count"][1]].min() >= 150
+    assert not any(rows[each][:, maximum:].any() for each in rows if each != "count")
+
+
+def test_overlaps_are_those_in_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times enlarged, two boxes overlap by 0.28; in pixels of the file, which a width includes, by 0.32."""
+    boxes = torch.tensor([[0.0, 0, 90, 90], [0, 51, 90, 141]])
+    monkeypatch.setattr(butd, "propose", lambda *_: [boxes])
+    stub: Any = SimpleNamespace(
+        feature_map=lambda images: images,
+        region_features=lambda *_: torch.ones(2, 2048),
+        box_predictor=lambda _: (torch.tensor([[9.0, 0], [8, 0]]), torch.zeros(2, 401)),
+    )
+    extractor = butd.ButdExtractor(stub, settings("butd", min_regions=1, max_regions=2), CPU)
+    for scale, count in {10: 1, 1: 2}.items():
+        monkeypatch.setattr(butd, "resized", lambda _, s=scale: butd.Picture(torch.zeros(3, 9, 9), s, (200, 200)))
+        assert extractor([torch.zeros(3, 9, 9)], np.array([[9, 9]]))["count"].tolist() == [count]
+
+
+def test_bfloat16_is_close_and_keeps_the_predictors_exact(opened: Callable[[str], Any]) -> None:
+    exact, rounded = opened("butd")._network, random_network().for_inference(CPU, "bf16")
+    assert rounded.box_predictor.cls_score.weight.dtype == rounded.rpn_head.anchor_deltas.weight.dtype == torch.float32
+    picture = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0)) * 50
+    with torch.inference_mode():
+        maps = exact.feature_map(picture), rounded.feature_map(picture)
+        regions = [torch.tensor([[0.0, 0, 60, 60], [20, 10, 80, 50]])]
+        vectors = exact.region_features(maps[0], regions), rounded.region_features(maps[1], regions)
+    assert (maps[1].dtype, vectors[1].dtype) == (torch.bfloat16, torch.float32)
+    assert torch.cosine_similarity(*vectors).min() > 0.995
+    assert not torch.equal(*vectors)
+
+
+@pytest.mark.parametrize("name", ["butd", "frcnn"])
+def test_odd_pictures_and_single_precision(
+    name: str, opened: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extractor = opened(name)
+    # In butd, proposals have at least 16 pixels of the file per side.
+    dots = {(1, 400): None, (400, 1): None, (2, 3): None, (15, 15): 0 if name == "butd" else None, (16, 40): None}
+    for size, count in dots.items():
+        image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+        rows = rows_of(extractor, [image])
+        assert rows["count"][0] in (range(7) if count is None else [count])
+        assert all(np.isfinite(each).all() for each in rows.values())
+    seen: list[bool] = []
+    module = extractor._network.res5 if name == "butd" else extractor._network.roi_heads.box_head
+    hook = module.register_forward_pre_hook(lambda *_: seen.append(torch.backends.cudnn.allow_tf32))
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    image = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
+    found = rows_of(extractor, [image])["regions"]
+    assert not np.allclose(found, rows_of(extractor, [image[..., ::-1]])["regions"], rtol=0.01)
+    hook.remove()
+    assert not any(seen)
+    assert torch.backends.cudnn.allow_tf32
+
+
+# torchvision's Faster R-CNN.
+
+
+@torch.inference_mode()
+def naive_rows(network: Any, image: Tensor, given: Any) -> Arrays:
+    """One image [3, h, w]: torchvision's parts one after the other, and a loop over classes."""
+    scaled, _ = network.transform([image / 255])
+    maps = network.backbone(scaled.tensors)
+    (boxes,), _ = network.rpn(scaled, maps)
+    vectors = network.roi_heads.box_head(network.roi_heads.box_roi_pool(maps, [boxes], scaled.image_sizes))
+    probabilities = network.roi_heads.box_predictor(vectors)[0].softmax(dim=1)
+    confidence = class_by_class(boxes, probabilities[:, 1:], given.nms)
+    kept = select_regions(confidence, given.min_regions, given.max_regions, given.min_score)
+    height, width = scaled.image_sizes[0]
+    scores, labels = probabilities[kept, 1:].max(dim=1)
+    found = {"regions": vectors[kept], "boxes": boxes[kept] / torch.tensor([width, height, width, height])}
+    return {name: each.numpy() for name, each in {**found, "labels": labels + 1, "scores": scores}.items()}
+
+
+def test_rows_are_those_of_torchvisions_parts(opened: Callable[[str], Any]) -> None:
+    for limits in ((4, 12, 0.5), (12, 12, 0.2), (2, 12, 0.99)):
+        given = settings("frcnn", **dict(zip(("min_regions", "max_regions", "min_score"), limits, strict=True)))
+        extractor = FrcnnExtractor(opened("frcnn")._network, given, CPU)
+        images = [np.random.default_rng(side).integers(0, 256, (side, 80, 3), np.uint8) for side in (60, 61)]
+        assert len({extractor.group(*image.shape[:2]) for image in images}) == 1
+        rows = rows_of(extractor, images)
+        for number, image in enumerate(images):
+            expected = naive_rows(extractor._network, torch.from_numpy(extractor.transform(image)), given)
+            assert rows["count"][number] == len(expected["labels"])
+            for name, values in expected.items():
+                assert_close(rows[name][number, : len(values)], values, 1e-3)
+
+
+def test_the_group_is_the_padded_size_and_only_thin_images_change() -> None:
+    random = np.random.default_rng(0)
+    sizes = [(1, 1), (1, 700), (700, 9), (3, 240), (3, 241), (5000, 1), *random.integers(1, 700, (40, 2)).tolist()]
+    for short_side, long_side in [(96, 160), (100, 333), (64, 40)]:
+        planned = FrcnnExtractor(None, settings("frcnn", short_side=short_side, long_side=long_side), CPU)  # pyright: ignore
+        scaling = GeneralizedRCNNTransform(short_side, long_side, [0.0] * 3, [1.0] * 3)
+        for height, width in sizes:
+            image = np.full((height, width, 3), 77, dtype=np.uint8)
+            frame = planned.transform(image)
+            assert (frame == 77).all()
+            scaled, _ = scaling([torch.from_numpy(frame) / 255])
+            assert planned.group(height, width) == tuple(scaled.tensors.shape[-2:])
+    shapes = {(3, 240): (3, 240), (3, 241): (2, 160), (5000, 1): (160, 2), (20, 300): (20, 300)}
+    assert {size: Prepare(160).size(*size) for size in shapes} == shapes
+
+
+def test_bfloat16_spares_boxes_and_scores(opened: Callable[[str], Any]) -> None:
+    mixed, exact = built("frcnn", precision="bf16"), opened("frcnn")
+    image = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+    with torch.inference_mode():
+        found = mixed.propose([torch.from_numpy(mixed.transform(image))])
+        pixels = torch.rand(1, 3, 64, 96)
+        maps, due = mixed._network.backbone(pixels)["1"], exact._network.backbone(pixels)["1"]
+    assert 1e-4 < (maps - due).abs().max() / due.abs().max() < 0.05
+    for values in (maps, found.boxes[0], found.probabilities):
+        assert values.dtype == torch.float32
+    assert not torch.equal(found.boxes[0], found.boxes[0].bfloat16().float())
+
+
+@pytest.mark.parametrize("changed", [{"max_regions": 31}, {"short_side": 31}, {"long_side": 31}, {"min_regions": 7}])
+def test_settings_that_cannot_work_are_refused(changed: dict[str, int]) -> None:
+    with pytest.raises(ValidationError):
+        settings("frcnn", **changed)
+
+
+# Weights.
+
+
+def slim(kind: str) -> dict[str, Tensor]:
+    """All names and shapes in a file of few bytes: the tensors repeat one number."""
+    with torch.device("meta"):
+        made = ButdNetwork() if kind == "butd" else fasterrcnn_resnet50_fpn_v2(weights_backbone=None, num_classes=5)
+    names = {name: file_name(name) if kind == "butd" else name for name in made.state_dict()}
+    return {
+        names[name]: torch.tensor(0 if "num_batches" in name else 0.5).expand(each.shape)
+        for name, each in made.state_dict().items()
+    }
+
+
+class Burglar:
+    """Unpickling this would make a folder."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, ("broken_in",)
+
+
+BIAS = {"butd": "roi_heads.box_predictor.cls_score.bias", "frcnn": "rpn.head.bbox_pred.bias"}
+CLASSES = "roi_heads.box_predictor.cls_score.weight"
+
+
+@pytest.mark.parametrize("kind", ["butd", "frcnn"])
+def test_weights_come_from_files_that_hold_all_of_them_and_nothing_else_runs(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    state, bias = slim(kind), BIAS[kind]
+    halves = {name: each.half() if each.is_floating_point() else each for name, each in state.items()}
+    torch.save({"model": halves, "epoch": 5}, tmp_path / "half.pth")
+    network = built(kind, weights=str(tmp_path / "half.pth"))._network
+    assert {each.dtype for each in network.state_dict().values() if each.is_floating_point()} == {torch.float32}
+    assert not any(each.is_meta for each in network.state_dict().values())
+    wrong: dict[str, Any] = {
+        "lacks": {name: each for name, each in state.items() if name != bias},
+        "shape": state | {bias: torch.zeros(3, 2)},
+        "nan": state | {bias: torch.full_like(state[bias].contiguous(), torch.nan)},
+        "whole": state | {bias: torch.zeros(state[bias].shape, dtype=torch.int64)},
+        "no tensor": state | {"epoch": 3},
+        "list": [1, 2],
+        "objects": {"a": Burglar()},
+        "nothing": {},
+    }
+    if kind == "frcnn":
+        wrong["one class"] = state | {CLASSES: torch.ones(1, 1024)}
+    for name, content in wrong.items():
+        torch.save(content, tmp_path / f"{name}.pt")
+    (tmp_path / "plain.bin").write_bytes(pickle.dumps({"a": Burglar()}, protocol=2))
+    save_file({"a": torch.arange(1000.0), "b": torch.ones(3)}, tmp_path / "cut.safetensors")
+    torch.save({"a": torch.arange(100.0)}, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    for name in ("cut.safetensors", "lacks.pt", "old.pth"):
+        whole = (tmp_path / name).read_bytes()
+        for end in range(0, len(whole), len(whole) // 4):
+            (tmp_path / f"{end}_{name}").write_bytes(whole[:end])
+    for path in sorted({*tmp_path.glob("*.*")} - {tmp_path / "half.pth"}):
+        with pytest.raises(DataError) as caught:
+            built(kind, weights=str(path))
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert not Path("broken_in").exists()
+    for name in ("lacks", "shape", "nan", "whole"):
+        with pytest.raises(DataError, match=bias):
+            built(kind, weights=str(tmp_path / f"{name}.pt"))
+    assert read_state(tmp_path / "old.pth").keys() == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights", "error", "told"),
+    [
+        ("butd", "nothing.bin", MissingInputError, "does not exist"),
+        ("butd", "/nowhere/folder", MissingInputError, "does not exist"),
+        ("butd", "empty", MissingInputError, "holds 0 files"),
+        ("butd", "two", DataError, "holds 2 files"),
+        ("butd", "weights.pkl", DataError, "holds 0 files of weights; name one that ends in .bin"),
+        ("butd", "a//b", MissingInputError, "a//b"),
+        ("butd", "unc-nlp/frcnn", MissingInputError, "cannot be fetched"),
+        ("frcnn", "COCO_V7", MissingInputError, "COCO_V1, DEFAULT"),
+        ("frcnn", "COCO_V1", MissingInputError, "no route"),
+    ],
+)
+def test_weights_that_are_not_there(
+    kind: str, weights: str, error: type[ItrpipeError], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("no route")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", unreachable)
+    for name in ("empty", "two"):
+        (tmp_path / name).mkdir()
+    for name in ("two/a.bin", "two/b.pth", "weights.pkl"):
+        (tmp_path / name).touch()
+    with pytest.raises(error, match=told) as caught:
+        built(kind, weights=weights)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_of_the_hub_and_of_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def snapshot(model: str, *, revision: str, allow_patterns: list[str]) -> str:
+        asked.append((model, revision, allow_patterns))
+        torch.save(slim("butd"), tmp_path / allow_patterns[0])
+        return str(tmp_path)
+
+    def fetch(url: str, path: str, *, hash_prefix: str, progress: bool) -> None:
+        asked.append((url.rpartition("/")[2], hash_prefix))
+        torch.save(slim("frcnn"), path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fetch)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    built("butd", weights="unc-nlp/frcnn-vg-finetuned", revision="v1")
+    for _ in range(2):  # the second time it is there
+        built("frcnn", weights="COCO_V1")
+    file = "fasterrcnn_resnet50_fpn_v2_coco-dd69338a.pth"
+    assert asked == [("unc-nlp/frcnn-vg-finetuned", "v1", ["pytorch_model.bin"]), (file, "dd69338a")]
+
+
+# The detector of drawings.
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.3, 0.5])
+def test_suppression_is_greedy_and_neighbours_are_dealt_out_in_rounds(threshold: float) -> None:
+    boxes = random_boxes(5, 4, 40) + torch.rand(4, 40, 4, generator=torch.Generator().manual_seed(1)) / 3
+    keep, _ = scenes.suppress(boxes, threshold)
+    dealt = scenes.spread(boxes, threshold, 20)
+    for image in range(4):
+        assert keep[image].nonzero()[:, 0].tolist() == nms(boxes[image], torch.arange(40, 0, -1.0), threshold).tolist()
+        overlap, groups = box_iou(boxes[image], boxes[image]), dict[int, list[int]]()
+        for index in range(40):
+            owner = next((kept for kept in groups if overlap[kept, index] > threshold), index)
+            groups.setdefault(owner, []).append(index)
+        rounds = sorted((members.index(index), index) for members in groups.values() for index in members)
+        assert dealt[image].tolist() == [index for _, index in rounds][:20]
+
+
+def test_decoded_boxes_move_by_sizes_and_stay_inside_the_image() -> None:
+    anchor, deltas = torch.tensor([10.0, 20, 30, 60]), torch.tensor([0.5, -0.25, 2, 0.5])
+    deltas[2:].log_()
+    torch.testing.assert_close(scenes.decode(deltas, anchor), torch.tensor([10.0, 20, 50, 40]))
+    assert scenes.decode(torch.full((4,), 100.0), anchor).isfinite().all()
+    assert scenes.decode(torch.tensor([-9.0, 9, 9, 9]), anchor).tolist() == [0, 0, 192, 144]
+
+
+def test_shipped_weights_find_and_name_the_objects_of_fresh_scenes(opened: Callable[[str], Any]) -> None:
+    assert WEIGHTS.stat().st_size < 1_400_000
+    drawn = generate(0, 0, 30, seed=31).scenes
+    rows = rows_of(opened("scenes"), [np.array(paint(scene)) for scene in drawn])
+    found, named = [], []
+    for scene, boxes, labels in zip(drawn, rows["boxes"], rows["labels"], strict=True):
+        truth = torch.tensor([item.box for item in scene.objects])
+        overlap, region = box_iou(truth, torch.tensor(boxes[1:])).max(dim=1)
+        kinds = np.array([KINDS.index(item.kind) for item in scene.objects])
+        found += (overlap > 0.5).tolist()
+        named += (labels[1:][region.numpy()] == kinds)[overlap.numpy() > 0.5].tolist()
+    assert np.mean(found) > 0.9
+    assert np.mean(named) > 0.85
+    assert (rows["boxes"][:, 0] == [0, 0, 1, 1]).all()
+    assert (np.diff(rows["scores"][:, :3], axis=1) <= 0).all()  # every picture shows two things or more
+
+
+def test_photographs_are_no_drawings_and_damaged_weights_are_named(
+    opened: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for images in (torch.zeros(1, 3, 224, 224, dtype=torch.uint8), [torch.zeros(3, 9, 9), torch.zeros(3, 8, 9)]):
+        with pytest.raises(DataError, match="no drawings of scenes"):
+            opened("scenes")(images, np.zeros((2, 2)))
+    (tmp_path / "cut.safetensors").write_bytes(WEIGHTS.read_bytes()[:-1])
+    monkeypatch.setattr(scenes, "WEIGHTS", tmp_path / "cut.safetensors")
+    with pytest.raises(DataError, match=r"cut\.safetensors"):
+        built("scenes")

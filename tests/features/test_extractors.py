@@ -1,0 +1,195 @@
+"""What holds for every extractor: rows as its spec says, the same alone and in a batch, the same values as ever."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+import transformers as t
+
+from itrpipe.features.registry import extractor_module, extractors
+from itrpipe.scenes import generate, paint
+
+GOLDEN = Path(__file__).with_name("golden_extractors.json")
+SIZES = ((30, 50), (50, 30), (48, 48))
+LAYERS: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
+SMALL = {**LAYERS, "image_size": 32, "patch_size": 8}
+TEXT = {**LAYERS, "vocab_size": 9}
+MAPS: dict[str, Any] = {"hidden_sizes": [8, 16], "depths": [1, 1]}
+STRETCH = partial(t.ViTImageProcessor, size=32)
+MIDDLE = partial(t.BitImageProcessor, size={"shortest_edge": 40}, crop_size=32)
+WIDE = partial(t.ViTImageProcessor, size={"height": 48, "width": 64})
+CLIP = partial(t.CLIPImageProcessor, size={"shortest_edge": 32}, crop_size=32)
+SIGLIP = partial(t.SiglipImageProcessor, size={"height": 32, "width": 32})
+
+NETWORKS: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
+    "vit": ("vit", lambda: t.ViTModel(t.ViTConfig(**SMALL)), STRETCH),
+    "vit_classifier": ("vit", lambda: t.ViTForImageClassification(t.ViTConfig(**SMALL)), STRETCH),
+    "vit_msn": ("vit", lambda: t.ViTMSNModel(t.ViTMSNConfig(**SMALL)), STRETCH),
+    "deit": ("vit", lambda: t.DeiTModel(t.DeiTConfig(**SMALL)), partial(t.DeiTImageProcessor, size=40, crop_size=32)),
+    "beit": ("vit", lambda: t.BeitModel(t.BeitConfig(**SMALL)), partial(t.BeitImageProcessor, size=32)),
+    "dinov2": ("vit", lambda: t.Dinov2Model(t.Dinov2Config(**{**SMALL, "image_size": 48})), MIDDLE),
+    "dinov2_registers": (
+        "vit",
+        lambda: t.Dinov2WithRegistersModel(t.Dinov2WithRegistersConfig(**SMALL, num_register_tokens=4)),
+        MIDDLE,
+    ),
+    "dinov3": (
+        "vit",
+        lambda: t.DINOv3ViTModel(t.DINOv3ViTConfig(**SMALL, num_register_tokens=3)),
+        partial(t.DINOv3ViTImageProcessor, size=32),
+    ),
+    "clip": (
+        "vit",
+        lambda: t.CLIPModel(t.CLIPConfig(vision_config=SMALL, text_config=TEXT, projection_dim=24)),
+        CLIP,
+    ),
+    "clip_vision": ("vit", lambda: t.CLIPVisionModel(t.CLIPVisionConfig(**SMALL)), CLIP),
+    "clip_projected": (
+        "vit",
+        lambda: t.CLIPVisionModelWithProjection(t.CLIPVisionConfig(**SMALL, projection_dim=24)),
+        CLIP,
+    ),
+    "siglip": ("vit", lambda: t.SiglipModel(t.SiglipConfig(vision_config=SMALL, text_config=TEXT)), SIGLIP),
+    "siglip_vision": ("vit", lambda: t.SiglipVisionModel(t.SiglipVisionConfig(**SMALL)), SIGLIP),
+    "resnet": ("resnet", lambda: t.ResNetModel(t.ResNetConfig(embedding_size=8, **MAPS)), WIDE),
+    "resnet_classifier": (
+        "resnet",
+        lambda: t.ResNetForImageClassification(t.ResNetConfig(embedding_size=8, layer_type="basic", **MAPS)),
+        WIDE,
+    ),
+    "regnet": ("resnet", lambda: t.RegNetModel(t.RegNetConfig(embedding_size=8, groups_width=4, **MAPS)), WIDE),
+    "convnext": ("resnet", lambda: t.ConvNextModel(t.ConvNextConfig(num_stages=2, **MAPS)), WIDE),
+    "convnextv2": ("resnet", lambda: t.ConvNextV2Model(t.ConvNextV2Config(num_stages=2, **MAPS)), WIDE),
+}
+REGIONS: dict[str, Any] = {"min_regions": 3, "max_regions": 6, "min_score": 0.2, "precision": "fp32"}
+OTHERS: dict[str, dict[str, Any]] = {
+    "hog": {"grid": 3, "cell": 16},
+    "pixels": {"height": 20, "width": 28, "fit": "stretch"},
+    "pixels_crop": {"height": 20, "width": 28, "fit": "crop"},
+    "frcnn": {**REGIONS, "weights": "random", "nms": 0.3, "proposals": 30, "short_side": 64, "long_side": 112},
+    "butd": {**REGIONS, "weights": "random", "revision": "main"},
+    "scenes": {},
+}
+NAMES = (*NETWORKS, *OTHERS)
+
+
+def filled(model: Any) -> Any:
+    """A network whose weights are functions of their place, whatever a library draws at random."""
+    tensors = [*model.named_parameters(), *(each for each in model.named_buffers() if each[1].is_floating_point())]
+    for number, (name, tensor) in enumerate(tensors):
+        wave = torch.sin(torch.arange(tensor.numel()).float() * (0.7 + 0.013 * number)).view(tensor.shape)
+        is_scale = tensor.ndim == 1 and name.endswith(("weight", "running_var"))
+        tensor.data = 1 + 0.2 * wave if is_scale else (0.1 if tensor.ndim == 1 else 0.3) * wave
+    return model.eval()
+
+
+def save(name: str, folder: Path) -> Path:
+    """Saves the network of a case as transformers does it, if it has one."""
+    if name in NETWORKS:
+        _, make, processor = NETWORKS[name]
+        filled(make()).save_pretrained(folder)
+        processor().save_pretrained(folder)
+    return folder
+
+
+def built(name: str, model: Path | str = "", **changes: Any) -> Any:
+    """The extractor of a case, its network in a folder or of the hub."""
+    kind, values = name.partition("_")[0], OTHERS.get(name)
+    if values is None:
+        kind, values = NETWORKS[name][0], {"weights": "pretrained", "precision": "fp32"}
+        values |= {"model": str(model), "revision": "main"}
+    settings = extractors()[kind].model_validate({"kind": kind, **values, **changes})
+    return extractor_module(kind).build(settings, torch.device("cpu"))
+
+
+_OPEN: dict[str, Any] = {}
+
+
+@pytest.fixture
+def opened(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Opens the extractor of a case once, with a small detector of photographs, one thread and no network."""
+    for name, value in {"SHORT_SIDE": 64, "LONG_SIDE": 120, "PROPOSALS": 8}.items():
+        monkeypatch.setattr(f"itrpipe.features.extractors.butd.extractor.{name}", value)
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("asked the network"))
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked the hub"))
+    torch.set_num_threads(1)
+
+    def open_once(name: str) -> Any:
+        if name not in _OPEN:
+            _OPEN[name] = built(name, save(name, tmp_path_factory.mktemp(name)))
+        return _OPEN[name]
+
+    return open_once
+
+
+@cache
+def pictures(name: str) -> list[np.ndarray]:
+    if name == "scenes":
+        return [np.array(paint(scene)) for scene in generate(0, 0, 3, seed=31).scenes]
+    waves = [np.add.outer(np.arange(h) / 5, np.arange(w) / 7)[..., None] * [1, 1.7, 2.3] for h, w in SIZES]
+    return [(127.5 + 127.5 * np.sin(wave + number)).astype(np.uint8) for number, wave in enumerate(waves)]
+
+
+def rows_of(extractor: Any, images: list[np.ndarray]) -> dict[str, np.ndarray]:
+    """Rows of images, batch by batch of equal groups."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for row, image in enumerate(images):
+        groups.setdefault(extractor.group(*image.shape[:2]), []).append(row)
+    order = [row for rows in groups.values() for row in rows]
+    parts = []
+    for rows in groups.values():
+        frames = [torch.from_numpy(extractor.transform(images[row])) for row in rows]
+        stacked = torch.stack(frames) if len({each.shape for each in frames}) == 1 else frames
+        parts.append(extractor(stacked, np.array([images[row].shape[:2] for row in rows])))
+    return {name: np.concatenate([part[name] for part in parts])[np.argsort(order)] for name in parts[0]}
+
+
+def summary(rows: dict[str, np.ndarray]) -> dict[str, Any]:
+    """A few numbers of each array, and how large its numbers are."""
+    found = {}
+    for name, values in sorted(rows.items()):
+        flat = values.astype(np.float64).ravel()
+        some = flat[np.linspace(0, len(flat) - 1, 9).astype(int)]
+        found[name] = [str(values.dtype), [*some.round(5).tolist(), float(np.abs(flat).mean().round(5))]]
+    return found
+
+
+def assert_near(found: Any, expected: Any, tolerance: float = 2e-3) -> None:
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance * np.abs(expected).max(initial=1e-6))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_extractor(name: str, opened: Callable[[str], Any]) -> None:
+    extractor, images = opened(name), pictures(name)
+    transform = pickle.loads(pickle.dumps(extractor.transform))
+    frame = transform(images[0])
+    assert (frame.dtype, frame.shape[0], frame.flags.c_contiguous) == (np.uint8, 3, True)
+    rows, again = rows_of(extractor, images), rows_of(extractor, images)
+    assert {each: values.shape[1:] for each, values in rows.items()} == extractor.spec.shapes()
+    for each, values in rows.items():
+        assert np.array_equal(values, again[each])
+        assert np.isfinite(values).all()
+        if each not in ("count", "pixels", "global"):
+            real = np.arange(extractor.spec.regions) < rows["count"][:, None]
+            assert not values[~real].any()
+    for row, image in enumerate(images):
+        alone = rows_of(extractor, [image])
+        for each, values in alone.items():
+            # Rounding depends on the size of the batch, and can exchange regions that only fill up a drawing's.
+            few = slice(3) if name == "scenes" and each != "count" else ...
+            assert_near(rows[each][row][few], values[0][few], 2e-2 if name == "scenes" else 2e-3)
+    recorded = json.loads(GOLDEN.read_text())[name]
+    found = summary(rows)
+    assert {each: value[0] for each, value in found.items()} == {each: value[0] for each, value in recorded.items()}
+    for each, (_, numbers) in recorded.items():
+        assert_near(found[each][1], numbers)

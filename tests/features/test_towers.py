@@ -1,0 +1,309 @@
+"""Networks of transformers: pixels as their own processors make them, weights from folders and the hub, refusals."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+import transformers as t
+from safetensors.torch import load_file, save_file
+
+from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.features.frames import Framing, load_preprocessing
+from itrpipe.features.towers import PATCHES, RANDOM_NOTE, Grid, load_config, open_network
+from tests.features.test_extractors import built, pictures, rows_of, save
+
+# One of each class, and each way of resizing and cropping that published checkpoints use.
+PROCESSORS: dict[str, Callable[[], Any]] = {
+    "vit": partial(t.ViTImageProcessor, size={"height": 64, "width": 48}),
+    "beit": partial(t.BeitImageProcessor, size=64),
+    "beit_crop": partial(t.BeitImageProcessor, size=72, do_center_crop=True, crop_size=64),
+    "deit": partial(t.DeiTImageProcessor, size=73, crop_size=64),
+    "clip": partial(t.CLIPImageProcessor, size={"shortest_edge": 64}, crop_size=64),
+    "clip_margin": partial(t.CLIPImageProcessor, size={"shortest_edge": 64}, crop_size=81),
+    "dinov2": partial(t.BitImageProcessor, size={"shortest_edge": 73}, crop_size=64, resample=3),
+    "dinov3": partial(t.DINOv3ViTImageProcessor, size={"height": 64, "width": 64}),
+    "siglip": partial(t.SiglipImageProcessor, size={"height": 64, "width": 64}),
+    "convnext": partial(t.ConvNextImageProcessor, size={"shortest_edge": 64}, crop_pct=0.875),
+    "convnext_small": partial(t.ConvNextImageProcessor, size={"shortest_edge": 383}, crop_pct=0.95),
+    "convnext_stretch": partial(t.ConvNextImageProcessor, size={"shortest_edge": 384}),
+    "unscaled": partial(t.ViTImageProcessor, size=64, do_rescale=False),
+    "unnormalised": partial(t.ViTImageProcessor, size=64, do_normalize=False),
+    "odd_scale": partial(t.ViTImageProcessor, size=64, rescale_factor=1 / 127.5),
+    "nearest": partial(t.ViTImageProcessor, size=64, resample=0),
+    "lanczos": partial(t.SiglipImageProcessor, size={"height": 64, "width": 64}, resample=1),
+    "no_resize": partial(t.BitImageProcessor, do_resize=False, crop_size=64),
+}
+
+
+def photo(height: int, width: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def saved(folder: Path, processor: Any) -> Path:
+    processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_frames_are_those_of_the_processor_byte_for_byte(name: str, tmp_path: Path) -> None:
+    processor = PROCESSORS[name]()
+    loaded = load_preprocessing(saved(tmp_path, processor))
+    for size in [(375, 500), (500, 375), (61, 50), (82, 73), (3, 40)]:
+        frame = pickle.loads(pickle.dumps(loaded.transform))(photo(*size))
+        call = partial(processor, photo(*size), input_data_format="channels_last")
+        assert np.array_equal(frame, call(do_rescale=False, do_normalize=False)["pixel_values"][0])
+        assert (frame.shape, frame.flags.c_contiguous) == ((3, *loaded.frame), True)
+        found = loaded.normalization(torch.from_numpy(frame)[None])
+        expected = call(return_tensors="pt")["pixel_values"].float()
+        # DINOv3's resizes before it rounds to bytes: up to a grey level.
+        error = ((found - expected) * loaded.normalization.std).abs().max()
+        assert 0.1 < error <= 1 if name == "dinov3" else error < 1e-4
+    assert [note[:14] for note in loaded.notes] == (["resized pixels"] if name == "dinov3" else [])
+
+
+def test_boxes_are_where_the_pixels_come_from(tmp_path: Path) -> None:
+    """The frames of pictures whose pixels hold their own place, as a processor makes them of floats."""
+    for number, name in enumerate(set(PROCESSORS) - {"no_resize", "nearest", "convnext_small", "convnext_stretch"}):
+        processor = PROCESSORS[name]()
+        loaded = load_preprocessing(saved(tmp_path / name, processor))
+        for height, width in [(48, 397 - number), (150 + number, 100), (64, 64)]:
+            y, x = np.mgrid[:height, :width]
+            places = np.stack(((x + 0.5) / width, (y + 0.5) / height, x * 0), 2).astype(np.float32)
+            options = {"do_rescale": False, "do_normalize": False, "input_data_format": "channels_last"}
+            frame = np.asarray(processor(places, **options)["pixel_values"][0])
+            grid = Grid(8, 6, loaded.frame[0] // 8, loaded.frame[1] // 6)  # often it does not reach the end
+            boxes = loaded.framing.boxes(grid.cells(loaded.frame), np.array([[height, width]]))[0]
+            looked_at = 0
+            for box, (row, column) in zip(boxes, np.ndindex(8, 6), strict=True):
+                # Near the image's edges resizing blends in what lies beyond, and margins are black.
+                if box.min() > 0.08 and box.max() < 0.92:
+                    high, wide = int(grid.cell_height), int(grid.cell_width)
+                    cell = frame[:2, row * high : (row + 1) * high, column * wide : (column + 1) * wide]
+                    assert np.abs(cell.mean((1, 2)) - (box[:2] + box[2:]) / 2).max() < 3e-3
+                    looked_at += 1
+            assert looked_at >= 6
+    margin = Framing((64, 64), (96, 96)).boxes(Grid(1, 3, 96, 32).cells((96, 96)), np.array([[10, 10]]))
+    assert (margin.dtype, margin[0].tolist()) == (np.float32, [[0, 0, 0.25, 1], [0.25, 0, 0.75, 1], [0.75, 0, 1, 1]])
+
+
+REFUSED = {
+    "CLIPImageProcessor": {"do_center_crop": False},
+    "ViTImageProcessor": {"do_resize": False},
+    "BeitImageProcessor": {"size": {"shortest_edge": 64, "longest_edge": 128}},
+    "DeiTImageProcessor": {"do_center_crop": True, "crop_size": {"shortest_edge": 9}},
+    "SiglipImageProcessor": {
+        "size": {"height": 64, "width": 64},
+        "do_pad": True,
+        "pad_size": {"height": 9, "width": 9},
+    },
+    "ConvNextImageProcessor": {"size": {"shortest_edge": 64}, "do_center_crop": True, "crop_size": 50},
+    "Siglip2ImageProcessor": {},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_processors_without_one_size_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"{tmp_path}: the image processor {name}"):
+        load_preprocessing(saved(tmp_path, getattr(t, name)(**REFUSED[name])))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The checkpoint of a tiny ViT, to be damaged."""
+    return save("vit", tmp_path / "model")
+
+
+def change(folder: Path, file: str = "config.json", **changes: Any) -> None:
+    config = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps(config | changes))
+
+
+def weights_of(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> None:
+    """Saves changed weights as safetensors, without the metadata of a shard."""
+    save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors", {"format": "pt"})
+
+
+def cut(path: Path, end: int) -> None:
+    path.write_bytes(path.read_bytes()[:end])
+
+
+def pickled(folder: Path, content: Any = None) -> Path:
+    """Replaces the safetensors of a folder by a pickle."""
+    torch.save(content or load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    return folder / "pytorch_model.bin"
+
+
+def lose_a_shard(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    index = {"metadata": {}, "weight_map": {"layernorm.weight": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+class Intruder:
+    """An object whose pickle writes a file when it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.write_text, (Path("intruder"), "ran")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], type[ItrpipeError], str]] = {
+    "not finite": (
+        lambda f: weights_of(f, lambda s: s | {"layernorm.weight": torch.full((32,), torch.nan)}),
+        DataError,
+        "'layernorm.weight'",
+    ),
+    "cut off": (lambda f: cut(f / "model.safetensors", 3000), DataError, "weights"),
+    "a layer less": (
+        lambda f: weights_of(f, lambda s: {name: each for name, each in s.items() if "layer.1." not in name}),
+        DataError,
+        "16 of the weights do not fit ViTModel, such as: they lack 'layers.1.",
+    ),
+    "a shard less": (lose_a_shard, DataError, "model-00002-of-00002"),
+    "pickle cut off": (lambda f: cut(pickled(f), 9000), DataError, "weights"),
+    "code in a pickle": (lambda f: pickled(f, {"a": Intruder()}), DataError, "never loaded"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), MissingInputError, "no model.safetensors"),
+    "no configuration": (lambda f: (f / "config.json").unlink(), MissingInputError, "no config.json"),
+    "no processor": (lambda f: (f / "preprocessor_config.json").unlink(), MissingInputError, "preprocessor_config"),
+    "configuration cut off": (lambda f: cut(f / "config.json", 5), DataError, "config.json"),
+    "no table": (lambda f: (f / "config.json").write_text("[]"), DataError, "config.json"),
+    "processor cut off": (lambda f: cut(f / "preprocessor_config.json", 5), DataError, "preprocessor_config"),
+    "no processor's size": (lambda f: change(f, "preprocessor_config.json", size="x"), DataError, "preprocessor"),
+    "no scale": (lambda f: change(f, "preprocessor_config.json", image_std=[0, 1, 1]), DataError, "image_std"),
+    "other frame": (lambda f: change(f, "preprocessor_config.json", size=48), UsageError, r"\(48, 48\)"),
+    "unknown type": (lambda f: change(f, model_type="swin"), UsageError, "'swin'.*siglip"),
+    "no type": (lambda f: change(f, model_type=None), UsageError, "'None'"),
+    "a width that is none": (lambda f: change(f, hidden_size="wide"), DataError, "hidden_size"),
+    "another width": (
+        lambda f: change(f, intermediate_size=64),
+        DataError,
+        r"\[48\] is \[64\]|\[32, 48\] is \[32, 64\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_what_cannot_be_loaded_is_one_line(
+    name: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage, kind, told = DAMAGE[name]
+    damage(folder)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(kind, match=told) as caught:
+        built("vit", folder)
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+    assert not Path("intruder").exists()
+
+
+def test_what_checkpoints_may_lack_and_what_not(tmp_path: Path) -> None:
+    for name, lacks in {"clip": "visual_projection", "resnet": "running_mean", "siglip": "head.probe"}.items():
+        save(name, tmp_path / name)
+        weights_of(tmp_path / name, lambda s, lacks=lacks: {each: s[each] for each in s if lacks not in each})
+        with pytest.raises(DataError, match=lacks):
+            built(name, tmp_path / name)
+    for name, lacks in {"resnet_classifier": "num_batches_tracked", "dinov2": "mask_token"}.items():
+        before = rows_of(built(name, save(name, tmp_path / name)), pictures(name))["regions"]
+        weights_of(tmp_path / name, lambda s, lacks=lacks: {each: s[each] for each in s if lacks not in each})
+        assert np.array_equal(rows_of(built(name, tmp_path / name), pictures(name))["regions"], before)
+    save("siglip_vision", tmp_path / "headless")
+    change(tmp_path / "headless", vision_use_head=False)
+    with pytest.raises(UsageError, match="no pooling head"):
+        built("siglip_vision", tmp_path / "headless")
+    with pytest.raises(UsageError, match="'siglip_vision_model' is not supported, supported are resnet"):
+        built("resnet", tmp_path / "headless")
+
+
+def test_pickled_weights_are_read_as_tensors_and_only_without_safetensors(folder: Path) -> None:
+    expected = rows_of(built("vit", folder), pictures("vit"))["regions"]
+    torch.save({"layernorm.weight": torch.zeros(32)}, folder / "pytorch_model.bin")
+    assert np.array_equal(rows_of(built("vit", folder), pictures("vit"))["regions"], expected)
+    pickled(folder)
+    assert np.array_equal(rows_of(built("vit", folder), pictures("vit"))["regions"], expected)
+
+
+def test_random_weights_are_the_same_every_time_and_say_what_they_are(folder: Path, tmp_path: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    rows = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        extractor = built("vit", folder, weights="random")
+        drawn = torch.rand(3)
+        rows.append(rows_of(extractor, pictures("vit"))["regions"])
+        torch.manual_seed(1)
+        assert torch.equal(torch.rand(3), drawn)  # the caller's random numbers stay as they are
+    assert np.array_equal(*rows)
+    assert extractor.notes == (RANDOM_NOTE,)
+    for name, width in {"clip_vision": 32, "clip_projected": 24}.items():
+        assert built(name, save(name, tmp_path / name), weights="random").spec.global_dim == width
+
+
+def test_precision_memory_and_what_is_computed(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    change(folder, output_hidden_states=True, return_dict=False, dtype="float16", attn_implementation="evil/kernel")
+    change(folder, auto_map={"AutoConfig": "evil.Config"})
+    (folder / "evil.py").write_text("raise SystemExit\n")
+    exact, coarse = (built("vit", folder, precision=precision) for precision in ("fp32", "bf16"))
+    found, near = (rows_of(each, pictures("vit"))["regions"].astype(float) for each in (exact, coarse))
+    assert 1e-3 < np.abs(found - near).max() < 0.2
+    config, network = exact.network.config, exact.network
+    assert (config.output_hidden_states, config.output_attentions, config.return_dict) == (False, False, True)
+    assert config._attn_implementation == "sdpa"
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+    assert not network.training
+    assert not any("pooler" in name for name, _ in network.named_parameters())
+    assert "evil" not in str(load_config(folder, PATCHES)[1]._attn_implementation)
+    maps = built("resnet", save("resnet", tmp_path / "resnet")).network
+    kernels = [each for each in maps.parameters() if each.ndim == 4 and each.shape[2:] != (1, 1)]
+    assert all(each.is_contiguous(memory_format=torch.channels_last) for each in kernels)
+    capfd.readouterr()
+    before = t.logging.get_verbosity(), t.logging.is_progress_bar_enabled()
+    built("vit", folder)
+    assert capfd.readouterr() == ("", "")
+    assert (t.logging.get_verbosity(), t.logging.is_progress_bar_enabled()) == before
+
+
+def test_a_missing_pooler_is_asked_for_and_noted(folder: Path) -> None:
+    weights_of(folder, lambda s: {name: each for name, each in s.items() if "pooler" not in name})
+    assert open_network(str(folder), "main", PATCHES).notes == ()
+    assert "starts at random" in open_network(str(folder), "main", PATCHES, pooled=True).notes[0]
+
+
+def test_weights_beyond_float16_become_infinite_rows(folder: Path) -> None:
+    weights_of(folder, lambda s: s | {"layernorm.weight": s["layernorm.weight"] * 1e6})
+    assert np.isinf(rows_of(built("vit", folder), pictures("vit"))["regions"]).any()
+
+
+def test_what_is_asked_of_the_hub(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = tmp_path / "0123456789abcdef0123456789abcdef01234567"
+    shutil.copytree(folder, commit)
+    asked: list[tuple[str, list[str]]] = []
+
+    def download(model: str, *, revision: str, allow_patterns: list[str]) -> str:
+        asked.append((revision, allow_patterns))
+        return str(commit)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    hub_id = "someone/small"
+    assert built("vit", hub_id, revision="v1").notes == (f"{hub_id} is at commit {commit.name}",)
+    assert [revision for revision, _ in asked] == ["v1"]
+    assert {"config.json", "preprocessor_config.json", "model.safetensors", "model-*-of-*.safetensors"} < set(
+        asked[0][1]
+    )
+    assert not any(".bin" in name for name in asked[0][1])  # pickles are not asked for where there are safetensors
+    built("vit", hub_id, weights="random")
+    assert not any(name.startswith("model") for name in asked[1][1])
+    pickled(commit)
+    built("vit", hub_id)
+    assert [revision for revision, _ in asked[2:]] == ["main", commit.name]
+    assert asked[3][1] == ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
