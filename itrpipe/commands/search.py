@@ -16,7 +16,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.reporting.answers import Answers, lines
-from itrpipe.scene_graph.declaration import ParseSettings
+from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.stages import parse
 from itrpipe.stages.base import Need
 from itrpipe.stages.checks import check_split_of

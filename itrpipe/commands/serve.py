@@ -156,7 +156,7 @@ def _gallery(candidates: Candidates, split: str, device: str) -> tuple[Gallery, 
         gallery = of_dataset(trained, candidates.prepared, device, reads_photographs=reads)
         return gallery, _maps(trained, manifest, device)
     from itrpipe.analysis.searching import Searched, SearchModel
-    from itrpipe.scene_graph.declaration import ParseSettings
+    from itrpipe.scene_graph.settings import ParseSettings
 
     graphs = existing_input(trained, manifest, "parse") if reads_phrases(manifest.settings["backbone"]) else None
     known = None if graphs is None else read_manifest(graphs).settings

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import UsageError
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
+from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
 from itrpipe.training.captions import WordIds
 from itrpipe.training.saved import SavedModel, max_tokens_of
 from itrpipe.training.texts import PhraseTexts, TokenTexts
@@ -68,8 +67,7 @@ def known_words(saved: SavedModel, captions: Split) -> dict[str, bool]:
 
 def _phrases(graphs: Sequence[SceneGraph], captions: Split, max_words: int) -> CaptionPhrases:
     """Graphs as the artifact of `itrpipe parse` gives them, through a file of its own."""
-    own = [captions.captions["caption_id"], captions.captions["image_id"]]
-    table = pa.Table.from_arrays([*own, *graphs_table(graphs, "given").columns], schema=SCHEMA)
+    table = with_ids(captions.captions, graphs_table(graphs, "given"))
     with tempfile.TemporaryDirectory() as folder:
         write_graphs(Path(folder) / SCENE_GRAPHS_FILE, [table])
         return CaptionPhrases.read(Path(folder), max_words)

@@ -27,8 +27,8 @@ from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import DualEncoder, ImageBatch
 from itrpipe.progress import Reporter, SafeConsole, Task
 from itrpipe.retrieval.captions import known_words, read_captions
-from itrpipe.scene_graph.declaration import ParseSettings
-from itrpipe.scene_graph.given import parse_captions
+from itrpipe.scene_graph.build import parse_captions
+from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.encode import encode_texts, score_block
 from itrpipe.training.saved import SavedModel

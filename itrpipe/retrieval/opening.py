@@ -13,7 +13,7 @@ from itrpipe.features.hub import CONFIG, download, require_hub_id
 from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.retrieval.model import FeatureReading, RetrievalModel
 from itrpipe.retrieval.pretrained import open_joint
-from itrpipe.scene_graph.declaration import ParseSettings
+from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.storage.artifact import MANIFEST, existing_input, read_manifest
 from itrpipe.storage.disk import reading
 from itrpipe.storage.integrity import read_checked_json

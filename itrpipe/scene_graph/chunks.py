@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from itrpipe.scene_graph import words as lists
 from itrpipe.scene_graph.graph import Link
+from itrpipe.scene_graph.tag import Sentence
+from itrpipe.scene_graph.words import lists
 
 LONGEST_IDIOM = max(map(len, lists.IDIOMS))
-IDIOM_STARTS = frozenset(idiom[0] for idiom in lists.IDIOMS)
-QUOTES = frozenset("\"'`\u201c\u201d\u2018\u00ab\u00bb")
-RECIPROCALS = frozenset({("each", "other"), ("one", "another")})
+INSIDE = {"N": "AN", "J": "A", "CD": "Dmcn", "D": "D", "VBG": "A"}
+"""Link from the noun to a word of its phrase, by the word's tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,7 @@ class Chunk:
     """Neighbouring words that act as one.
 
     Attributes:
-        kind: NP for a noun phrase, J for adjectives without a noun, otherwise the tag of the word; see
-            `itrpipe.scene_graph.tagger.TAGS`.
+        kind: NP for a noun phrase, J for adjectives without a noun, otherwise the tag of the word.
         head: token number of the word that stands for the chunk.
         first, last: token numbers of its outermost words.
     """
@@ -30,75 +30,66 @@ class Chunk:
     last: int
 
 
+def chunks_of(words: Sequence[str], tags: Sequence[str]) -> list[Chunk]:
+    """The chunks of a caption with these words, in lower case, and their tags."""
+    return Chunker(Sentence(words, tags)).chunks()
+
+
 class Chunker:
-    """Cuts one caption into chunks and keeps the links inside them.
+    """Cuts one tagged caption into chunks.
 
     Attributes:
-        words: lower case.
-        tags: keys of `itrpipe.scene_graph.tagger.TAGS`.
         links: inside the chunks found so far.
     """
 
-    def __init__(self, words: list[str], tags: list[str]) -> None:
-        self.words = words
-        self.tags = tags
+    def __init__(self, sentence: Sentence) -> None:
+        self.size, self.words, self.tags = sentence.size, sentence.words, sentence.tags
         self.links: list[Link] = []
 
     def chunks(self) -> list[Chunk]:
         """All chunks from left to right; adverbs, auxiliaries and quotation marks belong to none."""
         found: list[Chunk] = []
         i = 0
-        while i < len(self.words):
-            chunk = self._idiom(i) or self._incorporated(i) or self._noun_phrase(i) or self._single(i)
+        while i < self.size:
+            chunk = self._expression(i) or self._noun_phrase(i)
+            if chunk is None:
+                last = i
+                while self.tags[i] == self.tags[last + 1] == "BE":
+                    last += 1
+                chunk = Chunk(self.tags[i], i, i, last)
             if chunk.kind not in {"R", "AUX"} and not self._is_quote(i):
                 found.append(chunk)
             i = chunk.last + 1
         return found
 
-    def _tag(self, i: int) -> str:
-        return self.tags[i] if i < len(self.tags) else ""
-
-    def _is_quote(self, i: int) -> bool:
-        return self.tags[i] == "," and self.words[i] in QUOTES
-
-    def _single(self, i: int) -> Chunk:
-        last = i
-        if self.tags[i] == "BE":
-            while self._tag(last + 1) == "BE":
-                last += 1
-        return Chunk(self.tags[i], i, i, last)
-
-    def _idiom(self, i: int) -> Chunk | None:
-        if self.words[i] not in IDIOM_STARTS:
-            return None
-        for length in range(min(LONGEST_IDIOM, len(self.words) - i), 1, -1):
+    def _expression(self, i: int) -> Chunk | None:
+        """The preposition or the action of several words that starts at a word."""
+        for length in range(LONGEST_IDIOM, 1, -1):
             if tuple(self.words[i : i + length]) in lists.IDIOMS:
                 rest = [j for j in range(i + 1, i + length) if self.words[j] not in lists.ARTICLES]
                 self.links.extend(Link("IX", i, j) for j in rest)
                 return Chunk("P", i, i, i + length - 1)
-        return None
-
-    def _incorporated(self, i: int) -> Chunk | None:
         if not self._is_incorporated(i):
             return None
         self.links.append(Link("K", i + 1, i))
         return Chunk("VBG", i + 1, i, i + 1)
 
     def _is_incorporated(self, i: int) -> bool:
-        return (
-            self._tag(i + 1) == "VBG" and self._tag(i + 2) != "N" and tuple(self.words[i : i + 2]) in lists.INCORPORATED
-        )
+        action = self.tags[i + 1] == "VBG" and self.tags[i + 2] != "N"
+        return action and tuple(self.words[i : i + 2]) in lists.INCORPORATED
 
-    def _reciprocal(self, i: int) -> Chunk | None:
-        return Chunk("NP", i + 1, i, i + 1) if tuple(self.words[i : i + 2]) in RECIPROCALS else None
+    def _is_quote(self, i: int) -> bool:
+        return self.tags[i] == "," and self.words[i] in lists.QUOTES
 
     def _noun_phrase(self, i: int) -> Chunk | None:
         """The noun phrase that starts at a word, with its owners before it."""
-        pronoun = Chunk("NP", i, i, i) if self.tags[i] == "PRP" else None
-        phrase = self._reciprocal(i) or pronoun or self._simple_phrase(i)
-        while phrase and phrase.kind == "NP" and self._tag(phrase.last + 1) == "POS":
+        if tuple(self.words[i : i + 2]) in lists.RECIPROCALS:
+            phrase = Chunk("NP", i + 1, i, i + 1)
+        else:
+            phrase = Chunk("NP", i, i, i) if self.tags[i] == "PRP" else self._simple_phrase(i)
+        while phrase and phrase.kind == "NP" and self.tags[phrase.last + 1] == "POS":
             mark = phrase.last + 1
-            thing = self._simple_phrase(mark + 1) if mark + 1 < len(self.words) else None
+            thing = self._simple_phrase(mark + 1)
             if thing is None or thing.kind != "NP":
                 return Chunk("NP", phrase.head, phrase.first, mark)
             self.links += (Link("YS", mark, phrase.head), Link("D", thing.head, mark))
@@ -106,69 +97,121 @@ class Chunker:
         return phrase
 
     def _simple_phrase(self, i: int) -> Chunk | None:
-        members = self._members(i)
+        """Determiner, numbers, adjectives and nouns from a word on; J where there is no noun."""
+        members: list[int] = []
+        end = i
+        while end < self.size and (step := self._continues(end, members)):
+            if step == 1:
+                members.append(end)
+            end += 1
         if not members:
             return None
-        head = self._head(members)
-        last = head if self.tags[head] == "N" and self.tags[members[-1]] != "CD" else members[-1]
-        members = [j for j in members if j <= last]
+        tags = [self.tags[j] for j in members]
+        head = max((j for j in members if self.tags[j] == "N"), default=members[-1])
+        last = head if self.tags[head] == "N" and tags[-1] != "CD" else members[-1]
         if self.tags[head] == "R":
             return None
-        if self.tags[head] == "J" and self.tags[members[0]] in {"J", "R"}:
+        if self.tags[head] == "J" and tags[0] in {"J", "R"}:
             return Chunk("J", head, i, last)
-        self.links.extend(Link(kind, head, j) for j in members if j != head and (kind := INSIDE.get(self.tags[j], "")))
+        inside = [j for j in members if j <= last and j != head and self.tags[j] in INSIDE]
+        self.links.extend(Link(INSIDE[self.tags[j]], head, j) for j in inside)
         return Chunk("NP", head, i, last)
 
-    def _members(self, i: int) -> list[int]:
-        members: list[int] = []
-        seen_noun = False
-        while i < len(self.words):
-            step = self._continues(i, members, seen_noun)
-            if not step:
-                break
-            if step == 1:
-                members.append(i)
-                seen_noun = seen_noun or self.tags[i] == "N"
-            i += 1
-        return members
-
-    def _continues(self, i: int, members: list[int], seen_noun: bool) -> int:
+    def _continues(self, i: int, members: list[int]) -> int:
         """1 where the phrase goes on with this word, 2 where it goes on and the word itself does not count, 0 else."""
-        tag, following = self.tags[i], self._tag(i + 1)
+        tag, following, seen = self.tags[i], self.tags[i + 1], [self.tags[j] for j in members]
         if tag == "N":
             return int(not self._is_incorporated(i))
-        if tag == "CD" and members and self.words[i].isdecimal():
-            return int(following != "N")
-        if tag in {"D", "CD"}:
-            fresh = all(self.tags[j] in {"D", "CD"} for j in members) if tag == "D" else not seen_noun
-            return int(fresh)
+        if tag == "CD":
+            return int(following != "N" if members and self.words[i].isdecimal() else "N" not in seen)
+        if tag == "D":
+            return int(set(seen) <= {"D", "CD"})
         if tag == "VBG":
-            return int(following == "N" and tuple(self.words[i - 1 : i + 1]) in lists.INCORPORATED and bool(members))
+            return int(bool(members) and following == "N" and tuple(self.words[i - 1 : i + 1]) in lists.INCORPORATED)
         if tag == "J":
-            return int(not seen_noun or (following == "N" and self.words[i] not in lists.COLOURS))
+            return int("N" not in seen or (following == "N" and self.words[i] not in lists.COLOURS))
         if tag == "R":
-            return int(not seen_noun and following == "J")
+            return int("N" not in seen and following == "J")
         if self._is_quote(i):
             return 2 if members else 0
-        if tag in {"CC", ","} and members and self.tags[members[-1]] == "J":
-            return 2 if self._joins_adjectives(i) else 0
-        return 0
+        joins = tag in {"CC", ","} and seen[-1:] == ["J"] and self._joins_adjectives(i)
+        return 2 if joins else 0
 
     def _joins_adjectives(self, i: int) -> bool:
         """Whether adjectives go on after a comma or conjunction and end in a noun: a black, white and brown dog."""
         j = i + 1
-        while self._tag(j) in {"CC", ",", "R"} and j < i + 3:
+        while self.tags[j] in {"CC", ",", "R"} and j < i + 3:
             j += 1
-        if self._tag(j) != "J":
+        if self.tags[j] != "J":
             return False
-        while self._tag(j) in {"J", "CC", ","}:
+        while self.tags[j] in {"J", "CC", ","}:
             j += 1
-        return self._tag(j) == "N" and self._tag(j - 1) == "J"
-
-    def _head(self, members: list[int]) -> int:
-        nouns = [j for j in members if self.tags[j] == "N"]
-        return nouns[-1] if nouns else members[-1]
+        return self.tags[j] == "N" and self.tags[j - 1] == "J"
 
 
-INSIDE = {"N": "AN", "J": "A", "CD": "Dmcn", "D": "D", "VBG": "A"}
-"""Link from the noun to a word of its phrase, by the word's tag."""
+class Lists:
+    """Noun phrases of a caption that follow each other, joined by commas and a conjunction: a cup, a pot and a pan.
+
+    Args:
+        lemmas: of the words.
+        chunks: of the caption.
+
+    Attributes:
+        kinds: of the chunks, with empty ones behind the last.
+        place: of each chunk that is a member of a list, other than the first: token number of the conjunction, and of
+            the head of the first member.
+    """
+
+    def __init__(self, lemmas: list[str], chunks: list[Chunk]) -> None:
+        self.lemmas, self.chunks = lemmas, chunks
+        self.kinds = [*(chunk.kind for chunk in chunks), "", "", ""]
+        self.place: dict[int, tuple[int, int]] = {}
+        self._heads: dict[int, list[int]] = {}
+        for index, chunk in enumerate(chunks):
+            if chunk.kind == "CC":
+                self._find(index)
+
+    def members(self, head: int) -> list[int]:
+        """Heads of the list that a noun is in; the noun alone where there is none."""
+        return self._heads.get(head, [head])
+
+    def is_new(self, left: int, right: int) -> bool:
+        """Whether one phrase is somebody's part of the body and the other one nothing that bodies have."""
+        part, thing = self.chunks[left], self.lemmas[self.chunks[right].head]
+        owned = self.lemmas[part.first] in lists.POSSESSIVE_PRONOUNS and self.lemmas[part.head] in lists.BODY_PARTS
+        return owned and thing not in lists.BODY_PARTS and thing not in lists.FEATURES
+
+    def clause_follows(self, index: int) -> bool:
+        """Whether a noun phrase, with the prepositions after it, is the subject of a finite verb."""
+        index += 1
+        while self.kinds[index] == "P" and self.kinds[index + 1] in {"NP", "J"}:
+            index += 2
+        return self.kinds[index] in {"V", "BE"}
+
+    def _find(self, conjunction: int) -> None:
+        kinds, right = self.kinds, conjunction + 1
+        left = conjunction - 1 - (kinds[conjunction - 1] == ",")
+        if kinds[right] != "NP" or kinds[left] != "NP" or not self._alike(left, right):
+            return
+        if self.clause_follows(right):  # and opens a clause, unless none has begun
+            borders = [kind for kind in kinds[:conjunction] if kind in {"SUB", "WH", ".", "EX", "V", "BE"}]
+            if borders and borders[-1] in {"V", "BE"}:
+                return
+        members = [left, right]
+        while kinds[left - 1] == "," and kinds[left - 2] == "NP" and self._alike(left - 2, left):
+            left -= 2
+            members.insert(0, left)
+        heads = [self.chunks[member].head for member in members]
+        self._heads.update(dict.fromkeys(heads, heads))
+        self.place.update(dict.fromkeys(members[1:], (self.chunks[conjunction].head, heads[0])))
+
+    def _alike(self, left: int, right: int) -> bool:
+        """Whether a list may hold both.
+
+        A person does not join a thing while another person stands further left, nor does a new thing join a part of the
+        body: a dog with a stick in its mouth and a puppy.
+        """
+        if self.lemmas[self.chunks[right].head] not in lists.ANIMATE:
+            return not self.is_new(left, right)
+        animate = [self.lemmas[chunk.head] in lists.ANIMATE for chunk in self.chunks[: left + 1]]
+        return animate[-1] or not any(animate)

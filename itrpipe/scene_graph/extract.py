@@ -6,10 +6,9 @@ Anderson et al., "SPICE", ECCV 2016, section 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
-from itrpipe.scene_graph import words as lists
 from itrpipe.scene_graph.graph import (
     Analysis,
     Attribute,
@@ -19,35 +18,11 @@ from itrpipe.scene_graph.graph import (
     RelationKind,
     SceneGraph,
 )
-from itrpipe.scene_graph.references import References
-from itrpipe.scene_graph.syntax import Syntax
+from itrpipe.scene_graph.words import lists, plain
 
-LINKING_VERBS = frozenset({"look", "seem", "appear", "become", "get", "feel", "remain", "be"})
-"""Verbs that are no action where an adjective follows."""
-EMPTY_VERBS = frozenset({"seem", "appear", "become", "remain"})
-"""Verbs that are never an action."""
-NEVER_OBJECTS = lists.PRONOUNS | lists.DETERMINERS | lists.NUMBERS | {"other", "same", "each", "'s"}
 NOUN_ROLES = ("O", "J", "S", "YS", "SJl", "SJr")
 """Links whose dependent is a noun whatever its tag."""
-COLOUR_ROLES = ("O", "J")
-"""Links that make a colour an object: a woman in blue."""
-
-
-class Property(NamedTuple):
-    """An attribute before objects have numbers: noun, words, kind."""
-
-    noun: int
-    words: tuple[int, ...]
-    kind: AttributeKind
-
-
-class Edge(NamedTuple):
-    """A relation before objects have numbers: two nouns, words, kind."""
-
-    subject: int
-    object: int
-    words: tuple[int, ...]
-    kind: RelationKind
+Words = tuple[int, ...]
 
 
 def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
@@ -61,247 +36,330 @@ def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
         Objects in the order of their heads; no relation joins an object to itself, no pronoun or quantity is an object,
         and nothing is said twice.
     """
-    return _Extraction(Syntax(analysis)).graph(text, analysis)
+    said = _Extraction(analysis)
+    said.say()
+    number = {head: i for i, head in enumerate(said.objects())}
+    words = [(*said.compound(head), head) for head in number]
+    objects = [Object(i, own[-1], own, said.lemma(own)) for i, own in enumerate(words)]
+    attributes, relations = said.attributes(number), said.relations(number)
+    return SceneGraph(text, said.tokens, tuple(objects), tuple(attributes), tuple(relations), analysis.status)
 
 
 class _Extraction:
-    """The rules, each a generator of properties and edges between tokens."""
+    """The rules over the links of one caption.
 
-    def __init__(self, syntax: Syntax) -> None:
-        self.syntax = syntax
-        self.nouns = self._nouns()
-        self.references = References(syntax, sorted(self.nouns))
-        self.properties: list[Property] = []
-        self.edges: list[Edge] = []
+    Attributes:
+        tokens: of the caption.
+        words: see `itrpipe.scene_graph.words.plain`.
+        pairs: heads and dependents of each kind of link, rising.
+        nouns: tokens that can be objects, rising.
+        properties: attributes before objects have numbers: noun, words, kind.
+        edges: relations before objects have numbers: subject, words, object, kind.
+    """
 
-    def graph(self, text: str, analysis: Analysis) -> SceneGraph:
-        syntax = self.syntax
-        for verb in self._verbs():
-            self._say_of_verb(verb)
-        self._say_of_nouns()
-        heads = sorted(self._objects())
-        number = {head: i for i, head in enumerate(heads)}
-        objects = tuple(self._object(i, head) for head, i in number.items())
-        return SceneGraph(
-            text,
-            syntax.tokens,
-            objects,
-            tuple(self._attributes(number)),
-            tuple(self._relations(number)),
-            analysis.status,
-        )
+    def __init__(self, analysis: Analysis) -> None:
+        self.tokens = analysis.tokens
+        self.words = [plain(token.text) for token in analysis.tokens]
+        self.properties: set[tuple[int, Words, AttributeKind]] = set()
+        self.edges: set[tuple[int, Words, int, RelationKind]] = set()
+        self._dependents: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        self._heads: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        self.pairs: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+        for kind, head, dependent in sorted({(link.kind, link.head, link.dependent) for link in analysis.links}):
+            self._dependents[kind, head].append(dependent)
+            self._heads[kind, dependent].append(head)
+            self.pairs[kind].append((head, dependent))
+
+        # Lists that share a noun are one.
+        self._lists: dict[int, list[int]] = {}
+        for conjunction, _ in self.pairs["SJl"] + self.pairs["SJr"]:
+            members = self._governed("SJl", conjunction) + self._governed("SJr", conjunction)
+            merged = sorted({other for noun in members for other in self._joined(noun)})
+            self._lists.update(dict.fromkeys(merged, merged))
+
+        # Rule 13: nouns that neither modify, nor count, nor only say where.
+        found = {i for i, token in enumerate(self.tokens) if token.tag == "N"}
+        found.update(noun for kind in NOUN_ROLES for _, noun in self.pairs[kind])
+        found.difference_update(word for kind in ("AN", "IX", "K") for _, word in self.pairs[kind])
+        self.nouns = [noun for noun in sorted(found) if self._is_object(noun)]
+
+    def _governed(self, kind: str, head: int) -> list[int]:
+        """Tokens that a word governs by a kind of link, rising."""
+        return self._dependents.get((kind, head), [])
+
+    def _governing(self, kind: str, dependent: int) -> list[int]:
+        """Tokens that govern a word by a kind of link, rising."""
+        return self._heads.get((kind, dependent), [])
+
+    def lemma(self, words: Iterable[int]) -> str:
+        """Lemmas of some tokens."""
+        return " ".join(self.tokens[i].lemma for i in words)
 
     # -- nouns ---------------------------------------------------------------------------------------------------------
 
-    def _nouns(self) -> set[int]:
-        """Tokens that can be objects (rule 13): nouns that neither modify, nor count, nor only say where."""
-        syntax = self.syntax
-        found = {i for i, token in enumerate(syntax.tokens) if token.tag == "N"}
-        found.update(noun for kind in NOUN_ROLES for _, noun in syntax.pairs[kind])
-        found.difference_update(word for kind in ("AN", "IX", "K") for _, word in syntax.pairs[kind])
-        return {noun for noun in found if not self._is_excluded(noun)}
+    def _is_object(self, noun: int) -> bool:
+        word = self.words[noun]
+        if word in lists.NEVER_OBJECTS or not word[0].isalnum() or word.isdecimal():
+            return False
+        if word in lists.COLOURS and not (self._governing("O", noun) or self._governing("J", noun)):
+            return False  # a colour is one only where it is worn: a woman in blue
+        return self._counted(noun) == noun and not self._is_location(noun)
 
-    def _is_excluded(self, noun: int) -> bool:
-        word = self.syntax.words[noun]
-        if word in NEVER_OBJECTS or not word[0].isalnum() or word.isdecimal():
-            return True
-        if word in lists.COLOURS and not any(self.syntax.heads(kind, noun) for kind in COLOUR_ROLES):
-            return True
-        return self.syntax.content(noun) != noun or self.syntax.is_location(noun)
+    def _joined(self, noun: int) -> list[int]:
+        """All members of the list that a noun is in, rising; the noun alone where there is none."""
+        return self._lists.get(noun, [noun])
 
-    def _referents(self, noun: int, excluded: list[int] | None = None, nearest: bool = False) -> list[int]:
+    def _counted(self, noun: int) -> int:
+        """The noun that a quantity counts (dogs in "a couple of dogs"), or the noun itself.
+
+        Source: Schuster et al., 2015, section 4.1 (quantificational modifiers).
+        """
+        seen = {noun}
+        while self.words[noun] in lists.COUNTING:
+            counted = [thing for of in self._governed("OF", noun) for thing in self._governed("J", of)]
+            if not counted or counted[0] in seen:
+                return noun
+            noun = counted[0]
+            seen.add(noun)
+        return noun
+
+    def _is_location(self, noun: int) -> bool:
+        """Whether a noun only says where at something: side in "on the side of X"."""
+        if self.tokens[noun].lemma not in lists.LOCATIONS:
+            return False
+        before = any(self.words[each] in lists.LOCATION_PREPOSITIONS for each in self._governing("J", noun))
+        return before and any(self._governed("J", of) for of in self._governed("OF", noun))
+
+    def _targets(self, preposition: int) -> Iterator[tuple[Words, int]]:
+        """Nouns after a preposition, with all words that amount to the preposition.
+
+        "On the edge of a table" leads to the table by "on edge of".
+        """
+        words = (preposition, *self._governed("IX", preposition))
+        for noun in self._governed("J", preposition):
+            ofs = self._governed("OF", noun) if self._is_location(noun) else []
+            things = [((*words, noun, of), thing) for of in ofs for thing in self._governed("J", of)]
+            yield from things or [(words, noun)]
+
+    def _referents(self, noun: int, excluded: Sequence[int] = (), nearest: bool = False) -> list[int]:
         """Objects that a noun in some role stands for: its list, what it counts, what the pronoun means."""
         found: list[int] = []
-        for member in self.syntax.joined(noun):
-            content = self.syntax.content(member)
-            others = self.syntax.joined(content) if content != member else [member]
-            for other in others:
-                if other not in self.nouns:
-                    meant = self.references.antecedent(other, excluded or [], nearest)
-                    found += [] if meant is None else self.syntax.joined(meant)
-                else:
-                    found.append(other)
+        for member in self._joined(noun):
+            content = self._counted(member)
+            for other in [member] if content == member else self._joined(content):
+                meant = other if other in self.nouns else self._antecedent(other, excluded, nearest)
+                found += [other] if meant == other else [] if meant is None else self._joined(meant)
         return [noun for noun in dict.fromkeys(found) if noun in self.nouns]
-
-    # -- verbs ---------------------------------------------------------------------------------------------------------
-
-    def _verbs(self) -> list[int]:
-        syntax = self.syntax
-        heads = {verb for verb, _ in syntax.pairs["S"]}
-        governed = {verb for kind in ("Pg", "Pv", "Mg", "Mv", "RS") for _, verb in syntax.pairs[kind]}
-        return sorted(heads | governed)
-
-    def _subjects(self, verb: int) -> list[int]:
-        """Nouns that do, are or suffer what a verb says."""
-        syntax = self.syntax
-        found = [noun for subject in syntax.dependents("S", verb) for noun in self._referents(subject)]
-        for be in syntax.heads("Pg", verb) + syntax.heads("Pv", verb):
-            found += self._subjects(be) if be != verb else []
-        for pronoun in syntax.heads("RS", verb):
-            found += [noun for head in syntax.heads("R", pronoun) for noun in self._content(head)]
-        for noun in syntax.heads("Mg", verb) + syntax.heads("Mv", verb):
-            found += self._referents(noun) if self._is_tight(noun) else self._content(noun)
-        return list(dict.fromkeys(found))
 
     def _content(self, noun: int) -> list[int]:
         """What one noun stands for, without the others of its list."""
-        content = self.syntax.content(noun)
-        if content in self.nouns:
-            return [content]
-        meant = self.references.antecedent(content, [])
+        content = self._counted(noun)
+        meant = content if content in self.nouns else self._antecedent(content)
         return [] if meant is None else [meant]
 
-    def _is_tight(self, noun: int) -> bool:
-        """Whether nothing but nouns and their modifiers lies within the list of a noun, so that what follows it is said
-        of all: a man and a woman sitting; not a man in a hat and a woman sitting."""
-        members = self.syntax.joined(noun)
-        verbs_and_prepositions = {
-            i for kind in ("MVp", "Mp", "Mg", "Mv", "S") for pair in self.syntax.pairs[kind] for i in pair
-        }
-        nouns = self.nouns
-        return not any(i in verbs_and_prepositions and i not in nouns for i in range(members[0], members[-1]))
-
-    def _say_of_verb(self, verb: int) -> None:
-        subjects = self._subjects(verb)
-        if self.syntax.tokens[verb].lemma == "be":
-            self._say_of_be(verb, subjects)
-            return
-        words = (verb, *self.syntax.dependents("K", verb))
-        said = self._predicates(verb, words, subjects)
-        for subject in subjects:
-            for edge in said:
-                self.edges.append(
-                    Edge(edge[0] if edge[0] >= 0 else subject, edge[1] if edge[1] >= 0 else subject, *edge[2:])
-                )
-            for adjective in self.syntax.dependents("Pa", verb):
-                self.properties.append(Property(subject, (adjective,), "adjective"))
-            if not said and not self._is_linking(verb):
-                self.properties.append(Property(subject, words, "action"))
-
-    def _is_linking(self, verb: int) -> bool:
-        lemma = self.syntax.tokens[verb].lemma
-        return lemma in EMPTY_VERBS or (lemma in LINKING_VERBS and bool(self.syntax.dependents("Pa", verb)))
-
-    def _predicates(self, verb: int, words: tuple[int, ...], subjects: list[int]) -> list[Edge]:
-        """What a verb says beside its subject (rules 1, 2, 9), as edges with -1 in the place of the subject."""
-        syntax, found = self.syntax, []
-        passive = bool(syntax.heads("Mv", verb) or syntax.heads("Pv", verb))
-        for thing in syntax.dependents("O", verb):
-            found += [Edge(-1, noun, words, "verb") for noun in self._referents(thing, subjects)]
-        for preposition in syntax.dependents("MVp", verb):
-            for extra, target in syntax.targets(preposition):
-                for noun in self._referents(target, subjects):
-                    if passive and self._is_agent(verb, extra):
-                        found.append(Edge(noun, -1, words, "agent"))
-                    else:
-                        found.append(Edge(-1, noun, (*words, *extra), "verb_prep"))
-        return found
-
-    def _is_agent(self, verb: int, preposition: tuple[int, ...]) -> bool:
-        words = self.syntax.words
-        return [words[i] for i in preposition] == ["by"] and words[verb] not in lists.STATIVE_PARTICIPLES
-
-    def _say_of_be(self, be: int, subjects: list[int]) -> None:
-        """Rules 4 and 6: what somebody is, and where."""
-        syntax = self.syntax
-        for subject in subjects:
-            for adjective in syntax.dependents("Pa", be):
-                self.properties.append(Property(subject, (adjective,), "adjective"))
-            for noun in syntax.dependents("O", be):
-                if noun in self.nouns:
-                    self.properties.append(Property(subject, (*self._compound(noun), noun), "copula"))
-            self._locate(subject, syntax.dependents("MVp", be))
-
-    def _locate(self, subject: int, prepositions: list[int], nearest: bool = False) -> None:
-        for preposition in prepositions:
-            for words, target in self.syntax.targets(preposition):
-                for noun in self._referents(target, [subject], nearest):
-                    self.edges.append(Edge(subject, noun, words, "prep"))
-
-    # -- what nouns say ------------------------------------------------------------------------------------------------
-
-    def _say_of_nouns(self) -> None:
-        syntax = self.syntax
-        for noun, preposition in syntax.pairs["Mp"]:
-            for subject in self._content(noun):
-                self._locate(subject, [preposition], nearest=True)
-        for noun, of in syntax.pairs["OF"]:
-            if noun in self.nouns:
-                self._locate(noun, [of])
-            elif syntax.content(noun) != noun:
-                self._quantify(noun)
-        for thing, word in syntax.pairs["D"]:
-            self._own(thing, word)
-        for noun, adjective in syntax.pairs["A"]:
-            self._describe(noun, adjective, "adjective")
-        for noun, number in syntax.pairs["Dmcn"]:
-            self._describe(noun, number, "number" if self._is_numeral(number) else "quantity")
-        for noun, modifier in syntax.pairs["AN"]:
-            self._describe(noun, modifier, "compound")
-
-    def _is_numeral(self, word: int) -> bool:
-        return self.syntax.words[word] not in lists.VAGUE_NUMBERS
-
-    def _describe(self, noun: int, word: int, kind: AttributeKind) -> None:
-        self.properties.append(Property(noun, (word,), kind))
-
-    def _quantify(self, quantity: int) -> None:
-        for noun in self._content(quantity):
-            self.properties.append(Property(noun, (quantity,), "quantity"))
-
-    def _own(self, thing: int, word: int) -> None:
-        """Rule 8: possession by 's or by a pronoun."""
-        owners = [noun for owner in self.syntax.dependents("YS", word) for noun in self._referents(owner)]
-        if self.syntax.words[word] in lists.POSSESSIVE_PRONOUNS:
-            meant = self.references.owner(word, thing, self._subjects_over(thing))
-            owners = [] if meant is None else [meant]
-        self.edges.extend(Edge(owner, thing, (word,), "have") for owner in owners)
-
-    def _subjects_over(self, thing: int) -> list[int]:
-        """Subjects of the verbs that a noun is an object of, or the noun of a preposition of."""
-        syntax = self.syntax
-        verbs = syntax.heads("O", thing)
-        for preposition in syntax.heads("J", thing):
-            verbs += syntax.heads("MVp", preposition)
-            verbs += [verb for noun in syntax.heads("Mp", preposition) for verb in syntax.heads("O", noun)]
-        return [noun for verb in verbs for noun in self._subjects(verb)]
-
-    # -- assembly ------------------------------------------------------------------------------------------------------
-
-    def _objects(self) -> set[int]:
-        """Nouns without those that only say what another one is; these stay where something else is said of them."""
-        named = {said.words[-1] for said in self.properties if said.kind == "copula"}
-        described = {said.noun for said in self.properties if said.kind != "compound"}
-        described.update(noun for edge in self.edges for noun in edge[:2])
-        return self.nouns - (named - described)
-
-    def _compound(self, head: int) -> tuple[int, ...]:
-        modifiers = set(self.syntax.dependents("AN", head))
+    def compound(self, head: int) -> Words:
+        """The words before a noun that make a compound with it."""
+        modifiers = self._governed("AN", head)
         first = head
         while first - 1 in modifiers:
             first -= 1
         return tuple(range(first, head))
 
-    def _object(self, number: int, head: int) -> Object:
-        words = (*self._compound(head), head)
-        return Object(number, head, words, self.syntax.lemma(words))
+    # -- pronouns ------------------------------------------------------------------------------------------------------
+    # The search of Schuster et al., 2015, section 4.2 (after Hobbs, 1978) comes down, in sentences as plain as
+    # captions, to the first noun that agrees, the subject of the clause before the others.
 
-    def _attributes(self, number: dict[int, int]) -> Iterator[Attribute]:
+    def _owner(self, pronoun: int, thing: int) -> int | None:
+        """Whom a possessive pronoun means; subjects of what happens to the thing are preferred where they agree."""
+        word = self.words[pronoun]
+        before = [noun for noun in self.nouns if noun < pronoun and noun != thing]
+        if word == "whose":
+            return before[-1] if before else None
+        verbs = list(self._governing("O", thing))
+        for preposition in self._governing("J", thing):
+            verbs += self._governing("MVp", preposition)
+            verbs += [verb for noun in self._governing("Mp", preposition) for verb in self._governing("O", noun)]
+        subjects = [noun for verb in verbs for noun in self._subjects(verb)]
+        for candidates in (self._joined(thing), subjects, before):
+            meant = self._choose(word, [noun for noun in candidates if noun < pronoun and noun != thing])
+            if meant is not None:
+                return meant
+        return None
+
+    def _antecedent(self, pronoun: int, excluded: Sequence[int] = (), nearest: bool = False) -> int | None:
+        """The noun that a personal pronoun stands for; for "one", the nearest plural.
+
+        Args:
+            pronoun: he, him, she, her, it, they, them, one.
+            excluded: nouns it cannot mean, such as the subject of its own verb.
+            nearest: look from right to left, as after a noun and its preposition: a shirt with a number on it.
+        """
+        word = self.words[pronoun]
+        before = [noun for noun in self.nouns if noun < pronoun and noun not in excluded]
+        if word == "one":
+            return next((noun for noun in reversed(before) if self._is_plural(noun)), None)
+        return self._choose(word, before[::-1] if nearest else before)
+
+    def _choose(self, pronoun: str, nouns: list[int]) -> int | None:
+        """First of the most fitting nouns that agree: people before animals before things, for "they" plurals first."""
+
+        def distance(noun: int) -> tuple[bool, int]:
+            lemma = self.tokens[noun].lemma
+            if pronoun in lists.PLURAL:
+                return not self._is_plural(noun), int(lemma not in lists.ANIMATE)
+            things = lemma not in lists.ANIMATE
+            return False, 0 if pronoun in lists.NEUTER else things + (lemma not in lists.PERSONS)
+
+        return min((noun for noun in nouns if self._agrees(pronoun, noun)), key=distance, default=None)
+
+    def _is_plural(self, noun: int) -> bool:
+        lemma = self.tokens[noun].lemma
+        return self.words[noun] != lemma or lemma in lists.MANY or len(self._joined(noun)) > 1
+
+    def _agrees(self, pronoun: str, noun: int) -> bool:
+        lemma = self.tokens[noun].lemma
+        if pronoun in lists.PLURAL:
+            return self._is_plural(noun) or lemma in lists.PERSONS
+        if pronoun not in lists.REFERRING or (self._is_plural(noun) and len(self._joined(noun)) == 1):
+            return False
+        if pronoun not in lists.MASCULINE | lists.FEMININE:
+            return lemma not in lists.PERSONS
+        others = lists.FEMALES if pronoun in lists.MASCULINE else lists.MALES
+        animate = any(self.tokens[each].lemma in lists.ANIMATE for each in self.nouns)
+        return lemma not in others and (lemma in lists.ANIMATE or not animate)
+
+    # -- verbs ---------------------------------------------------------------------------------------------------------
+
+    def say(self) -> None:
+        """Finds properties and edges."""
+        verbs = {verb for verb, _ in self.pairs["S"]}
+        verbs |= {verb for kind in ("Pg", "Pv", "Mg", "Mv", "RS") for _, verb in self.pairs[kind]}
+        for verb in sorted(verbs):
+            subjects = self._subjects(verb)
+            if self.tokens[verb].lemma == "be":
+                self._say_of_be(verb, subjects)
+            else:
+                self._say_of_verb(verb, subjects)
+        self._say_of_nouns()
+
+    def _subjects(self, verb: int) -> list[int]:
+        """Nouns that do, are or suffer what a verb says."""
+        found = [noun for subject in self._governed("S", verb) for noun in self._referents(subject)]
+        for be in self._governing("Pg", verb) + self._governing("Pv", verb):
+            found += self._subjects(be) if be != verb else []
+        for pronoun in self._governing("RS", verb):
+            found += [noun for head in self._governing("R", pronoun) for noun in self._content(head)]
+        for noun in self._governing("Mg", verb) + self._governing("Mv", verb):
+            found += self._referents(noun) if self._is_tight(noun) else self._content(noun)
+        return list(dict.fromkeys(found))
+
+    def _is_tight(self, noun: int) -> bool:
+        """Whether nothing but nouns and their modifiers lies within the list of a noun, so that what follows it is said
+        of all: a man and a woman sitting; not a man in a hat and a woman sitting."""
+        members = self._joined(noun)
+        loose = {i for kind in ("MVp", "Mp", "Mg", "Mv", "S") for pair in self.pairs[kind] for i in pair}
+        return not any(i in loose and i not in self.nouns for i in range(members[0], members[-1]))
+
+    def _say(self, noun: int, words: Iterable[int], kind: AttributeKind) -> None:
+        self.properties.add((noun, tuple(sorted(words)), kind))
+
+    def _relate(self, subject: int, words: Iterable[int], thing: int, kind: RelationKind) -> None:
+        self.edges.add((subject, tuple(sorted(words)), thing, kind))
+
+    def _say_of_verb(self, verb: int, subjects: list[int]) -> None:
+        """Rules 1, 2, 3 and 9: whom and where an action meets, or the action alone."""
+        words = (verb, *self._governed("K", verb))
+        adjectives = self._governed("Pa", verb)
+        met = [noun for thing in self._governed("O", verb) for noun in self._referents(thing, subjects)]
+        places = [
+            (extra, noun)
+            for preposition in self._governed("MVp", verb)
+            for extra, target in self._targets(preposition)
+            for noun in self._referents(target, subjects)
+        ]
+        suffers = self._governing("Mv", verb) or self._governing("Pv", verb)
+        suffers = suffers and self.words[verb] not in lists.STATIVE_PARTICIPLES
+        lemma = self.tokens[verb].lemma
+        linking = lemma in lists.EMPTY_VERBS or (lemma in lists.LINKING_VERBS and adjectives)
+        for subject in subjects:
+            for noun in met:
+                self._relate(subject, words, noun, "verb")
+            for extra, noun in places:
+                if suffers and [self.words[i] for i in extra] == ["by"]:
+                    self._relate(noun, words, subject, "agent")
+                else:
+                    self._relate(subject, (*words, *extra), noun, "verb_prep")
+            for adjective in adjectives:
+                self._say(subject, [adjective], "adjective")
+            if not (met or places or linking):
+                self._say(subject, words, "action")
+
+    def _say_of_be(self, be: int, subjects: list[int]) -> None:
+        """Rules 4 and 6: what somebody is, and where."""
+        for subject in subjects:
+            for adjective in self._governed("Pa", be):
+                self._say(subject, [adjective], "adjective")
+            for noun in self._governed("O", be):
+                if noun in self.nouns:
+                    self._say(subject, (*self.compound(noun), noun), "copula")
+            for preposition in self._governed("MVp", be):
+                self._locate(subject, preposition)
+
+    def _locate(self, subject: int, preposition: int, nearest: bool = False) -> None:
+        for words, target in self._targets(preposition):
+            for noun in self._referents(target, [subject], nearest):
+                self._relate(subject, words, noun, "prep")
+
+    # -- what nouns say ------------------------------------------------------------------------------------------------
+
+    def _say_of_nouns(self) -> None:
+        for noun, preposition in self.pairs["Mp"]:
+            for subject in self._content(noun):
+                self._locate(subject, preposition, nearest=True)
+        for noun, of in self.pairs["OF"]:
+            if noun in self.nouns:
+                self._locate(noun, of)
+            elif self._counted(noun) != noun:
+                for counted in self._content(noun):
+                    self._say(counted, [noun], "quantity")
+        for thing, word in self.pairs["D"]:  # rule 8: possession by 's or by a pronoun
+            owners = [noun for owner in self._governed("YS", word) for noun in self._referents(owner)]
+            if self.words[word] in lists.POSSESSIVE_PRONOUNS:
+                meant = self._owner(word, thing)
+                owners = [] if meant is None else [meant]
+            for owner in owners:
+                self._relate(owner, [word], thing, "have")
+        for noun, adjective in self.pairs["A"]:
+            self._say(noun, [adjective], "adjective")
+        for noun, number in self.pairs["Dmcn"]:
+            self._say(noun, [number], "quantity" if self.words[number] in lists.VAGUE_NUMBERS else "number")
+        for noun, modifier in self.pairs["AN"]:
+            self._say(noun, [modifier], "compound")
+
+    # -- assembly ------------------------------------------------------------------------------------------------------
+
+    def objects(self) -> list[int]:
+        """Nouns without those that only say what another one is; these stay where something else is said of them."""
+        named = {words[-1] for _, words, kind in self.properties if kind == "copula"}
+        described = {noun for noun, _, kind in self.properties if kind != "compound"}
+        described.update(noun for subject, _, thing, _ in self.edges for noun in (subject, thing))
+        return [noun for noun in self.nouns if noun in described or noun not in named]
+
+    def attributes(self, number: dict[int, int]) -> Iterator[Attribute]:
+        """The properties, each once, of nouns whose objects have these numbers."""
         seen: set[tuple[int, str]] = set()
-        for said in sorted(set(self.properties), key=lambda said: (said.noun, sorted(said.words), said.kind)):
-            lemma = self.syntax.lemma(said.words)
-            if said.noun in number and (said.noun, lemma) not in seen:
-                seen.add((said.noun, lemma))
-                yield Attribute(len(seen) - 1, number[said.noun], tuple(sorted(said.words)), lemma, said.kind)
+        for noun, words, kind in sorted(self.properties):
+            lemma = self.lemma(words)
+            if noun in number and (noun, lemma) not in seen:
+                seen.add((noun, lemma))
+                yield Attribute(len(seen) - 1, number[noun], words, lemma, kind)
 
-    def _relations(self, number: dict[int, int]) -> Iterator[Relation]:
+    def relations(self, number: dict[int, int]) -> Iterator[Relation]:
+        """The edges, each once, between nouns whose objects have these numbers."""
         seen: set[tuple[int, int, str]] = set()
-        for edge in sorted(
-            set(self.edges), key=lambda edge: (edge.subject, sorted(edge.words), edge.object, edge.kind)
-        ):
-            lemma = "have" if edge.kind == "have" else self.syntax.lemma(edge.words)
-            key = (edge.subject, edge.object, lemma)
-            if edge.subject in number and edge.object in number and edge.subject != edge.object and key not in seen:
+        for subject, words, thing, kind in sorted(self.edges):
+            lemma = "have" if kind == "have" else self.lemma(words)
+            key = (subject, thing, lemma)
+            if subject in number and thing in number and subject != thing and key not in seen:
                 seen.add(key)
-                ends = number[edge.subject], number[edge.object]
-                yield Relation(len(seen) - 1, *ends, tuple(sorted(edge.words)), lemma, edge.kind)
+                yield Relation(len(seen) - 1, number[subject], number[thing], words, lemma, kind)

@@ -1,99 +1,158 @@
-"""Graphs of other parsers, which give names without saying where in the caption they stand, found in its words.
+"""Graphs of other parsers, read from their files and found in the words of the captions.
 
-Objects come first, then attributes, then relations, each in the order given. An element is the leftmost run of words
-with its lemmas that no other element has; a predicate may also have other words between its own (`hold it up`). An
-attribute or predicate that is named again where no further run is left shares the words of the first (`red shirt and
-pants`). What is not found is kept without words, and the status of the graph is then `partial`.
+A file is JSON: an object from caption id or caption to graph, or a list of records with a key `caption_id` or
+`caption` and a key `graph` or `scene_graph`; or JSON Lines of such records. What a graph is tells the format:
+
+    factual  text "( dog , is , brown ) , ( dog , jump over , log )", as FACTUAL prints it
+    tuples   lists [["dog"], ["dog", "brown"], ["dog", "jump over", "log"]]
+    spice    SPICE's detailed output, records with `image_id` (of the caption) and `test_tuples`
+
+These give names without saying where in the caption they stand. Objects come first, then attributes, then relations,
+each in the order given. An element is the leftmost run of words with its lemmas that no other element has; a predicate
+may also have other words between its own (`hold it up`). An attribute or predicate that is named again where no further
+run is left shares the words of the first (`red shirt and pants`). What is not found is kept without words, and the
+status of the graph is then `partial`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
+from itrpipe.datasets.source_files import ANY, OBJECT, load_json, rows
+from itrpipe.errors import DataError
 from itrpipe.scene_graph.graph import (
     Attribute,
     AttributeKind,
+    Item,
     Object,
     Relation,
     RelationKind,
     SceneGraph,
     Status,
     Token,
-    status_of,
 )
-from itrpipe.scene_graph.lexicon import lemma_of
-from itrpipe.scene_graph.words import IDIOMS, NUMERALS, PREPOSITIONS, VAGUE_NUMBERS
+from itrpipe.scene_graph.words import lemma_of, lists
 
-if TYPE_CHECKING:
-    from itrpipe.scene_graph.parsing import Item
-    from itrpipe.scene_graph.rules import RulesParser
+# SPICE calls the id of what it parses `image_id`; other files that have captions mean the image.
+CAPTION_KEYS = ("caption_id", "caption", "text", "image_id")
+GRAPH_KEYS = ("graph", "scene_graph", "test_tuples")
+_GROUP = re.compile(r"\(([^()]*)\)")
+_MARK = re.compile(r"^(?:v|pv|p)\s*:\s*")
+Tuples = list[list[str]]
 
-FOREIGN_VERSION = "1"
-"""Changes with every change of the alignment."""
-DIGITS: dict[str, str] = {
-    "1": "one",
-    "2": "two",
-    "3": "three",
-    "4": "four",
-    "5": "five",
-    "6": "six",
-    "7": "seven",
-    "8": "eight",
-    "9": "nine",
-    "10": "ten",
-}
-NO_HEAD = -1
+# -- files -------------------------------------------------------------------------------------------------------------
 
 
-def foreign_version(tokens: str) -> str:
-    """`ForeignParser.version`.
+def read_foreign(path: Path, form: str, caption_ids: Sequence[str], texts: Sequence[str]) -> list[Item]:
+    """Finds the graph of every caption.
 
     Args:
-        tokens: version of the rules that give the words of captions their lemmas.
+        path: the file.
+        form: `factual`, `tuples`, `spice`, or empty to recognise it.
+        caption_ids: of the dataset, T of them.
+        texts: the captions.
+
+    Returns:
+        T items whose graphs are JSON of lists of names; what is no such list of one to three names is an empty one.
+
+    Raises:
+        MissingInputError: there is no such file.
+        DataError: it is no JSON, of no known format or of another than `form`, or lacks a caption.
     """
-    return f"foreign/{FOREIGN_VERSION} {tokens}"
+    records = list(_records(path))
+    form, read = _read(path, [graph for _, graph in records], form)
+    graphs: dict[str, str] = {}
+    for (key, _), tuples in zip(records, read, strict=True):
+        given = json.dumps(tuples, ensure_ascii=False)
+        if graphs.setdefault(_plain(key), given) != given:
+            raise DataError(f"{path}: {key!r} has two different graphs; give every caption one")
+    # Caption ids or captions, whichever the file has for all captions.
+    choices = [caption_ids, [_plain(text) for text in texts]]
+    missing = [[row for row, key in enumerate(keys) if key not in graphs] for keys in choices]
+    rows = min(missing, key=len)
+    if rows:
+        raise DataError(
+            f"{path} ({form}) has no graph for {len(rows):,} of {len(texts):,} captions (the first: "
+            f"{caption_ids[rows[0]]!r}, {texts[rows[0]][:60]!r}); add them, empty where there is none"
+        )
+    return [Item(text, graphs[key]) for text, key in zip(texts, choices[missing.index(rows)], strict=True)]
 
 
-class ForeignParser:
-    """Aligns given graphs with the words of their captions.
+def _records(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yields the key and the graph of every caption of a file."""
+    lines = path.suffix.lower() == ".jsonl"
+    content = [record for _, record in rows(path, OBJECT)] if lines else load_json(path, ANY)
+    if isinstance(content, dict):
+        yield from content.items()
+        return
+    for number, record in enumerate(content, start=1):
+        own = record if isinstance(record, dict) else {}
+        key, graph = (next((own[key] for key in keys if key in own), None) for keys in (CAPTION_KEYS, GRAPH_KEYS))
+        if key is None or graph is None:
+            raise DataError(
+                f"{path}: record {number} needs a key {' or '.join(CAPTION_KEYS)} and a key "
+                f"{' or '.join(GRAPH_KEYS)}; rename its keys"
+            )
+        yield str(key), graph
 
-    Args:
-        rules: give these words their lemmas.
+
+def _read(path: Path, graphs: list[Any], form: str) -> tuple[str, list[Tuples]]:
+    """The format that all graphs have, and their tuples."""
+    wanted = [form] if form else list(FORMATS)
+    for name in wanted:
+        read = [tuples for graph in graphs if (tuples := FORMATS[name](graph)) is not None]
+        if len(read) == len(graphs):
+            return name, read
+    what = f"not all of the format {form}" if form else f"of no format that is known ({', '.join(FORMATS)})"
+    odd = next(graph for graph in graphs if FORMATS[wanted[0]](graph) is None)
+    raise DataError(f"{path}: its graphs are {what}, such as {str(odd)[:60]!r}; see `itrpipe parse --help`")
+
+
+def _factual(graph: Any) -> Tuples | None:
+    """FACTUAL's notation; its marks of verbs and prepositions (`v:hold`) are left out.
+
+    Text between the parentheses of two tuples other than a comma is one tuple that cannot be read.
     """
-
-    def __init__(self, rules: RulesParser) -> None:
-        self._rules = rules
-        self.version = foreign_version(rules.version)
-
-    def parse(self, item: Item) -> SceneGraph:
-        """The graph of one caption."""
-        tokens = self._rules.analyse(item.text).tokens
-        graph = align(item.text, tokens, json.loads(item.given))
-        return replace(graph, status=status_of(item.text, graph.status))
+    if not isinstance(graph, str):
+        return None
+    groups = [[_MARK.sub("", part.strip()) for part in group.split(",")] for group in _GROUP.findall(graph)]
+    rest = _GROUP.sub("", graph).replace(",", "").strip()
+    return [*map(_names, groups), *([[]] if rest else [])]
 
 
-_Pair = tuple[int, str, int]
-"""Subject, predicate, object."""
+def _tuples(graph: Any) -> Tuples | None:
+    if isinstance(graph, list) and all(isinstance(each, list) for each in graph):
+        return [_names(each) for each in graph]
+    return None
 
 
-class _Names:
-    """Objects by their names; an object that is in relation to one of its own name is a second one."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._numbers: dict[tuple[str, int], int] = {}
-
-    def number(self, name: str, occurrence: int = 0) -> int:
-        if (name, occurrence) not in self._numbers:
-            self._numbers[name, occurrence] = len(self.names)
-            self.names.append(name)
-        return self._numbers[name, occurrence]
+def _spice(graph: Any) -> Tuples | None:
+    if isinstance(graph, list) and all(isinstance(each, dict) and "tuple" in each for each in graph):
+        return [_names(each["tuple"]) for each in graph]
+    return None
 
 
-def align(text: str, tokens: tuple[Token, ...], tuples: list[list[str]]) -> SceneGraph:
+FORMATS = {"factual": _factual, "tuples": _tuples, "spice": _spice}
+
+
+def _names(group: Any) -> list[str]:
+    """One to three names, in lower case and with single spaces, or none if it is anything else."""
+    names = [_plain(name).lower() for name in group if isinstance(name, str)] if isinstance(group, list) else []
+    return names if 1 <= len(names) <= 3 and len(names) == len(group) and all(names) else []
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def align(text: str, tokens: tuple[Token, ...], tuples: Tuples) -> SceneGraph:
     """Makes a graph of tuples.
 
     Args:
@@ -102,36 +161,33 @@ def align(text: str, tokens: tuple[Token, ...], tuples: list[list[str]]) -> Scen
         tuples: (object), (object, attribute), (object, `is`, attribute) or (subject, predicate, object), in lower
             case; an empty one stands for what could not be read.
     """
-    names = _Names()
-    properties, pairs = _sort(tuples, names)
-    words = _Words(tokens)
-    objects = tuple(_object(number, name, words) for number, name in enumerate(names.names))
-    attributes = tuple(
-        Attribute(number, owner, words.find(name), name, _attribute_kind(name))
-        for number, (owner, name) in enumerate(properties)
-    )
-    relations = tuple(
-        Relation(number, subject, target, words.find(predicate, gaps=True), predicate, _relation_kind(predicate))
-        for number, (subject, predicate, target) in enumerate(pairs)
-    )
-    found = all(each.tokens for each in (*objects, *attributes, *relations)) and all(tuples)
-    status: Status = "ok" if found else "partial" if any(tuples) else "failed"
-    return SceneGraph(text, tokens, objects, attributes, relations, status)
-
-
-def _sort(tuples: list[list[str]], names: _Names) -> tuple[list[tuple[int, str]], list[_Pair]]:
-    """Attributes with their objects, and relations, each once and in their order."""
+    # An object that is in relation to one of its own name is a second one.
+    names: dict[tuple[str, int], int] = {}
     properties: dict[tuple[int, str], None] = {}
-    pairs: dict[_Pair, None] = {}
-    for each in tuples:
-        if not each:
-            continue
-        first = names.number(each[0])
+    pairs: dict[tuple[int, str, int], None] = {}
+    for each in filter(None, tuples):
+        first = names.setdefault((each[0], 0), len(names))
         if len(each) == 2 or each[1:2] == ["is"]:
             properties[first, each[-1]] = None
         elif len(each) == 3:
-            pairs[first, each[1], names.number(each[2], int(each[2] == each[0]))] = None
-    return list(properties), list(pairs)
+            second = names.setdefault((each[2], int(each[2] == each[0])), len(names))
+            pairs[first, each[1], second] = None
+
+    words = _Words(tokens)
+    objects = []
+    for name, _ in names:
+        own = words.find(name, shared=False)
+        objects.append(Object(len(objects), own[-1] if own else -1, own, name))
+    attributes = [
+        Attribute(i, owner, words.find(name), name, _attribute_kind(name)) for i, (owner, name) in enumerate(properties)
+    ]
+    relations = [
+        Relation(i, subject, target, words.find(name, gaps=True), name, _relation_kind(name))
+        for i, (subject, name, target) in enumerate(pairs)
+    ]
+    found = all(each.tokens for each in (*objects, *attributes, *relations)) and all(tuples)
+    status: Status = "ok" if found else "partial" if any(tuples) else "failed"
+    return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations), status)
 
 
 class _Words:
@@ -150,54 +206,33 @@ class _Words:
             shared: an element that is named again may have the words of the first.
             gaps: other words may stand between them.
         """
-        forms = [_forms(word) for word in name.split()]
-        found = next(self._runs(forms), ()) or (self._scattered(forms) if gaps else ())
+        wanted = [lists.DIGITS.get(word, word) for word in name.split()]
+        forms = [{word, lemma_of(word, "N"), lemma_of(word, "V")} for word in wanted]
+        free = [set() if token in self._used else own for token, own in enumerate(self._forms)]
+        starts = range(len(free) - len(forms) + 1)
+        runs = (range(start, start + len(forms)) for start in starts)
+        found = next((tuple(run) for run in runs if all(free[i] & own for i, own in zip(run, forms, strict=True))), ())
+        if gaps and not found:
+            tokens = iter(range(len(free)))
+            scattered = [next((i for i in tokens if free[i] & own), -1) for own in forms]
+            found = () if -1 in scattered else tuple(scattered)
         if not found:
             return self._known.get(name, ()) if shared else ()
         self._used.update(found)
         self._known.setdefault(name, found)
         return found
 
-    def _runs(self, forms: list[set[str]]) -> Iterator[tuple[int, ...]]:
-        for start in range(len(self._forms) - len(forms) + 1):
-            run = tuple(range(start, start + len(forms)))
-            if all(self._free(token, own) for token, own in zip(run, forms, strict=True)):
-                yield run
-
-    def _scattered(self, forms: list[set[str]]) -> tuple[int, ...]:
-        found: list[int] = []
-        for own in forms:
-            later = range(found[-1] + 1 if found else 0, len(self._forms))
-            token = next((token for token in later if self._free(token, own)), None)
-            if token is None:
-                return ()
-            found.append(token)
-        return tuple(found)
-
-    def _free(self, token: int, forms: set[str]) -> bool:
-        return token not in self._used and bool(self._forms[token] & forms)
-
-
-def _forms(word: str) -> set[str]:
-    word = DIGITS.get(word, word)
-    return {word, lemma_of(word, "N"), lemma_of(word, "V")}
-
-
-def _object(number: int, name: str, words: _Words) -> Object:
-    tokens = words.find(name, shared=False)
-    return Object(number, tokens[-1] if tokens else NO_HEAD, tokens, name)
-
 
 def _attribute_kind(name: str) -> AttributeKind:
-    if name in NUMERALS or name.isdigit():
+    if name in lists.NUMERALS or name.isdigit():
         return "number"
-    return "quantity" if name in VAGUE_NUMBERS else "adjective"
+    return "quantity" if name in lists.VAGUE_NUMBERS else "adjective"
 
 
 def _relation_kind(predicate: str) -> RelationKind:
     words = tuple(predicate.split())
     if words in (("have",), ("has",)):
         return "have"
-    if words in IDIOMS or all(word in PREPOSITIONS for word in words):
+    if words in lists.IDIOMS or set(words) <= lists.PREPOSITIONS:
         return "prep"
-    return "verb_prep" if words[-1] in PREPOSITIONS else "verb"
+    return "verb_prep" if words[-1] in lists.PREPOSITIONS else "verb"

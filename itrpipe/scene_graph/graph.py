@@ -6,14 +6,26 @@ Rules turn a caption into tokens and links (`Analysis`), and an extractor turns 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from itrpipe.scene_graph.tokenise import parsed_part
+from itrpipe.scene_graph.words import parsed_part
 
 AttributeKind = Literal["adjective", "number", "quantity", "compound", "action", "copula"]
 RelationKind = Literal["verb", "prep", "verb_prep", "have", "agent"]
 Status = Literal["ok", "partial", "failed"]
 """Whether the rules analysed all of a caption, a part of it, or nothing."""
+
+
+class Item(NamedTuple):
+    """What a graph is made from.
+
+    Attributes:
+        text: the caption.
+        given: its elements as another tool found them, as JSON; empty when they are to be found here.
+    """
+
+    text: str
+    given: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +35,7 @@ class Token:
     Attributes:
         text: as written.
         start, end: characters of the caption, end exclusive, in Unicode code points.
-        tag: part of speech, a key of `itrpipe.scene_graph.tagger.TAGS`.
+        tag: part of speech, a key of the table TAGS of `words.toml`.
         lemma: dictionary form, lower case.
     """
 
@@ -39,7 +51,7 @@ class Link:
     """A typed dependency between two tokens.
 
     Attributes:
-        kind: a key of `itrpipe.scene_graph.links.KINDS`.
+        kind: a key of the table LINKS of `words.toml`.
         head, dependent: token numbers.
     """
 

@@ -1,39 +1,33 @@
-"""Parts of speech by the statistics of the Hanover tagger, between the closed classes that our own lists decide."""
+"""Parts of speech by the statistics of the Hanover tagger, between the closed classes that our own lists decide.
+
+The English model is read as data: from the installed package alone, with known content, and without running any.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import inspect
-from collections.abc import Callable
+import io
+import pickle
+import struct
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from itrpipe.errors import MissingInputError
-from itrpipe.scene_graph.hanta_model import read_model
-from itrpipe.scene_graph.lexicon import describes, look_up
-from itrpipe.scene_graph.tagger import tag_by_lexicon
-from itrpipe.scene_graph.tokenise import plain
-from itrpipe.scene_graph.words import ACTION_VERBS, ING_NOUNS
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.scene_graph.tag import Sentence, tag_by_lexicon
+from itrpipe.scene_graph.words import describes, lists
+from itrpipe.storage.disk import is_unavailable, unavailable
 
 CUTOFF = 5
 """Tags of an unknown word that are less likely than its best one by more than this factor (log) are left out."""
-CLOSED_CLASSES: dict[str, frozenset[str]] = {
-    "BE": frozenset({"VBB", "VBD", "VBG", "VBI", "VBN", "VBZ"}),
-    "AUX": frozenset({"VM0", "VDB", "VDZ", "VDD", "VHB", "VHZ", "VHD"}),
-    "CC": frozenset({"CJC"}),
-    "CD": frozenset({"CRD", "DT0"}),
-    "SUB": frozenset({"CJS", "AVQ"}),
-    "WH": frozenset({"PNQ", "DTQ", "CJT"}),
-    "D": frozenset({"AT0", "DT0", "DPS"}),
-    "PRP": frozenset({"PNP", "PNI", "PNX"}),
-    "P": frozenset({"PRP", "PRF", "AVP"}),
-    "EX": frozenset({"EX0"}),
-    "POS": frozenset({"POS"}),
-    "J": frozenset({"AJ0"}),
-}
-"""Tags of the British National Corpus (C5) that agree with a tag of a closed class."""
-TO = frozenset({"TO0", "PRP"})
-"""Before a verb or before a noun: the model decides better than the dictionary."""
+AGREEING = {tag: frozenset(names.split()) for tag, names in lists.CLOSED_CLASSES.items()}
+MODEL = "morphmodel_en.pgz"
+SHA256 = "99ddc9b14b3fe604b245e2d7a3aef59ab1bdd06b1bae4f4ce74738902e2a0265"
+"""File of the model in HanTa 1.2.1, wheel and source distribution."""
+REMEDY = "pip install --force-reinstall HanTa==1.2.1, or choose --tagger lexicon"
 Row = dict[tuple[int, int], tuple[float, tuple[int, int]]]
 
 
@@ -61,117 +55,151 @@ class HantaTagger:
         self.model.strict = False  # as HanTa sets it for a model out of a file: unknown words are guessed
         self.readings: Callable[[str, bool], dict[int, float]] = lru_cache(maxsize=1 << 16)(self._readings)
 
-    def tag(self, words: list[str]) -> list[str]:
-        """Tags the words of a caption, given as written.
+    def tag(self, sentence: Sentence, written: Sequence[str]) -> None:
+        """Tags a caption.
 
-        Returns:
-            A key of `itrpipe.scene_graph.tagger.TAGS` for each word.
+        Args:
+            sentence: gets the tags.
+            written: its words as they are written; the case of the first one says nothing.
         """
-        lower = [plain(word) for word in words]
-        tags, closed = tag_by_lexicon(lower)
-        allowed = [CLOSED_CLASSES.get(tag) if fixed else None for tag, fixed in zip(tags, closed, strict=True)]
-        for i, word in enumerate(lower):
-            if word == "to" and closed[i]:
-                allowed[i], closed[i] = TO, False
-        found = self.most_likely(words, allowed)
-        return [
-            tag if fixed else _merge(tag, name, tags[i - 1] if i else "", lower[i])
-            for i, (tag, fixed, name) in enumerate(zip(tags, closed, found, strict=True))
-        ]
+        closed = tag_by_lexicon(sentence)
+        allowed = [AGREEING.get(tag) if fixed else None for tag, fixed in zip(sentence.tags, closed, strict=False)]
+        for i, word in enumerate(sentence.words):
+            if word == "to":  # before a verb or before a noun: the model decides better than the dictionary
+                allowed[i], closed[i] = frozenset({"TO0", "PRP"}), False
+        found = self.most_likely(written, allowed)
+        own = list(sentence.tags)
+        for i, name in enumerate(found):
+            if not closed[i]:
+                sentence.tags[i] = _merged(sentence, i, own[i - 1], name)
 
-    def most_likely(self, words: list[str], allowed: list[frozenset[str] | None]) -> list[str]:
+    def most_likely(self, words: Sequence[str], allowed: Sequence[frozenset[str] | None]) -> list[str]:
         """Viterbi over the trigram model.
 
         Args:
-            words: as written; the case of the first one says nothing.
+            words: as written.
             allowed: C5 tags that each word may have, None for any; where the model knows none of them, any.
 
         Returns:
             A C5 tag for each word.
         """
-        steps: list[Row] = []
+        names, transitions = self.model.int2tag, self.model.LP_trans_word
         row: Row = {(0, 1): (0.0, (0, 0))}
-        for i, (word, names) in enumerate(zip(words, allowed, strict=True)):
-            row = self._advance(row, self._choices(word, i > 0, names))
+        steps = [row]
+        for i, (word, own) in enumerate(zip(words, allowed, strict=True)):
+            readings = self.readings(word if i else word.lower(), i > 0)
+            choices = {tag: readings[tag] for tag in readings if names[tag] in own} if own else readings
+            following: Row = {}
+            for state, (score, _) in row.items():
+                onward = transitions[state]
+                for tag, emission in (choices or readings).items():
+                    total = score + onward[tag] + emission
+                    key = (state[1], tag)
+                    if key not in following or total > following[key][0]:
+                        following[key] = (total, state)
+            row = following
             steps.append(row)
-        return [self.model.int2tag[tag] for tag in self._trace(steps)]
-
-    def _choices(self, word: str, cased: bool, names: frozenset[str] | None) -> dict[int, float]:
-        readings = self.readings(word if cased else word.lower(), cased)
-        if names is None:
-            return readings
-        return {tag: score for tag, score in readings.items() if self.model.int2tag[tag] in names} or readings
-
-    def _advance(self, row: Row, choices: dict[int, float]) -> Row:
-        following: Row = {}
-        for state, (score, _) in row.items():
-            transitions = self.model.LP_trans_word[state]
-            for tag, emission in choices.items():
-                total = score + transitions[tag] + emission
-                key = (state[1], tag)
-                if key not in following or total > following[key][0]:
-                    following[key] = (total, state)
-        return following
-
-    def _trace(self, steps: list[Row]) -> list[int]:
-        if not steps:
-            return []
-        end: Any = self.model.tag2int["END"]
-        transitions = self.model.LP_trans_word
-        state = max(steps[-1], key=lambda key: steps[-1][key][0] + transitions[key].get(end, float("-inf")))
-        tags: list[int] = []
-        for row in reversed(steps):
-            tags.append(state[1])
+        end = self.model.tag2int["END"]
+        state = max(row, key=lambda key: row[key][0] + transitions[key].get(end, float("-inf")))
+        tags: list[str] = []
+        for row in reversed(steps[1:]):
+            tags.append(names[state[1]])
             state = row[state][1]
         return tags[::-1]
 
     def _readings(self, word: str, cased: bool) -> dict[int, float]:
         """Log p(word | tag) of the tags a word can have, up to a constant."""
-        model = self.model
+        numbers, scores = self.model.tag2int, self.model.LP_wtag
+        found = self.model.tag_word(word, cutoff=CUTOFF, casesensitive=cased)
         readings = {
-            model.tag2int[name]: score - model.LP_wtag[model.tag2int[name]]
-            for name, score in model.tag_word(word, cutoff=CUTOFF, casesensitive=cased)
-            if name in model.tag2int and model.tag2int[name] in model.LP_wtag
+            numbers[name]: score - scores[numbers[name]] for name, score in found if numbers.get(name) in scores
         }
-        return readings or {model.tag2int["NN1"]: 0.0}
+        return readings or {numbers["NN1"]: 0.0}
 
 
-PREFIXES = (
-    ("AJ", "J"),
-    ("ORD", "J"),
-    ("NN", "N"),
-    ("NP", "N"),
-    ("UNC", "N"),
-    ("ZZ", "N"),
-    ("AV", "R"),
-    ("PR", "P"),
-    ("TO", "TO"),
-)
-FORMS = {"VVG": "VBG", "VDG": "VBG", "VHG": "VBG", "VVN": "VBN", "VDN": "VBN", "VHN": "VBN"}
-
-
-def _merge(tag: str, name: str, previous: str, word: str) -> str:
-    """Tag of an open-class word from the lexicon's tag and HanTa's."""
-    if tag == "N" and word in ING_NOUNS and previous != "BE":
+def _merged(sentence: Sentence, i: int, previous: str, name: str) -> str:
+    """Tag of an open-class word from the lexicon's tag, the lexicon's tag of the word before, and HanTa's C5 tag."""
+    tag, here, certain = sentence.tags[i], sentence.entries[i], lists.OPEN_CLASSES.get(name)
+    noun, adjective, adverb = name.startswith("NN"), name.startswith("AJ"), name.startswith("AV")
+    if (
+        (tag == "N" and here.word in lists.ING_NOUNS and previous != "BE")
+        or (tag == "V" and noun and here.verb in lists.ACTION_VERBS and here.verb != here.word)
+        or (tag == "J" and adverb and previous == "D")
+        or (tag == "J" and (here.word.endswith(("ing", "ed")) or describes(here.word)))
+        or (tag == "VBG" and previous in {"BE", "SUB"})
+    ):
         return tag
-    if tag == "V" and name.startswith("NN") and look_up(word).verb in ACTION_VERBS and look_up(word).verb != word:
-        return tag
-    if tag == "J" and name.startswith("AV") and previous == "D":
-        return tag
-    if tag == "J" and (word.endswith(("ing", "ed")) or describes(word)):
-        return tag
-    if tag == "VBG" and previous in {"BE", "SUB"}:
-        return tag
-    if name in FORMS:
-        return FORMS[name]
-    if name == "VVD":
-        return "VBN" if tag in {"VBN", "J"} else "V"
+    if certain:
+        return certain
     if name.startswith("V"):
-        return "V"
-    if tag == "VBG" and previous == "N" and name.startswith(("AJ", "NN")):
+        return "VBN" if name == "VVD" and tag in {"VBN", "J"} else "V"
+    if (
+        (tag == "VBG" and previous == "N" and (adjective or noun))
+        or (tag == "N" and adjective and here.known and not here.adjective)
+        or (adverb and not here.adverb)
+    ):
         return tag
-    if name.startswith("AJ") and tag == "N" and look_up(word).known and not look_up(word).adjective:
-        return tag
-    if name.startswith("AV") and not look_up(word).adverb:
-        return tag
-    return next((ours for prefix, ours in PREFIXES if name.startswith(prefix)), tag)
+    return next((ours for start, ours in lists.OPEN_CLASSES.items() if name.startswith(start)), tag)
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+
+def read_model(package: Path) -> tuple[Any, ...]:
+    """The tables of the model, which `HanoverTagger` takes in place of a file.
+
+    Args:
+        package: folder of the installed HanTa.
+
+    Raises:
+        MissingInputError: the model is not there.
+        DataError: it is another one.
+        UnavailableError: it cannot be read now.
+    """
+    path = package.absolute() / MODEL
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        if is_unavailable(error):
+            raise unavailable(error, path) from None
+        raise MissingInputError(f"{path}, the model of the tagger hanta, is not there; {REMEDY}") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != SHA256:
+        raise DataError(f"{path} is not the model of HanTa 1.2.1 (sha256 {found[:12]}… for {SHA256[:12]}…); {REMEDY}")
+    return decode(gzip.decompress(content))
+
+
+def decode(content: bytes) -> tuple[Any, ...]:
+    """The content of a pickle that holds builtin containers, text, numbers and NumPy's float64, which become floats.
+
+    Raises:
+        pickle.UnpicklingError: it names anything else.
+    """
+    return _DataUnpickler(io.BytesIO(content)).load()
+
+
+class _Float64:
+    """In place of `numpy.dtype`; the model holds no other type than float64."""
+
+    def __init__(self, name: str, align: bool, copy: bool) -> None:
+        if name != "f8":
+            raise pickle.UnpicklingError(f"the model holds numbers of type {name!r}")
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        if state[1] != "<":
+            raise pickle.UnpicklingError(f"the model holds numbers of byte order {state[1]!r}")
+
+
+def _scalar(kind: _Float64, content: bytes) -> float:
+    """In place of `numpy._core.multiarray.scalar`."""
+    return struct.unpack("<d", content)[0]
+
+
+class _DataUnpickler(pickle.Unpickler):
+    """Loads nothing by name: the two names that the model has stand for functions of this module."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        known = {("numpy", "dtype"): _Float64, ("numpy._core.multiarray", "scalar"): _scalar}
+        if (module_name, global_name) not in known:
+            raise pickle.UnpicklingError(f"the model names {module_name}.{global_name}, which is no data")
+        return known[module_name, global_name]

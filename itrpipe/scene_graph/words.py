@@ -1,236 +1,172 @@
-"""Closed classes of English words and the small lists of open ones that the rules ask for; lower case throughout.
-
-Lists of nouns that say what a thing is (persons, clothes, containers and so on) hold lemmas; all others hold words.
-"""
+"""Words: how captions are cut into them, the lists of `words.toml`, and what the dictionary says of one."""
 
 from __future__ import annotations
 
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
+MOST_WORDS = 400
+"""Words of a caption that are parsed; published captions have fewer than 100, detailed descriptions fewer than 300."""
+MOST_LETTERS = 60
+"""Letters of a word that are read; the longest word of English dictionaries has 45. HanTa's time grows as the square:
+11 ms for 60 letters, 1.3 s for 800."""
+# A word keeps its inner hyphens and apostrophes (t-shirt, o'clock) but not a possessive or contracted 's; everything
+# else that is not blank stands alone.
+_POSSESSIVE = r"['\u2019][sS]\b"
+_TOKEN = re.compile(rf"{_POSSESSIVE}|\w+(?:(?!{_POSSESSIVE})['\u2019\-]\w+)*|[^\w\s]")
 
 
-def _phrases(text: str) -> frozenset[tuple[str, ...]]:
-    return frozenset(tuple(phrase.split()) for phrase in text.split(","))
+def tokenise(text: str) -> list[tuple[str, int, int]]:
+    """Splits a caption into words and single punctuation marks.
+
+    Args:
+        text: any Unicode.
+
+    Returns:
+        Text, start and end (exclusive, in code points) of each token; `text[start:end]` is its text.
+    """
+    return [(match.group(), match.start(), match.end()) for match in _TOKEN.finditer(text)]
 
 
-# -- closed classes ---------------------------------------------------------------------------------------------------
+def parsed_part(text: str) -> str:
+    """The part of a caption that is parsed, from its first character on: all of it, but for texts that are no captions.
 
-BE = _words("be is are was were been being am isn't aren't wasn't weren't")
-HAVE = _words("has have had having")
-DO = _words("do does did")
-AUXILIARIES = _words("can could will would shall should may might must don't doesn't didn't can't")
-CONJUNCTIONS = _words("and or & nor plus")
-SUBORDINATORS = _words("while when whilst because since where whereas if until unless but although though so")
-RELATIVES = _words("who that which whom")
-ARTICLES = _words("a an the")
-POSSESSIVE_PRONOUNS = _words("his her its their my your our whose")
-DETERMINERS = (
-    ARTICLES | POSSESSIVE_PRONOUNS | _words("this that these those some any no another each every both all either")
-)
-DEGREES = _words("more most less fewer such")
-"""Determiners before a noun, adverbs elsewhere."""
-PERSONAL_PRONOUNS = _words("he she it they him them i we you me us hers theirs")
-OTHER_PRONOUNS = _words(
-    "himself herself itself themselves themself oneself each-other someone somebody something anyone anybody "
-    "anything everyone everybody everything nobody nothing none others one ones what whatever"
-)
-PRONOUNS = PERSONAL_PRONOUNS | OTHER_PRONOUNS | RELATIVES
-NUMERALS = _words(
-    "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand"
-)
-VAGUE_NUMBERS = _words("several many few multiple numerous various")
-NUMBERS = NUMERALS | VAGUE_NUMBERS
-PREPOSITIONS = _words(
-    "in on at with of by from to into onto through over under near behind beside besides between among "
-    "amongst along across around against above below beneath underneath inside outside toward towards past "
-    "for about after before during down up off out upon within without next like alongside atop amidst amid "
-    "beyond as via throughout per than aboard opposite astride despite nearby"
-)
-PARTICLES = _words("up down out off on over in away back around along by apart together through forward")
-LONE_PARTICLES = _words("up down out off away around over")
-"""Particles that need no noun before an action: people stand around talking."""
-ADVERBS = _words(
-    "outdoors indoors together away very too also just still almost nearly not n't quite rather really only "
-    "ahead overhead downhill uphill upstairs downstairs forward forwards backward backwards sideways upward "
-    "upwards downward downwards alone again then there here home apart aside nearby somewhere high low fast "
-    "hard well mid-air half aloft ashore abroad midair upside inside-out already back even so as more most "
-    "less yet now soon perhaps onstage offstage underwater downstream upstream poolside bareback"
-)
-ALWAYS_ADVERBS = _words("very too also just still almost nearly quite not n't")
-BEFORE_PARTICIPLES = _words("in with on at through into over near under along behind across against between")
-"""Prepositions after which a word in -ing before a noun describes it: over rolling hills."""
-SPATIAL_ADJECTIVES = _words("opposite inside outside near overhead")
-COLOURS = _words(
-    "red orange yellow green blue purple pink brown black white gray grey tan beige gold golden silver maroon "
-    "turquoise teal navy violet lavender magenta khaki burgundy blond blonde brunette crimson scarlet "
-    "multicolored multi-colored colorful colourful"
-)
-MISSING_ADJECTIVES = _words(
-    "other asian american african german indian japanese chinese european arab irish mexican hispanic multicolor"
-)
-"""Adjectives that the dictionary lacks."""
+    Args:
+        text: any Unicode.
 
-# -- idioms -----------------------------------------------------------------------------------------------------------
+    Returns:
+        The first `MOST_WORDS` words and marks; it ends within a word of more than `MOST_LETTERS` letters.
+        `tokenise` finds in it what it finds there in the whole text.
+    """
+    end = 0
+    for number, match in enumerate(_TOKEN.finditer(text)):
+        if number == MOST_WORDS:
+            return text[:end]
+        start, end = match.span()
+        if end - start > MOST_LETTERS:
+            return text[: start + MOST_LETTERS]
+    return text
 
-IDIOMS: frozenset[tuple[str, ...]] = _phrases(
-    "across from, adjacent to, ahead of, all over, along with, away from, because of, close to, down to, due "
-    "to, from behind, from under, full of, in back of, in between, in front of, in the midst of, inside of, "
-    "instead of, near to, next to, off of, on board, on top of, out of, outside of, such as, up against, up "
-    "to"
-)
-"""Words that act as one preposition."""
 
-LOCATIONS = _words("top side front back middle bottom edge center centre end base midst left right")
-"""Nouns that only say where: "on the edge of X" is one relation to X."""
-PLACES = _words("in on at near next inside outside by beside behind under over above below along among atop across")
-"""Prepositions that say where all members of a list are."""
-ADJECTIVE_PREPOSITIONS = _words("for of to about from")
-"""After "is" and an adjective these belong to the adjective: is ready for."""
-LOCATION_PREPOSITIONS = _words("on at in to")
+def plain(word: str) -> str:
+    """A word as the word lists have it: lower case, with a straight apostrophe."""
+    return word.lower().replace("\u2019", "'")
 
-# -- quantities -------------------------------------------------------------------------------------------------------
 
-QUANTITY_NOUNS = _words(
-    "lot assortment number couple bunch handful litany sheaf slew dozen series variety multitude wad clutch "
-    "wave mountain array spate string ton range plethora heap sort form kind type version bit pair triple "
-    "total hundred thousand million majority myriad trio"
-)
-"""Source: Schuster et al., 2015 (quantificational modifiers); SPICE (Anderson et al., 2016) uses the same."""
-QUANTITY_PLURALS = _words("lots tons dozens hundreds thousands piles loads heaps kinds types sorts pairs bunches")
-QUANTITY_WORDS = NUMBERS | _words("some all both most any each plenty none much half")
-COLLECTIVES = _words("group crowd herd flock team pack gang line row band class family swarm school pair")
-"""Groups are objects of their own, yet what they do is done by their members."""
-CONTAINERS = _words(
-    "bottle glass cup bowl plate slice piece pile stack box basket bag can jar row bunch vase tray mug pot "
-    "bucket loaf body sheet picture photo image painting view game"
-)
-"""In "a glass of wine on a table", the glass is on the table, not the wine."""
+def _read(path: Path) -> SimpleNamespace:
+    """The lists of a file, whose first lines say how they are written."""
+    found: dict[str, Any] = {}
+    for name, value in tomllib.loads(path.read_text("utf-8")).items():
+        if isinstance(value, list):
+            value = frozenset(tuple(phrase.split()) for phrase in value)
+        elif isinstance(value, str):
+            words = set()
+            for word in value.split():
+                own = found[word.lstrip("-@")] if "@" in word else {word.lstrip("-")}
+                words = words - own if word.startswith("-") else words | own
+            value = frozenset(words)
+        found[name] = value
+    return SimpleNamespace(**found)
 
-# -- open classes -----------------------------------------------------------------------------------------------------
 
-FEMALES = _words(
-    "woman girl lady female mother mom mum grandmother daughter sister bride wife queen waitress actress "
-    "ballerina cheerleader princess aunt grandma policewoman businesswoman"
-)
-MALES = _words(
-    "man boy guy gentleman male father dad grandfather son brother groom husband king waiter fireman "
-    "policeman businessman cowboy grandpa uncle monk santa"
-)
-PERSONS = (
-    FEMALES
-    | MALES
-    | _words(
-        "person people child kid baby toddler infant teenager teen adult couple player rider skier snowboarder "
-        "skateboarder surfer cyclist bicyclist biker runner swimmer climber hiker worker officer soldier friend "
-        "fan spectator dancer performer musician singer guitarist drummer chef cook artist student athlete "
-        "gymnast goalie goalkeeper referee umpire catcher batter pitcher driver vendor customer passenger tourist "
-        "pedestrian crowd audience family team parent wrestler boxer fisherman firefighter police clown nurse "
-        "doctor teacher band cowboy photographer youth youngster group jogger golfer acrobat motorcyclist "
-        "bystander onlooker senior lifeguard"
+lists: Any = _read(Path(__file__).with_suffix(".toml"))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the dictionary and the lists say of a word, whatever stands around it.
+
+    Attributes:
+        word: in lower case; "" beyond the ends of a caption.
+        noun, verb, adjective, adverb: lemma as that part of speech, or "" where the dictionary knows no such reading.
+        known: whether there is any reading.
+        third_person: whether the word can be a verb that ends in the s of he, she and it.
+        nounish: whether it can stand inside a noun phrase after the first word.
+        opens: whether a noun phrase can start with it.
+    """
+
+    word: str = ""
+    noun: str = ""
+    verb: str = ""
+    adjective: str = ""
+    adverb: str = ""
+    known: bool = False
+    third_person: bool = False
+    nounish: bool = False
+    opens: bool = False
+
+
+@lru_cache(maxsize=1 << 16)
+def look_up(word: str) -> Entry:
+    """Entry of a lower-case word.
+
+    Source: the SPECIALIST lexicon of the U.S. National Library of Medicine, as lemminflect packages it.
+    """
+    from lemminflect import getAllLemmas
+
+    lemmas = getAllLemmas(word)
+    noun, verb, auxiliary, adjective, adverb = (
+        lemmas.get(part, ("",))[0] for part in ("NOUN", "VERB", "AUX", "ADJ", "ADV")
     )
-)
-ANIMALS = _words(
-    "dog puppy cat kitten horse cow bull sheep lamb goat elephant zebra giraffe bear bird duck goose seagull "
-    "pigeon animal monkey poodle retriever labrador greyhound terrier collie bulldog dalmatian husky pug "
-    "dachshund beagle lion tiger fish parrot rabbit squirrel swan fox deer pony camel chicken donkey pig owl "
-    "eagle dolphin whale"
-)
-ANIMATE = PERSONS | ANIMALS
+    noun, verb = lists.NOUN_LEMMAS.get(word, noun), verb or auxiliary
+    verb = verb and lists.VERB_LEMMAS.get(word, verb)
+    if not adjective and (word in lists.MISSING_ADJECTIVES or (not lemmas and word.endswith("less"))):
+        adjective = word
+    known = bool(noun or verb or adjective or adverb)
+    inside = word[0].isalnum() and not word.isdecimal() and word not in lists.OUTSIDE_PHRASES
+    return Entry(
+        *(word, noun, verb, adjective, adverb, known),
+        third_person=bool(verb) and word.endswith("s") and verb != word,
+        nounish=inside and bool(noun or adjective or not known),
+        opens=word in lists.PHRASE_OPENERS or word.isdecimal(),
+    )
 
-CLOTHES = (
-    _words(
-        "shirt t-shirt tshirt shorts pants jeans trousers dress skirt jacket coat hat cap helmet uniform suit "
-        "sweater sweatshirt vest hoodie shoe boot sandal sneaker glove scarf tie glasses sunglasses goggles "
-        "swimsuit bikini wetsuit outfit costume clothing clothes robe apron gown top tuxedo jersey trunks pajamas "
-        "overalls attire gear leotard tutu blouse tank kimono jumpsuit bandana headscarf headband beanie"
-    )
-    | COLOURS
-)
-FEATURES = (
-    _words(
-        "hair beard mustache moustache tail ear eye collar mohawk ponytail dreadlock tattoo goatee bang stripe "
-        "spot sleeve handle roof horn fur logo pattern design trim face freckle glasses lettering petal tusk hood "
-        "button pocket braid pigtail dot curl mane beak wing stem lid"
-    )
-    | CLOTHES
-)
-"""What follows "with" as a part of the noun before it, not of the action."""
-BODY_PARTS = _words(
-    "head hand arm face wrist neck finger ear eye foot leg back shoulder chest mouth nose waist hip hair lap knee tail"
-)
-ING_NOUNS = _words(
-    "building buildings ceiling ceilings wedding weddings clothing railing railings painting paintings awning "
-    "awnings morning evening opening frosting icing stuffing topping toppings lightning king ring string wing "
-    "spring thing swing lighting scaffolding bedding seating siding crossing drawing drawings clearing "
-    "landing meeting training offering gathering housing rigging paneling molding marking markings writing "
-    "parking setting viking earring earrings sibling siblings duckling ducklings pudding dumpling dumplings "
-    "dressing carving carvings flooring"
-)
-"""Words in -ing that name things rather than actions."""
-IRREGULAR_PARTICIPLES = _words(
-    "worn held seen made built torn thrown lit hung shown taken given driven ridden eaten written drawn "
-    "broken caught bound sewn woven worn-out grown blown stuck strung bent led laid sat left wet-down kept "
-    "put set cut cast"
-)
-COVER_WORDS = _words(
-    "covered lined filled shaped colored coloured sized themed capped style styled patterned flavored clad "
-    "topped laden looking wearing made sleeved haired legged faced eyed striped tiled stained framed"
-)
-"""Participles that make one adjective with the noun before them: snow covered hill."""
-STATIVE_PARTICIPLES = _words(
-    "parked seated situated located positioned perched placed stationed set moored docked stopped"
-)
-"""After these, "by" says where and not who."""
-PERSONAL_PARTICIPLES = _words("dressed clothed clad seated bundled costumed disguised")
-"""Said of people, even where a thing stands nearer."""
-THING_VERBS = _words(
-    "hang lead overlook contain feature show say read display depict advertise grow blow flow burn fly shine "
-    "cover line float connect reflect protrude stick surround separate face fall drip hold melt rise glow"
-)
-"""Active participles that may well be said of a thing."""
-PERCEPTION_VERBS = _words("watch see help let make hear have observe feel")
-"""A bare verb after their object is what the object does."""
-BARE_ONLY = _words("run come become")
-"""Verbs whose participle looks like the base form and is never said of a thing alone."""
-INCORPORATED: frozenset[tuple[str, ...]] = _phrases(
-    "base jumping, belly dancing, body boarding, body surfing, boogie boarding, break dancing, bungee "
-    "jumping, cross-country skiing, hang gliding, horseback riding, ice climbing, ice skating, kite boarding, "
-    "kite surfing, mountain biking, mountain climbing, river rafting, rock climbing, roller blading, roller "
-    "skating, scuba diving, skate boarding, sky diving, snow boarding, wake boarding, water skiing, wind "
-    "surfing, window shopping"
-)
-"""Noun and participle that name one action."""
-MOSTLY_VERBS = _words("smile point wave look laugh pose cheer dance sing watch clap talk play jump run walk stand sit")
-"""After "and", in a clause with a verb like them, these are verbs even where they could be nouns."""
-ACTION_VERBS = (MOSTLY_VERBS - {"wave"}) | _words(
-    "ride climb skate surf ski swim leap race hold catch kick throw take dive attempt sleep rest lounge wrestle"
-)
-"""What people and animals do; in the s of the third person they are verbs where a verb is due: a man in red jumps."""
-PHRASAL_VERBS: frozenset[tuple[str, ...]] = _phrases(
-    "blow out, blow up, bring out, carry out, check out, chop up, clean up, cook up, cut down, cut up, dig "
-    "up, dress up, dry off, fill up, give away, give out, hand out, hang up, hold down, hold out, hold up, "
-    "kick up, knock down, knock over, lift up, light up, line up, load up, pick up, pull off, pull out, push "
-    "over, put away, put down, put on, put out, put together, put up, raise up, roll up, serve up, set down, "
-    "set off, set up, shake off, show off, spit out, spray out, stick out, stir up, take down, take off, take "
-    "out, throw out, throw up, tie up, try on, turn off, turn on, warm up, wash off, wipe off"
-)
-"""Verb (lemma) and particle that take an object together."""
-PERSON_VERBS = _words("wear hold read talk smile use carry speak laugh smoke drink")
-"""Active participles that are said of people rather than of animals and things."""
-VEHICLES = _words(
-    "car bus train truck boat plane airplane jet bike bicycle motorcycle van taxi ship tractor helicopter "
-    "scooter trolley kite ball frisbee"
-)
-VEHICLE_VERBS = _words("drive fly float sail travel roll pass approach move land")
-"""Active participles that are said of a vehicle where one stands right before."""
-GARMENT_FEATURES = _words("stripe dot logo pattern design sleeve trim lettering hood button pocket")
-"""Parts of clothes: after "with" they stay with the clothes before them."""
-HOLDERS = CONTAINERS | PERSONS - COLLECTIVES
-"""Nouns before "of" that a further preposition speaks of: a glass of wine on a table, people of all ages on a beach."""
-NEVER_VERBS = ANIMATE | CLOTHES - _words("dress coat cap suit tie top gear")
-"""Nouns that the dictionary knows as verbs too, which captions never use as such."""
-OUTSIDE_PHRASES = PREPOSITIONS | CONJUNCTIONS | PRONOUNS | DETERMINERS | BE | SUBORDINATORS | ALWAYS_ADVERBS
-"""Words that no noun phrase goes on with."""
-PHRASE_OPENERS = DETERMINERS | NUMBERS | COLOURS
+
+@lru_cache(maxsize=1 << 16)
+def lemma_of(word: str, tag: str) -> str:
+    """Lemma of a word under a tag of the rules; any tag but noun and verb leaves it as it is.
+
+    Args:
+        word: lower case.
+        tag: one of `lists.TAGS`.
+    """
+    if word in lists.BE:
+        return "be"
+    if tag == "N":
+        return look_up(word).noun or _singular(word)
+    if tag in {"V", "VBG", "VBN", "AUX"}:
+        return look_up(word).verb or _bare(word)
+    return word
+
+
+def _singular(word: str) -> str:
+    """Singular of a noun that the dictionary lacks: its last part where it is hyphenated, else by spelling."""
+    front, hyphen, last = word.rpartition("-")
+    if hyphen and last:
+        return front + hyphen + lemma_of(last, "N")
+    if len(word) < 4 or not word.endswith("s") or word.endswith(("ss", "us", "is")):
+        return word
+    return word[:-2] if word.endswith(("ches", "shes", "xes", "sses")) else word[:-1]
+
+
+def _bare(word: str) -> str:
+    """Base form of a verb that the dictionary lacks; a stem that it knows as a noun decides about a final e."""
+    stem = word.removesuffix("ing") if word.endswith("ing") else word.removesuffix("ed")
+    if stem == word or len(stem) < 3 or not set(stem) & set("aeiou"):
+        return _singular(word)
+    doubled = len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "lsz"
+    single = stem[:-1] if doubled else stem
+    silent = stem[-1] in "cvu" or (stem.endswith(("at", "id", "ad")) and stem[-3] not in "aeiou")
+    candidates = (stem, stem + "e", single)
+    return next((each for each in candidates if look_up(each).known), single + "e" * (silent and not doubled))
+
+
+def describes(word: str) -> bool:
+    """Whether a word with a hyphen is an adjective by its last part: long-haired, snow-covered, grey-striped."""
+    _, hyphen, last = word.rpartition("-")
+    return bool(hyphen) and (last in lists.LAST_PARTS or last.endswith("ed"))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from itrpipe.analysis.searching import Searched, SearchModel
     from itrpipe.retrieval.model import RetrievalModel
     from itrpipe.retrieval.photo_index import PhotoIndex
-    from itrpipe.scene_graph.declaration import ParseSettings
+    from itrpipe.scene_graph.settings import ParseSettings
 
 QUERY = "the query"
 
@@ -151,7 +151,7 @@ class Paired:
     def of_sentence(self, sentence: str) -> np.ndarray:
         """See `Scoring`."""
         from itrpipe.analysis.searching import Query
-        from itrpipe.scene_graph.given import parse_captions
+        from itrpipe.scene_graph.build import parse_captions
 
         graph = None if self._parser is None else parse_captions(self._parser, [sentence])[0]
         query = Query(self._pair(sentence), self._searched.features, "images", graph)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +13,15 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph.declaration import ParseSettings
-from itrpipe.scene_graph.tokenise import MOST_LETTERS, MOST_WORDS, parsed_part
+from itrpipe.scene_graph.settings import ParseSettings
+from itrpipe.scene_graph.words import MOST_LETTERS, MOST_WORDS, parsed_part
 from itrpipe.stages.base import Job, Need, prepare_need
 from itrpipe.storage.integrity import DigestCache
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
     from itrpipe.scene_graph.graph import SceneGraph
-    from itrpipe.scene_graph.parsing import Item, ParsedGraphs
 
 SCHEMA_VERSION = 1
 Execution = SharedExecution
@@ -65,90 +64,43 @@ def fingerprinted(settings: ParseSettings) -> dict[str, Any]:
 def run(job: Job) -> None:
     """Writes scene_graphs.parquet."""
     import numpy as np
+    import pyarrow as pa
 
-    from itrpipe.scene_graph.parsing import ParsedGraphs, Parsing
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.scene_graph.build import ParsedGraphs, Parsing, open_parser
+    from itrpipe.scene_graph.foreign import read_foreign
+    from itrpipe.scene_graph.graph import Item
+    from itrpipe.scene_graph.stored import ELEMENTS, SCENE_GRAPHS_FILE, flattened, write_graphs
 
-    captions = _captions(job)
-    items = _items(job, captions)
+    prepared = PreparedDataset.open(job.inputs["prepare"].folder)
+    captions = pa.concat_tables([prepared.split(name).captions for name in prepared.splits])
+    texts = captions["text"].to_pylist()
+    items = [Item(text) for text in texts]
+    if job.settings.file:
+        file = Path(job.settings.file).expanduser()
+        items = read_foreign(file, job.settings.format, captions["caption_id"].to_pylist(), texts)
     distinct = {item: row for row, item in enumerate(dict.fromkeys(items))}
-    made = job.made(Parsing(list(distinct), job.settings.parser))
+    made = job.made(Parsing(list(distinct), partial(open_parser, job.settings)))
     if made.rows:
         job.timings["parsing"] = round(made.seconds, 3)
         job.metrics["captions/s"] = round(made.rows / made.seconds, 1)
     rows = np.fromiter((distinct[item] for item in items), dtype=np.int64, count=len(items))
-    counts = _write(job, captions, ParsedGraphs(made.paths), rows)
-    job.metrics |= {"captions": len(items), "distinct": len(distinct), **_averages(counts)}
-    _say_statistics(job, counts)
-
-
-def _captions(job: Job) -> pa.Table:
-    """Rows of captions.parquet of all splits."""
-    import pyarrow as pa
-
-    from itrpipe.datasets.prepared import PreparedDataset
-
-    prepared = PreparedDataset.open(job.inputs["prepare"].folder)
-    return pa.concat_tables([prepared.split(name).captions for name in prepared.splits])
-
-
-def _items(job: Job, captions: pa.Table) -> list[Item]:
-    """What each caption's graph is made from."""
-    from itrpipe.scene_graph.parsing import Item
-
-    texts = captions["text"].to_pylist()
-    if not job.settings.file:
-        return [Item(text) for text in texts]
-    from itrpipe.scene_graph.foreign_files import read_foreign
-
-    file = Path(job.settings.file).expanduser()
-    return read_foreign(file, job.settings.format, captions["caption_id"].to_pylist(), texts)
-
-
-def _write(job: Job, captions: pa.Table, graphs: ParsedGraphs, rows: np.ndarray) -> Counter[str]:
-    """Writes the file and counts what is in it.
-
-    Args:
-        captions: T rows.
-        graphs: of all items.
-        rows: int64 [T], number of each caption's item.
-    """
-    from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, count_elements, write_graphs
-
-    counts = Counter(captions=len(rows))
+    counts = Counter(cut=sum(map(_is_cut, texts)))
 
     def counted() -> Iterator[pa.Table]:
-        for table in _row_groups(captions, graphs, rows):
-            counts.update(count_elements(table), cut=sum(map(_is_cut, table["text"].to_pylist())))
+        for table in ParsedGraphs(made.paths).row_groups(captions, rows):
+            lengths = {name: flattened(table, name)[0].counts for name in ELEMENTS}
+            counts.update({name: int(each.sum()) for name, each in lengths.items()})
+            counts.update(table["status"].to_pylist(), empty=int((lengths["objects"] == 0).sum()))
             yield table
 
     write_graphs(job.folder / SCENE_GRAPHS_FILE, counted())
-    return counts
-
-
-def _is_cut(text: str) -> bool:
-    return parsed_part(text) != text
-
-
-def _row_groups(captions: pa.Table, graphs: ParsedGraphs, rows: np.ndarray) -> Iterator[pa.Table]:
-    import pyarrow as pa
-
-    from itrpipe.scene_graph.stored import ROW_GROUP, SCHEMA
-
-    for start in range(0, len(rows), ROW_GROUP):
-        own = captions.slice(start, ROW_GROUP).combine_chunks()
-        found = graphs.take(rows[start : start + ROW_GROUP])
-        yield pa.Table.from_arrays([own["caption_id"], own["image_id"], *found.columns], schema=SCHEMA)
-
-
-def _averages(counts: Counter[str]) -> dict[str, float]:
-    total = counts["captions"]
-    means = {f"{name}/caption": round(counts[name] / total, 3) for name in ("objects", "attributes", "relations")}
-    return means | {f"{name} %": round(100 * counts[name] / total, 3) for name in ("empty", "partial", "failed")}
-
-
-def _say_statistics(job: Job, counts: Counter[str]) -> None:
-    for name in ("objects", "attributes", "relations"):
-        job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {counts[name] / counts['captions']:.2f} per caption")
+    total = len(items)
+    job.metrics |= {"captions": total, "distinct": len(distinct)}
+    job.metrics |= {f"{name}/caption": round(counts[name] / total, 3) for name in ELEMENTS}
+    job.metrics |= {f"{name} %": round(100 * counts[name] / total, 3) for name in ("empty", "partial", "failed")}
+    for name in ELEMENTS:
+        job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {counts[name] / total:.2f} per caption")
     for name, what in (("empty", "without any object"), ("partial", "understood in part")):
         if counts[name]:
             job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {what}")
@@ -160,6 +112,10 @@ def _say_statistics(job: Job, counts: Counter[str]) -> None:
         job.warn(f"{counts['failed']:,} {plural} could not be analysed, with empty graphs")
 
 
+def _is_cut(text: str) -> bool:
+    return parsed_part(text) != text
+
+
 def parse_one(settings: ParseSettings, text: str) -> SceneGraph:
     """The graph of one caption that needs no dataset.
 
@@ -167,7 +123,7 @@ def parse_one(settings: ParseSettings, text: str) -> SceneGraph:
         UsageError: the graphs come out of a file, or the caption is no Unicode.
         MissingInputError: the tagger is not installed.
     """
-    from itrpipe.scene_graph.given import parse_captions
+    from itrpipe.scene_graph.build import parse_captions
 
     try:
         text.encode()
@@ -187,7 +143,7 @@ def print_graph(settings: Any, text: str, reporter: Reporter) -> None:
     Raises:
         UsageError, MissingInputError: see `parse_one`.
     """
-    from itrpipe.scene_graph.show import graph_tree
+    from itrpipe.scene_graph.build import graph_tree
 
     reporter.console.print(graph_tree(parse_one(settings, text)))
     if _is_cut(text):

@@ -61,7 +61,7 @@ class Edit:
 
     Attributes:
         position: number of its first word in the caption, as whoever made the edit counts words: models by their own
-            tokens, rules as `itrpipe.scene_graph.tokenise` does.
+            tokens, rules as `itrpipe.scene_graph.words` does.
         old: the caption's characters from the first of these words to the last; never empty.
         new: what stands there instead.
     """

@@ -22,10 +22,10 @@ import numpy as np
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, UsageError
-from itrpipe.scene_graph.chunks import Chunk, Chunker
+from itrpipe.scene_graph.chunks import Chunk, chunks_of
 from itrpipe.scene_graph.graph import Token
 from itrpipe.scene_graph.stored import SceneGraphFile
-from itrpipe.scene_graph.tokenise import plain
+from itrpipe.scene_graph.words import plain
 from itrpipe.storage.ragged import Ragged
 from itrpipe.synthesis import english
 from itrpipe.synthesis.english import NOUN_KINDS, NUMBER_VALUES, article_before, plural, singular
@@ -46,7 +46,7 @@ class TaggedCaption:
 
     Attributes:
         text: as published.
-        tokens: as `itrpipe.scene_graph.rules.RulesParser` tags them.
+        tokens: as `itrpipe.scene_graph.build.RulesParser` tags them.
     """
 
     text: str
@@ -59,13 +59,13 @@ class TaggedCaption:
 
     @cached_property
     def tags(self) -> list[str]:
-        """Keys of `itrpipe.scene_graph.tagger.TAGS`."""
+        """Keys of the table TAGS of `itrpipe/scene_graph/words.toml`."""
         return [token.tag for token in self.tokens]
 
     @cached_property
     def chunks(self) -> list[Chunk]:
         """Noun phrases, prepositions and other words, from left to right."""
-        return Chunker(self.words, self.tags).chunks()
+        return chunks_of(self.words, self.tags)
 
     def written(self, chunk: Chunk) -> str:
         """Characters of a chunk."""

@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from itrpipe.engine.local import usable_cores
 from itrpipe.engine.run import Made, MapExecution, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph.parsing import Item, Parsing
+from itrpipe.scene_graph.build import Parsing, open_parser
+from itrpipe.scene_graph.graph import Item
 from itrpipe.scenes import generate
 from itrpipe.storage.arrays import StoredRows
 
@@ -37,12 +39,12 @@ def run(work: Work, folder: Path, workers: int = 1) -> Made:
 
 @pytest.fixture(scope="module")
 def parsing() -> Parsing:
-    from itrpipe.scene_graph.declaration import ParseSettings
+    from itrpipe.scene_graph.settings import ParseSettings
 
     captions = generate(4_000, 4, 4, seed=5).captions
     texts = dict.fromkeys(caption.text for five in captions for caption in five)
     values = {"tagger": "hanta", "file": "", "format": ""}
-    return Parsing([Item(text) for text in texts], ParseSettings.model_validate(values).parser)
+    return Parsing([Item(text) for text in texts], partial(open_parser, ParseSettings.model_validate(values)))
 
 
 def test_parsing_in_parts_against_a_bare_loop(parsing: Parsing, tmp_path: Path) -> None:

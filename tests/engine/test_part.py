@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import OthersMissing, Share, SharedExecution, share_of, whole
-from itrpipe.scene_graph import parsing
+from itrpipe.scene_graph import build as parsing
 from itrpipe.scenes import build
 from itrpipe.storage.artifact import read_manifest
 from tests.commands import Command

@@ -69,7 +69,7 @@ def make_parts_small() -> None:
     from itrpipe.features import extraction, importing
     from itrpipe.features.extractors.scenes.extractor import ScenesExtractor
     from itrpipe.features.extractors.vit import extractor as vit
-    from itrpipe.scene_graph import parsing
+    from itrpipe.scene_graph import build as parsing
     from itrpipe.scenes import build
 
     extraction.BATCHES_PER_PART, importing.IMAGES_PER_PART = 1, 4

@@ -19,13 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from itrpipe.scene_graph.foreign import ForeignParser
-from itrpipe.scene_graph.foreign_files import read_foreign
-from itrpipe.scene_graph.graph import SceneGraph
-from itrpipe.scene_graph.parsing import Item
+from itrpipe.scene_graph.build import ForeignParser, RulesParser
+from itrpipe.scene_graph.foreign import read_foreign
+from itrpipe.scene_graph.graph import Item, SceneGraph
 from itrpipe.scene_graph.phrases import CaptionPhrases, MaskCandidates, phrases_of
-from itrpipe.scene_graph.rules import RulesParser
-from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
+from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden.json"
@@ -83,10 +81,8 @@ def mixed(tagger: str) -> dict[str, str]:
 
 def stored(folder: Path, made: Sequence[SceneGraph], per_image: int, group: int) -> Path:
     """A file of graphs, some captions an image."""
-    ids = [
-        pa.array([f"{name}{row // size}" for row in range(len(made))]) for name, size in (("c", 1), ("i", per_image))
-    ]
-    table = pa.Table.from_arrays([*ids, *graphs_table(made, "golden").columns], schema=SCHEMA)
+    ids = [[f"{name}{row // size}" for row in range(len(made))] for name, size in (("c", 1), ("i", per_image))]
+    table = with_ids(pa.table(ids, ["caption_id", "image_id"]), graphs_table(made, "golden"))
     write_graphs(folder / SCENE_GRAPHS_FILE, [table.slice(at, group) for at in range(0, len(made), group)])
     return folder
 

@@ -1,8 +1,9 @@
-"""Phrases and labels: of one graph by the rules, and of whole datasets against the same rules."""
+"""Phrases and labels of one graph, and the arrays of whole datasets against loops over the graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,38 +16,17 @@ from itrpipe.errors import DataError
 from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
 from itrpipe.scene_graph.phrases import (
     KINDS,
+    NONE,
     CaptionPhrases,
     Label,
+    MaskCandidates,
     Phrase,
     elements_of,
     phrases_of,
 )
-from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
+from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
 
 VOCABULARY = ("dog", "cat", "red", "ball", "catch", "on", "mat", "two", ".")
-
-
-def word_labels(graph: SceneGraph) -> list[Label]:
-    """The label of every word."""
-    return [tuple(token.lemma.split()) for token in graph.tokens]
-
-
-def label_set(graphs: Iterable[SceneGraph]) -> set[Label]:
-    """The semantic labels of an image: those of all elements and all words of its captions.
-
-    Source: SSAMT, Sec. 3.4, phrase labels.
-    """
-    labels: set[Label] = set()
-    for graph in graphs:
-        labels.update(phrase.label for phrase in elements_of(graph))
-        labels.update(word_labels(graph))
-    return labels
-
-
-def is_positive(label: Label, labels: Collection[Label]) -> bool:
-    """Whether a label is among an image's, or a contiguous part of one of them."""
-    size = len(label)
-    return any(label == other[at : at + size] for other in labels for at in range(len(other) - size + 1))
 
 
 def words(text: str, lemmas: dict[str, str] | None = None) -> tuple[Token, ...]:
@@ -58,27 +38,42 @@ def words(text: str, lemmas: dict[str, str] | None = None) -> tuple[Token, ...]:
     return tuple(found)
 
 
-def frisbee() -> SceneGraph:
-    """A graph with a compound, a predicative attribute, a passive and a possessive pronoun."""
-    text = "The plastic frisbee is yellow and caught by two dogs with his tail"
-    return SceneGraph(
-        text,
-        words(text, {"dogs": "dog", "caught": "catch", "is": "be"}),
-        (
-            Object(0, 2, (1, 2), "plastic frisbee"),
-            Object(1, 9, (9,), "dog"),
-            Object(2, 12, (12,), "tail"),
-        ),
-        (Attribute(0, 0, (4,), "yellow", "copula"), Attribute(1, 1, (8,), "two", "number")),
-        (Relation(0, 1, 0, (6,), "catch", "agent"), Relation(1, 1, 2, (11,), "have", "have")),
-    )
+TEXT = "The plastic frisbee is yellow and caught by two dogs with his tail"
+FRISBEE = SceneGraph(
+    TEXT,
+    words(TEXT, {"dogs": "dog", "caught": "catch", "is": "be"}),
+    (Object(0, 2, (1, 2), "plastic frisbee"), Object(1, 9, (9,), "dog"), Object(2, 12, (12,), "tail")),
+    (Attribute(0, 0, (4,), "yellow", "copula"), Attribute(1, 1, (8,), "two", "number")),
+    (Relation(0, 1, 0, (6,), "catch", "agent"), Relation(1, 1, 2, (11,), "have", "have")),
+)
+PARTIAL = SceneGraph(
+    "a dog runs far",
+    words("a dog runs far"),
+    (Object(0, 1, (1,), "dog"), Object(1, -1, (), "wide road"), Object(2, 3, (3,), "far")),
+    (Attribute(0, 0, (), "fast", "adjective"), Attribute(1, 1, (2,), "grey", "adjective")),
+    (Relation(0, 0, 1, (2,), "run on", "verb_prep"), Relation(0, 0, 2, (), "have", "have")),
+    "partial",
+)
 
 
-# One graph
+def word_labels(graph: SceneGraph) -> list[Label]:
+    return [tuple(token.lemma.split()) for token in graph.tokens]
+
+
+def parts_of_labels(graphs: Iterable[SceneGraph]) -> set[Label]:
+    """The semantic labels of an image, those of all elements and all words of its captions, and their contiguous parts.
+
+    Source: SSAMT, Sec. 3.4, phrase labels.
+    """
+    labels = {
+        label for graph in graphs for label in [*(each.label for each in elements_of(graph)), *word_labels(graph)]
+    }
+    return {label[i:j] for label in labels for j in range(len(label) + 1) for i in range(j)}
 
 
 def test_phrases_are_the_words_of_their_elements() -> None:
-    assert phrases_of(frisbee()) == [
+    found = phrases_of(FRISBEE)
+    assert found == [
         Phrase("object", (1, 2), ("plastic", "frisbee")),
         Phrase("object", (9,), ("dog",)),
         Phrase("object", (12,), ("tail",)),
@@ -87,71 +82,21 @@ def test_phrases_are_the_words_of_their_elements() -> None:
         Phrase("relation", (2, 6, 9), ("dog", "catch", "frisbee")),
         Phrase("relation", (9, 11, 12), ("dog", "have", "tail")),
     ]
-
-
-def test_the_same_words_count_once_per_kind_and_no_more_than_are_wanted() -> None:
-    graph = frisbee()
     again = Attribute(2, 0, (4,), "yellow", "adjective")
-    doubled = SceneGraph(
-        graph.text, graph.tokens, graph.objects, (*graph.attributes, again), graph.relations, graph.status
-    )
-    assert phrases_of(doubled) == phrases_of(graph)
-    assert phrases_of(graph, limit=4) == phrases_of(graph)[:4]
-    assert [phrase.label for phrase in phrases_of(graph, max_words=9)] == [
-        ("plastic", "frisbee"),
-        ("yellow", "frisbee"),
-    ]
+    assert phrases_of(replace(FRISBEE, attributes=(*FRISBEE.attributes, again))) == found
+    assert phrases_of(FRISBEE, limit=4) == found[:4]
+    assert phrases_of(FRISBEE, max_words=9) == [found[0], found[3]]
+    assert phrases_of(SceneGraph("", (), (), (), ())) == []
 
 
 def test_elements_whose_words_the_caption_lacks_are_labels_and_no_phrases() -> None:
-    tokens = words("a dog runs")
-    graph = SceneGraph(
-        "a dog runs",
-        tokens,
-        (Object(0, 1, (1,), "dog"), Object(1, -1, (), "wide road")),
-        (Attribute(0, 0, (), "fast", "adjective"), Attribute(1, 1, (2,), "grey", "adjective")),
-        (Relation(0, 0, 1, (2,), "run on", "verb_prep"),),
-        "partial",
-    )
-    assert [phrase.label for phrase in phrases_of(graph)] == [("dog",)]
-    assert {("wide", "road"), ("fast", "dog"), ("grey", "road"), ("dog", "run", "on", "road")} <= label_set([graph])
+    joined = ("dog", "have", "far")  # a relation without a word of its own joins its objects
+    assert [phrase.label for phrase in phrases_of(PARTIAL)] == [("dog",), ("far",), joined]
+    lacking = {("wide", "road"), ("fast", "dog"), ("grey", "road"), ("dog", "run", "on", "road"), ("run", "on")}
+    assert lacking <= parts_of_labels([PARTIAL])
 
 
-def test_a_relation_without_a_word_of_its_own_joins_its_objects() -> None:
-    graph = SceneGraph(
-        "red dog ball",
-        words("red dog ball"),
-        (Object(0, 1, (1,), "dog"), Object(1, 2, (2,), "ball")),
-        (),
-        (Relation(0, 0, 1, (), "have", "have"),),
-        "partial",
-    )
-    assert Phrase("relation", (1, 2), ("dog", "have", "ball")) in phrases_of(graph)
-
-
-def test_an_empty_graph_has_neither() -> None:
-    assert phrases_of(SceneGraph("", (), (), (), ())) == []
-    assert label_set([SceneGraph("", (), (), (), (), "failed")]) == set()
-
-
-@pytest.mark.parametrize(
-    ("label", "expected"),
-    [
-        (("dog",), True),
-        (("catch", "frisbee"), True),
-        (("dog", "catch", "frisbee"), True),
-        (("dog", "frisbee"), False),
-        (("frisbee", "catch"), False),
-        (("cat",), False),
-        (("dog", "catch", "frisbee", "dog"), False),
-        (("the",), True),
-    ],
-)
-def test_a_label_is_positive_if_it_is_a_contiguous_part(label: tuple[str, ...], expected: bool) -> None:
-    assert is_positive(label, label_set([frisbee()])) is expected
-
-
-# Whole datasets
+# -- whole datasets ----------------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -180,25 +125,19 @@ def graphs(draw: st.DrawFn) -> SceneGraph:
     return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations))
 
 
-def write(folder: Path, images: list[list[SceneGraph]], row_group: int = 3) -> Path:
-    flat = [graph for own in images for graph in own]
-    owner = [f"image {row}" for row, own in enumerate(images) for _ in own]
-    ids = [f"caption {row}" for row in range(len(flat))]
-    table = graphs_table(flat, "test/1")
-    table = pa.Table.from_arrays(
-        [pa.array(ids, pa.string()), pa.array(owner, pa.string()), *table.columns], schema=SCHEMA
-    )
-    write_graphs(
-        folder / SCENE_GRAPHS_FILE, [table.slice(at, row_group) for at in range(0, len(flat), row_group)] or [table]
-    )
+def write(folder: Path, flat: Sequence[SceneGraph], images: Sequence[int], row_group: int = 3) -> Path:
+    names = [[f"caption {row}" for row in range(len(flat))], [f"image {image}" for image in images]]
+    table = with_ids(pa.table(names, ["caption_id", "image_id"]), graphs_table(flat, "test/1"))
+    write_graphs(folder / SCENE_GRAPHS_FILE, [table.slice(at, row_group) for at in range(0, len(flat), row_group)])
     return folder
 
 
-LIMITS = st.sampled_from([(64, 32), (4, 3), (70, 2), (200, 1), (1, 32)])
-
-
-@settings(max_examples=150)
-@given(st.lists(st.lists(graphs(), min_size=1, max_size=3), min_size=1, max_size=4), LIMITS, st.data())
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.lists(graphs(), min_size=1, max_size=3), min_size=1, max_size=4),
+    st.sampled_from([(64, 32), (4, 3), (70, 2), (200, 1), (1, 32)]),
+    st.data(),
+)
 def test_arrays_say_what_the_graphs_say(
     tmp_path_factory: pytest.TempPathFactory,
     images: list[list[SceneGraph]],
@@ -206,34 +145,53 @@ def test_arrays_say_what_the_graphs_say(
     data: st.DataObject,
 ) -> None:
     max_words, max_phrases = limits
-    arrays = CaptionPhrases.read(write(tmp_path_factory.mktemp("graphs"), images), max_words, max_phrases)
     flat = [graph for own in images for graph in own]
+    owners = [image for image, own in enumerate(images) for _ in own]
+    folder = write(tmp_path_factory.mktemp("graphs"), flat, owners)
+    arrays, masks = CaptionPhrases.read(folder, max_words, max_phrases), MaskCandidates.read(folder)
     rows = np.array(data.draw(st.lists(st.integers(0, len(flat) - 1), min_size=1, max_size=6)))
     against = np.array(data.draw(st.lists(st.integers(0, len(images) - 1), min_size=len(rows), max_size=len(rows))))
-    batch = arrays.batch(rows)
-    positive_words, positive_phrases = arrays.positive(rows, against)
+    batch, (held_words, held_phrases), candidates = (
+        arrays.batch(rows),
+        arrays.positive(rows, against),
+        masks.batch(rows),
+    )
     for place, (row, image) in enumerate(zip(rows, against, strict=True)):
-        graph = flat[row]
-        labels = label_set(images[image])
-        expected = [token.text.lower() for token in graph.tokens][:max_words]
-        assert [arrays.words[word] for word in batch.words[place] if word >= 0] == expected
+        graph, labels = flat[row], parts_of_labels(images[image])
         phrases = phrases_of(graph, max_phrases, max_words)
-        found = [
-            (KINDS[kind], tuple(np.nonzero(mask)[0]))
-            for kind, mask in zip(batch.kinds[place], batch.phrase_words[place], strict=True)
-            if kind >= 0
+        own = [token.text.lower() for token in graph.tokens][:max_words]
+        assert [arrays.words[word] for word in batch.words[place] if word >= 0] == own
+        found = zip(batch.kinds[place], batch.phrase_words[place], strict=True)
+        assert [(KINDS[kind], tuple(np.nonzero(mask)[0])) for kind, mask in found if kind >= 0] == [
+            (phrase.kind, phrase.tokens) for phrase in phrases
         ]
-        assert found == [(phrase.kind, phrase.tokens) for phrase in phrases]
-        wanted = [is_positive(label, labels) for label in word_labels(graph)[:max_words]]
-        assert positive_words[place].tolist() == wanted + [False] * (positive_words.shape[1] - len(wanted))
-        wanted = [is_positive(phrase.label, labels) for phrase in phrases]
-        assert positive_phrases[place].tolist() == wanted + [False] * (positive_phrases.shape[1] - len(wanted))
+        assert np.flatnonzero(held_words[place]).tolist() == [
+            i for i, label in enumerate(word_labels(graph)[:max_words]) if label in labels
+        ]
+        assert np.flatnonzero(held_phrases[place]).tolist() == [
+            i for i, phrase in enumerate(phrases) if phrase.label in labels
+        ]
+        elements = [each.tokens for each in (*graph.relations, *graph.attributes, *graph.objects) if each.tokens]
+        assert [tuple(np.nonzero(mask)[0]) for mask in candidates[place] if mask.any()] == elements
     assert arrays.longer.tolist() == [len(graph.tokens) > max_words for graph in flat]
+    assert arrays.caption_image.tolist() == owners
 
 
-def test_captions_of_an_image_that_do_not_follow_each_other_are_refused(tmp_path: Path) -> None:
-    table = graphs_table([frisbee()] * 3, "test/1")
-    ids = [pa.array(list(names), pa.string()) for names in ("123", "aba")]
-    write_graphs(tmp_path / SCENE_GRAPHS_FILE, [pa.Table.from_arrays([*ids, *table.columns], schema=SCHEMA)])
+def test_pieces_find_the_word_they_are_of(tmp_path: Path) -> None:
+    masks = MaskCandidates.read(write(tmp_path, [FRISBEE, SceneGraph("", (), (), (), ())], [0, 0]))
+    # "The", "plastic frisbee", "frisbee" cut in two, between words, and nothing
+    starts, ends = np.array([[0, 4, 12, 15, 3, 0]] * 2), np.array([[3, 19, 15, 19, 4, 0]] * 2)
+    assert masks.words_at(np.array([0, 1]), starts, ends).tolist() == [[0, 1, 2, 2, NONE, NONE], [NONE] * 6]
+    assert masks.words_at(np.array([1]), starts[:1], ends[:1]).tolist() == [[NONE] * 6]
+
+
+def test_what_has_no_graph_or_is_out_of_order_is_named(tmp_path: Path) -> None:
+    arrays = CaptionPhrases.read(write(tmp_path, [FRISBEE] * 3, [0, 0, 1]))
+    assert (len(arrays), arrays.rows(["caption 2", "caption 0"]).tolist()) == (3, [2, 0])
+    assert arrays.image_rows(["image 1"]).tolist() == [1]
+    with pytest.raises(DataError, match=r"1 of 2 captions .*'other'.*itrpipe parse"):
+        arrays.rows(["caption 1", "other"])
+    with pytest.raises(DataError, match=r"1 of 1 images .*'other'"):
+        arrays.image_rows(["other"])
     with pytest.raises(DataError, match="captions of an image do not follow each other"):
-        CaptionPhrases.read(tmp_path)
+        CaptionPhrases.read(write(tmp_path, [FRISBEE] * 3, [0, 1, 0]))

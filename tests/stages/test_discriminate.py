@@ -22,8 +22,8 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.progress import Reporter
+from itrpipe.scene_graph.build import SentenceParser
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.scene_graph.sentences import SentenceParser
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.synthesis.generators import Generator, generator_names

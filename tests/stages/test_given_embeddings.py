@@ -24,7 +24,7 @@ from itrpipe.features.embeddings import EMBEDDINGS, ORDER, EmbeddingWriter, Spli
 from itrpipe.features.given import GivenSplit, open_side, read_owners, write_given
 from itrpipe.features.given_source import GivenFiles
 from itrpipe.negatives.lists import FILES, read_list
-from itrpipe.scene_graph.foreign_files import read_foreign
+from itrpipe.scene_graph.foreign import read_foreign
 from itrpipe.storage.artifact import METRICS, RANKINGS, STATISTICS, read_manifest
 from itrpipe.training.named_models import Model
 from tests.chains import Invoke, made, refused

@@ -20,7 +20,8 @@ from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Planner, parse_override
-from itrpipe.scene_graph import parsing, rules
+from itrpipe.scene_graph import build as parsing
+from itrpipe.scene_graph import settings
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1
 from itrpipe.stages.base import Need
@@ -71,7 +72,7 @@ def test_there_is_a_row_for_every_caption_of_every_split_in_their_order(defined:
     assert [each.text for each in file.graphs()] == texts
     (table,) = file.row_groups()
     assert table["caption_sha1"].to_pylist() == [caption_sha1(text) for text in texts]
-    assert set(table["parser"].to_pylist()) == {rules.rules_version("lexicon")}
+    assert set(table["parser"].to_pylist()) == {settings.parser_version("lexicon")}
     for graph in file.graphs():
         animal = graph.text.split()[1]
         assert any(animal in each.lemma.split() for each in graph.objects)
@@ -140,10 +141,8 @@ def prepared_texts(root: Path) -> list[str]:
 
 
 def test_rows_come_in_groups_of_the_same_size(defined: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from itrpipe.scene_graph import stored
-
     assert ROW_GROUP == 8192
-    monkeypatch.setattr(stored, "ROW_GROUP", 30)
+    monkeypatch.setattr(parsing, "ROW_GROUP", 30)
     metadata = pq.ParquetFile(parse(defined) / SCENE_GRAPHS_FILE).metadata
     assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [30, 30, 30, 10]
 
@@ -170,14 +169,14 @@ def test_the_fingerprint_depends_on_the_parser_and_not_on_the_processes(
     assert lexicon.startswith("rules.lexicon-")
     assert location(defined, "tagger=lexicon", "workers=7") == lexicon
     assert location(defined, "tagger=hanta").startswith("rules.hanta-")
-    monkeypatch.setattr(rules, "RULES_VERSION", "of tomorrow")
+    monkeypatch.setattr(settings, "RULES_VERSION", "of tomorrow")
     assert location(defined, "tagger=lexicon") != lexicon
 
 
 def test_another_version_of_a_library_makes_other_graphs(defined: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = location(defined, "tagger=hanta")
     real = importlib.metadata.version
-    monkeypatch.setattr(rules, "version", lambda name: "9.9" if name == "HanTa" else real(name))
+    monkeypatch.setattr(settings, "version", lambda name: "9.9" if name == "HanTa" else real(name))
     assert location(defined, "tagger=hanta") != before
     assert location(defined, "tagger=lexicon") == location(defined, "tagger=lexicon")
 
@@ -186,8 +185,8 @@ def test_another_version_of_a_library_makes_other_graphs(defined: Path, monkeypa
 def test_the_planned_version_is_that_of_the_parser(tagger: str, data_root: Path) -> None:
     for file in ("", "graphs.json"):
         planner = Planner(data_root, "tiny", [parse_override(f"tagger={tagger}"), parse_override(f"file={file}")])
-        settings: Any = planner.configure_checked(Need("parse", "rules"))[0]
-        assert settings.version() == settings.parser().version
+        bound: Any = planner.configure_checked(Need("parse", "rules"))[0]
+        assert bound.version() == parsing.open_parser(bound).version
 
 
 def test_planning_imports_no_tagger(defined: Path) -> None:
@@ -247,7 +246,7 @@ def test_without_its_tagger_a_command_says_what_to_do(
     def version(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(rules, "version", version)
+    monkeypatch.setattr(settings, "version", version)
     outcome = invoke("parse", "--dataset", "tiny", "--data", defined)
     refused(outcome, MissingInputError.exit_code, "pip install")
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from itrpipe.scene_graph.rules import RulesParser
+from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scenes import generate
 from itrpipe.synthesis.checks import facts, synthesis_statistics, table_rows, true_negatives
 from itrpipe.synthesis.masked import ModelSettings

@@ -24,9 +24,9 @@ from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder, build
 from itrpipe.negatives.caption_masks import NO_WORD, SpecialTokens
+from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.graph import Attribute, Object, SceneGraph
 from itrpipe.scene_graph.phrases import MaskCandidates
-from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 from itrpipe.synthesis.masked import ModelMaker, ModelSettings, UniterSentences
 from itrpipe.synthesis.sentences import Edit, Opened, SentenceFile, SentenceMaker, Writing, apply_edits, join_parts

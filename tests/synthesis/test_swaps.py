@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import UsageError
-from itrpipe.scene_graph.rules import RulesParser
+from itrpipe.scene_graph.build import RulesParser
 from itrpipe.synthesis import english, swaps
 from itrpipe.synthesis.sentences import Edit, apply_edits
 from itrpipe.synthesis.swaps import NounVocabulary, RuleMaker, TaggedCaption, draw

@@ -15,8 +15,8 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.negatives.masking import UNLABELLED
+from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.extract import extract_graph
-from itrpipe.scene_graph.rules import RulesParser
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 from itrpipe.synthesis.tokens import TokenCaptions

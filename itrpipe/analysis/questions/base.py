@@ -19,7 +19,7 @@ from itrpipe.training.settings import method_of, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.engine.run import Made
-    from itrpipe.scene_graph.sentences import SentenceParser
+    from itrpipe.scene_graph.build import SentenceParser
     from itrpipe.training.splits import Sources
 
 GRAPHS = "graphs"
@@ -98,7 +98,7 @@ class Evaluation:
             UsageError: the captions' own graphs came out of a file, or another version of the parser made them.
             MissingInputError: they were removed since.
         """
-        from itrpipe.scene_graph.sentences import SentenceParser
+        from itrpipe.scene_graph.build import SentenceParser
 
         if not self.backbone.reads_phrases:
             return None

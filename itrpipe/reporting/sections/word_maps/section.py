@@ -18,7 +18,7 @@ from itrpipe.errors import DataError
 from itrpipe.reporting.collect import Run, of_different_methods
 from itrpipe.reporting.sections.base import Source
 from itrpipe.reporting.thumbnails import Picture
-from itrpipe.scene_graph import words
+from itrpipe.scene_graph.words import lists
 from itrpipe.storage.artifact import WORD_MAPS
 
 TITLE, ORDER = "Word maps", 120
@@ -30,8 +30,8 @@ MOST_RUNS, MOST_WORDS, MOST_CELLS = 2, 4, 16
 _LOW, _HIGH = 5.0, 95.0
 """Percentiles of a word's values at which its map is bare and full."""
 _FUNCTION_WORDS = (
-    words.BE | words.HAVE | words.DO | words.AUXILIARIES | words.CONJUNCTIONS | words.SUBORDINATORS | words.PRONOUNS
-) | (words.DETERMINERS | words.DEGREES | words.PREPOSITIONS | words.PARTICLES | words.ALWAYS_ADVERBS)
+    lists.BE | lists.HAVE | lists.DO | lists.AUXILIARIES | lists.CONJUNCTIONS | lists.SUBORDINATORS | lists.PRONOUNS
+) | (lists.DETERMINERS | lists.DEGREES | lists.PREPOSITIONS | lists.PARTICLES | lists.ALWAYS_ADVERBS)
 _DOWN, _ACROSS = ("upper", "middle", "lower"), ("left", "centre", "right")
 
 Rows = list[dict[str, Any]]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from itrpipe.config import Settings
-from itrpipe.errors import DataError
+from itrpipe.errors import DataError, MissingInputError
 
-if TYPE_CHECKING:
-    from itrpipe.scene_graph.parsing import Parser
+RULES_VERSION = "1"
+"""Changes with every change of rules or word lists that changes a graph."""
+FOREIGN_VERSION = "1"
+"""Changes with every change of how given graphs are aligned with captions."""
 
 
 class ParseSettings(Settings):
@@ -43,21 +46,28 @@ class ParseSettings(Settings):
             ) from None
 
     def version(self) -> str:
-        """`Parser.version`, without importing what the tagger needs.
+        """Versions of all that decides a graph: rules, tagger and the packages behind them.
 
         Raises:
             MissingInputError: lemminflect, or HanTa where it is the tagger, is not installed.
         """
-        from itrpipe.scene_graph.foreign import foreign_version
-        from itrpipe.scene_graph.rules import rules_version
+        words = parser_version(self.tagger)
+        return f"foreign/{FOREIGN_VERSION} {words}" if self.file else words
 
-        words = rules_version(self.tagger)
-        return foreign_version(words) if self.file else words
 
-    def parser(self) -> Parser:
-        """The parser itself."""
-        from itrpipe.scene_graph.foreign import ForeignParser
-        from itrpipe.scene_graph.rules import RulesParser
+def parser_version(tagger: Literal["hanta", "lexicon"]) -> str:
+    """`ParseSettings.version` of the rules.
 
-        rules = RulesParser(self.tagger)
-        return ForeignParser(rules) if self.file else rules
+    Raises:
+        MissingInputError: lemminflect, or HanTa where it is the tagger, is not installed.
+    """
+    found = [RULES_VERSION, tagger]
+    for package in ("lemminflect", "HanTa")[: 1 + (tagger == "hanta")]:
+        try:
+            found.append(f"{package}-{version(package)}")
+        except PackageNotFoundError as error:
+            remedy = f"pip install {package}" + (", or choose --tagger lexicon" if package == "HanTa" else "")
+            raise MissingInputError(
+                f"the parser needs the package {package}, which is not installed: {remedy}"
+            ) from error
+    return " ".join(found)

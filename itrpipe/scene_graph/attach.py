@@ -1,0 +1,442 @@
+"""Chunks to links: which verb a noun is subject or object of, and what a preposition or participle belongs to.
+
+Grammar leaves the last open in most captions; who can act, what is worn, and what is a part of what decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from itrpipe.scene_graph.chunks import Chunk, Chunker, Lists
+from itrpipe.scene_graph.graph import Link
+from itrpipe.scene_graph.tag import Sentence
+from itrpipe.scene_graph.words import lists
+
+VERB_KINDS = frozenset({"V", "VBG", "VBN"})
+JOINED_PARTICIPLES = {
+    "Mg": {"Pg": "Pg", "Pv": "Pg", "Mg": "Mg", "Mv": "Mg"},
+    "Mv": {"Pg": "Pv", "Pv": "Pv", "Mg": "Mv", "Mv": "Mv"},
+}
+"""Link of a participle after "and", by its own kind and by the link of the participle before."""
+
+
+def find_links(sentence: Sentence) -> list[Link]:
+    """Links between the words of a tagged caption, sorted, each once."""
+    chunker = Chunker(sentence)
+    attacher = Attacher(sentence, chunker.chunks())
+    attacher.attach()
+    links = {*attacher.links, *chunker.links}
+    return sorted(links, key=lambda link: (link.dependent, link.head, link.kind))
+
+
+@dataclass(slots=True)
+class Clause:
+    """What a sentence leaves open on the way from left to right; numbers are token numbers, None where there is none.
+
+    Attributes:
+        subject: noun that a finite verb would take.
+        main_subject: subject of the clause that a relative clause interrupts.
+        interrupted: whether a relative clause with a subject of its own waits for its verb.
+        actor: noun that does what the last verb says.
+        verb: last verb, participle or form of be.
+        main_verb: finite verb of the clause.
+        be: form of be that still waits for its predicate.
+        open_verb: verb that still waits for its object.
+        preposition: preposition that still waits for its noun.
+        relative: relative pronoun that still waits for its verb.
+        gap: noun before a relative clause that has a subject of its own: the ball she throws.
+        predicate: noun that stands after a form of be.
+        nouns: heads of the noun phrases so far.
+        objects: of these, the ones that are the object of a verb, with that verb.
+        homes: of these, the ones after a preposition, with the noun that the preposition belongs to.
+        prepositions: of these, the ones after a preposition, with that word.
+        dangling: participles before the first noun, with the link that they wait for.
+        bare_participles: passive participles that follow their noun without a form of be.
+        after: kind of the chunk before.
+    """
+
+    subject: int | None = None
+    main_subject: int | None = None
+    actor: int | None = None
+    verb: int | None = None
+    main_verb: int | None = None
+    be: int | None = None
+    open_verb: int | None = None
+    preposition: int | None = None
+    relative: int | None = None
+    gap: int | None = None
+    predicate: int | None = None
+    nouns: list[int] = field(default_factory=list)
+    objects: dict[int, int] = field(default_factory=dict)
+    homes: dict[int, int | None] = field(default_factory=dict)
+    prepositions: dict[int, str] = field(default_factory=dict)
+    dangling: list[tuple[str, int]] = field(default_factory=list)
+    bare_participles: set[int] = field(default_factory=set)
+    interrupted: bool = False
+    after: str = ""
+
+    @property
+    def last(self) -> int | None:
+        """Head of the last noun phrase."""
+        return self.nouns[-1] if self.nouns else None
+
+    def close_verb(self) -> None:
+        """Nothing waits for a noun or predicate any more."""
+        self.be = self.open_verb = self.preposition = None
+
+    def forget_verb(self) -> None:
+        """A new clause begins."""
+        self.close_verb()
+        self.verb = self.actor = self.main_verb = None
+
+
+class Attacher:
+    """One pass over the chunks of a caption.
+
+    Attributes:
+        links: found so far.
+    """
+
+    def __init__(self, sentence: Sentence, chunks: list[Chunk]) -> None:
+        self.words, self.tags, self.lemmas = sentence.words, sentence.tags, sentence.lemmas
+        self.chunks, self.lists = chunks, Lists(sentence.lemmas, chunks)
+        self.kinds = self.lists.kinds
+        self.links: list[Link] = []
+        self._governor: dict[int, Link] = {}
+        self.clause = Clause()
+
+    def attach(self) -> None:
+        """Finds the links between the chunks."""
+        for index, chunk in enumerate(self.chunks):
+            clause, kind, head = self.clause, chunk.kind, chunk.head
+            match kind:
+                case "NP":
+                    self._noun(index, chunk)
+                case "J":
+                    self._adjective(index, chunk)
+                case "V":
+                    self._finite(index, head)
+                case "BE":
+                    self._take_subject(head)
+                    clause.be = head
+                case "VBG":
+                    self._active(head)
+                case "VBN":
+                    self._passive(index, head)
+                case "P":
+                    self._preposition(index, head)
+                case "SUB":
+                    clause.forget_verb()
+                    clause.relative = None
+                case "WH":
+                    clause.close_verb()
+                    if clause.last is not None:
+                        self._link("R", clause.last, head)
+                        clause.relative = head
+                case "EX":
+                    clause.subject = None
+                case ",":
+                    clause.close_verb()
+                case ".":
+                    self.clause = Clause()
+            self.clause.after = kind
+
+    def _link(self, kind: str, head: int, dependent: int) -> None:
+        self.links.append(Link(kind, head, dependent))
+        self._governor[dependent] = self.links[-1]
+
+    def _nearest(self, group: frozenset[str]) -> int | None:
+        """Last noun so far that is one of a group of lemmas."""
+        return next((noun for noun in reversed(self.clause.nouns) if self.lemmas[noun] in group), None)
+
+    # -- nouns ---------------------------------------------------------------------------------------------------------
+
+    def _noun(self, index: int, chunk: Chunk) -> None:
+        clause, noun = self.clause, chunk.head
+        if index in self.lists.place:
+            # A further member of a list of noun phrases.
+            conjunction, first = self.lists.place[index]
+            if clause.last == first:
+                self._link("SJl", conjunction, first)
+            self._link("SJl" if noun < conjunction else "SJr", conjunction, noun)
+            self._copy_role(noun, first)
+        elif clause.after == "CC" and clause.main_verb is not None and self.lists.clause_follows(index):
+            self._new_subject(chunk)
+        elif clause.after == "CC" and clause.nouns:
+            self._conjunct_at_distance(index, noun)
+        elif clause.preposition is not None:
+            self._follow_preposition(clause.preposition, noun)
+        elif clause.be is not None:
+            self._link("O", clause.be, noun)
+            clause.predicate = noun
+            clause.subject = noun if clause.subject is None else clause.subject
+        elif (verb := self._verb_of_object()) is not None:
+            self._link("O", verb, noun)
+            clause.objects[noun] = verb
+        else:
+            self._new_subject(chunk)
+        clause.close_verb()
+        clause.nouns.append(noun)
+
+    def _verb_of_object(self) -> int | None:
+        """The verb that waits for an object, or takes a second one after the first: gives the boy a ball."""
+        clause = self.clause
+        if clause.open_verb is not None or clause.after != "NP" or clause.verb is None:
+            return clause.open_verb
+        return clause.verb if clause.objects.get(clause.nouns[-1]) == clause.verb else None
+
+    def _copy_role(self, noun: int, model: int) -> None:
+        """Gives a noun the object and preposition of another one in its list."""
+        role: dict[int, Any]
+        for role in (self.clause.objects, self.clause.homes, self.clause.prepositions):
+            if model in role:
+                role[noun] = role[model]
+
+    def _conjunct_at_distance(self, index: int, noun: int) -> None:
+        """A man in a hat and a woman: people are joined to people, though a thing stands nearer."""
+        clause = self.clause
+        left = self._nearest(lists.ANIMATE) if self.lemmas[noun] in lists.ANIMATE else None
+        if left is None:
+            left = clause.nouns[0 if index > 1 and self.lists.is_new(index - 2, index) else -1]
+        conjunction = self.chunks[index - 1].head
+        self._link("SJl", conjunction, left)
+        self._link("SJr", conjunction, noun)
+        if left not in clause.objects and left != clause.nouns[-1]:
+            clause.verb = clause.actor = None
+        self._copy_role(noun, left)
+
+    def _follow_preposition(self, preposition: int, noun: int) -> None:
+        clause = self.clause
+        self._link("J", preposition, noun)
+        clause.prepositions[noun] = self.words[preposition]
+        group = clause.homes.get(noun)
+        of_group = group is not None and self.words[preposition] == "of" and self.lemmas[group] in lists.COLLECTIVES
+        if of_group and group == clause.subject:  # what a group of people does, the people do
+            clause.subject = clause.main_subject = noun
+        if clause.main_verb is not None and clause.verb in clause.bare_participles:
+            # After "filled with hay", a further preposition belongs to the main verb.
+            clause.verb, clause.actor = clause.main_verb, clause.main_subject
+
+    def _new_subject(self, chunk: Chunk) -> None:
+        clause, noun = self.clause, chunk.head
+        if clause.relative is not None:
+            clause.gap, clause.relative = clause.last, None
+        if clause.gap is not None or self.words[chunk.first] == "whose":
+            clause.subject, clause.interrupted = noun, True
+            return
+        if clause.after == "," and clause.subject is not None and clause.main_verb is None and clause.verb is None:
+            return  # an insertion: a photographer, camera in hand, kneels
+        clause.forget_verb()
+        clause.subject = clause.main_subject = noun
+        for kind, participle in clause.dangling:
+            self._link(kind, noun, participle)
+        clause.dangling.clear()
+
+    def _adjective(self, index: int, chunk: Chunk) -> None:
+        clause, word = self.clause, chunk.head
+        colour = self.words[word] in lists.COLOURS
+        previous = self.links[-1] if self.links else None
+        if clause.preposition is not None or (clause.open_verb is not None and colour):
+            self._noun(index, chunk)
+        elif clause.be is not None:
+            self._link("Pa", clause.be, word)
+        elif clause.open_verb is not None:
+            self._link("Pa", clause.open_verb, word)
+        elif clause.after == "CC":
+            if previous is not None and previous.kind in {"Pa", "J", "O", "A"}:
+                self._link(previous.kind, previous.head, word)
+        elif clause.after == "NP" and clause.last is not None:
+            self._link("A", clause.last, word)
+
+    # -- verbs ---------------------------------------------------------------------------------------------------------
+
+    def _finite(self, index: int, verb: int) -> None:
+        clause = self.clause
+        self._take_subject(verb)
+        clause.open_verb = verb
+        if clause.gap is not None and self.kinds[index + 1] != "NP":
+            self._link("O", verb, clause.gap)
+            clause.gap = None
+
+    def _take_subject(self, verb: int) -> None:
+        clause, last, subject = self.clause, self.clause.last, self.clause.subject
+        if clause.after == "TO":
+            subject = subject if clause.actor is None else clause.actor
+        elif last is not None and clause.after == "NP" and last in clause.objects:
+            watched = self.lemmas[clause.objects[last]] in lists.PERCEPTION_VERBS
+            subject = last if watched and self.lemmas[verb] == self.words[verb] else subject
+        clause.close_verb()
+        if clause.relative is not None and last is not None:
+            self._link("RS", clause.relative, verb)
+            clause.actor, clause.relative = last, None
+            clause.subject = clause.main_subject
+        elif subject is not None:
+            self._link("S", verb, subject)
+            clause.actor = subject
+        if clause.interrupted:
+            clause.subject, clause.interrupted = clause.main_subject, False
+        elif clause.after != "TO":
+            clause.main_verb = verb
+        clause.verb = verb
+
+    def _active(self, verb: int) -> None:
+        clause = self.clause
+        if clause.be is not None:
+            self._link("Pg", clause.be, verb)
+        elif not self._share_subject(verb, "Mg"):
+            self._modify("Mg", verb, self._doer(verb))
+        clause.close_verb()
+        clause.verb = clause.open_verb = verb
+
+    def _passive(self, index: int, verb: int) -> None:
+        clause, last = self.clause, self.clause.last
+        verbless = clause.main_verb is None and clause.subject is not None and clause.after in {"NP", "WH", "CC", "SUB"}
+        if clause.be is not None:
+            self._link("Pv", clause.be, verb)
+        elif verbless and self.kinds[index + 1] == "NP":
+            self._finite(index, verb)  # a boy kicked the ball
+            return
+        elif not self._share_subject(verb, "Mv"):
+            # The nearest noun suffers, unless it is said of people alone.
+            person = self._nearest(lists.ANIMATE) if self.words[verb] in lists.PERSONAL_PARTICIPLES else None
+            self._modify("Mv", verb, last if person is None else person)
+            clause.bare_participles.add(verb)
+        clause.close_verb()
+        clause.verb = verb
+
+    def _share_subject(self, verb: int, kind: str) -> bool:
+        """A participle after and, while, a comma or another verb has the subject of the verb before."""
+        clause = self.clause
+        previous = self._governor.get(clause.verb) if clause.after == "CC" and clause.verb is not None else None
+        if previous is not None and previous.kind in JOINED_PARTICIPLES[kind]:
+            self._link(JOINED_PARTICIPLES[kind][previous.kind], previous.head, verb)
+            return True
+        if clause.after in {"NP", "J", ""} or (clause.after == "P" and clause.preposition is None):
+            return False
+        subject = clause.actor if clause.subject is None else clause.subject
+        if subject is None:
+            return False
+        if kind == "Mg":
+            self._link("S", verb, subject)
+        else:
+            self._link("Mv", subject, verb)
+        clause.actor = subject
+        return True
+
+    def _modify(self, kind: str, participle: int, noun: int | None) -> None:
+        if noun is None:
+            self.clause.dangling.append((kind, participle))
+            return
+        self._link(kind, noun, participle)
+        self.clause.actor = noun
+
+    def _doer(self, verb: int) -> int | None:
+        """Noun that a bare active participle speaks of: people and animals act, things next to them mostly do not."""
+        clause, last, lemma = self.clause, self.clause.last, self.lemmas[verb]
+        if last is None or self.lemmas[last] in lists.PERSONS or self.tags[last] == "PRP":
+            return last
+        groups = [lists.ANIMATE, lists.VEHICLES]
+        if lemma in lists.PERSON_VERBS:
+            groups.insert(0, lists.PERSONS)
+        else:
+            told = clause.main_verb is not None and clause.prepositions.get(last) == "with"
+            driven = self.lemmas[last] in lists.VEHICLES and lemma in lists.VEHICLE_VERBS
+            if told or driven or lemma in lists.THING_VERBS or self.lemmas[last] in lists.ANIMALS:
+                return last
+        return next((noun for group in groups if (noun := self._nearest(group)) is not None), last)
+
+    # -- prepositions --------------------------------------------------------------------------------------------------
+
+    def _preposition(self, index: int, word: int) -> None:
+        clause, following, spelled = self.clause, self.kinds[index + 1], self.words[word]
+        verb = self.lemmas[clause.open_verb] if clause.open_verb is not None else ""
+        phrasal = clause.after in {"V", "VBG"} and (verb, spelled) in lists.PHRASAL_VERBS
+        last_is_object = clause.last is not None and clause.objects.get(clause.last) == clause.verb
+        if following == "VBG" and not (clause.after in VERB_KINDS and spelled in lists.LONE_PARTICLES):
+            if clause.verb is not None:
+                self._link("MVp", clause.verb, word)
+            clause.preposition = word
+        elif following not in {"NP", "J"}:
+            near = clause.after in VERB_KINDS or (last_is_object and clause.after == "NP")
+            if clause.verb is not None and near and spelled in lists.PARTICLES:
+                self._link("K", clause.verb, word)
+        elif following == "NP" and phrasal:
+            self._link("K", clause.verb or 0, word)  # verb and particle take the noun together: puts on a hat
+        else:
+            self._attach_preposition(index, word)
+            clause.close_verb()
+            clause.preposition = word
+
+    def _attach_preposition(self, index: int, word: int) -> None:
+        clause, spelled, target = self.clause, self.words[word], self.chunks[index + 1].head
+        if spelled == "of" and clause.last is not None and clause.after not in VERB_KINDS:
+            self._link("OF", clause.last, word)
+            clause.homes[target] = clause.last
+            return
+        noun = None if clause.be is not None else self._noun_of_preposition(index)
+        after_is = clause.after == "J" and clause.verb is not None and self.lemmas[clause.verb] == "be"
+        if noun is not None:
+            # Members of a list share a place: a man and a woman on a bench; not a man and a woman in a dress.
+            members = self.lists.members(noun)
+            place = spelled in lists.PLACES and self.lemmas[target] not in lists.CLOTHES
+            for host in members if place and members[0] == clause.subject else [noun]:
+                self._link("Mp", host, word)
+            clause.homes[target] = noun
+        elif clause.verb is not None and not (after_is and spelled in lists.ADJECTIVE_PREPOSITIONS):
+            # Is ready for a guest: for belongs to the adjective; not so in "safe on a shelf" or "blue with dots".
+            self._link("MVp", clause.verb, word)
+            clause.homes[target] = clause.actor
+
+    def _noun_of_preposition(self, index: int) -> int | None:
+        """Noun that a preposition belongs to, None for the last verb.
+
+        Args:
+            index: number of the preposition's chunk; a noun follows it.
+        """
+        clause, last = self.clause, self.clause.last
+        if last is None or clause.after in VERB_KINDS:
+            return None if clause.verb is not None else last
+        preposition, thing = self.words[self.chunks[index].head], self.lemmas[self.chunks[index + 1].head]
+        if preposition == "during":
+            return clause.nouns[0] if clause.verb is None else None
+        if self._is_held(index, last):
+            return last
+        if preposition == "with" and thing in lists.FEATURES:
+            return self._home(last, thing)
+        if preposition == "in" and thing in lists.CLOTHES and self.lemmas[last] not in lists.CLOTHES:
+            wearer = self._nearest(lists.ANIMATE)
+            return last if wearer is None else wearer
+        if thing in lists.PERSONAL_PRONOUNS and last != clause.actor:
+            return last  # people behind him
+        if clause.after == "," and clause.verb is None and clause.subject is not None:
+            return clause.subject
+        if clause.verb is None or (clause.predicate is not None and self.tags[clause.verb] == "BE"):
+            return self._home(last, thing)
+        verb = self.lemmas[clause.verb]
+        if last in clause.objects and verb == "have":
+            return last
+        if last in clause.objects and verb == "wear":
+            return last if thing in lists.BODY_PARTS else clause.actor
+        return None
+
+    def _is_held(self, index: int, noun: int) -> bool:
+        """With a stick in its mouth, with a leg in the air; a wall with drawings on it."""
+        target = self.chunks[index + 1]
+        if self.clause.prepositions.get(noun) == "with":
+            return self.words[target.first] in lists.POSSESSIVE_PRONOUNS or self.words[target.head] == "air"
+        if self.words[self.chunks[index].head] != "with" or self.kinds[index + 2 : index + 4] != ["P", "NP"]:
+            return False
+        pronoun = self.words[self.chunks[index + 3].head]
+        return pronoun == "it" or (pronoun in lists.PERSONAL_PRONOUNS and self.lemmas[noun] in lists.ANIMATE)
+
+    def _home(self, noun: int, thing: str) -> int:
+        """The noun itself, or the one it belongs to: a man in a hat on a bench, a glass of wine on a table."""
+        clause = self.clause
+        while (home := clause.homes.get(noun)) is not None:
+            own = self.lemmas[noun] in lists.FEATURES or self.lemmas[noun] in lists.BODY_PARTS
+            held = self.lemmas[home] in lists.HOLDERS and clause.prepositions.get(noun) == "of"
+            if not held and not (own and thing not in lists.GARMENT_FEATURES):
+                return noun
+            noun = home
+        return noun

@@ -1,0 +1,282 @@
+"""Captions to graphs: the parser by rules, the map over the captions of a dataset, written sentences, and one graph
+as a tree for the terminal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+from rich.text import Text
+from rich.tree import Tree
+
+from itrpipe.engine.local import usable_cores
+from itrpipe.engine.run import MapExecution, make_parts
+from itrpipe.engine.work import Part, Work, cut
+from itrpipe.errors import UsageError
+from itrpipe.progress import Reporter
+from itrpipe.scene_graph.attach import find_links
+from itrpipe.scene_graph.extract import extract_graph
+from itrpipe.scene_graph.foreign import align
+from itrpipe.scene_graph.graph import Analysis, Item, SceneGraph, Status, Token, status_of
+from itrpipe.scene_graph.hanta import HantaTagger
+from itrpipe.scene_graph.settings import FOREIGN_VERSION, ParseSettings, parser_version
+from itrpipe.scene_graph.stored import GRAPH_SCHEMA, ROW_GROUP, SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
+from itrpipe.scene_graph.tag import Sentence, repair, tag_by_lexicon
+from itrpipe.scene_graph.words import parsed_part, plain, tokenise
+from itrpipe.storage.artifact import Manifest
+from itrpipe.storage.parts import read_arrow, write_arrow
+
+CHUNK = 1024
+OPEN_CHUNKS = 64
+OBJECT_STYLE, ATTRIBUTE_STYLE, RELATION_STYLE, KIND_STYLE = "bold cyan", "green", "magenta", "dim"
+
+
+class Parser(Protocol):
+    """Makes graphs; equal items always have equal graphs.
+
+    Attributes:
+        version: what a graph depends on beside the item.
+    """
+
+    version: str
+
+    def parse(self, item: Item) -> SceneGraph:
+        """The graph of one caption."""
+        ...
+
+
+class RulesParser:
+    """Graphs of captions by rules: closed word lists, a dictionary and an optional tagger, without any download.
+
+    Attributes:
+        version: of the rules, the tagger and the packages behind them.
+
+    Raises:
+        MissingInputError: lemminflect, or HanTa where the tagger is `hanta`, is not installed.
+    """
+
+    def __init__(self, tagger: Literal["hanta", "lexicon"] = "hanta") -> None:
+        self.version = parser_version(tagger)
+        self._hanta = HantaTagger() if tagger == "hanta" else None
+
+    def parse(self, item: Item) -> SceneGraph:
+        """The graph of one caption."""
+        return extract_graph(item.text, self.analyse(item.text))
+
+    def analyse(self, text: str) -> Analysis:
+        """Tokens and links of the part of a caption that is parsed; it may be empty or hold any Unicode.
+
+        Status is `failed` where there are words but none of them is a noun, `partial` where a noun or
+        verb is left without a link though there are others, or where the caption goes on.
+        """
+        places = tokenise(parsed_part(text))
+        sentence = Sentence([plain(word) for word, _, _ in places])
+        if self._hanta:
+            self._hanta.tag(sentence, [word for word, _, _ in places])
+        else:
+            tag_by_lexicon(sentence)
+        repair(sentence)
+        links = find_links(sentence)
+        tags, lemmas = sentence.tags[: sentence.size], sentence.lemmas
+        tokens = tuple(Token(*place, tag, lemma) for place, tag, lemma in zip(places, tags, lemmas, strict=True))
+        content = {i for i, tag in enumerate(tags) if tag in {"N", "V", "VBG", "VBN"}}
+        loose = content - {i for link in links for i in (link.head, link.dependent)}
+        status: Status = "partial" if loose and len(content) > 1 else "ok"
+        if "N" not in tags and not {",", "."}.issuperset(tags):
+            status = "failed"
+        return Analysis(tokens, tuple(links), status_of(text, status))
+
+
+class ForeignParser:
+    """Aligns given graphs with the words of their captions.
+
+    Args:
+        rules: give these words their lemmas.
+    """
+
+    def __init__(self, rules: RulesParser) -> None:
+        self._rules = rules
+        self.version = f"foreign/{FOREIGN_VERSION} {rules.version}"
+
+    def parse(self, item: Item) -> SceneGraph:
+        """The graph of one caption."""
+        graph = align(item.text, self._rules.analyse(item.text).tokens, json.loads(item.given))
+        return replace(graph, status=status_of(item.text, graph.status))
+
+
+def open_parser(settings: ParseSettings) -> Parser:
+    """The parser of some settings; its version is that of the settings."""
+    rules = RulesParser(settings.tagger)
+    return ForeignParser(rules) if settings.file else rules
+
+
+def parse_captions(settings: ParseSettings, captions: Sequence[str]) -> list[SceneGraph]:
+    """Scene graphs of captions that belong to no dataset.
+
+    Args:
+        settings: of the parser.
+        captions: any, as Unicode.
+
+    Raises:
+        UsageError: the graphs come out of a file.
+        MissingInputError: the tagger is not installed.
+    """
+    if settings.file:
+        raise UsageError("graphs out of a file belong to the captions of a dataset; leave out --from")
+    parser = open_parser(settings)
+    return [parser.parse(Item(caption)) for caption in captions]
+
+
+class Parsing(Work[Parser]):
+    """Graphs of captions, in one Arrow file per chunk of `CHUNK`.
+
+    Args:
+        items: all different.
+        build: makes the parser; it is pickled.
+    """
+
+    title, unit, suffix = "parsing", "captions", ".arrow"
+
+    def __init__(self, items: Sequence[Item], build: Callable[[], Parser]) -> None:
+        self._items, self._build = items, build
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Workers are told of the captions of each part alone."""
+        return self.__dict__ | {"_items": ()}
+
+    def parts(self) -> list[Part]:
+        """Chunks of captions."""
+        return cut(self._items, CHUNK)
+
+    def local_workers(self) -> int:
+        """One per core: parsing is Python all through."""
+        return usable_cores()
+
+    def open(self) -> Parser:
+        """The parser."""
+        return self._build()
+
+    def make(self, worker: Parser, part: Part, path: Path) -> None:
+        """Parses the captions of a chunk."""
+        graphs = []
+        for item in part.content:
+            try:
+                graphs.append(worker.parse(item))
+            except Exception as error:
+                error.add_note(f"while parsing the caption {item.text!r}")
+                raise
+        write_arrow(path, graphs_table(graphs, worker.version).cast(GRAPH_SCHEMA))
+
+
+class ParsedGraphs:
+    """Reads the graphs of parsed items.
+
+    Args:
+        paths: of the files of all chunks.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._open = lru_cache(maxsize=OPEN_CHUNKS)(
+            lambda number: read_arrow(paths[number]).replace_schema_metadata(None)
+        )
+
+    def take(self, rows: np.ndarray) -> pa.Table:
+        """Graphs of some items in the order asked for, as rows of `GRAPH_SCHEMA`.
+
+        Args:
+            rows: numbers of items, int64, at least one.
+        """
+        chunks, places = np.unique(rows // CHUNK, return_inverse=True)
+        order = np.argsort(places, kind="stable")
+        own = np.split(order, np.cumsum(np.bincount(places))[:-1])
+        tables = [
+            self._open(int(chunk)).take(pa.array(rows[at] % CHUNK)) for chunk, at in zip(chunks, own, strict=True)
+        ]
+        return pa.concat_tables(tables).combine_chunks().take(pa.array(np.argsort(order)))
+
+    def row_groups(self, captions: pa.Table, rows: np.ndarray) -> Iterator[pa.Table]:
+        """Row groups of a file of scene graphs.
+
+        Args:
+            captions: T rows with caption_id and image_id.
+            rows: int64 [T], the item of each caption.
+        """
+        for start in range(0, len(rows), ROW_GROUP):
+            own = captions.slice(start, ROW_GROUP).combine_chunks()
+            yield with_ids(own, self.take(rows[start : start + ROW_GROUP]))
+
+
+class SentenceParser:
+    """Parses written sentences as the captions of a dataset were parsed, for models that read phrases.
+
+    Args:
+        captions, manifest: artifact of `parse`.
+        work: folder for what is parsed; an interrupted run goes on with it.
+        reporter: shows the progress.
+
+    Raises:
+        UsageError: the graphs of the captions came out of a file, or another version of the parser made them.
+        MissingInputError: the parser is not installed.
+    """
+
+    def __init__(self, captions: Path, manifest: Manifest, work: Path, reporter: Reporter) -> None:
+        settings = ParseSettings.recorded(manifest.settings)
+        if settings.file:
+            raise UsageError(
+                f"{captions} holds graphs out of a file, and written sentences are in none; evaluate without "
+                "--discriminate and --benchmark, or a model trained on graphs of `itrpipe parse` without --from"
+            )
+        if (version := settings.version()) != (before := manifest.sources["parser"]):
+            raise UsageError(
+                f"{captions} was made by the parser {before}, and this is {version}; train the model again, or "
+                "evaluate without --discriminate and --benchmark"
+            )
+        self._settings, self._work, self._reporter = settings, work, reporter
+
+    def __call__(self, sentences: pa.Table) -> Path:
+        """Writes the graphs of sentences with caption_id, image_id and text, and returns the folder of the file."""
+        texts = sentences["text"].to_pylist()
+        place = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+        folder = self._work / hashlib.sha256("\n".join(place).encode()).hexdigest()[:16]
+        work = Parsing([Item(text) for text in place], partial(open_parser, self._settings))
+        made = make_parts(work, folder / "parts", MapExecution(), self._reporter, self._reporter.say)
+        rows = np.array([place[text] for text in texts], dtype=np.int64)
+        write_graphs(folder / SCENE_GRAPHS_FILE, ParsedGraphs(made.paths).row_groups(sentences, rows))
+        return folder
+
+
+def graph_tree(graph: SceneGraph) -> Tree:
+    """One branch per object, with its attributes and the relations of which it is the subject.
+
+    Lemmas are shown, and beside an element how the caption words it where that differs.
+    """
+
+    def line(lemma: str, tokens: tuple[int, ...], style: str) -> Text:
+        words = " ".join(graph.tokens[token].text for token in tokens)
+        shown = f"  “{words}”" if tokens else "  (no words of the caption)"
+        # Not Text(lemma, style), whose style all that follows would inherit.
+        return Text().append(lemma, style=style).append("" if words.lower() == lemma else shown, style=KIND_STYLE)
+
+    tree = Tree(Text(graph.text or "(empty caption)", style="bold"))
+    for each in graph.objects:
+        branch = tree.add(line(each.lemma, each.tokens, OBJECT_STYLE))
+        for said in graph.attributes:
+            if said.object == each.id:
+                branch.add(line(said.lemma, said.tokens, ATTRIBUTE_STYLE).append(f"  {said.kind}", style=KIND_STYLE))
+        for edge in graph.relations:
+            if edge.subject == each.id:
+                shown = line(edge.lemma, edge.tokens, RELATION_STYLE).append(" → ")
+                shown.append(graph.objects[edge.object].lemma, style=OBJECT_STYLE)
+                branch.add(shown.append(f"  {edge.kind}", style=KIND_STYLE))
+    if not graph.objects:
+        tree.add(Text("no objects", style=KIND_STYLE))
+    if graph.status != "ok":
+        tree.add(Text(f"status: {graph.status}", style="yellow"))
+    return tree

@@ -1,0 +1,370 @@
+"""Parts of speech by closed classes, the dictionary and the neighbours of a word, and the repair of unlikely ones.
+
+The tags are those of `lists.TAGS`. Where the words of closed classes are given, `HantaTagger` finds the others by
+statistics; `repair` takes a second look at the tags of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from itrpipe.scene_graph.words import Entry, describes, lemma_of, lists, look_up
+
+BEYOND = 3
+"""Empty words behind the last one, which are those before the first as well: indices may leave a caption."""
+NOUN_PHRASE = frozenset({"D", "J", "CD", "POS"})
+PHRASE = frozenset({"N", "J", "D", "CD"})
+VERBS = frozenset({"V", "BE"})
+BORDERS = frozenset({"SUB", "WH", "."})
+AFTER_VERB = frozenset({"P", "D", "R", "TO", "VBG", "PRP", ".", ",", "SUB", "CC", "CD", ""})
+AFTER_PHRASE = frozenset({"", ".", "V", "BE", "VBG", "VBN", "P", "WH", "SUB"})
+
+
+class Sentence:
+    """A caption on its way through the rules.
+
+    Args:
+        words: see `itrpipe.scene_graph.words.plain`.
+        tags: of the words; none before they are tagged.
+
+    Attributes:
+        size: number of words.
+        words, entries, tags: of each word, with `BEYOND` empty ones behind the last.
+    """
+
+    def __init__(self, words: Sequence[str], tags: Sequence[str] = ()) -> None:
+        self.size = len(words)
+        self.words = [*words, *[""] * BEYOND]
+        self.entries = [*map(look_up, words), *[Entry()] * BEYOND]
+        self.tags = [*tags, *[""] * (self.size - len(tags) + BEYOND)]
+
+    @cached_property
+    def lemmas(self) -> list[str]:
+        """Of the words, by their tags."""
+        return [lemma_of(word, tag) for word, tag in zip(self.words[: self.size], self.tags, strict=False)]
+
+    def describable(self, i: int) -> bool:
+        """Whether a noun phrase goes on at a word, if by a participle: a crowded dining room."""
+        here, after = self.entries[i], self.entries[i + 1]
+        return here.nounish or (here.word.endswith(("ing", "ed")) and after.nounish)
+
+    def plural_before(self, i: int) -> bool:
+        """Whether the words before are a plural subject."""
+        subject = self.entries[i - 1]
+        if self.tags[i - 1] == "PRP":
+            return subject.word not in {"it", "he", "she"}
+        if subject.word in {"people", "couple", "group"} or (subject.noun and subject.noun != subject.word):
+            return True
+        first = max(i - 1, 0)
+        while first > 0 and self.tags[first] in PHRASE:
+            first -= 1
+        return self.tags[first] == "CC" and not {"P", ","} & set(self.tags[:first])
+
+
+def tag_by_lexicon(sentence: Sentence) -> list[bool]:
+    """Tags a caption from left to right; of each word, returns whether a rule of a closed class gave the tag."""
+    closed = []
+    for i in range(sentence.size):
+        tag = _closed(sentence, i)
+        closed.append(bool(tag))
+        sentence.tags[i] = tag or _participle(sentence, i) or _finite_verb(sentence, i) or _open_class(sentence, i)
+    return closed
+
+
+def _closed(sentence: Sentence, i: int) -> str:
+    """Tag of a word of a closed class, or ""."""
+    word, previous = sentence.words[i], sentence.tags[i - 1]
+    after, later = sentence.entries[i + 1 : i + 3]
+
+    # The mark of the owner; before an article or an action, the same letters are a form of be.
+    if word == "'" and previous == "N" and sentence.words[i - 1].endswith("s") and after.nounish:
+        return "POS"
+    if word == "'s":
+        action = after.word.endswith("ing") and after.word not in lists.ING_NOUNS
+        return "BE" if action or after.word in lists.ARTICLES else "POS"
+    if not (word[0].isalnum() or (word[0] in "'_" and len(word) > 1) or word == "&"):
+        return "." if word in lists.SENTENCE_ENDS else ","
+
+    # Do and have may be ordinary verbs.
+    if word in lists.BE:
+        return "BE"
+    if word in lists.DO:
+        return "AUX" if after.word == "not" or (after.verb and after.verb == after.word and not after.noun) else "V"
+    if word in lists.AUXILIARIES:
+        return "AUX" if after.verb or after.word in lists.BE or after.word == "not" else "V"
+    if word in lists.HAVE:
+        done = later if after.word in lists.ALWAYS_ADVERBS or after.word.endswith("ly") else after
+        participle = done.word.endswith(("ed", "en")) or done.word in lists.IRREGULAR_PARTICIPLES
+        if participle and done.verb and not done.nounish:
+            return "AUX"
+
+    if word in lists.CONJUNCTIONS:
+        return "CC"
+    if word in lists.NUMBERS or word.replace("-", "").isdecimal():
+        return "CD"
+    if word == "as":
+        last = after.nounish and (not later.word or later.word in lists.SENTENCE_ENDS)
+        if last or previous in {"VBN", "VBG", "J", "R"}:
+            return "P"
+        return "P" if after.word in lists.ARTICLES and not _verb_follows(sentence, i + 1) else "SUB"
+    if word in lists.SUBORDINATORS:
+        return "SUB"
+    if word == "there" and (after.word in lists.BE or after.word in lists.AUXILIARIES):
+        return "EX"
+    if word == "that" and (previous != "N" or after.nounish):
+        bare = after.verb and after.verb == after.word and sentence.plural_before(i)
+        return "WH" if previous == "N" and (after.third_person or bare) else "D"
+    if word in lists.RELATIVES:
+        return "WH"
+    if word == "her":
+        participle = after.word.endswith(("ing", "ed")) and later.nounish
+        return "D" if participle or after.nounish or after.opens else "PRP"
+    if word in lists.DETERMINERS or (word in lists.DEGREES and after.nounish):
+        return "D"
+    if word in lists.PRONOUNS:
+        return "PRP"
+    return _adverb_or_preposition(sentence, i)
+
+
+def _adverb_or_preposition(sentence: Sentence, i: int) -> str:
+    """Tag of an adverb, a preposition or a colour, or ""."""
+    word, previous = sentence.words[i], sentence.tags[i - 1]
+    here, after, later = sentence.entries[i : i + 3]
+    if word in lists.ALWAYS_ADVERBS:
+        if not (previous == "D" and here.adjective and after.noun and not after.adjective):
+            return "R"
+    elif word in lists.ADVERBS and word not in lists.PREPOSITIONS:
+        place = previous == "P" and (here.noun or not here.known)
+        if not (place or previous in NOUN_PHRASE or (here.adjective and after.nounish)):
+            return "R"
+    if word == "to":
+        if not after.verb or after.verb != after.word:
+            return "TO" if after.word == "be" else "P"
+        ends = later.word in {"", "."} or later.word in lists.DETERMINERS | lists.PREPOSITIONS | lists.PRONOUNS
+        return "TO" if ends or not after.noun else "P"
+    if word in lists.PREPOSITIONS:
+        owned = previous == "D" and sentence.words[i - 1] in lists.ARTICLES | lists.POSSESSIVE_PRONOUNS
+        if owned and word not in lists.WHOLE_PREPOSITIONS:
+            return "J" if after.nounish else "N"
+        if word in lists.SPATIAL_ADJECTIVES and previous == "P" and after.nounish:
+            return "J"
+        return "V" if word == "like" and previous in {"PRP", "TO"} else "P"
+    return "J" if word in lists.COLOURS else ""
+
+
+def _verb_follows(sentence: Sentence, i: int) -> bool:
+    """Whether a third-person verb or a form of be comes within the next five words of the clause."""
+    for j in range(i + 1, min(i + 6, sentence.size)):
+        here, after = sentence.entries[j : j + 2]
+        if here.word in lists.BE or (here.third_person and not here.noun):
+            return True
+        if not here.word[0].isalnum():
+            return False
+        if here.third_person and not after.nounish:
+            return True
+    return False
+
+
+def _participle(sentence: Sentence, i: int) -> str:
+    """Tag of a word in -ing, -ed or -ly, or "".
+
+    A word in -ing is an adjective before a noun, a noun after a determiner, and an action elsewhere. A word in -ed is
+    an adjective before the noun that it describes, and a participle elsewhere. A word in -ly is an adverb, unless the
+    dictionary knows it as a noun or an adjective.
+    """
+    word, previous, described = sentence.words[i], sentence.tags[i - 1], sentence.describable(i + 1)
+    before, here, after = sentence.entries[i - 1], *sentence.entries[i : i + 2]
+    if word.endswith("ing") and len(word) > 4:
+        to_thing = previous in {"P", "N"} and (after.word in lists.DETERMINERS or after.word == "to")
+        if here.verb and (to_thing or before.noun in lists.ANIMATE):
+            return "VBG"
+        if word in lists.ING_NOUNS and (not here.verb or previous in NOUN_PHRASE | {"P", "N", "", "CC", "VBG", "V"}):
+            return "N"
+        if described and (previous in NOUN_PHRASE or (previous == "V" and here.adjective)):
+            return "J"
+        if here.noun and previous in NOUN_PHRASE:
+            return "N"
+        if described and previous == "P" and before.word in lists.BEFORE_PARTICIPLES:
+            return "J"
+        return "VBG" if here.verb or not here.known else ""
+    irregular = word in lists.IRREGULAR_PARTICIPLES
+    if irregular or (word.endswith("ed") and len(word) > 4 and (here.verb or not here.noun)):
+        if describes(word):
+            return "J"
+        if irregular and here.verb == word and previous in NOUN_PHRASE | {""}:
+            return ""
+        if word in lists.COVER_WORDS and previous == "N" and after.nounish:
+            return "J"
+        return "J" if described and previous in NOUN_PHRASE | {"P", ""} else "VBN"
+    return "R" if word.endswith("ly") and len(word) > 4 and not here.noun and not here.adjective else ""
+
+
+def _finite_verb(sentence: Sentence, i: int) -> str:
+    """V for a verb where one is due: after a noun, a pronoun or and, while the clause still lacks its verb; else ""."""
+    previous, tags = sentence.tags[i - 1], sentence.tags[:i]
+    here, after = sentence.entries[i : i + 2]
+    if previous in {"TO", "AUX"}:
+        return "V" if here.verb else ""
+    if not here.verb or here.noun in lists.NEVER_VERBS or previous not in {"N", "PRP", "WH", "R", "CC", ","}:
+        return ""
+    if not here.noun and not here.adjective:
+        return "V"
+    if after.word in lists.BE and "WH" not in tags:
+        return ""
+    border = max((j for j, tag in enumerate(tags) if tag in {"SUB", "."}), default=-1)
+    clause = tags[border + 1 :]
+    due = sum(tag in VERBS for tag in clause) <= clause.count("WH")
+    closes = after.opens or not after.nounish
+    if here.third_person:
+        joined = previous == "CC" and any(
+            tag == "V" and entry.third_person for entry, tag in zip(sentence.entries, tags, strict=False)
+        )
+        return "V" if joined or (closes and (due or previous in {"PRP", "WH"})) else ""
+    if here.verb != here.word or not due or not sentence.plural_before(i):
+        return ""
+    plural = after.word.endswith("s") and after.noun and after.noun != after.word
+    return "V" if plural or (closes and after.word != ".") else ""
+
+
+def _open_class(sentence: Sentence, i: int) -> str:
+    """What the dictionary says, adjectives before nouns and after be, nouns elsewhere."""
+    previous, (here, after) = sentence.tags[i - 1], sentence.entries[i : i + 2]
+    if describes(here.word):
+        return "J"
+    ends = not after.word or after.word in lists.SENTENCE_ENDS
+    if here.adjective and not here.noun and (ends or not (here.verb and previous == "N")):
+        return "J"
+    described = after.nounish and after.word not in lists.ADVERBS
+    joined = previous == "CC" and i > 1 and sentence.tags[i - 2] == "J" and not after.nounish
+    if here.adjective and (described or joined or previous == "BE"):
+        return "J"
+    if here.noun or not here.known or (here.verb == here.word and previous in NOUN_PHRASE):
+        return "N"
+    return "V" if here.verb else "J" if here.adjective else "R"
+
+
+# -- repair ------------------------------------------------------------------------------------------------------------
+
+
+def repair(sentence: Sentence) -> None:
+    """Turns nouns into the verbs that they must be, and the other way round, from left to right.
+
+    It looks where a caption would be without its verb, or a noun phrase against grammar.
+    """
+    for i in range(sentence.size):
+        sentence.tags[i] = _better(sentence, i) or sentence.tags[i]
+
+
+def _better(sentence: Sentence, i: int) -> str:
+    """The tag that a word must have, or "" where the present one may stay."""
+    tags, word, here = sentence.tags, sentence.words[i], sentence.entries[i]
+    tag, previous, following = tags[i], tags[i - 1], tags[i + 1]
+    if tag == "VBN" and word in lists.BARE_ONLY:
+        return "" if previous in {"BE", "AUX"} else "V"
+    if tag == "V" and previous in {"", ".", "D"}:
+        return "N" if here.noun or previous == "D" else ""
+    if tag == "J" and here.noun:
+        return "N" if _stands_for_noun(sentence, i) else ""
+    if tag != "N" or not here.verb:
+        return ""
+    if word.endswith("ing") and following == "P" and _is_worn_before(sentence, i):
+        return "VBG"
+    if _continues_verb(sentence, i) or _is_watched(sentence, i):
+        return "V"
+    return "V" if not _has_verb(sentence, i) and (_ends_in_s(sentence, i) or _is_bare(sentence, i)) else ""
+
+
+def _stands_for_noun(sentence: Sentence, i: int) -> bool:
+    """Whether an adjective ends a noun phrase that has no noun: a young male surfing; a blue top and shorts."""
+    tags, word = sentence.tags, sentence.words[i]
+    if word == "top":
+        return tags[i - 1] in PHRASE and tags[i + 1] != "N"
+    if word in lists.COLOURS or tags[i + 1] not in AFTER_PHRASE:
+        return False
+    j = i - 1
+    while tags[j] in {"J", "CD"}:
+        j -= 1
+    return tags[j] == "D"
+
+
+def _has_verb(sentence: Sentence, i: int) -> bool:
+    """Whether the clause of a word has a finite verb; "and" ends it to the right, "and a" also to the left."""
+    tags = sentence.tags
+    for left in range(i - 1, -1, -1):
+        if tags[left] in VERBS:
+            return True
+        if tags[left] in BORDERS or tags[left : left + 2] == ["CC", "D"]:
+            break
+    for right in range(i + 1, sentence.size):
+        if tags[right] in VERBS:
+            return True
+        if tags[right] in BORDERS or tags[right] == "CC":
+            break
+    return False
+
+
+def _ends_in_s(sentence: Sentence, i: int) -> bool:
+    """Whether a word in s is the verb of a singular subject rather than a plural noun."""
+    words, tags, here, before = sentence.words, sentence.tags, sentence.entries[i], sentence.entries[i - 1]
+    previous, following = tags[i - 1], tags[i + 1]
+    if not here.third_person:
+        return False
+    # A plural ends a noun phrase that a singular determiner opens: a chef in an apron chops vegetables.
+    j = i - 1
+    while tags[j] in {"N", "J"} or (tags[j] in {"CC", ","} and tags[j - 1] == tags[j + 1] == "J"):
+        j -= 1
+    if previous in {"N", "J"} and tags[j] in {"D", "CD"} and words[j] in lists.SINGULAR:
+        return True
+    if following in {"D", "PRP"} and (previous == "N" or before.word in lists.COLOURS):
+        return True
+    if following in AFTER_VERB and _is_worn_before(sentence, i):
+        return here.verb in lists.ACTION_VERBS
+    if i > 2 and words[i - 2] == "of" and lemma_of(words[i - 3], "N") in lists.COLLECTIVES:
+        return following in AFTER_VERB and _is_plural(before.word)
+    return following in {"P", "D"} and before.word in lists.PARTED
+
+
+def _is_worn_before(sentence: Sentence, i: int) -> bool:
+    """Whether a colour that somebody wears stands before a word: a man in red."""
+    return i > 1 and sentence.words[i - 1] in lists.COLOURS and sentence.tags[i - 2] in {"P", "VBG"}
+
+
+def _is_bare(sentence: Sentence, i: int) -> bool:
+    """Whether a word is the bare verb of a plural subject: cyclists race down a hill."""
+    tags, word, before = sentence.tags, sentence.words[i], sentence.words[i - 1]
+    if tags[i - 1] != "N" or sentence.entries[i].verb != word:
+        return False
+    if word in lists.MOSTLY_VERBS and tags[i + 1] in {"P", "R", "TO", "VBG"}:
+        first = tags.index("N")
+        if _is_plural(sentence.words[first]) or any(tags[j : j + 2] == ["CC", "D"] for j in range(first, i)):
+            return True
+    return (tags[i + 1] in AFTER_VERB and _is_plural(before)) or (tags[i + 1] == "N" and before in lists.PLURALS)
+
+
+def _continues_verb(sentence: Sentence, i: int) -> bool:
+    """Whether a word after "and" is a bare verb like one before: they dance and clap, they sit there and smile."""
+    tags, entries = sentence.tags, sentence.entries
+    if i < 2 or tags[i - 1] != "CC" or tags[i + 1] not in {"", ".", ",", "P"}:
+        return False
+    j = i - 2
+    while entries[i].word in lists.MOSTLY_VERBS and j > 0 and tags[j] not in VERBS | BORDERS:
+        j -= 1
+    return tags[j] == "V" and all(each.verb == each.word for each in (entries[i], entries[j]))
+
+
+def _is_watched(sentence: Sentence, i: int) -> bool:
+    """Whether a word says what somebody who is watched does: watching a dog jump over a log."""
+    words, tags, entries = sentence.words, sentence.tags, sentence.entries
+    if i < 2 or tags[i - 1] != "N" or tags[i + 1] not in AFTER_VERB:
+        return False
+    if entries[i].verb != words[i] or lemma_of(words[i - 1], "N") not in lists.ANIMATE:
+        return False
+    j = i - 1
+    while j > 0 and tags[j] in PHRASE:
+        j -= 1
+    return tags[j] != "N" and entries[j].verb in lists.PERCEPTION_VERBS
+
+
+def _is_plural(word: str) -> bool:
+    return word in lists.PLURALS or (word.endswith("s") and lemma_of(word, "N") != word)

@@ -1,0 +1,296 @@
+"""The parser by rules, from words to graphs: the tables of `cases.toml`, and what holds of any caption."""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from itrpipe.errors import DataError, MissingInputError
+from itrpipe.scene_graph.build import RulesParser, open_parser
+from itrpipe.scene_graph.chunks import Chunker
+from itrpipe.scene_graph.extract import extract_graph
+from itrpipe.scene_graph.graph import Analysis, Item, Link, SceneGraph, Token
+from itrpipe.scene_graph.hanta import HantaTagger
+from itrpipe.scene_graph.settings import RULES_VERSION, ParseSettings
+from itrpipe.scene_graph.tag import Sentence, repair, tag_by_lexicon
+from itrpipe.scene_graph.words import (
+    MOST_LETTERS,
+    MOST_WORDS,
+    describes,
+    lemma_of,
+    lists,
+    look_up,
+    parsed_part,
+    tokenise,
+)
+from tests.scene_graph.scoring import facts_of
+
+CASES: dict[str, list[list[str]]] = tomllib.loads((Path(__file__).parent / "cases.toml").read_text("utf-8"))
+TAGGERS = ("hanta", "lexicon")
+
+
+@cache
+def parser(tagger: str) -> RulesParser:
+    return RulesParser("lexicon") if tagger == "lexicon" else RulesParser("hanta")
+
+
+@cache
+def hanta() -> HantaTagger:
+    return HantaTagger()
+
+
+def parse(text: str, tagger: str = "hanta") -> SceneGraph:
+    return parser(tagger).parse(Item(text))
+
+
+def cases(name: str) -> Any:
+    return pytest.mark.parametrize("case", CASES[name], ids=[case[0] for case in CASES[name]])
+
+
+def tags_of(sentence: Sentence) -> str:
+    return " ".join(sentence.tags[: sentence.size])
+
+
+# -- words and tags ----------------------------------------------------------------------------------------------------
+
+
+@cases("tokens")
+def test_tokens(case: list[str]) -> None:
+    assert "|".join(word for word, _, _ in tokenise(case[0])) == case[1]
+
+
+@cases("lemmas")
+def test_lemmas(case: list[str]) -> None:
+    assert lemma_of(*case[:2]) == case[2]
+
+
+def test_the_dictionary_knows_parts_of_speech() -> None:
+    assert [look_up(word).third_person for word in ("rides", "ride")] == [True, False]
+    assert (look_up("asian").adjective, look_up("shirtless").adjective) == ("asian", "shirtless")
+    assert not look_up("zzyzx").known
+    assert [describes(word) for word in ("long-haired", "snow-clad", "t-shirt", "old")] == [True, True, False, False]
+
+
+@cases("lexicon")
+def test_tag_by_lexicon(case: list[str]) -> None:
+    words = case[0].split()
+    place = next(i for i, word in enumerate(words) if word.startswith("*"))
+    sentence = Sentence([word.strip("*") or "*" for word in words])
+    tag_by_lexicon(sentence)
+    assert sentence.tags[place] == case[1]
+
+
+def test_every_tag_is_given_by_a_rule() -> None:
+    assert {tag for _, tag in CASES["lexicon"]} == set(lists.TAGS)
+
+
+@cases("hanta")
+def test_hanta_decides_open_classes(case: list[str]) -> None:
+    sentence = Sentence(case[0].lower().split())
+    hanta().tag(sentence, case[0].split())
+    assert tags_of(sentence) == case[1]
+
+
+def test_viterbi_agrees_with_the_library() -> None:
+    for text in (
+        "a man rides a horse",
+        "the little girl who wears a pink dress is sitting on top of her father",
+        "two snowboarders zworkling down the Hillside",
+        "red dog runs and the man with a park plays fast in",
+    ):
+        words = text.split()
+        assert hanta().most_likely(words, [None] * len(words)) == hanta().model.tag_sent(words, taglevel=0)
+
+
+def test_given_tags_are_kept_where_the_model_knows_them() -> None:
+    words = ["he", "likes", "that"]
+    found = [hanta().most_likely(words, [None, None, own]) for own in ({"CJT"}, {"DT0"}, {"POS"}, None)]
+    assert [each[2] for each in found[:2]] == ["CJT", "DT0"]
+    assert found[2] == found[3]
+
+
+@cases("repairs")
+def test_repairs(case: list[str]) -> None:
+    sentence = Sentence(case[0].split(), case[1].split())
+    repair(sentence)
+    assert tags_of(sentence) == case[2]
+
+
+@cases("chunks")
+def test_chunks(case: list[str]) -> None:
+    words = case[0].split()
+    found = Chunker(Sentence(words, case[1].split())).chunks()
+    assert " ".join(f"{chunk.kind}:{words[chunk.head]}" for chunk in found) == case[2]
+
+
+# -- graphs ------------------------------------------------------------------------------------------------------------
+
+
+def linked(words: str, links: str) -> Analysis:
+    """The words and links of a case of the table `links`."""
+    tokens: list[Token] = []
+    start = 0
+    for word in words.split():
+        text, tag, lemma = (*word.split("/"), "", "")[:3]
+        tokens.append(Token(text, start, start + len(text), tag or "N", lemma or text))
+        start += len(text) + 1
+    number = {token.text: i for i, token in enumerate(tokens)}
+    triples = [link.split() for link in links.split(",") if link.strip()]
+    own = [Link(kind, number[head], number[dependent]) for kind, head, dependent in triples]
+    return Analysis(tuple(tokens), tuple(own))
+
+
+def said(graph: SceneGraph) -> list[str]:
+    name = [thing.lemma for thing in graph.objects]
+    return [
+        ", ".join(name),
+        ", ".join(f"{name[said.object]}:{said.lemma}/{said.kind}" for said in graph.attributes),
+        ", ".join(f"{name[edge.subject]} [{edge.lemma}] {name[edge.object]}/{edge.kind}" for edge in graph.relations),
+    ]
+
+
+@cases("links")
+def test_links_amount_to_graphs(case: list[str]) -> None:
+    made = linked(case[1], case[2])
+    assert said(extract_graph("", made)) == case[3:]
+    assert extract_graph("", made) == extract_graph("", Analysis(made.tokens, made.links[::-1] * 2))
+
+
+def test_every_kind_of_link_is_used_by_a_case() -> None:
+    assert {link.split()[0] for case in CASES["links"] for link in case[2].split(",") if link.strip()} == set(
+        lists.LINKS
+    )
+
+
+@pytest.mark.parametrize("tagger", TAGGERS)
+@cases("rules")
+def test_rules(case: list[str], tagger: str) -> None:
+    objects, attributes, relations = facts_of(parse(case[1], tagger))
+    found = [", ".join(sorted(f"{noun}:{lemma}" for noun, lemma in attributes))]
+    found += [", ".join(sorted(f"{subject} [{predicate}] {thing}" for subject, predicate, thing in relations))]
+    assert [" ".join(sorted(objects)), *found] == case[2:]
+
+
+@cases("statuses")
+def test_the_status_says_how_much_was_understood(case: list[str]) -> None:
+    assert parse(case[0]).status == case[1]
+
+
+# -- any caption -------------------------------------------------------------------------------------------------------
+
+WORDS = """
+a the two several man men woman dog dogs couple group lot of people in on with and or , . who that is are being been
+wearing holding covered parked red white and blue his its their her them it one another each other there while as to
+catch jumps jump ride 's ' on front next top side edge not very quickly up out puts puts watch watching see number 5
+snow t-shirt back who whose which has have had can does because !
+"""
+PIECES = ["dog", "a", "'s", "'S", "\u2019s", "'", "-", "_", ".", " ", "\n", "x" * 59, "y" * 61, "é", "e\u0301", "狗"]
+CAPTIONS = st.one_of(
+    st.text(max_size=80),
+    st.lists(st.sampled_from(PIECES), max_size=60).map("".join),
+    st.lists(st.sampled_from(WORDS.split()), max_size=25).map(" ".join),
+)
+
+
+@pytest.mark.parametrize("tagger", TAGGERS)
+@given(text=CAPTIONS)
+@settings(max_examples=300, deadline=None)
+def test_analysis_and_graph_are_well_formed(tagger: str, text: str) -> None:
+    part = parsed_part(text)
+    analysis = parser(tagger).analyse(text)
+    end = 0
+    for token in analysis.tokens:
+        assert text[token.start : token.end] == token.text
+        assert not text[end : token.start].strip()
+        assert token.tag in lists.TAGS
+        end = token.end
+    assert not part[end:].strip()
+    assert all(link.kind in lists.LINKS and link.head != link.dependent for link in analysis.links)
+    graph = extract_graph(text, analysis)
+    for elements in (graph.objects, graph.attributes, graph.relations):
+        assert [element.id for element in elements] == list(range(len(elements)))
+        assert all(each.tokens and list(each.tokens) == sorted(set(each.tokens)) for each in elements)
+    assert len({thing.head for thing in graph.objects}) == len(graph.objects)
+    for thing in graph.objects:
+        assert thing.tokens == tuple(range(thing.tokens[0], thing.head + 1))
+        assert graph.tokens[thing.head].text.lower() not in lists.PRONOUNS
+    assert all(graph.objects[said.object].head not in said.tokens for said in graph.attributes)
+    assert all(edge.subject != edge.object for edge in graph.relations)
+    assert len({(said.object, said.lemma) for said in graph.attributes}) == len(graph.attributes)
+    assert len({(edge.subject, edge.lemma, edge.object) for edge in graph.relations}) == len(graph.relations)
+    assert parser(tagger).parse(Item(text)) == graph
+
+
+@given(CAPTIONS)
+@settings(deadline=None)
+def test_the_part_that_is_parsed_has_the_words_that_the_text_begins_with(text: str) -> None:
+    part = parsed_part(text)
+    assert text.startswith(part)
+    whole, own = tokenise(text), tokenise(part)
+    assert len(own) <= MOST_WORDS + 1  # half a word may end in a mark, which then stands alone
+    assert all(end - start <= MOST_LETTERS for _, start, end in own)
+    kept = sum(end <= len(part) for _, _, end in whole)
+    assert own[:kept] == whole[:kept]
+    assert bool(own) == bool(whole)  # models of words have no use for a caption without any
+
+
+def test_texts_are_parsed_up_to_their_limits() -> None:
+    for text in ("", " \n", "dog " * MOST_WORDS, "x" * MOST_LETTERS, f"{'x' * MOST_LETTERS}-"):
+        assert parsed_part(text) == text
+    words = " ".join(f"w{number}" for number in range(MOST_WORDS))
+    assert parsed_part(f"  {words} more") == f"  {words}"
+    assert parsed_part("." * 10_000) == "." * MOST_WORDS
+    assert parsed_part(f"a dog {'x' * (MOST_LETTERS + 1)} and a cat") == f"a dog {'x' * MOST_LETTERS}"
+
+
+@pytest.mark.parametrize("tagger", TAGGERS)
+def test_captions_of_ten_thousand_words_end(tagger: str) -> None:
+    draw = random.Random(0)
+    words = ["a", "dog", "in", "red", "and", "holds", ",", "who", "man's", "running", "qzx", "of"]
+    for _ in range(4):
+        text = " ".join(draw.choice(words) for _ in range(10_000))
+        graph = parse(text, tagger)
+        assert (graph.text, graph.status, len(graph.tokens) <= MOST_WORDS) == (text, "partial", True)
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_version_names_rules_tagger_and_packages() -> None:
+    own = [f"{name}-{metadata.version(name)}" for name in ("lemminflect", "HanTa")]
+    values = {"file": "", "format": "", "tagger": "hanta"}
+    assert parser("hanta").version == f"{RULES_VERSION} hanta {own[0]} {own[1]}"
+    assert parser("lexicon").version == f"{RULES_VERSION} lexicon {own[0]}"
+    for change in ({}, {"tagger": "lexicon"}, {"file": "graphs.json"}):
+        changed = ParseSettings.recorded(values | change)
+        assert changed.version() == open_parser(changed).version
+
+
+def test_without_hanta_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "HanTa.HanoverTagger", None)
+    with pytest.raises(MissingInputError, match=r"pip install HanTa, or choose --tagger lexicon$"):
+        HantaTagger()
+
+    def missing(package: str) -> str:
+        if package == "HanTa":
+            raise metadata.PackageNotFoundError(package)
+        return "1"
+
+    monkeypatch.setattr("itrpipe.scene_graph.settings.version", missing)
+    with pytest.raises(MissingInputError, match=r"pip install HanTa, or choose --tagger lexicon$"):
+        RulesParser("hanta")
+    assert RulesParser("lexicon").parse(Item("A bus.")).status == "ok"
+
+
+@pytest.mark.parametrize("values", [None, {}, {"backend": "rules", "tagger": "hanta"}])
+def test_a_parser_of_another_version_is_an_error(values: object) -> None:
+    with pytest.raises(DataError):
+        ParseSettings.recorded(values)
