@@ -211,6 +211,22 @@ def local_weights(weights: str) -> Path | None:
     return found[0]
 
 
+@contextlib.contextmanager
+def reading_weights(where: Path, remedy: str) -> Iterator[None]:
+    """`reading` of weights, in files that may hold more than tensors.
+
+    Raises:
+        DataError: they do, or are damaged.
+    """
+    with reading(where, "weights", remedy):
+        try:
+            yield
+        except pickle.UnpicklingError:  # its message advises to run whatever the file holds
+            raise DataError(
+                f"{where} is damaged or holds objects besides tensors, which are never loaded; {remedy}"
+            ) from None
+
+
 def read_state(path: Path) -> dict[str, Tensor]:
     """Reads a state dict, alone in its file or under the key `model`; code in the file is never run.
 
@@ -221,13 +237,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     remedy = "get it again, or name a plain state dict"
-    with reading(path, "weights", remedy):
-        try:
-            content = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-        except pickle.UnpicklingError as error:  # its message advises to run whatever the file holds
-            raise DataError(
-                f"{path} is damaged or holds Python objects beside its tensors, which are never loaded; {remedy}."
-            ) from error
+    with reading_weights(path, remedy):
+        content = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
         content = content["model"]
     if not isinstance(content, Mapping):
@@ -255,13 +266,11 @@ def fitting(path: Path, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor
         raise DataError(f"{path} lacks '{missing[0]}', {len(missing)} tensors in all; {remedy}.")
     found = {}
     for name, tensor in wanted.items():
-        if name.endswith(_COUNTER):
-            found[name] = tensor.new_zeros((), device="cpu")
-            continue
-        if state[name].shape != tensor.shape or not state[name].is_floating_point():
-            shapes = (f"{str(each.dtype).removeprefix('torch.')} {list(each.shape)}" for each in (state[name], tensor))
-            raise DataError("{}: '{}' is {}, and this network's is {}; {}.".format(path, name, *shapes, remedy))
-        found[name] = state[name].float()
+        value = state.get(name, tensor.new_zeros((), device="cpu"))
+        if value.shape != tensor.shape or value.is_floating_point() != tensor.is_floating_point():
+            kinds = (f"{each.dtype} {list(each.shape)}" for each in (value, tensor))
+            raise DataError("{}: '{}' is {}, and this network's is {}; {}.".format(path, name, *kinds, remedy))
+        found[name] = value.to(tensor.dtype)
     refuse_not_finite(path, found, remedy)
     return found
 

@@ -7,7 +7,6 @@ module. `see` runs a vision network of any kind and finds its vectors.
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +21,13 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.features.frames import Preprocessing, load_preprocessing
 from itrpipe.features.hub import (
     CONFIG,
-    PICKLES,
     PROCESSOR_FILES,
     SAFETENSORS,
     find_folder,
     has_any,
     quiet,
     read_state,
+    reading_weights,
     refuse_not_finite,
 )
 from itrpipe.storage.disk import reading
@@ -202,24 +201,18 @@ def load_weights(folder: Path, kind: Kind, config: Any, *, pooled: bool = False)
     Raises:
         DataError: the weights are damaged, of another network, or not finite.
     """
-    with reading(folder, "weights", "download them again"):
-        try:
-            network, report = getattr(transformers, kind.network).from_pretrained(
-                folder,
-                config=config,
-                dtype=torch.float32,
-                use_safetensors=has_any(folder, SAFETENSORS),
-                weights_only=True,
-                local_files_only=True,
-                ignore_mismatched_sizes=True,  # they are in the report
-                output_loading_info=True,
-                **kind.options(pooled),
-            )
-        except pickle.UnpicklingError:  # its message advises to run whatever the file holds
-            raise DataError(
-                f"{folder}: {PICKLES[0]} is damaged or holds more than tensors, which is never loaded; download the "
-                f"weights again, as {SAFETENSORS[0]} if there is one."
-            ) from None
+    with reading_weights(folder, "download them again, as safetensors if there are some"):
+        network, report = getattr(transformers, kind.network).from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=has_any(folder, SAFETENSORS),
+            weights_only=True,
+            local_files_only=True,
+            ignore_mismatched_sizes=True,  # they are in the report
+            output_loading_info=True,
+            **kind.options(pooled),
+        )
     wrong = [
         f"'{name}' {list(found)} is {list(due)} by {CONFIG}" for name, found, due in sorted(report["mismatched_keys"])
     ]

@@ -71,29 +71,20 @@ def test_frames_are_those_of_the_processor_byte_for_byte(name: str, tmp_path: Pa
     assert [note[:14] for note in loaded.notes] == (["resized pixels"] if name == "dinov3" else [])
 
 
-def test_boxes_are_where_the_pixels_come_from(tmp_path: Path) -> None:
-    """The frames of pictures whose pixels hold their own place, as a processor makes them of floats."""
-    for number, name in enumerate(set(PROCESSORS) - {"no_resize", "nearest", "convnext_small", "convnext_stretch"}):
-        processor = PROCESSORS[name]()
-        loaded = load_preprocessing(saved(tmp_path / name, processor))
-        for height, width in [(48, 397 - number), (150 + number, 100), (64, 64)]:
-            y, x = np.mgrid[:height, :width]
-            places = np.stack(((x + 0.5) / width, (y + 0.5) / height, x * 0), 2).astype(np.float32)
-            options = {"do_rescale": False, "do_normalize": False, "input_data_format": "channels_last"}
-            frame = np.asarray(processor(places, **options)["pixel_values"][0])
-            grid = Grid(8, 6, loaded.frame[0] // 8, loaded.frame[1] // 6)  # often it does not reach the end
-            boxes = loaded.framing.boxes(grid.cells(loaded.frame), np.array([[height, width]]))[0]
-            looked_at = 0
-            for box, (row, column) in zip(boxes, np.ndindex(8, 6), strict=True):
-                # Near the image's edges resizing blends in what lies beyond, and margins are black.
-                if box.min() > 0.08 and box.max() < 0.92:
-                    high, wide = int(grid.cell_height), int(grid.cell_width)
-                    cell = frame[:2, row * high : (row + 1) * high, column * wide : (column + 1) * wide]
-                    assert np.abs(cell.mean((1, 2)) - (box[:2] + box[2:]) / 2).max() < 3e-3
-                    looked_at += 1
-            assert looked_at >= 6
+def test_boxes_are_the_cells_in_the_image() -> None:
+    cells, sizes = Grid(1, 2, 64, 32).cells((64, 64)), np.array([[100, 200], [200, 100]])
+    # 200 x 100 becomes 128 x 64, of which columns 32 to 96 are kept.
+    cropped = Framing(64, (64, 64)).boxes(cells, sizes)
+    assert cropped[0].tolist() == [[0.25, 0, 0.5, 1], [0.5, 0, 0.75, 1]]
+    assert cropped[1].tolist() == [[0, 0.25, 0.5, 0.75], [0.5, 0.25, 1, 0.75]]
+    # A crop of 96 around 64 x 64 pixels: a margin of 16 on all sides, a quarter of the image.
     margin = Framing((64, 64), (96, 96)).boxes(Grid(1, 3, 96, 32).cells((96, 96)), np.array([[10, 10]]))
     assert (margin.dtype, margin[0].tolist()) == (np.float32, [[0, 0, 0.25, 1], [0.25, 0, 0.75, 1], [0.75, 0, 1, 1]])
+    # 384 pixels hold 27 patches of 14, 378 pixels; an odd rest of a crop goes to the right and to the bottom.
+    assert Framing((384, 384), None).boxes(Grid(27, 27, 14, 14).cells((384, 384)), sizes)[1, -1, 3] == np.float32(
+        378 / 384
+    )
+    assert Framing(None, (3, 5)).first(np.array([[6, 8], [2, 2]])).tolist() == [[1, 1], [0, -1]]
 
 
 REFUSED = {
