@@ -25,12 +25,11 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.negatives import synthetic
-from itrpipe.negatives.caption_masks import Candidates, CaptionMasks, Compare, SpecialTokens
+from itrpipe.negatives.caption_masks import CaptionMasks, Compare, SpecialTokens
 from itrpipe.negatives.masking import UNLABELLED
-from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.synthesis.sentences import Opened, Sentence, apply_edits
-from itrpipe.synthesis.tokens import GraphCandidates, TokenCaptions, edits_of
-from itrpipe.training.masked_captions import special_tokens, token_captions
+from itrpipe.synthesis.tokens import TokenCaptions, edits_of
+from itrpipe.training.masked_captions import caption_masks, special_tokens, token_captions
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
 
@@ -93,8 +92,7 @@ class ModelMaker:
     Args:
         captions: of the training set.
         model: writes and ranks.
-        candidates: rows [T] of captions to bool [T, P, words], words that are masked together, see
-            `itrpipe.synthesis.tokens.GraphCandidates`; None masks single tokens.
+        masks: of the captions.
         settings: how.
         specials: token ids that are no words.
         device: where the model is.
@@ -104,16 +102,14 @@ class ModelMaker:
         self,
         captions: TokenCaptions,
         model: SentenceModel,
-        candidates: Candidates | None,
+        masks: CaptionMasks,
         settings: ModelSettings,
         specials: SpecialTokens,
         device: torch.device | str = "cpu",
     ) -> None:
-        self._captions, self._model = captions, model
+        self._captions, self._model, self._masks = captions, model, masks
         self._settings, self._device = settings, device
         self._excluded = specials.all if settings.exclude_specials else ()
-        arrays = captions.tokens, captions.words, captions.image_rows
-        self._masks = CaptionMasks(*arrays, candidates, specials, settings.compare)
 
     @torch.inference_mode()
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
@@ -260,7 +256,6 @@ def open_model_maker(
     model = cast(UniterEncoder, saved.model)
     captions = token_captions(chosen, saved.tokens, model)
     writer = UniterSentences(model, open_split(chosen, features, saved.tokens, saved.settings).images, device, memory)
-    graphs = MaskCandidates.read(folders["parse"]) if "parse" in folders else None
-    candidates = None if graphs is None else GraphCandidates(captions, graphs)
-    maker = ModelMaker(captions, writer, candidates, settings, special_tokens(saved.tokens, captions.pieces), device)
+    masks = caption_masks(captions, saved.tokens, folders.get("parse"), settings.compare)
+    maker = ModelMaker(captions, writer, masks, settings, special_tokens(saved.tokens, captions.pieces), device)
     return Opened(maker, dict(zip(captions.caption_ids, captions.texts, strict=True)), len(captions.pieces))

@@ -23,7 +23,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder, build
-from itrpipe.negatives.caption_masks import NO_WORD, SpecialTokens
+from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, SpecialTokens
 from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.graph import Attribute, Object, SceneGraph
 from itrpipe.scene_graph.phrases import MaskCandidates
@@ -93,7 +93,9 @@ def phrases(rows: np.ndarray) -> np.ndarray:
 
 
 def maker(settings: ModelSettings, model: TableModel | None = None, with_phrases: bool = True) -> ModelMaker:
-    return ModelMaker(captions(), model or TableModel(), phrases if with_phrases else None, settings, SPECIALS)
+    own, candidates = captions(), phrases if with_phrases else None
+    masks = CaptionMasks(own.tokens, own.words, own.image_rows, candidates, SPECIALS, settings.compare)
+    return ModelMaker(own, model or TableModel(), masks, settings, SPECIALS)
 
 
 def run(made_by: SentenceMaker, folder: Path, block_size: int = 2) -> SentenceFile:
