@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -308,3 +309,40 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
         "exif.jpg (3, 4, 3)",
         "large.png has 10000 x 10000 pixels, more than 89,478,485: a decompression bomb?",
     ]
+
+
+def jpeg_files() -> dict[str, bytes]:
+    """JPEG files of every kind."""
+    noise = np.random.default_rng(0).integers(0, 256, (30, 44, 3), dtype=np.uint8)
+    image = Image.fromarray(noise).resize((241, 180))
+    options: dict[str, dict[str, Any]] = {f"sampling {each}": {"subsampling": each} for each in (0, 1, 2)}
+    options |= {"progressive": {"progressive": True}, "fine": {"quality": 95}}
+    for turn in range(10):
+        exif = Image.Exif()
+        exif[0x0112] = turn
+        options[f"turned {turn}"] = {"exif": exif}
+    images = {name: (image, own) for name, own in options.items()}
+    images |= {mode: (image.convert(mode), {}) for mode in ("L", "CMYK")} | {"one": (image.crop((0, 0, 1, 1)), {})}
+    files = {}
+    for name, (each, own) in images.items():
+        stream = io.BytesIO()
+        each.save(stream, "JPEG", **own)
+        files[name] = stream.getvalue()
+    whole = files["fine"]
+    return files | {"cut": whole[: len(whole) // 2], "end": whole[:-2], "more": whole + b"more"}
+
+
+def test_torchcodec_decodes_to_the_bytes_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is installed; what it refuses, Pillow gives the reason of."""
+    pytest.importorskip("torchcodec.decoders")
+    assert pictures._jpeg_decoder()
+    decoders = (pictures._jpeg_decoder, lambda: None)
+    for name, content in jpeg_files().items():
+        answers: list[Any] = []
+        for decoder in decoders:
+            monkeypatch.setattr(pictures, "_jpeg_decoder", decoder)
+            try:
+                answers.append(decode_rgb(content))
+            except DataError as error:
+                answers.append(str(error))
+        np.testing.assert_array_equal(*answers, err_msg=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,31 @@ def test_every_image_gets_its_own_features(folder: Folder, tmp_path: Path, decod
         expected = np.asarray(Image.open(folder.images.root / f"{row}.png"), dtype=np.float32).mean(axis=(0, 1))
         np.testing.assert_allclose(file.regions[row, 0], expected, rtol=1e-3)
         np.testing.assert_array_equal(file.global_[row], folder.images.sizes[row])
+
+
+def test_the_images_of_one_batch_are_decoded_at_once_each_by_a_thread_of_torch(folder: Folder, tmp_path: Path) -> None:
+    together, threads = threading.Barrier(3, timeout=60), set[int]()
+    extractor = MeanColour()
+
+    def transform(image: np.ndarray) -> np.ndarray:
+        if len(threads) == 0:  # the first three images, of a batch of four
+            together.wait()
+        threads.add(torch.get_num_threads())
+        return channels_first(image)
+
+    extractor.transform = transform
+    work = extracting(folder, extractor, decoders=3)
+    part = work.parts()[0]
+    work.make(work.open(), part, tmp_path / "part.arrays")
+    assert threads == {1}
+    assert len(ArrayFile(tmp_path / "part.arrays").read("rows")) == part.rows == 4
+
+
+@pytest.mark.parametrize(("cores", "decoders", "expected"), [(3, 0, 3), (64, 0, 32), (3, 5, 5)])
+def test_as_many_threads_decode_as_there_are_cores(folder: Folder, cores: int, decoders: int, expected: int) -> None:
+    work = extracting(folder, decoders=decoders)
+    work.cores = cores
+    assert work.open()._pool._max_workers == expected
 
 
 def test_parts_hold_every_image_once_and_know_only_their_own(folder: Folder) -> None:
