@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -63,11 +62,6 @@ def test_a_file_is_read_by_row_groups_and_by_rows(tmp_path: Path) -> None:
     assert file.image_ids == [f"i {row // 2}" for row in range(10)]
 
 
-def test_columns_are_compressed_and_have_checksums(tmp_path: Path) -> None:
-    group = pq.ParquetFile(write(tmp_path, [graph("ab")]) / SCENE_GRAPHS_FILE).metadata.row_group(0)
-    assert {group.column(number).compression for number in range(group.num_columns)} == {"ZSTD"}
-
-
 def test_files_that_cannot_be_trusted_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match=r"scene_graphs\.parquet is not there; .*run `itrpipe parse`"):
         SceneGraphFile(tmp_path)
@@ -92,17 +86,13 @@ def test_files_that_cannot_be_trusted_are_refused(tmp_path: Path) -> None:
 
 
 class Letters:
-    """A parser whose objects are letters; it counts what it is asked."""
+    """A parser whose objects are letters."""
 
     version = "letters/1"
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
 
     def parse(self, item: Item) -> SceneGraph:
         if item.text == "broken":
             raise ValueError("no such letter")
-        self.seen.append(item.text)
         return graph(item.text)
 
 
@@ -111,22 +101,8 @@ def chunks_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "CHUNK", 3)
 
 
-def letters(build: Callable[[], Any] = Letters) -> Parsing:
-    return Parsing([Item(text) for text in "abcdefgh"], build)
-
-
-def test_chunks_that_are_there_are_not_parsed_again(tmp_path: Path) -> None:
-    parser = Letters()
-    assert [part.rows for part in letters().parts()] == [3, 3, 2]
-    first = made(letters(lambda: parser), tmp_path)
-    assert (parser.seen, first.rows) == (list("abcdefgh"), 8)
-    first.paths[1].unlink()
-    again = made(letters(lambda: parser), tmp_path)
-    assert (parser.seen, again.rows, again.paths) == ([*"abcdefgh", *"def"], 3, first.paths)
-
-
 def test_rows_are_taken_in_any_order_and_any_number_of_times(tmp_path: Path) -> None:
-    graphs = ParsedGraphs(made(letters(), tmp_path).paths)
+    graphs = ParsedGraphs(made(Parsing([Item(text) for text in "abcdefgh"], Letters), tmp_path).paths)
     rows = np.array([7, 0, 0, 4, 3, 7])
     assert graphs.take(rows)["text"].to_pylist() == list("haaedh")
     assert list(graphs_of(graphs.take(rows)))[3] == graph("e")
@@ -167,7 +143,3 @@ def test_a_tree_shows_every_element_and_how_the_caption_words_it() -> None:
         "├── road  (no words of the caption)",
         "└── status: partial",
     ]
-
-
-def test_an_empty_graph_is_a_tree_too() -> None:
-    assert printed(SceneGraph("", (), (), (), ())) == ["(empty caption)", "└── no objects"]

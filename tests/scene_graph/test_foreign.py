@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scene_graph.build import ForeignParser, RulesParser
@@ -125,23 +123,3 @@ def test_kinds_follow_from_the_words() -> None:
     graph = aligned("a b", [*(["a", name] for name in names[:4]), *(["a", name, "b"] for name in names[4:])])
     assert [each.kind for each in graph.attributes] == ["adjective", "number", "number", "quantity"]
     assert [each.kind for each in graph.relations] == ["have"] * 2 + ["prep"] * 3 + ["verb_prep", "verb"]
-
-
-NAMES = st.lists(st.sampled_from(["dog", "cat", "red", "on", "jump", "two"]), min_size=1, max_size=2).map(" ".join)
-
-
-@given(
-    st.text("adogctre \n狗é.", max_size=30) | st.just("two red dogs jump on a red cat"),
-    st.lists(st.lists(NAMES, max_size=3), max_size=6),
-)
-def test_any_tuples_make_a_legal_graph(text: str, tuples: list[list[str]]) -> None:
-    graph = aligned(text, tuples)
-    count = len(graph.objects)
-    assert [each.id for each in graph.objects] == list(range(count))
-    assert all(0 <= each.object < count for each in graph.attributes)
-    assert all(0 <= each.subject != each.object < count and each.subject < count for each in graph.relations)
-    for each in (*graph.objects, *graph.attributes, *graph.relations):
-        assert list(each.tokens) == sorted(set(each.tokens))
-        assert all(0 <= number < len(graph.tokens) for number in each.tokens)
-    places = [number for each in graph.objects for number in each.tokens]
-    assert len(set(places)) == len(places)

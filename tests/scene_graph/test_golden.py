@@ -23,7 +23,7 @@ from itrpipe.scene_graph.build import ForeignParser, RulesParser
 from itrpipe.scene_graph.foreign import read_foreign
 from itrpipe.scene_graph.graph import Item, SceneGraph
 from itrpipe.scene_graph.phrases import CaptionPhrases, MaskCandidates, phrases_of
-from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
+from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SceneGraphFile, graphs_table, with_ids, write_graphs
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden.json"
@@ -110,6 +110,7 @@ def arrays(folder: Path) -> dict[str, str]:
     """What models and methods read of stored graphs."""
     made = [each for pair in zip(graphs("hanta"), given(folder), strict=True) for each in pair]
     stored(folder, made, per_image=5, group=128)
+    assert list(SceneGraphFile(folder).graphs()) == made
     found = {}
     for words, phrases in ((64, 32), (9, 4), (70, 3)):
         read = CaptionPhrases.read(folder, words, phrases)

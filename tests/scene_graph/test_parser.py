@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import tomllib
 from functools import cache
 from importlib import metadata
@@ -24,10 +23,8 @@ from itrpipe.scene_graph.tag import Sentence, repair, tag_by_lexicon
 from itrpipe.scene_graph.words import (
     MOST_LETTERS,
     MOST_WORDS,
-    describes,
     lemma_of,
     lists,
-    look_up,
     parsed_part,
     tokenise,
 )
@@ -72,13 +69,6 @@ def test_lemmas(case: list[str]) -> None:
     assert lemma_of(*case[:2]) == case[2]
 
 
-def test_the_dictionary_knows_parts_of_speech() -> None:
-    assert [look_up(word).third_person for word in ("rides", "ride")] == [True, False]
-    assert (look_up("asian").adjective, look_up("shirtless").adjective) == ("asian", "shirtless")
-    assert not look_up("zzyzx").known
-    assert [describes(word) for word in ("long-haired", "snow-clad", "t-shirt", "old")] == [True, True, False, False]
-
-
 @cases("lexicon")
 def test_tag_by_lexicon(case: list[str]) -> None:
     words = case[0].split()
@@ -86,10 +76,6 @@ def test_tag_by_lexicon(case: list[str]) -> None:
     sentence = Sentence([word.strip("*") or "*" for word in words])
     tag_by_lexicon(sentence)
     assert sentence.tags[place] == case[1]
-
-
-def test_every_tag_is_given_by_a_rule() -> None:
-    assert {tag for _, tag in CASES["lexicon"]} == set(lists.TAGS)
 
 
 @cases("hanta")
@@ -108,13 +94,6 @@ def test_viterbi_agrees_with_the_library() -> None:
     ):
         words = text.split()
         assert hanta().most_likely(words, [None] * len(words)) == hanta().model.tag_sent(words, taglevel=0)
-
-
-def test_given_tags_are_kept_where_the_model_knows_them() -> None:
-    words = ["he", "likes", "that"]
-    found = [hanta().most_likely(words, [None, None, own]) for own in ({"CJT"}, {"DT0"}, {"POS"}, None)]
-    assert [each[2] for each in found[:2]] == ["CJT", "DT0"]
-    assert found[2] == found[3]
 
 
 @cases("repairs")
@@ -249,16 +228,6 @@ def test_texts_are_parsed_up_to_their_limits() -> None:
     assert parsed_part(f"  {words} more") == f"  {words}"
     assert parsed_part("." * 10_000) == "." * MOST_WORDS
     assert parsed_part(f"a dog {'x' * (MOST_LETTERS + 1)} and a cat") == f"a dog {'x' * MOST_LETTERS}"
-
-
-@pytest.mark.parametrize("tagger", TAGGERS)
-def test_captions_of_ten_thousand_words_end(tagger: str) -> None:
-    draw = random.Random(0)
-    words = ["a", "dog", "in", "red", "and", "holds", ",", "who", "man's", "running", "qzx", "of"]
-    for _ in range(4):
-        text = " ".join(draw.choice(words) for _ in range(10_000))
-        graph = parse(text, tagger)
-        assert (graph.text, graph.status, len(graph.tokens) <= MOST_WORDS) == (text, "partial", True)
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------
