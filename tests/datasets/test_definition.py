@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from itrpipe.datasets.definition import (
+    DatasetDefinition,
     ModelDefinition,
     StageDefinition,
     load_definition,
@@ -13,6 +16,7 @@ from itrpipe.datasets.definition import (
     remember_model,
     remember_training,
 )
+from itrpipe.errors import MissingInputError, UsageError
 
 
 def test_processes_that_remember_at_once_keep_what_the_others_remember(tmp_path: Path) -> None:
@@ -50,3 +54,16 @@ def test_what_is_known_already_needs_no_place_to_write(tmp_path: Path) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "mine").iterdir()}
     remember_model(tmp_path, "mine", "kept", model)
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "mine").iterdir()} == before
+
+
+def test_features_are_chosen_where_there_is_one_choice() -> None:
+    def chosen(*names: str, unasked: tuple[str, ...] = ()) -> str:
+        features = {name: StageDefinition(conf=name) for name in names}
+        return DatasetDefinition(features=features).default_features("mine", unasked)
+
+    assert chosen("butd") == chosen("pixels", "butd") == chosen("butd", unasked=("hog",)) == "butd"
+    assert (chosen("pixels"), chosen(unasked=("pixels", "hog"))) == ("pixels", "hog")
+    with pytest.raises(UsageError, match="has features butd, pixels, vit; choose"):
+        chosen("butd", "pixels", "vit")
+    with pytest.raises(MissingInputError, match="has no features yet"):
+        chosen(unasked=("pixels",))
