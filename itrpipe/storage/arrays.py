@@ -230,8 +230,9 @@ def take(values: Rows, rows: np.ndarray) -> np.ndarray:
         rows: [m] int64, best rising and close together.
     """
     wanted, back = np.unique(rows, return_inverse=True)
-    found = [values.read(int(wanted[first]), int(wanted[stop - 1]) + 1) for first, stop in runs(wanted)]
-    return np.concatenate(found)[back] if found else values.read(0, 0)
+    read = [values.read(int(wanted[first]), int(wanted[stop - 1]) + 1) for first, stop in runs(wanted)]
+    found = read[0] if len(read) == 1 else np.concatenate(read or [values.read(0, 0)])
+    return found if np.array_equal(rows, wanted) else found[back]
 
 
 def labels(values: FileRows) -> list[str] | list[int]:

@@ -99,7 +99,7 @@ class PrecompSource:
         shapes, places = self.spec.shapes(), self._places[entries]
         rows = {key: np.empty((len(entries), *shapes[key]), np.float16) for key in self.splits[0].arrays}
         for number in np.unique(places[:, 0]):
-            split, here = self.splits[number], places[:, 0] == number
+            split, here = self.splits[number], slice(*np.searchsorted(places[:, 0], [number, number + 1]))
             for key, array in split.arrays.items():
                 rows[key][here] = take(array, places[here, 1] * (array.shape[0] // len(split.captions)))
         rows["count"] = np.full(len(entries), self.spec.regions)
