@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -231,13 +232,11 @@ def _encoded(path: Path, image_ids: Sequence[str]) -> np.ndarray:
     """Identifiers as UTF-8 bytes of one fixed length."""
     if not image_ids:
         raise DataError(f"{path}: there is no image to store features of; choose a dataset with images.")
-    seen: set[str] = set()
-    for name in image_ids:
+    for name, times in Counter(image_ids).items():
         if not name or "\0" in name:
             raise DataError(f"{path}: {name!r} cannot be an image identifier; it is empty or holds a NUL.")
-        if name in seen:
+        if times > 1:
             raise DataError(f"{path}: image identifier '{name}' comes twice; identifiers must be unique.")
-        seen.add(name)
     return np.array([name.encode("utf-8") for name in image_ids])
 
 
@@ -331,21 +330,15 @@ class FeatureFile:
     @property
     def spec(self) -> FeatureSpec:
         """Which datasets the file has."""
-        regions, region_dim = self.regions.shape[1:] if self.regions is not None else (0, 0)
-        return FeatureSpec(
-            regions=regions,
-            region_dim=region_dim,
-            global_dim=self.global_.shape[1] if self.global_ is not None else 0,
-            boxes=self.boxes is not None,
-            labels=self.labels is not None,
-            scores=self.scores is not None,
-            attributes=self.attributes is not None,
-            pixels=self.pixels.shape[1:3] if self.pixels is not None else (0, 0),
-        )
+        shapes = {name: values.shape[1:] for name, values in self.arrays().items()}
+        optional = {name: name in shapes for name in ("boxes", "labels", "scores", "attributes")}
+        regions, pixels = shapes.get("regions", (0, 0)), shapes.get("pixels", (0, 0))[:2]
+        return FeatureSpec(*regions, *shapes.get("global", (0,)), **optional, pixels=pixels)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the memory maps of all datasets but `/image_id`, by name."""
-        return {name: getattr(self, "global_" if name == "global" else name) for name in self.spec.shapes()}
+        every = {name: getattr(self, "global_" if name == "global" else name) for name in TYPES}
+        return {name: values for name, values in every.items() if values is not None}
 
     @cached_property
     def _row_of(self) -> dict[str, int]:
