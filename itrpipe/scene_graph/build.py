@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -36,20 +36,6 @@ from itrpipe.storage.parts import read_arrow, write_arrow
 CHUNK = 1024
 OPEN_CHUNKS = 64
 OBJECT_STYLE, ATTRIBUTE_STYLE, RELATION_STYLE, KIND_STYLE = "bold cyan", "green", "magenta", "dim"
-
-
-class Parser(Protocol):
-    """Makes graphs; equal items always have equal graphs.
-
-    Attributes:
-        version: what a graph depends on beside the item.
-    """
-
-    version: str
-
-    def parse(self, item: Item) -> SceneGraph:
-        """The graph of one caption."""
-        ...
 
 
 class RulesParser:
@@ -109,6 +95,10 @@ class ForeignParser:
         """The graph of one caption."""
         graph = align(item.text, self._rules.analyse(item.text).tokens, json.loads(item.given))
         return replace(graph, status=status_of(item.text, graph.status))
+
+
+Parser = RulesParser | ForeignParser
+"""Makes graphs; equal items always have equal graphs, and `version` is what a graph depends on beside the item."""
 
 
 def open_parser(settings: ParseSettings) -> Parser:
