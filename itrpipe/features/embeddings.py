@@ -102,8 +102,7 @@ class EmbeddingWriter:
         width: int,
         measure: str,
     ) -> None:
-        ids = {"image_id": as_bytes(image_ids), "caption_id": as_bytes(caption_ids)}
-        ids["caption_image"] = caption_image.astype(np.int64)
+        ids = _ids(image_ids, caption_ids, caption_image)
         rows = {"images": len(ids["image_id"]), "texts": len(ids["caption_id"])}
         self._row_bytes = 4 * width
         needed = self._row_bytes * sum(rows.values()) + sum(each.nbytes for each in ids.values())
@@ -224,10 +223,9 @@ def write_scores(path: Path, split: str, scores: SplitScores) -> None:
     require_space(path, scores.matrix.nbytes, f"scores of {split}")
     with full_disk_as_error(path), h5py.File(path, "a") as file:
         group = file.create_group(split)
-        group.create_dataset("scores", data=scores.matrix.astype("<f4"), track_times=False)
-        group.create_dataset("image_id", data=as_bytes(scores.image_ids), track_times=False)
-        group.create_dataset("caption_id", data=as_bytes(scores.caption_ids), track_times=False)
-        group.create_dataset("caption_image", data=scores.caption_image.astype(np.int64), track_times=False)
+        ids = _ids(scores.image_ids, scores.caption_ids, scores.caption_image)
+        for name, values in {"scores": scores.matrix.astype("<f4"), **ids}.items():
+            group.create_dataset(name, data=values, track_times=False)
 
 
 def read_scores(path: Path, split: str) -> SplitScores:
@@ -246,9 +244,11 @@ def read_scores(path: Path, split: str) -> SplitScores:
     )
 
 
-def as_bytes(names: Iterable[str]) -> np.ndarray:
-    """Returns strings as UTF-8 bytes of one length, as HDF5 files keep them."""
-    return np.char.encode(np.asarray(list(names), dtype=str), "utf-8")
+def _ids(image_ids: Iterable[str], caption_ids: Iterable[str], caption_image: np.ndarray) -> dict[str, np.ndarray]:
+    """The datasets that say what rows are; strings are UTF-8 bytes of one length, as HDF5 files keep them."""
+    texts = {"image_id": image_ids, "caption_id": caption_ids}
+    ids = {name: np.char.encode(np.asarray(list(each), dtype=str), "utf-8") for name, each in texts.items()}
+    return ids | {"caption_image": caption_image.astype(np.int64)}
 
 
 def _opened(path: Path, split: str, what: str, remedy: str) -> Arrays:

@@ -230,9 +230,16 @@ def take(values: Rows, rows: np.ndarray) -> np.ndarray:
         rows: [m] int64, best rising and close together.
     """
     wanted, back = np.unique(rows, return_inverse=True)
-    read = [values.read(int(wanted[first]), int(wanted[stop - 1]) + 1) for first, stop in runs(wanted)]
-    found = read[0] if len(read) == 1 else np.concatenate(read or [values.read(0, 0)])
-    return found if np.array_equal(rows, wanted) else found[back]
+    found = values.read(0, 0)
+    for first, stop in runs(wanted):
+        part = values.read(int(wanted[first]), int(wanted[stop - 1]) + 1)
+        if stop - first == len(wanted):
+            found = part
+            break
+        if not first:
+            found = np.empty((len(wanted), *part.shape[1:]), part.dtype)
+        found[first:stop] = part
+    return found if np.array_equal(rows, wanted) else found[back]  # rising rows are not copied once more
 
 
 def labels(values: FileRows) -> list[str] | list[int]:
@@ -386,9 +393,7 @@ def _column(path: Path, paths: list[Path], count: int, field: pa.Field) -> FileR
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    listed = (
-        pa.types.is_list(field.type) or pa.types.is_large_list(field.type) or pa.types.is_fixed_size_list(field.type)
-    )
+    listed = pa.types.is_nested(field.type)  # of those, structures have no type of values
     kind: Any = field.type.value_type if listed or pa.types.is_dictionary(field.type) else field.type
     dtype = np.dtype(kind.to_pandas_dtype())
     if dtype.kind not in _TYPES and (listed or not (pa.types.is_string(kind) or pa.types.is_large_string(kind))):
@@ -412,12 +417,10 @@ def _values(column: Any, width: int | None) -> np.ndarray:
 
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    lengths, values = (
-        (None, column) if width is None else (pc.call_function("list_value_length", [column]), column.flatten())
-    )
+    values = column if width is None else column.flatten()
     if column.null_count or values.null_count:
         raise ValueError(f"it has {column.null_count or values.null_count:,} empty values")
-    if lengths is not None and lengths.to_numpy().tolist() != [width] * len(column):
+    if width is not None and set(pc.call_function("list_value_length", [column]).to_pylist()) != {width}:
         raise ValueError(f"its lists are not all of one length, which is {width} of the first")
     found = values.to_numpy(zero_copy_only=False)
     return found if width is None else found.reshape(len(column), width)
