@@ -55,7 +55,7 @@ def test_what_is_no_gpt2_is_one_line(saved_gpt2: Path, saved_encoders: Path, tmp
     folder = Path(shutil.copytree(saved_gpt2, tmp_path / "gpt2"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 5}))
-    with pytest.raises(DataError, match="gpt2.*download the model again"):
+    with pytest.raises(DataError, match=r"gpt2.*download the model again"):
         LanguageModel(str(folder))
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").write_bytes(b"cut off")
