@@ -22,9 +22,8 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.engine.run import Made
 from itrpipe.errors import DataError
 from itrpipe.evaluation.benchmarks import ScoredPairs
-from itrpipe.features.extraction import Extraction, ImageFiles
-from itrpipe.features.passes import extractions, join_features, merge, notes_of
-from itrpipe.features.registry import feature_settings, passes_of
+from itrpipe.features.declaration import feature_settings, passes_of
+from itrpipe.features.extraction import Extraction, ImageFiles, extractions, join_features, merge, notes_of
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import SCENES_FILE, read_manifest
 from itrpipe.storage.disk import make_folder, require_space

@@ -13,7 +13,7 @@ import typer
 
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.given_source import GIVEN, is_given
+from itrpipe.features.declaration import GIVEN, is_given
 
 
 def was_given(context: typer.Context, name: str) -> bool:

@@ -15,8 +15,7 @@ from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
-from itrpipe.features.given_source import NOT_HERE, is_given
-from itrpipe.features.registry import feature_settings, passes_of
+from itrpipe.features.declaration import NOT_HERE, feature_settings, is_given, passes_of
 from itrpipe.methods.registry import methods
 from itrpipe.models.registry import backbone_family
 from itrpipe.plan.planning import Override, Planner

@@ -14,7 +14,7 @@ from itrpipe.datasets.definition import DatasetDefinition, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.exporting.negatives.formats import FORMATS, Format
-from itrpipe.features.given_source import GIVEN
+from itrpipe.features.declaration import GIVEN
 from itrpipe.mining.settings import MineSettings
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step

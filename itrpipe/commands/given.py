@@ -9,7 +9,7 @@ from typing import get_args
 
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, check_name, load_definition
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.given_source import GIVEN, GivenFiles
+from itrpipe.features.declaration import GIVEN, GivenFiles
 from itrpipe.models.given import GivenEmbeddings
 
 ALONE = "embeddings"

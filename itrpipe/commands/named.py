@@ -19,7 +19,7 @@ from itrpipe.datasets.definition import (
     redefine,
 )
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.given_source import GIVEN
+from itrpipe.features.declaration import GIVEN
 from itrpipe.plan.overrides import EVERYWHERE, Override
 from itrpipe.plan.planning import scoped_override
 from itrpipe.storage.artifact import folders_in

@@ -13,7 +13,7 @@ from itrpipe.commands.stages import default_conf
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, check_name
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.given_source import GIVEN, is_given
+from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner, pinned_step
 from itrpipe.plan.steps import pending_steps

@@ -15,7 +15,7 @@ from itrpipe.commands.index import AskedModel, dataset_of, up_to_date
 from itrpipe.commands.review import TRAIN, open_candidates
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import MissingInputError, UnavailableError
-from itrpipe.features.registry import feature_settings, passes_of
+from itrpipe.features.declaration import feature_settings, passes_of
 from itrpipe.plan.planning import Override
 from itrpipe.progress import Reporter
 from itrpipe.stages.prepare import image_root

@@ -22,8 +22,7 @@ from itrpipe.datasets.definition import (
     seed_option,
 )
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
-from itrpipe.features.declaration import names_a_file
-from itrpipe.features.registry import importer_module, importers
+from itrpipe.features.declaration import importer_module, importers, names_a_file
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step, pending_steps

@@ -10,7 +10,7 @@ from itrpipe.commands.named import models_of
 from itrpipe.commands.trained import data_option
 from itrpipe.commands.upkeep import Entry, entries
 from itrpipe.datasets.definition import DatasetDefinition, load_definition, seed_option
-from itrpipe.features.given_source import GIVEN
+from itrpipe.features.declaration import GIVEN
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import Manifest, folders_in
 

@@ -1,14 +1,19 @@
-"""What an extractor or importer declares: its settings, and what its features hold. Read without torch."""
+"""What is declared of features, read without torch: settings of extractors and importers, the kinds that there are,
+and the files of embeddings that another program has made."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, create_model, field_validator
 
+from itrpipe import plugins
 from itrpipe.config import Settings
+from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.registry import Registry
 
 # Larger images than any vision encoder takes would only fill disk and memory.
 ImageSide = Annotated[int, Field(ge=1, le=4096)]
@@ -111,3 +116,110 @@ class NetworkSettings(FeatureSettings):
 def names_a_file(key: str, value: object) -> bool:
     """Whether the value of a setting may be a file or folder of this machine."""
     return key in (*_FILES, "ids") and isinstance(value, str) and value not in _NO_FILES
+
+
+# The extractors and importers that there are.
+
+_EXTRACTORS: Registry[FeatureSettings] = Registry("itrpipe.features.extractors", "extractor", plugins.EXTRACTORS)
+_IMPORTERS: Registry[FeatureSettings] = Registry("itrpipe.features.importers", "importer", makes="open_source")
+
+
+def extractors() -> dict[str, type[FeatureSettings]]:
+    """Extractor name -> its settings class."""
+    return _EXTRACTORS.classes
+
+
+def importers() -> dict[str, type[FeatureSettings]]:
+    """Importer name -> its settings class."""
+    return _IMPORTERS.classes
+
+
+def feature_settings(values: Mapping[str, Any]) -> type[Settings]:
+    """The settings of the configuration's kind; for several, `a+b`, the settings of each under its name.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    if "kind" in values:
+        return _settings_of(values["kind"])
+    parts = {name: table for name, table in values.items() if isinstance(table, Mapping) and "kind" in table}
+    fields: dict[str, Any] = {name: (_settings_of(table["kind"]), ...) for name, table in parts.items()}
+    return create_model("Combined", __base__=Settings, **fields)
+
+
+def _settings_of(kind: Any) -> type[Settings]:
+    known = extractors() | importers()
+    found = known.get(str(kind).replace("_", "-"))
+    if found is None:
+        raise UsageError(f"extract: kind = {kind!r} is none of {', '.join(known)}; leave it out")
+    return found
+
+
+def extractor_package(kind: str) -> str:
+    """Name and version of the package that brings an extractor; empty for itrpipe."""
+    return _EXTRACTORS.package(kind)
+
+
+def extractor_module(kind: str) -> ModuleType:
+    """The extractor itself, which needs torch: its `build` makes it."""
+    return _EXTRACTORS.module(kind)
+
+
+def importer_module(kind: str) -> ModuleType:
+    """The importer itself: its `layout` and `open_source`."""
+    return _IMPORTERS.module(kind)
+
+
+def passes_of(name: str, settings: Settings) -> dict[str, FeatureSettings]:
+    """The settings of every extractor of a configuration; a single one goes by `name`."""
+    if isinstance(settings, FeatureSettings):
+        return {name: settings}
+    return {part: getattr(settings, part) for part in type(settings).model_fields}
+
+
+# Embeddings that another program has made.
+
+GIVEN = "given"
+"""Configuration of `train` for such embeddings, and the first word of their names."""
+NOT_HERE = (
+    "the model that made given embeddings is not here; only mine-negatives, export-negatives, evaluate and report do "
+    "without it"
+)
+
+
+def is_given(backbone: str) -> bool:
+    """Whether a name is that of embeddings from files: `given`, `given-NAME`."""
+    return backbone == GIVEN or backbone.startswith(f"{GIVEN}-")
+
+
+class GivenFiles(Settings):
+    """The files of one split, by absolute path.
+
+    Attributes:
+        images, texts: files of the embeddings, one and the same where it holds both; empty where nothing was given.
+        owners: file that says which image each text describes; empty where another file says so.
+    """
+
+    images: str = ""
+    texts: str = ""
+    owners: str = ""
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        """What is read for what: the files that were named, and the ids that lie beside arrays.
+
+        Raises:
+            MissingInputError: one of them is not there.
+        """
+        named = {name: Path(value) for name in ("images", "texts", "owners") if (value := getattr(self, name))}
+        for name, path in named.items():
+            if not path.exists():
+                option = "--owners" if name == "owners" else "--embeddings"
+                raise MissingInputError(f"{option} {path} does not exist; restore it or name another file")
+        beside = {f"{name} ids": ids_beside(path) for name, path in named.items() if name != "owners"}
+        return named | {name: path for name, path in beside.items() if path.is_file()}
+
+
+def ids_beside(path: Path) -> Path:
+    """Where the ids of an array's rows lie, if they are kept: `images.ids.json` beside `images.npy`."""
+    return path.with_suffix(".ids.json")

@@ -1,17 +1,18 @@
-"""Extracts features from image files: a map over images, whose parts hold the rows of some of them.
+"""Features of images: maps over them, whose parts hold the rows of some, and one file that joins the parts.
 
-Which images share a batch depends on the dataset and the batch size alone, never on what an earlier run or another
-machine has done already. So features come out equal, byte for byte, in one go, in parts, and after a kill.
+`Extraction` computes features from image files, `Import` copies them from files that others have published. Which
+images share a batch depends on the dataset and the batch size alone, never on what an earlier run or another machine
+has done already. So features come out equal, byte for byte, in one go, in parts, and after a kill.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,12 +23,15 @@ from PIL import Image
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import read_rgb
 from itrpipe.engine.work import Part, Work, cut, resolve_device
-from itrpipe.errors import DataError
+from itrpipe.errors import DataError, UsageError
+from itrpipe.features.declaration import FeatureSettings, extractor_module, importer_module
 from itrpipe.features.extractors.base import Extractor, Images, Transform
-from itrpipe.features.store import FeatureSpec, stored_rows
+from itrpipe.features.importers.base import Match, Source, WantedImage, match
+from itrpipe.features.importers.base import checked as checked_entries
+from itrpipe.features.store import TYPES, FeatureSpec, stored_rows, write_features
 from itrpipe.storage.disk import reading_error
 from itrpipe.storage.integrity import checked
-from itrpipe.storage.parts import ArrayFile, write_arrays
+from itrpipe.storage.parts import ArrayFile, ArrayWriter, write_arrays
 
 BATCHES_PER_PART = 8
 """A part holds so many batches of the size that suits the extractor; what is lost in a kill is at most a part."""
@@ -315,3 +319,188 @@ def stack(pixels: Sequence[np.ndarray], *, pinned: bool = False) -> Images | Non
     # Torch keeps pinned memory that was freed, so that only the first batches wait for it.
     whole = torch.empty((len(images), *images[0].shape), dtype=images[0].dtype, pin_memory=pinned)
     return torch.stack(images, out=whole)
+
+
+# Imports: the same map over images.
+
+IMAGES_PER_PART = 256
+_IMAGES_AT_ONCE = 64
+"""So few are read at a time that memory does not depend on the size of parts."""
+
+
+class Import(Work[Source]):
+    """Features of images out of published files; a part has `rows` [n] int64 and a row of every dataset for each.
+
+    Args:
+        name: of the features, for people.
+        settings: of the importer.
+        path: file or folder with the published features.
+        images: N images of the dataset.
+        sizes: [N, 2] int64, their height and width in pixels.
+    """
+
+    unit = "images"
+
+    def __init__(
+        self, name: str, settings: FeatureSettings, path: Path, images: Sequence[WantedImage], sizes: np.ndarray
+    ) -> None:
+        self.title = f"importing {name}"
+        self._settings, self._path, self._images, self._sizes = settings, path, images, sizes
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Each worker opens the files itself, and is told of the images of each part alone."""
+        opened = ("source", "_match", "_images", "_sizes")
+        return {name: value for name, value in self.__dict__.items() if name not in opened}
+
+    @cached_property
+    def source(self) -> Source:
+        """The published features, opened once in every process."""
+        return importer_module(self._settings.kind).open_source(self._path, self._settings)
+
+    @cached_property
+    def _match(self) -> Match:
+        return match(self.source, self._images)
+
+    @property
+    def spec(self) -> FeatureSpec:
+        """Which datasets there are."""
+        return self.source.spec
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of the import."""
+        found = self._match.by_captions
+        return [f"{found:,} of {len(self._images):,} images were found by their captions, not by an id"] * bool(found)
+
+    def parts(self) -> list[Part]:
+        """Images in the order of the published file: disks are fast at reading it from beginning to end."""
+        entries = self._match.entries
+        order = np.argsort(entries, kind="stable")
+
+        def content(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
+            return rows, entries[rows], self._sizes[rows], [self._images[row].image_id for row in rows.tolist()]
+
+        return [replace(part, content=content(part.content)) for part in cut(order, IMAGES_PER_PART)]
+
+    def open(self) -> Source:
+        """The published features."""
+        return self.source
+
+    def make(self, worker: Source, part: Part, path: Path) -> None:
+        """Copies the features of a part's images.
+
+        Raises:
+            DataError: the features of an image cannot be stored.
+        """
+        rows, entries, sizes, names = part.content
+        arrays = {name: (TYPES[name], (len(rows), *shape)) for name, shape in worker.spec.shapes().items()}
+        with ArrayWriter(path, {"rows": (rows.dtype, rows.shape), **arrays}, {}) as writer:
+            writer.write("rows", 0, rows)
+            for start in range(0, len(rows), _IMAGES_AT_ONCE):
+                block = slice(start, start + _IMAGES_AT_ONCE)
+                for name, values in checked_entries(worker, names[block], entries[block], sizes[block]).items():
+                    writer.write(name, start, values)
+
+
+# One feature file from several extractors, each of which goes over the images once, or from one importer.
+
+
+def divide(specs: Mapping[str, FeatureSpec]) -> dict[str, FeatureSpec]:
+    """Decides what each of several extractors contributes: a group of datasets comes from the first that has it.
+
+    Raises:
+        UsageError: an extractor would contribute nothing.
+    """
+    taken: set[str] = set()
+    parts: dict[str, FeatureSpec] = {}
+    for name, spec in specs.items():
+        groups = spec.groups() - taken
+        if not groups:
+            raise UsageError(
+                f"{'+'.join(specs)}: {name} has {' and '.join(sorted(spec.groups()))} only, which another one gives "
+                "already; leave it out or name it first"
+            )
+        taken |= groups
+        parts[name] = spec.only(groups)
+    return parts
+
+
+def extractions(parts: Mapping[str, FeatureSettings], images: ImageFiles, **options: Any) -> dict[str, Extraction]:
+    """Opens extractors; the `spec` of each holds the datasets that no extractor before it has.
+
+    Args:
+        parts: of `itrpipe.features.declaration.passes_of`.
+        images: what they read.
+        options: of `Extraction`.
+
+    Raises:
+        UsageError: an extractor would contribute nothing.
+    """
+    works = {name: Extraction(name, images, partial(_build, part), **options) for name, part in parts.items()}
+    for name, spec in divide({name: work.spec for name, work in works.items()}).items():
+        works[name].spec = spec
+    return works
+
+
+def _build(settings: FeatureSettings, device: str | torch.device) -> Extractor:
+    return extractor_module(settings.kind).build(settings, device)
+
+
+def notes_of(works: Mapping[str, Extraction | Import]) -> list[str]:
+    """What a user should know of the extractors or of the import, each with its name."""
+    return [f"{name}: {note}" for name, work in works.items() for note in work.notes]
+
+
+def merge(parts: Mapping[str, FeatureSpec]) -> FeatureSpec:
+    """The datasets of a file that holds all parts of `divide`."""
+    regions = next((spec for spec in parts.values() if spec.regions), FeatureSpec(0, 0))
+    pixels = next((spec.pixels for spec in parts.values() if spec.pixels[0]), (0, 0))
+    return replace(regions, global_dim=max(spec.global_dim for spec in parts.values()), pixels=pixels)
+
+
+def join_features(
+    path: Path,
+    ids: Sequence[str],
+    passes: Mapping[str, tuple[FeatureSpec, Sequence[Path]]],
+    extractor: str,
+    on_joined: Callable[[int], None] = lambda count: None,
+) -> dict[int, str]:
+    """Writes one feature file from the parts of one or several extractors.
+
+    Args:
+        path: the file; what an interrupted run has left there is replaced.
+        ids: N, of all images.
+        passes: name of an extractor -> what it contributes, and its parts.
+        extractor: name of all of them, kept in the file.
+        on_joined: called with numbers of rows.
+
+    Returns:
+        Row -> why its image has no features; these have no row in the file.
+
+    Raises:
+        DataError: no image has features.
+        DiskFullError: the disk cannot hold the file.
+    """
+    parts = [ArrayFile(path) for _, paths in passes.values() for path in paths]
+    failed = {int(row): why for part in parts for row, why in part.facts.items()}
+    if len(failed) == len(ids):
+        raise DataError(f"none of the {len(ids):,} images could be used; the first {failed[0]}")
+    usable = np.setdiff1d(np.arange(len(ids)), np.fromiter(failed, dtype=np.int64))
+    place = np.full(len(ids), -1, dtype=np.int64)
+    place[usable] = np.arange(len(usable))
+    spec = merge({name: own for name, (own, _) in passes.items()})
+
+    def pieces() -> Iterator[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
+        for part in (part for part in parts if part.shapes):
+            rows = place[part.read("rows")]
+            places = {name: part.stored(name) for name in part.shapes if name != "rows"}
+            arrays = {name: np.memmap(at.path, at.dtype, "r", at.offset, at.shape) for name, at in places.items()}
+            known = rows >= 0  # another extractor may have refused the image
+            if known.all():
+                yield rows, arrays
+            else:
+                yield rows[known], {name: values[known] for name, values in arrays.items()}
+            on_joined(len(rows))
+
+    write_features(path, [name for row, name in enumerate(ids) if row not in failed], spec, extractor, pieces())
+    return failed

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.source_files import LIST, lines_of, load_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.declaration import GivenFiles, ids_beside
 from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, EmbeddingWriter, Side
-from itrpipe.features.given_source import GivenFiles, ids_beside
 from itrpipe.storage.arrays import FileRows, blocks, labels, open_arrays, runs
 from itrpipe.storage.disk import reading
 

@@ -15,11 +15,18 @@ from PIL import Image
 from itrpipe.datasets.pictures import DECODER_ERRORS, picture_rgb, read_rgb, refusal
 from itrpipe.engine.local import usable_cores
 from itrpipe.errors import DataError
-from itrpipe.features.declaration import FeatureSettings
-from itrpipe.features.extraction import MOST_DECODERS, DecodedBatch, ahead, compute, decoding_pool, plan_batches, stack
+from itrpipe.features.declaration import FeatureSettings, extractor_module
+from itrpipe.features.extraction import (
+    MOST_DECODERS,
+    DecodedBatch,
+    ahead,
+    compute,
+    decoding_pool,
+    divide,
+    plan_batches,
+    stack,
+)
 from itrpipe.features.extractors.base import Extractor
-from itrpipe.features.passes import divide
-from itrpipe.features.registry import extractor_module
 from itrpipe.features.store import TYPES, FeatureFile, FeatureSpec
 from itrpipe.storage.disk import is_unavailable, unavailable
 
@@ -43,7 +50,7 @@ class Photographs:
 
     @classmethod
     def by(cls, name: str, parts: Mapping[str, FeatureSettings], device: str) -> Photographs:
-        """Opens the extractors of `itrpipe.features.registry.passes_of`, none of which is an importer."""
+        """Opens the extractors of `itrpipe.features.declaration.passes_of`, none of which is an importer."""
         place = torch.device(device)
         return cls(name, {each: extractor_module(part.kind).build(part, place) for each, part in parts.items()})
 

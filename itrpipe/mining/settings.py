@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from itrpipe.config import Settings, did_you_mean
-from itrpipe.features.given_source import is_given
+from itrpipe.features.declaration import is_given
 from itrpipe.training.settings import backbones, canonical_backbone
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from itrpipe.config import Settings
-from itrpipe.features.given_source import GivenFiles
+from itrpipe.features.declaration import GivenFiles
 from itrpipe.models.declaration import BackboneSettings
 
 

@@ -28,7 +28,7 @@ from itrpipe.config import (
 from itrpipe.datasets.definition import WITHOUT_CHOICE, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.given_source import GIVEN
+from itrpipe.features.declaration import GIVEN
 from itrpipe.plan.overrides import (
     EVERYWHERE,
     Override,

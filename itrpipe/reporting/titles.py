@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from itrpipe.declared import backbone_shown_as, conf_title
-from itrpipe.features.given_source import GIVEN, is_given
+from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.registry import methods
 
 _ROUND_ONE = "round one"

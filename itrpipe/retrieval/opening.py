@@ -9,8 +9,8 @@ from typing import Any
 
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.declaration import feature_settings, passes_of
 from itrpipe.features.hub import CONFIG, download, require_hub_id
-from itrpipe.features.registry import feature_settings, passes_of
 from itrpipe.retrieval.model import FeatureReading, RetrievalModel
 from itrpipe.retrieval.pretrained import open_joint
 from itrpipe.scene_graph.settings import ParseSettings

@@ -36,7 +36,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import Made, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.given_source import GIVEN
+from itrpipe.features.declaration import GIVEN
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import WORK, Manifest
 

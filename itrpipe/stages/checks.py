@@ -16,9 +16,8 @@ from itrpipe.config import COMMAND_LINE
 from itrpipe.datasets.benchmarks import named
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.given_source import GIVEN
+from itrpipe.features.declaration import GIVEN, passes_of
 from itrpipe.features.hub import local_config, require_reachable
-from itrpipe.features.registry import passes_of
 from itrpipe.methods.declaration import Mined
 from itrpipe.mining.settings import MineSettings
 from itrpipe.models.given import GivenEmbeddings

@@ -17,7 +17,7 @@ from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefini
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.results import RESULT_PROTOCOLS
-from itrpipe.features.given_source import NOT_HERE, is_given
+from itrpipe.features.declaration import NOT_HERE, is_given
 from itrpipe.progress import Reporter
 from itrpipe.stages import checks, train
 from itrpipe.stages.base import Job, Need, Planned, prepare_need

@@ -12,7 +12,7 @@ from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.run import OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.registry import extractor_package, feature_settings, importer_module, passes_of
+from itrpipe.features.declaration import extractor_package, feature_settings, importer_module, passes_of
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need, reason_with_file
 from itrpipe.stages.checks import check_extraction
 from itrpipe.storage.artifact import NOTES
@@ -21,9 +21,8 @@ from itrpipe.storage.integrity import DigestCache
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.extraction import Extraction, ImageFiles
-    from itrpipe.features.importers.matching import WantedImage
-    from itrpipe.features.importing import Import
+    from itrpipe.features.extraction import Extraction, ImageFiles, Import
+    from itrpipe.features.importers.base import WantedImage
     from itrpipe.features.store import FeatureSpec
 
 SCHEMA_VERSION = 1
@@ -109,7 +108,7 @@ def _brought(kind: str) -> dict[str, str]:
 def run(job: Job) -> None:
     """Writes features.h5: runs the extractors or the importer, one after the other, and joins their parts."""
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.passes import join_features, merge, notes_of
+    from itrpipe.features.extraction import join_features, merge, notes_of
     from itrpipe.features.store import FEATURES, FeatureFile
 
     prepared = PreparedDataset.open(job.inputs["prepare"].folder)
@@ -147,8 +146,7 @@ def run(job: Job) -> None:
 
 def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Import]:
     """The maps over the images by the name of their extractor, or the one of the importer."""
-    from itrpipe.features.importing import Import
-    from itrpipe.features.passes import extractions
+    from itrpipe.features.extraction import Import, extractions
 
     parts, execution = passes_of(job.conf, job.settings), job.execution
     if any(part.imported for part in parts.values()):
@@ -174,7 +172,7 @@ def _require_equal_notes(job: Job, notes: list[str]) -> None:
 
 
 def _wanted_images(prepared: PreparedDataset) -> list[WantedImage]:
-    from itrpipe.features.importers.matching import WantedImage
+    from itrpipe.features.importers.base import WantedImage
 
     wanted = []
     for name in prepared.splits:

@@ -13,7 +13,7 @@ from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.given_source import is_given
+from itrpipe.features.declaration import is_given
 from itrpipe.mining.settings import MineSettings, candidate_files
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need
 from itrpipe.stages.checks import candidates, check_mining, refuse_longer_lists

@@ -19,7 +19,7 @@ from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.given_source import GivenFiles
+from itrpipe.features.declaration import GivenFiles
 from itrpipe.printable import quantity
 from itrpipe.stages.base import Job, Need, reason_with_file
 from itrpipe.storage.artifact import LEAKS, REPEATS, SCENES_FILE

@@ -16,7 +16,7 @@ from rich.console import Console
 from itrpipe.config import Settings, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.given_source import GIVEN, NOT_HERE
+from itrpipe.features.declaration import GIVEN, NOT_HERE
 from itrpipe.methods.declaration import Mined
 from itrpipe.methods.registry import method_package
 from itrpipe.models.given import GivenEmbeddings

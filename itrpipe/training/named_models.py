@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from itrpipe.config import did_you_mean, load_declaration
 from itrpipe.datasets.definition import ModelDefinition
-from itrpipe.features.given_source import GIVEN, is_given
+from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.training.settings import backbones, canonical_backbone, method_of, run_label, usual_backbone
 
 _MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")

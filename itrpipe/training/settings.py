@@ -16,7 +16,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, fie
 from itrpipe import papers
 from itrpipe.config import Settings, did_you_mean, load_declaration, resolve, why_unusable
 from itrpipe.engine.run import MapExecution
-from itrpipe.features.given_source import is_given
+from itrpipe.features.declaration import is_given
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.methods.registry import methods
 from itrpipe.models.declaration import BackboneSettings

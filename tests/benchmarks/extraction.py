@@ -12,9 +12,8 @@ from PIL import Image
 from rich.console import Console
 
 from itrpipe.engine.run import MapExecution, make_parts
-from itrpipe.features.extraction import Extraction, ImageFiles, decode_image, plan_batches, stack
+from itrpipe.features.extraction import Extraction, ImageFiles, decode_image, join_features, plan_batches, stack
 from itrpipe.features.extractors.base import Extractor
-from itrpipe.features.passes import join_features
 from itrpipe.progress import Reporter
 
 PHOTOGRAPH = (375, 500)

@@ -66,13 +66,13 @@ def warm() -> None:
 def make_parts_small() -> None:
     """Lets a few images and captions fill several parts."""
     from itrpipe.datasets import image_check
-    from itrpipe.features import extraction, importing
+    from itrpipe.features import extraction
     from itrpipe.features.extractors.scenes.extractor import ScenesExtractor
     from itrpipe.features.extractors.vit import extractor as vit
     from itrpipe.scene_graph import build as parsing
     from itrpipe.scenes import build
 
-    extraction.BATCHES_PER_PART, importing.IMAGES_PER_PART = 1, 4
+    extraction.BATCHES_PER_PART, extraction.IMAGES_PER_PART = 1, 4
     ScenesExtractor.batch = vit._BATCH = 4
     image_check._IMAGES = build._SCENES = 4
     parsing.CHUNK = 16

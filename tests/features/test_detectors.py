@@ -24,8 +24,9 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import box_iou, nms
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError
+from itrpipe.features.declaration import extractors
 from itrpipe.features.extractors.butd import extractor as butd
-from itrpipe.features.extractors.butd.network import ButdNetwork, file_name, load_network, random_network
+from itrpipe.features.extractors.butd.extractor import ButdNetwork, file_name, load_network, random_network
 from itrpipe.features.extractors.frcnn.extractor import FrcnnExtractor, Prepare
 from itrpipe.features.extractors.regions import (
     Proposals,
@@ -38,7 +39,6 @@ from itrpipe.features.extractors.regions import (
 from itrpipe.features.extractors.scenes import extractor as scenes
 from itrpipe.features.extractors.scenes.declaration import WEIGHTS
 from itrpipe.features.hub import read_state
-from itrpipe.features.registry import extractors
 from itrpipe.scenes import generate, paint
 from itrpipe.scenes.world import KINDS
 from tests.features.test_extractors import OTHERS, built, opened, rows_of

@@ -19,9 +19,8 @@ from rich.console import Console
 from itrpipe.engine.run import OthersMissing, SharedExecution, make_parts
 from itrpipe.errors import DataError, UnavailableError, UsageError
 from itrpipe.features import extraction
-from itrpipe.features.extraction import Extraction, ImageFiles, plan_batches
+from itrpipe.features.extraction import Extraction, ImageFiles, divide, join_features, merge, plan_batches
 from itrpipe.features.extractors.base import channels_first
-from itrpipe.features.passes import divide, join_features, merge
 from itrpipe.features.store import FeatureFile, FeatureSpec
 from itrpipe.progress import Reporter
 from itrpipe.storage.parts import ArrayFile

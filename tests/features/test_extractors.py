@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers as t
 
-from itrpipe.features.registry import extractor_module, extractors
+from itrpipe.features.declaration import extractor_module, extractors
 from itrpipe.scenes import generate, paint
 
 GOLDEN = Path(__file__).with_name("golden_extractors.json")

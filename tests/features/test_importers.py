@@ -29,9 +29,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, ItrpipeError
-from itrpipe.features.importers.base import checked
-from itrpipe.features.importers.matching import WantedImage, match
-from itrpipe.features.registry import importer_module, importers
+from itrpipe.features.declaration import importer_module, importers
+from itrpipe.features.importers.base import WantedImage, checked, match
 
 DIM, CLASSES, GLOBAL = 7, 9, 3
 NAMES, REGIONS = ("9", "25", "30", "34", "36", "42"), (3, 5, 2, 4, 1, 5)

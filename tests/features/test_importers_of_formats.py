@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.features.importers.base import WantedImage, match
 from itrpipe.features.importers.butd_tsv.importer import layout as tsv_layout
-from itrpipe.features.importers.matching import WantedImage, match
 from itrpipe.features.importers.precomp.importer import layout as precomp_layout
 from itrpipe.features.importers.uniter.importer import UniterSource, lmdb_values
 from tests.features import test_importers as tiny

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
-from itrpipe.features.importers.matching import Match, WantedImage, match, names_of
+from itrpipe.features.importers.base import Match, WantedImage, match, names_of
 
 
 def sentences(number: int) -> list[str]:

@@ -19,9 +19,9 @@ from itrpipe.analysis.benchmarks import pairs_of_scenes
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.features import extraction
+from itrpipe.features.declaration import extractor_module, extractors
 from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor, Resize
-from itrpipe.features.registry import extractor_module, extractors
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.storage.artifact import read_manifest

@@ -20,9 +20,9 @@ from PIL import Image
 from itrpipe.config import read_toml
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.exporting.vectors import write_embeddings
+from itrpipe.features.declaration import GivenFiles
 from itrpipe.features.embeddings import EMBEDDINGS, ORDER, EmbeddingWriter, SplitEmbeddings, read_embeddings
 from itrpipe.features.given import GivenSplit, open_side, read_owners, write_given
-from itrpipe.features.given_source import GivenFiles
 from itrpipe.negatives.lists import FILES, read_list
 from itrpipe.scene_graph.foreign import read_foreign
 from itrpipe.storage.artifact import METRICS, RANKINGS, STATISTICS, read_manifest

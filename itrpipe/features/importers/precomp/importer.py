@@ -20,8 +20,7 @@ import numpy as np
 
 from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.importers.base import Layout
-from itrpipe.features.importers.matching import caption_key, names_of
+from itrpipe.features.importers.base import Layout, caption_key, names_of
 from itrpipe.features.importers.precomp.declaration import Precomp
 from itrpipe.storage.arrays import FileRows, open_arrays, take
 from itrpipe.storage.disk import reading
