@@ -6,14 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, NotRequired
 
 from pydantic import AliasChoices, Field, StringConstraints, TypeAdapter
+from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
 from itrpipe.datasets.paths import image_key, locate_images
-from itrpipe.datasets.source_files import Id, Record, data_files, files_present, load_json, rows, text_lines
+from itrpipe.datasets.source_files import STRICT, Id, data_files, files_present, load_json, rows, text_lines
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 _PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
@@ -122,17 +123,18 @@ def _hashed(image_ids: Sequence[str], val: float, test: float, seed: int) -> tup
     return splits, note
 
 
-def _of_rows(path: Path, rows: Iterable[tuple[_Image, CaptionRecord]], note: str = "") -> _Read:
-    """What rows of captions say, each with its image, whose `file` is a key of `image_key`."""
+def _of_rows(path: Path, rows: Iterable[tuple[str, str, str | None, str, str, str]]) -> _Read:
+    """What rows say: image id, key of the image's path, split, line, caption id and caption of each."""
     images: dict[str, _Image] = {}
     captions = []
-    for image, caption in rows:
-        split = images.setdefault(image.file, image).split
+    for image_id, file, split, line, caption_id, caption in rows:
+        if (image := images.get(file)) is None:
+            image = images[file] = _Image(image_id, file, split, f"line {line}")
         if split != image.split:
-            both = f"{split!r} and {image.split!r}"
-            raise DataError(f"{path}: {image.where}: image {image.file} is in the splits {both}; give it one")
-        captions.append(caption)
-    return _Read([*images.values()], captions, note)
+            both = f"{image.split!r} and {split!r}"
+            raise DataError(f"{path}: line {line}: image {file} is in the splits {both}; give it one")
+        captions.append(CaptionRecord(caption_id, image_id, caption))
+    return _Read([*images.values()], captions)
 
 
 def recognise(source: Path) -> str:
@@ -165,20 +167,23 @@ def recognise(source: Path) -> str:
     raise MissingInputError(f"{source}: no known dataset format; looked for {looked}")
 
 
-class _Sentence(Record):
+@STRICT
+class _Sentence(TypedDict):
     sentid: Id
     raw: str
 
 
-class _KarpathyImage(Record):
+@STRICT
+class _KarpathyImage(TypedDict):
     filename: str
     split: str
     sentences: list[_Sentence]
-    filepath: str = ""
-    cocoid: Id | None = None
+    filepath: NotRequired[str]
+    cocoid: NotRequired[Id | None]
 
 
-class _KarpathyFile(Record):
+@STRICT
+class _KarpathyFile(TypedDict):
     images: list[_KarpathyImage]
 
 
@@ -192,30 +197,34 @@ def _read_karpathy(path: Path, restval: str) -> _Read:
     Source: A. Karpathy and L. Fei-Fei, Deep visual-semantic alignments, 2015 (splits).
     """
     images, captions, restvals = [], [], 0
-    for index, record in enumerate(load_json(path, TypeAdapter(_KarpathyFile)).images):
-        restvals += (rest := record.split == "restval")
+    for index, record in enumerate(load_json(path, TypeAdapter(_KarpathyFile))["images"]):
+        restvals += (rest := record["split"] == "restval")
         if rest and restval == "drop":
             continue
-        image_id = record.cocoid if record.cocoid is not None else image_key(PurePosixPath(record.filename).stem)
-        split = "train" if rest else record.split
-        images.append(_Image(image_id, record.filename, split, f"image {index}", record.filepath))
-        captions += [CaptionRecord(each.sentid, image_id, each.raw) for each in record.sentences]
+        if (image_id := record.get("cocoid")) is None:
+            image_id = image_key(PurePosixPath(record["filename"]).stem)
+        split = "train" if rest else record["split"]
+        images.append(_Image(image_id, record["filename"], split, f"image {index}", record.get("filepath", "")))
+        captions += [CaptionRecord(each["sentid"], image_id, each["raw"]) for each in record["sentences"]]
     fate = "dropped" if restval == "drop" else "added to train"
     return _Read(images, captions, f"{path}: {restvals:,} restval images {fate}" if restvals else "")
 
 
-class _CocoImage(Record):
+@STRICT
+class _CocoImage(TypedDict):
     id: Id
     file_name: str
 
 
-class _CocoCaption(Record):
+@STRICT
+class _CocoCaption(TypedDict):
     id: Id
     image_id: Id
     caption: str
 
 
-class _CocoFile(Record):
+@STRICT
+class _CocoFile(TypedDict):
     images: list[_CocoImage]
     annotations: list[_CocoCaption]
 
@@ -229,10 +238,10 @@ def _read_coco(path: Path, restval: str) -> _Read:
     """
     content, folder = load_json(path, TypeAdapter(_CocoFile)), path.stem.removeprefix("captions_")
     images = [
-        _Image(each.id, each.file_name, folder[:-4], f"image {index}", folder)
-        for index, each in enumerate(content.images)
+        _Image(each["id"], each["file_name"], folder[:-4], f"image {index}", folder)
+        for index, each in enumerate(content["images"])
     ]
-    captions = [CaptionRecord(each.id, each.image_id, each.caption) for each in content.annotations]
+    captions = [CaptionRecord(each["id"], each["image_id"], each["caption"]) for each in content["annotations"]]
     return _Read(images, captions, f"{path}: COCO publishes no test captions, so there is no test split")
 
 
@@ -250,7 +259,7 @@ def _has_pipe_header(path: Path) -> bool:
     return re.match(r"image_name\s*\|", next(text_lines(path), "")) is not None
 
 
-def _flickr_rows(path: Path) -> Iterator[tuple[_Image, CaptionRecord]]:
+def _flickr_rows(path: Path) -> Iterator[tuple[str, str, None, str, str, str]]:
     pipes = _has_pipe_header(path)
     pattern = _PIPE_LINE if pipes else _TOKEN_LINE
     form = "name.jpg| number| caption" if pipes else "name.jpg#number<TAB>caption"
@@ -262,9 +271,8 @@ def _flickr_rows(path: Path) -> Iterator[tuple[_Image, CaptionRecord]]:
             shown = line.strip()[:60]
             raise DataError(f"{path}: line {number} is {shown!r}, expected {form}; correct or delete the line")
         file = image_key(match["name"])
-        image_id = PurePosixPath(file).stem
-        caption = CaptionRecord(f"{file}#{match['number']}", image_id, match["caption"].strip())
-        yield _Image(image_id, file, None, f"line {number}"), caption
+        image_id, caption_id = PurePosixPath(file).stem, f"{file}#{match['number']}"
+        yield image_id, file, None, str(number), caption_id, match["caption"].strip()
 
 
 def _read_flickr(path: Path, restval: str) -> _Read:
@@ -293,10 +301,11 @@ def _read_flickr(path: Path, restval: str) -> _Read:
     return _Read(images, captions, f"{path}: {unlisted:,} images in none of {names} left out" if unlisted else "")
 
 
-class _TableRow(Record):
-    file: str = Field(validation_alias=AliasChoices("file", "filename", "image"))
+@STRICT
+class _TableRow(TypedDict):
+    file: Annotated[str, Field(validation_alias=AliasChoices("file", "filename", "image"))]
     caption: str
-    split: Annotated[str, StringConstraints(strip_whitespace=True)] | None = None
+    split: NotRequired[Annotated[str, StringConstraints(strip_whitespace=True)] | None]
 
 
 def _read_table(path: Path, restval: str) -> _Read:
@@ -305,11 +314,9 @@ def _read_table(path: Path, restval: str) -> _Read:
     A row has `file`, `filename` or `image` (path of the image), `caption`, and optionally `split`. The image id is the
     path in the one form of `image_key`, the caption id the number of the row from 0.
     """
-    found = []
-    for number, (line, row) in enumerate(rows(path, TypeAdapter(_TableRow))):
-        file = image_key(row.file)
-        found.append((_Image(file, file, row.split, f"line {line}"), CaptionRecord(str(number), file, row.caption)))
-    return _of_rows(path, found)
+    table = enumerate(rows(path, TypeAdapter(_TableRow)))
+    keyed = ((image_key(row["file"]), line, str(number), row) for number, (line, row) in table)
+    return _of_rows(path, ((file, file, row.get("split"), line, own, row["caption"]) for file, line, own, row in keyed))
 
 
 FORMATS = {

@@ -59,7 +59,7 @@ def locate_images(
         another Unicode form than the data file.
 
     Raises:
-        DataError: there is no image, or a path leaves the root (see `ImageRoot.check`).
+        DataError: there is no image, or a path leaves the root (see `ImageRoot.resolve`).
         UsageError: a path has letters that Python cannot name files by in this locale.
         MissingInputError: none of the first 50 images is in any of the folders.
     """
@@ -76,7 +76,10 @@ def locate_images(
         for folder in folders:
             prefix = f"{folder}/" if folder else ""
             if any((root / inside.as_stored(prefix + file)).is_file() for file in islice(layout, _PROBED_IMAGES)):
-                return [inside.check(prefix + file, record) for file, record in zip(layout, records, strict=True)]
+                found = [inside.as_stored(prefix + file) for file in layout]
+                for file, record in zip(found, records, strict=True):
+                    inside.resolve(file, record)
+                return found
     first = layouts[0][0]
     for folder in folders:
         beside = (root / folder / first).parent
@@ -103,23 +106,6 @@ class ImageRoot:
         self._real_folders: dict[str, str] = {}
         self._stored_names: dict[str, dict[str, str]] = {}
 
-    def check(self, relative: str, record: str) -> str:
-        """Returns the path as the disk spells it, which lies below the root.
-
-        Args:
-            relative: path as written in the data file.
-            record: where in the data file it stands, such as `image 17` or `line 5`.
-
-        Raises:
-            DataError: the path is empty, absolute or too long, contains `..`, a backslash or a character that no file
-                name can hold, or passes a symbolic link whose target lies outside the root; the message names the
-                data file and the record.
-        """
-        self.refuse_outside(relative, record)
-        stored = self.as_stored(relative)
-        self.resolve(stored, record)
-        return stored
-
     def as_stored(self, relative: str) -> str:
         """Returns a path with each name as its folder spells it, where that is another Unicode form."""
         stored = ""
@@ -128,7 +114,7 @@ class ImageRoot:
         return stored[1:]
 
     def refuse_outside(self, relative: str, record: str) -> None:
-        """Raises the errors of `check` that the text of the path alone settles, without a look at the disk."""
+        """Raises the errors of `resolve` that the text of the path alone settles, without a look at the disk."""
         reason = next((reason for pattern, reason in _REFUSED.items() if pattern.search(relative)), None)
         if len(relative) > _LONGEST_NAME // 4:  # of four bytes at most in UTF-8
             sizes = [len(part.encode()) for part in _parts(relative)] if reason is None else []
@@ -138,7 +124,17 @@ class ImageRoot:
             raise self._error(relative, record, reason)
 
     def resolve(self, relative: str, record: str) -> Path:
-        """Returns the real path of the image; arguments and errors as in `check`."""
+        """Returns the real path of the image.
+
+        Args:
+            relative: path as the disk spells it.
+            record: where in the data file it is written, such as `image 17` or `line 5`.
+
+        Raises:
+            DataError: the path is empty, absolute or too long, contains `..`, a backslash or a character that no file
+                name can hold, or passes a symbolic link whose target lies outside the root; the message names the
+                data file and the record.
+        """
         self.refuse_outside(relative, record)
         *folders, name = _parts(relative)
         folder = "/".join(folders)

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import printable
@@ -29,11 +29,16 @@ _SHOWN = 60
 """Characters of a wrong value."""
 
 
-class Record(BaseModel):
-    """Fields of one object or row of a data file, of just these types; others of its fields are not read.
+STRICT = with_config(ConfigDict(strict=True))
+"""Decorates a `TypedDict` of the fields of one object or row of a data file; the file's other fields are not read.
 
-    A validator of a field raises a `ValueError` that says what is expected: `a sentence`.
-    """
+Each value must have the type of its field. A validator of a field raises a `ValueError` that says what is expected:
+`a sentence`. Dictionaries are read several times as fast as models, which is felt with 100,000 captions.
+"""
+
+
+class Record(BaseModel):
+    """The same as a class, whose methods say what is made of the fields."""
 
     model_config = ConfigDict(strict=True)
 

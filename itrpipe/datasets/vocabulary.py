@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import TypeAdapter
+from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
-from itrpipe.datasets.source_files import Record, load_json
+from itrpipe.datasets.source_files import STRICT, load_json
 from itrpipe.errors import DataError
 from itrpipe.storage.disk import reading
 from itrpipe.storage.integrity import checked
@@ -94,7 +95,8 @@ def _penn_treebank() -> NLTKWordTokenizer:
     return NLTKWordTokenizer()
 
 
-class _Published(Record):
+@STRICT
+class _Published(TypedDict):
     """The published form; JSON has ids as text."""
 
     word2idx: dict[str, int]
@@ -176,7 +178,7 @@ class Vocabulary:
 
     def save(self, path: Path) -> None:
         """Writes the published form, UTF-8."""
-        path.write_text(json.dumps(self._published().model_dump(), ensure_ascii=False), encoding="utf-8")
+        path.write_text(json.dumps(self._published(), ensure_ascii=False), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Vocabulary:
@@ -188,7 +190,8 @@ class Vocabulary:
         """
         content = load_json(checked(path), TypeAdapter(_Published))
         with reading(path, "a vocabulary", "download or build it again"):
-            found = cls(tuple(content.idx2word.get(str(index), "") for index in range(len(content.idx2word))))
+            words = content["idx2word"]
+            found = cls(tuple(words.get(str(index), "") for index in range(len(words))))
             if found._published() != content:
                 raise ValueError("word2idx, idx2word and idx contradict each other")
         return found
