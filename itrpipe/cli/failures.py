@@ -7,7 +7,7 @@ import os
 from concurrent.futures import BrokenExecutor
 
 from itrpipe.errors import ItrpipeError, MissingInputError, UsageError
-from itrpipe.storage.disk import FULL_DISK_CODES, full_disk, is_unavailable, unavailable
+from itrpipe.storage.disk import FULL_DISK_CODES, full_disk, unavailable
 
 _KINDS = {
     FileNotFoundError: "is not there",
@@ -44,8 +44,8 @@ def known_failure(error: BaseException) -> ItrpipeError | None:
 def _of_files(error: OSError) -> ItrpipeError | None:
     if error.errno in FULL_DISK_CODES:
         return full_disk(error)
-    if is_unavailable(error):
-        return unavailable(error)
+    if told := unavailable(error):
+        return told
     if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
         return MissingInputError("the folder that this command was started in is gone; start it in another one")
     what = _KINDS.get(type(error))

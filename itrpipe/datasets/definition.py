@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from itrpipe.config import in_words
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.storage.disk import make_folder, read_stamped_json, reading_error, unavailable_as_error, write_stamped_json
+from itrpipe.storage.disk import make_folder, read_stamped_json, unavailable, unavailable_as_error, write_stamped_json
 
 DEFINITION = "dataset.json"
 EMBEDDED = "scenes"
@@ -161,7 +161,7 @@ def load_definition(root: Path, dataset: str) -> DatasetDefinition:
     except ValidationError as error:
         raise DataError(f"{path} is corrupt ({in_words(error.errors()[0])}); {remedy}") from None
     except OSError as error:
-        raise reading_error(error, path, DataError(f"{path} is no file; {remedy}")) from None
+        raise unavailable(error, path) or DataError(f"{path} is no file; {remedy}") from None
 
 
 def redefine(root: Path, dataset: str, change: Callable[[DatasetDefinition], DatasetDefinition]) -> None:

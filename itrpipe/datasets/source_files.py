@@ -14,7 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import printable
-from itrpipe.storage.disk import reading_error
+from itrpipe.storage.disk import unavailable
 
 Kind = TypeVar("Kind")
 _EXPECTED = {
@@ -98,7 +98,7 @@ def read_text(path: Path) -> str:
         raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert it, for example with iconv") from error
     except OSError as error:
         missing = MissingInputError(f"{path}: cannot be read ({error.strerror}); check the path")
-        raise reading_error(error, path, missing) from error
+        raise unavailable(error, path) or missing from error
 
 
 def text_lines(path: Path) -> Iterator[str]:

@@ -33,7 +33,12 @@ def crew(work: Work, workers: int, parts: int) -> Iterator[Crew]:
         workers: processes; 1 makes them in this one, 0 what suits the work.
         parts: how many there are to make.
     """
-    gpus = _visible_gpus() if work.device != "cpu" and resolve_device(work.device) == CUDA else []
+    gpus: list[str] = []
+    if work.device != "cpu" and resolve_device(work.device) == CUDA:
+        import torch
+
+        named = os.environ.get(GPUS)
+        gpus = named.split(",") if named else list(map(str, range(torch.cuda.device_count())))
     workers = min(workers or len(gpus) or work.local_workers(), parts)
     if workers <= 1:
         host = Host(work, usable_cores())
@@ -47,13 +52,6 @@ def crew(work: Work, workers: int, parts: int) -> Iterator[Crew]:
         return _Process(pickled, at_once, cores, environment)
 
     yield Crew(workers, at_once + 1, begin)
-
-
-def _visible_gpus() -> list[str]:
-    import torch
-
-    named = os.environ.get(GPUS)
-    return named.split(",") if named else list(map(str, range(torch.cuda.device_count())))
 
 
 class _Here(Maker):

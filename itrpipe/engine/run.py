@@ -22,7 +22,6 @@ from itrpipe.progress import Reporter, note_memory
 from itrpipe.storage.artifact import DIVISION
 from itrpipe.storage.disk import TEMPORARY, make_folder, read_stamped_json, write_stamped_json
 
-MOST_WORKERS = 4_096
 MOST_DEATHS = 3
 """Workers that a part may kill before it is given up."""
 PATIENCE = 30.0
@@ -74,7 +73,7 @@ class MapExecution(Settings):
     """
 
     engine: Literal["local", "ray"] = "local"
-    workers: int = Field(default=0, ge=0, le=MOST_WORKERS)
+    workers: int = Field(default=0, ge=0, le=4_096)
     address: str = ""
 
 
@@ -211,9 +210,9 @@ def _require_same_division(work: Work, folder: Path, *, remove: bool, say: Calla
 
 def _remove_leftovers(folder: Path, parts: Iterable[tuple[Part, Path]]) -> None:
     """Removes what workers that were killed have begun to write: nobody else makes these parts."""
-    own = {path.name for _, path in parts}
+    own = tuple(f".{path.name}." for _, path in parts)
     for path in folder.glob(f".*{TEMPORARY}"):
-        if any(path.name[1:].startswith(f"{name}.") for name in own):
+        if path.name.startswith(own):
             path.unlink(missing_ok=True)
 
 
@@ -221,20 +220,20 @@ def _todo(
     work: Work, parts: Sequence[tuple[Part, Path]], reporter: Reporter, warn: Callable[[str], None]
 ) -> list[tuple[Part, Path]]:
     """The parts that no earlier run made, and those that were damaged since."""
-    found = [(part, path) for part, path in parts if path.exists()]
+    found = [path for _, path in parts if path.exists()]
     kept, damaged = set(), 0
     if found:
         with reporter.task("checking what is done", len(found), "parts") as task:
-            for part, path in found:
+            for path in found:
                 try:
                     if work.keeps(path):
-                        kept.add(part.name)
+                        kept.add(path)
                 except DataError:
                     damaged += 1
                 task.advance()
     if damaged:
-        warn(f"{damaged:,} of {len(found):,} parts in {found[0][1].parent} were damaged; they are made again")
-    return [(part, path) for part, path in parts if part.name not in kept]
+        warn(f"{damaged:,} of {len(found):,} parts in {found[0].parent} were damaged; they are made again")
+    return [(part, path) for part, path in parts if path not in kept]
 
 
 def _made(
@@ -302,7 +301,10 @@ class _AtWork:
                         self._makers[number] = self._crew.begin(number)
                 if not self._makers:
                     raise UnavailableError(f"no worker begins ({self._reason}); {self._crew.remedy}")
-                self._wait()
+                answers = [answer for each in self._makers.values() for answer in each.parts]
+                awaited = answers + [each.begun for each in self._makers.values() if not each.begun.done()]
+                if awaited and not wait(awaited, PATIENCE, FIRST_COMPLETED).done and not answers:
+                    self._reporter.say("  no worker is there yet; waiting for one", style="yellow")
                 for number, each in list(self._makers.items()):
                     yield from self._read(number, each)
                 for each in self._makers.values():
@@ -312,13 +314,6 @@ class _AtWork:
         finally:
             for each in self._makers.values():
                 each.end()
-
-    def _wait(self) -> None:
-        """Waits for an answer, unless parts can be sent at once."""
-        parts = [answer for each in self._makers.values() for answer in each.parts]
-        awaited = parts + [each.begun for each in self._makers.values() if not each.begun.done()]
-        if awaited and not wait(awaited, PATIENCE, FIRST_COMPLETED).done and not parts:
-            self._reporter.say("  no worker is there yet; waiting for one", style="yellow")
 
     def _takes(self, maker: Maker) -> bool:
         """Whether a maker gets the next part."""

@@ -14,7 +14,7 @@ from itrpipe.evaluation.cross_retrieval import cross_retrieval
 from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.storage.disk import reading_error
+from itrpipe.storage.disk import unavailable
 from itrpipe.storage.integrity import checked
 
 
@@ -80,7 +80,7 @@ def read_rankings(
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
         damage = DataError(f"{path} is damaged or of another split ({reason}); run `itrpipe evaluate` again")
-        raise reading_error(error, path, damage) from None
+        raise unavailable(error, path) or damage from None
     return found
 
 
@@ -94,7 +94,7 @@ def size_of_rankings(path: Path) -> tuple[int, int]:
         sides = pq.read_table(checked(path), columns=["direction"])["direction"].to_pylist()
     except (OSError, KeyError, pa.ArrowException) as error:
         damage = DataError(f"{path} is damaged; run `itrpipe evaluate` again")
-        raise reading_error(error, path, damage) from None
+        raise unavailable(error, path) or damage from None
     return sides.count("i2t"), sides.count("t2i")
 
 

@@ -29,7 +29,7 @@ from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.importers.base import Match, Source, WantedImage, match
 from itrpipe.features.importers.base import checked as checked_entries
 from itrpipe.features.store import TYPES, FeatureSpec, stored_rows, write_features
-from itrpipe.storage.disk import reading_error
+from itrpipe.storage.disk import unavailable
 from itrpipe.storage.integrity import checked
 from itrpipe.storage.parts import ArrayFile, ArrayWriter, write_arrays
 
@@ -282,7 +282,7 @@ def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarr
         return " ".join(str(error).split())
     except OSError as error:
         path = images.root / images.files[row]
-        raise reading_error(error, path, DataError(f"{path} cannot be read ({error})")) from error
+        raise unavailable(error, path) or DataError(f"{path} cannot be read ({error})") from error
 
 
 def compute(

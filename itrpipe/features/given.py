@@ -20,13 +20,14 @@ from itrpipe.datasets.source_files import LIST, lines_of, load_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import GivenFiles, ids_beside
 from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, EmbeddingWriter, Side
-from itrpipe.storage.arrays import FileRows, blocks, labels, open_arrays, runs
+from itrpipe.storage.arrays import FileRows, labels, open_arrays, runs
 from itrpipe.storage.disk import reading
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import Split
 
 COSINE, ORDER_MEASURE = "cosine", "order"
+_BYTES_AT_ONCE = 1 << 24
 UNIT = 1e-5
 """A vector whose length is 1 but for so much is taken as it is: that is what single precision leaves of unit length."""
 _FORMS = (
@@ -88,7 +89,9 @@ class GivenSide:
         Raises:
             DataError: a row holds NaN, infinity or what float32 cannot hold; or it is zero and has no direction.
         """
-        for start, block in blocks(self.vectors):
+        at_once = max(1, _BYTES_AT_ONCE // (self.vectors.shape[1] * self.vectors.dtype.itemsize))
+        for start in range(0, len(self), at_once):
+            block = self.vectors.read(start, start + at_once)
             wide = block.astype(np.float32 if block.dtype.itemsize < 4 else block.dtype.newbyteorder("="), copy=False)
             lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide, dtype=np.float64))
             finite, changed = np.isfinite(lengths), 0

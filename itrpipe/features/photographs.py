@@ -28,7 +28,7 @@ from itrpipe.features.extraction import (
 )
 from itrpipe.features.extractors.base import Extractor
 from itrpipe.features.store import TYPES, FeatureFile, FeatureSpec
-from itrpipe.storage.disk import is_unavailable, unavailable
+from itrpipe.storage.disk import unavailable
 
 Photograph = str | os.PathLike[str] | Image.Image | np.ndarray
 """Path of a file, an image of Pillow, or [H, W, 3] uint8 RGB."""
@@ -108,8 +108,8 @@ class Photographs:
         try:
             pixels = _rgb(photograph)
         except DECODER_ERRORS as error:
-            if isinstance(error, OSError) and is_unavailable(error):
-                raise unavailable(error) from None
+            if told := unavailable(error):
+                raise told from None
             return refusal(error)
         return pixels.shape[:2], [each.transform(pixels) for each in self._extractors.values()]
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from itrpipe.errors import DataError
-from itrpipe.storage.disk import full_disk_as_error, reading_error
+from itrpipe.storage.disk import full_disk_as_error, unavailable
 from itrpipe.storage.integrity import checked
 
 FILES = {"texts_for_images": "texts_for_images.parquet", "images_for_texts": "images_for_texts.parquet"}
@@ -126,7 +126,7 @@ def read_list(folder: Path, direction: str, most: int | None = None) -> MinedLis
     except (OSError, ValueError, pa.ArrowException, KeyError, AttributeError) as error:
         reason = str(error).splitlines()[0]
         damage = DataError(f"{path} cannot be read as mined lists ({reason}); run `itrpipe mine-negatives` again")
-        raise reading_error(error, path, damage) from None
+        raise unavailable(error, path) or damage from None
 
 
 def _matrix(column: pa.FixedSizeListArray, width: int, most: int | None) -> np.ndarray:

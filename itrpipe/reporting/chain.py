@@ -13,7 +13,7 @@ from typing import Any
 
 from itrpipe.errors import DataError
 from itrpipe.storage.artifact import Manifest, check_artifact
-from itrpipe.storage.disk import reading_error
+from itrpipe.storage.disk import unavailable
 from itrpipe.storage.integrity import checked
 
 
@@ -87,6 +87,6 @@ def read_table(path: Path) -> Any:
         return pq.read_table(checked(path))
     except (OSError, pa.ArrowException) as error:
         reason = " ".join(str(error).split())
-        raise reading_error(
-            error, path, DataError(f"{path} is damaged ({reason}); remove its folder and rerun")
+        raise unavailable(error, path) or DataError(
+            f"{path} is damaged ({reason}); remove its folder and rerun"
         ) from None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from itrpipe.errors import MissingInputError
-from itrpipe.storage.disk import OF_THE_FILE, is_unavailable, unavailable
+from itrpipe.storage.disk import OF_THE_FILE, unavailable
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 """Of the formats that are decoded, see `itrpipe.datasets.pictures`; in any case of letters."""
@@ -108,7 +108,7 @@ def _photographs(folder: Path, apart_from: Path, found: PhotoFolder) -> Iterator
 
     def unreadable(error: OSError) -> None:
         if error.filename == root:
-            raise unavailable(error, Path(root)) from None if is_unavailable(error) else error
+            raise unavailable(error, Path(root)) or error
         found.unusable[_legible(f"{error.filename.removeprefix(inside)}/")] = _reason(error)
 
     for place, folders, names in os.walk(root, onerror=unreadable):
@@ -145,8 +145,8 @@ def _reason(error: OSError) -> str:
     Raises:
         UnavailableError: the disk does not answer, which says nothing of the file.
     """
-    if is_unavailable(error) and error.errno not in OF_THE_FILE:
-        raise unavailable(error) from None
+    if error.errno not in OF_THE_FILE and (told := unavailable(error)):
+        raise told from None
     return "leads to a file that is not there" if isinstance(error, FileNotFoundError) else f"{error.strerror}"
 
 

@@ -31,7 +31,7 @@ from filelock import FileLock
 
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.review.agreement import Agreement, agreement_of
-from itrpipe.storage.disk import make_folder, reading_error, unavailable_as_error, write_bytes
+from itrpipe.storage.disk import make_folder, unavailable, unavailable_as_error, write_bytes
 
 FILE = "decisions.parquet"
 FITS, DIFFERS, UNSURE, UNDONE = ANSWERS = ("fits", "differs", "unsure", "undone")
@@ -240,7 +240,7 @@ def read_decisions(path: Path) -> Decisions:
             rows = pq.read_table(stream, page_checksum_verification=True)
     except (OSError, pa.ArrowException) as error:
         damage = DataError(f"{path}: is truncated or damaged ({' '.join(str(error).split())}); restore it from a copy")
-        raise reading_error(error, path, damage) from error
+        raise unavailable(error, path) or damage from error
     if not rows.schema.equals(SCHEMA):
         columns = ", ".join(f"{each.name} {each.type}" for each in rows.schema)
         raise DataError(f"{path}: has the columns {columns}, and decisions have {', '.join(SCHEMA.names)}")

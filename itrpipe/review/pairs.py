@@ -14,7 +14,7 @@ from itrpipe.errors import DataError
 from itrpipe.mining.lists import CandidateLists
 from itrpipe.mining.mined import DIRECTIONS
 from itrpipe.review.decisions import DIFFERS, FITS, Verdicts
-from itrpipe.storage.disk import reading_error
+from itrpipe.storage.disk import unavailable
 from itrpipe.storage.integrity import checked
 
 FILE = "decided.parquet"
@@ -56,7 +56,7 @@ class Decided:
         except (OSError, KeyError, pa.ArrowException) as error:
             reason = " ".join(str(error).split())
             damage = DataError(f"{path} is damaged ({reason}); run `itrpipe mine-negatives` again")
-            raise reading_error(error, path, damage) from None
+            raise unavailable(error, path) or damage from None
 
     def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
         """Writes them beside mined lists, by their ids."""

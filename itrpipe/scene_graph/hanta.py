@@ -19,7 +19,7 @@ from typing import Any
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scene_graph.tag import Sentence, tag_by_lexicon
 from itrpipe.scene_graph.words import describes, lists
-from itrpipe.storage.disk import is_unavailable, unavailable
+from itrpipe.storage.disk import unavailable
 
 CUTOFF = 5
 """Tags of an unknown word that are less likely than its best one by more than this factor (log) are left out."""
@@ -160,9 +160,9 @@ def read_model(package: Path) -> tuple[Any, ...]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        if is_unavailable(error):
-            raise unavailable(error, path) from None
-        raise MissingInputError(f"{path}, the model of the tagger hanta, is not there; {REMEDY}") from None
+        raise unavailable(error, path) or MissingInputError(
+            f"{path}, the model of the tagger hanta, is not there; {REMEDY}"
+        ) from None
     found = hashlib.sha256(content).hexdigest()
     if found != SHA256:
         raise DataError(f"{path} is not the model of HanTa 1.2.1 (sha256 {found[:12]}… for {SHA256[:12]}…); {REMEDY}")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn, Protocol
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -38,33 +38,6 @@ _HEADER_ROOM = 16_384
 # HDF5 keeps unpacked chunks of this many bytes; a smaller cache unpacks a chunk again for every row.
 _CHUNK_CACHE = 64 << 20
 _BYTES_AT_ONCE = 1 << 24
-
-
-class Rows(Protocol):
-    """Rows of numbers or texts, such as one vector per image."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows first."""
-        ...
-
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows start..stop, as many of them as there are, in memory."""
-        ...
-
-
-class FileRows(Rows, Protocol):
-    """Rows of an array in a file."""
-
-    @property
-    def where(self) -> str:
-        """The file, and the array's name in it, for messages."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype:
-        """Type of a number as it is stored, perhaps big-endian; of texts `object` (strings), `S` or `U`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -111,7 +84,9 @@ class FetchedRows:
     """Rows that a library has to unpack.
 
     Attributes:
-        where, dtype, shape: as of `FileRows`.
+        where: the file, and the array's name in it, for messages.
+        dtype: type of a number as it is stored, perhaps big-endian; of texts `object` (strings), `S` or `U`.
+        shape: rows first.
         fetch: gives the rows start..stop, which all are there.
     """
 
@@ -131,6 +106,9 @@ class FetchedRows:
             return self.fetch(start, stop) if start < stop else np.empty((0, *self.shape[1:]), self.dtype)
 
 
+FileRows = StoredRows | FetchedRows
+"""Rows of an array in a file: `where`, `dtype`, `shape` and `read`."""
+Attributes = Callable[[str], Mapping[str, Any]]
 Openers = Mapping[str, Callable[[], FileRows]]
 
 
@@ -144,9 +122,7 @@ class Arrays(Mapping[str, FileRows]):
         attributes: of a group of HDF5, which "" stands for the file itself; nothing in other formats.
     """
 
-    def __init__(
-        self, path: Path, remedy: str, openers: Openers, attributes: Callable[[str], Mapping[str, Any]]
-    ) -> None:
+    def __init__(self, path: Path, remedy: str, openers: Openers, attributes: Attributes = lambda group: {}) -> None:
         self.path, self.attributes, self._remedy, self._openers = path, attributes, remedy, openers
 
     def __getitem__(self, name: str) -> FileRows:
@@ -189,31 +165,20 @@ def open_arrays(path: Path, what: str = "arrays", remedy: str = FORMS) -> Arrays
         DataError: it is of no known format, cut off or damaged, or would have another file read in its place.
         UnavailableError: it cannot be read now.
     """
-    openers: Openers
-    attributes = lambda group: {}  # noqa: E731
     with reading(path, what, remedy):
         first = b""
         if path.is_file():
             with path.open("rb") as file:
                 first = file.read(4)
         if first == b"\x93NUM":
-            openers = {"": partial(_npy, path)}
-        elif first.startswith(b"PK"):
+            return Arrays(path, remedy, {"": partial(_npy, path)})
+        if first.startswith(b"PK"):
             with zipfile.ZipFile(path) as archive:
                 names = [name for name in archive.namelist() if name.endswith(".npy")]
-            openers = {name.removesuffix(".npy"): partial(_npz_member, path, name) for name in names}
-        elif first == b"PAR1" or path.is_dir():
-            openers = _parquet(path)
-        else:
-            openers, attributes = _hdf5(path)
-        return Arrays(path, remedy, openers, attributes)
-
-
-def blocks(values: FileRows) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields all rows, about 16 MiB of them at a time, each time with the number of the first."""
-    step = max(1, _BYTES_AT_ONCE // max(1, math.prod(values.shape[1:]) * values.dtype.itemsize))
-    for start in range(0, values.shape[0], step):
-        yield start, values.read(start, start + step)
+            return Arrays(path, remedy, {name.removesuffix(".npy"): partial(_npz_member, path, name) for name in names})
+        if first == b"PAR1" or path.is_dir():
+            return Arrays(path, remedy, _parquet(path))
+        return Arrays(path, remedy, *_hdf5(path))
 
 
 def runs(rows: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -222,7 +187,7 @@ def runs(rows: np.ndarray) -> Iterator[tuple[int, int]]:
     yield from zip(starts, [*starts[1:], len(rows)], strict=False)
 
 
-def take(values: Rows, rows: np.ndarray) -> np.ndarray:
+def take(values: FileRows, rows: np.ndarray) -> np.ndarray:
     """Some rows, in the order asked for.
 
     Args:
@@ -230,15 +195,8 @@ def take(values: Rows, rows: np.ndarray) -> np.ndarray:
         rows: [m] int64, best rising and close together.
     """
     wanted, back = np.unique(rows, return_inverse=True)
-    found = values.read(0, 0)
-    for first, stop in runs(wanted):
-        part = values.read(int(wanted[first]), int(wanted[stop - 1]) + 1)
-        if stop - first == len(wanted):
-            found = part
-            break
-        if not first:
-            found = np.empty((len(wanted), *part.shape[1:]), part.dtype)
-        found[first:stop] = part
+    parts = [values.read(int(wanted[first]), int(wanted[stop - 1]) + 1) for first, stop in runs(wanted)]
+    found = parts[0] if len(parts) == 1 else np.concatenate([values.read(0, 0), *parts])
     return found if np.array_equal(rows, wanted) else found[back]  # rising rows are not copied once more
 
 
@@ -321,7 +279,7 @@ def _header(stream: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], in
 # HDF5
 
 
-def _hdf5(path: Path) -> tuple[Openers, Callable[[str], Mapping[str, Any]]]:
+def _hdf5(path: Path) -> tuple[Openers, Attributes]:
     """Opens a file after a look at everything in it that could lead to other files.
 
     HDF5 follows external storage, virtual datasets and external links without a word, so that a file from elsewhere
@@ -329,26 +287,24 @@ def _hdf5(path: Path) -> tuple[Openers, Callable[[str], Mapping[str, Any]]]:
     """
     import h5py
 
-    def refuse(name: str, reason: str) -> NoReturn:
-        raise DataError(f"{path}: '{name}' {reason}, which is never followed; write the values into the file")
-
     file = h5py.File(path, "r", locking="best-effort", rdcc_nbytes=_CHUNK_CACHE)
     try:
         links: dict[str, Any] = {}
         file.visititems_links(lambda name, link: links.update({name: link}))  # follows no link to another file
-        for name, link in links.items():
-            if isinstance(link, h5py.ExternalLink):
-                refuse(name, f"is a link to the file {link.filename!r}")
+        outside = {name: link.filename for name, link in links.items() if isinstance(link, h5py.ExternalLink)}
         names = []
-        for name, link in links.items():
+        for name, link in () if outside else links.items():
             found = file.get(name) if isinstance(link, h5py.SoftLink) else file[name]  # soft links may lead nowhere
             if isinstance(found, h5py.Dataset):
                 plan = found.id.get_create_plist()
                 if plan.get_layout() == h5py.h5d.VIRTUAL:
-                    refuse(name, "is a virtual dataset, made of others")
-                if plan.get_external_count():
-                    refuse(name, f"keeps its values in the file {os.fsdecode(plan.get_external(0)[0])!r}")
+                    outside[name] = found.virtual_sources()[0].file_name
+                elif plan.get_external_count():
+                    outside[name] = os.fsdecode(plan.get_external(0)[0])
                 names.append(name)
+        if outside:
+            (name, other), *_ = outside.items()
+            raise DataError(f"{path}: '{name}' lies in the file {other!r}, which is never read; copy the values over")
     except BaseException:
         file.close()
         raise

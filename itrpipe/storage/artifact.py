@@ -90,7 +90,7 @@ STATISTICS = "statistics.json"
 """File of mined negatives, and of written sentences."""
 
 _FINISHED = re.compile(r".+-[0-9a-f]{8}")
-RECORDED_PACKAGES = ("itrpipe", "torch", "torchvision", "transformers", "accelerate", "numpy", "h5py", "pyarrow")
+_RECORDED_PACKAGES = ("itrpipe", "torch", "torchvision", "transformers", "accelerate", "numpy", "h5py", "pyarrow")
 
 
 class OutputFile(BaseModel):
@@ -408,7 +408,11 @@ def finish(location: Location, manifest_fields: Mapping[str, Any]) -> Manifest:
         if name != MANIFEST and not name.startswith(f"{WORK}/"):
             outputs[name] = OutputFile(bytes=path.stat().st_size, sha256=file_digest(path))
             sync(path)
-    manifest = Manifest(outputs=outputs, versions=installed_versions(), **manifest_fields)
+    versions = {"itrpipe": __version__}
+    for package in _RECORDED_PACKAGES:  # those that can change a result
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    manifest = Manifest(outputs=outputs, versions=versions, **manifest_fields)
     write_manifest(partial, manifest)
     seal(location)
     return manifest
@@ -417,19 +421,16 @@ def finish(location: Location, manifest_fields: Mapping[str, Any]) -> Manifest:
 def seal(location: Location) -> None:
     """Last steps of `finish`, repeatable after a kill: drop `.work/`, rename, sync the parent folder.
 
-    An earlier artifact of this name is put aside, never removed: it may have taken days.
+    An earlier artifact of this name is put aside as `<name>.replaced`, `<name>.replaced-2` and so on, never removed: it
+    may have taken days.
     """
     shutil.rmtree(location.partial / WORK, ignore_errors=True)
     if location.folder.exists():
-        os.replace(location.folder, unused_name(location.folder))
+        names = itertools.chain([REPLACED], (f"{REPLACED}-{number}" for number in itertools.count(2)))
+        aside = (location.folder.with_name(location.name + name) for name in names)
+        os.replace(location.folder, next(path for path in aside if not os.path.lexists(path)))
     os.replace(location.partial, location.folder)
     sync(location.folder.parent)
-
-
-def unused_name(folder: Path) -> Path:
-    """A free name for an artifact that is to be replaced: `<name>.replaced`, `<name>.replaced-2` and so on."""
-    names = itertools.chain([REPLACED], (f"{REPLACED}-{number}" for number in itertools.count(2)))
-    return next(path for name in names if not os.path.lexists(path := folder.with_name(folder.name + name)))
 
 
 def recover_sealed(location: Location) -> bool:
@@ -443,12 +444,3 @@ def recover_sealed(location: Location) -> bool:
     check_artifact(location.partial, thorough=True)
     seal(location)
     return True
-
-
-def installed_versions() -> dict[str, str]:
-    """Versions of the packages that can change a result; those not installed are left out, but not itrpipe itself."""
-    versions = {"itrpipe": __version__}
-    for package in RECORDED_PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return versions

@@ -148,21 +148,21 @@ def full_disk(error: OSError, path: Path | None = None) -> DiskFullError:
     return DiskFullError(f"{lacks}; {remedy} and run the same command again, it goes on where it stopped")
 
 
-def is_unavailable(error: BaseException) -> bool:
-    """Whether an error says that a file cannot be read or written now, and nothing about its content."""
-    return isinstance(error, OSError) and error.errno in _REMEDIES
-
-
-def unavailable(error: OSError, path: Path | None = None) -> UnavailableError:
+def unavailable(error: BaseException, path: Path | None = None) -> UnavailableError | None:
     """The error that tells a user what cannot be read or written now, and what to do.
 
     Args:
-        error: for which `is_unavailable` holds.
+        error: of the operating system, or any other.
         path: what was to be read or written, where the error does not name it.
+
+    Returns:
+        None where the error may say something about the content of a file.
     """
-    named = path if error.filename is None else error.filename
-    what = f"{named} cannot be read or written now" if named is not None else "a file cannot be read or written now"
-    return UnavailableError(f"{what} ({os.strerror(error.errno or 0)}); {_REMEDIES[error.errno or 0]}")
+    if not isinstance(error, OSError) or error.errno not in _REMEDIES:
+        return None
+    named = next((each for each in (error.filename, path) if each is not None), "a file")
+    reason = os.strerror(error.errno)
+    return UnavailableError(f"{named} cannot be read or written now ({reason}); {_REMEDIES[error.errno]}")
 
 
 @contextlib.contextmanager
@@ -170,21 +170,14 @@ def unavailable_as_error(path: Path) -> Iterator[None]:
     """Turns errors that say that a file cannot be read or written now into one line; all others pass.
 
     Raises:
-        UnavailableError: see `is_unavailable`.
+        UnavailableError: see `unavailable`.
     """
     try:
         yield
     except OSError as error:
-        if is_unavailable(error):
-            raise unavailable(error, path) from None
+        if told := unavailable(error, path):
+            raise told from None
         raise
-
-
-def reading_error(error: Exception, path: Path, otherwise: ItrpipeError) -> ItrpipeError:
-    """What to raise when reading a file failed: that it cannot be read now, or else what its content lacks."""
-    if isinstance(error, OSError) and is_unavailable(error):
-        return unavailable(error, path)
-    return otherwise
 
 
 @contextlib.contextmanager
@@ -206,7 +199,7 @@ def reading(where: Path | str, what: str, remedy: str) -> Iterator[None]:
         raise
     except Exception as error:  # no library lists what damage makes it raise
         damage = DataError(f"{where} cannot be read as {what} ({reason_of(error)}); {remedy}")
-        raise reading_error(error, Path(where), damage) from error
+        raise unavailable(error, Path(where)) or damage from error
 
 
 def require_space(path: Path, needed: int, what: str) -> None:
@@ -302,11 +295,6 @@ def stamp(digest: str) -> bytes:
     return _STAMP + digest.encode()
 
 
-def is_stamped(content: bytes) -> bool:
-    """Whether a stamp is anywhere in a file's content."""
-    return _STAMPED.search(content) is not None
-
-
 def check_stamp(path: Path, remedy: str, content: bytes | None = None) -> None:
     """Compares a file with its stamp.
 
@@ -364,7 +352,7 @@ def read_stamped_json(path: Path, remedy: str, *, strict: bool = True) -> dict[s
         OSError: it cannot be read.
     """
     content = path.read_bytes()
-    if strict or is_stamped(content):
+    if strict or _STAMPED.search(content):
         check_stamp(path, remedy, content)
     try:
         found = json.loads(content)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UnavailableError
+from itrpipe.errors import DataError, DiskFullError, MissingInputError, UnavailableError
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import (
     EXPORT,
@@ -43,7 +43,6 @@ SMALL = 4 << 20
 _DEEPEST = 3
 """Folders between the file of an artifact and its manifest, at most."""
 _EXPORTED = "export it again, or fetch it again"
-ABSENT = "absent"
 QUIET_FILES = 2000
 QUIET_BYTES = 1 << 28
 _caches: dict[Path, DigestCache] = {}
@@ -97,15 +96,6 @@ def _check_exported(path: Path) -> None:
             if damage:
                 raise DataError(f"{path} {damage} in {EXPORT}; {_EXPORTED}")
             return
-
-
-def damage_of(path: Path) -> ItrpipeError | None:
-    """What `checked` would raise, for a process whose errors reach nobody."""
-    try:
-        checked(path)
-    except ItrpipeError as error:
-        return error
-    return None
 
 
 def read_checked_json(path: Path) -> Any:
@@ -174,21 +164,18 @@ class DigestCache:
         """
         try:
             with unavailable_as_error(path):
-                if not stat.S_ISREG(path.stat().st_mode):
+                status = path.stat()
+                if not stat.S_ISREG(status.st_mode):
                     raise DataError(f"source file {path} is no regular file; correct it or name another")
-                return self.known(path) or self.remember(path, self._hash(path))
+                entry = self._entries.get(str(path.absolute()))
+                if entry and entry[:3] == [status.st_size, status.st_mtime_ns, status.st_ino]:
+                    return entry[3]
+                if self._reporter is None or status.st_size < QUIET_BYTES:
+                    return self.remember(path, file_digest(path))
+                with self._reporter.task(f"checking {path.name}", status.st_size >> 20, "MiB") as task:
+                    return self.remember(path, file_digest(path, lambda count: task.advance(count >> 20)))
         except FileNotFoundError:
             raise MissingInputError(f"source file {path} does not exist; restore it or name another") from None
-
-    def known(self, path: Path) -> str | None:
-        """The digest of a file that was hashed as it is now, or None.
-
-        Raises:
-            OSError: nothing can be learned about it.
-        """
-        status = path.stat()
-        entry = self._entries.get(str(path.absolute()))
-        return entry[3] if entry and entry[:3] == [status.st_size, status.st_mtime_ns, status.st_ino] else None
 
     def remember(self, path: Path, digest: str) -> str:
         """Keeps the digest that a file has as it is now, and returns it."""
@@ -196,13 +183,6 @@ class DigestCache:
         key = str(path.absolute())
         self._entries[key] = self._new[key] = [status.st_size, status.st_mtime_ns, status.st_ino, digest]
         return digest
-
-    def _hash(self, path: Path) -> str:
-        size = path.stat().st_size
-        if self._reporter is None or size < QUIET_BYTES:
-            return file_digest(path)
-        with self._reporter.task(f"checking {path.name}", size >> 20, "MiB") as task:
-            return file_digest(path, lambda count: task.advance(count >> 20))
 
     def combined(self, paths: Sequence[Path], root: Path, what: str) -> str:
         """One digest over many files: their paths relative to `root` and their contents.
@@ -220,15 +200,12 @@ class DigestCache:
         with reporter.task(what, len(paths), "files") if reporter else contextlib.nullcontext() as task:
             for path in sorted(paths):
                 name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
-                total.update(f"{name}\0{self._digest_of_any(path)}\n".encode())
+                # Opening a pipe would wait for a writer for ever.
+                digest = self.digest(path) if path.is_file() and os.access(path, os.R_OK) else "absent"
+                total.update(f"{name}\0{digest}\n".encode())
                 if task:
                     task.advance()
         return total.hexdigest()
-
-    def _digest_of_any(self, path: Path) -> str:
-        # Opening a pipe would wait for a writer for ever.
-        readable = path.is_file() and os.access(path, os.R_OK)
-        return self.digest(path) if readable else ABSENT
 
     def save(self) -> None:
         """Writes the cache back if anything was hashed, with what other processes have hashed meanwhile.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from itrpipe.errors import DataError
 from itrpipe.storage.artifact import partial_of
-from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, reading_error, stamped, write_bytes
+from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, stamped, unavailable, write_bytes
 from itrpipe.storage.integrity import checked
 
 
@@ -96,7 +96,7 @@ def load_checkpoint(
     except (SafetensorError, KeyError, RuntimeError, TypeError, OSError) as error:
         reason = str(error).splitlines()[0]
         damage = DataError(f"{path} is not a checkpoint of this run ({reason}); {_remedy(path)}")
-        raise reading_error(error, path, damage) from None
+        raise unavailable(error, path) or damage from None
     torch.set_rng_state(tensors["random/cpu"])
     if "random/cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random/cuda"])
@@ -135,7 +135,7 @@ def load_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> N
     except (SafetensorError, RuntimeError, OSError) as error:
         reason = str(error).splitlines()[0]
         damage = DataError(f"{path} does not hold the weights of this model ({reason}); run `itrpipe train` again")
-        raise reading_error(error, path, damage) from None
+        raise unavailable(error, path) or damage from None
 
 
 def _remedy(path: Path) -> str:

@@ -17,7 +17,7 @@ from itrpipe.errors import DataError
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter
 from itrpipe.models.base import DualEncoder
 from itrpipe.storage.artifact import partial_of
-from itrpipe.storage.disk import check_stamp, reading_error
+from itrpipe.storage.disk import check_stamp, unavailable
 from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.training.data import SplitData
 from itrpipe.training.encode import encode_images, encode_texts
@@ -87,4 +87,4 @@ def _read(path: Path) -> Lists:
         check_stamp(path, remedy)
         return ArrayFile(path).all()
     except OSError as error:
-        raise reading_error(error, path, DataError(f"{path} cannot be read ({error}); {remedy}")) from None
+        raise unavailable(error, path) or DataError(f"{path} cannot be read ({error}); {remedy}") from None

@@ -26,37 +26,30 @@ RULES = ("--by", "vse-c", "--workers", "1")
 RULES += ("--set", "parse.tagger=lexicon", "--set", "block=100", "--set", "min_count=2")
 
 
-@pytest.mark.parametrize(
-    "text", ["", "1", "0/2", "3/2", "a/b", "1/2/3", " 1/2", "1/2 ", "-1/2", "1.0/2", "01/2", "1/2\n"]
-)
+@pytest.mark.parametrize("text", ["1", "0/2", "3/2", "a/b", "1/2/3", " 1/2", "1/2 ", "-1/2", "1.0/2", "01/2", "1/2\n"])
 def test_only_i_of_n_is_a_share(text: str) -> None:
-    with pytest.raises(ValueError, match="1 <= i <= n"):
-        Share.parse(text)
-    if text:
-        with pytest.raises(ValidationError):
-            SharedExecution(part=text)
+    with pytest.raises(ValidationError, match="1 <= i <= n"):
+        SharedExecution(part=text)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 @pytest.mark.parametrize("parts", [0, 1, 3, 10])
-def test_shares_cover_every_part_once(count: int, parts: int) -> None:
-    shares = [Share.parse(f"{number}/{count}").of(range(parts)) for number in range(1, count + 1)]
-    assert sorted(part for own in shares for part in own) == list(range(parts))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def test_settings_know_their_share_and_the_rest_is_counted_anew(tmp_path: Path) -> None:
-    own = SharedExecution(part="2/3", workers=5)
-    assert (share_of(own), whole(own)) == (Share(2, 3), SharedExecution(workers=5))
+def test_shares_cover_every_part_once(count: int, parts: int, tmp_path: Path) -> None:
+    """The rest is counted anew whenever it is asked for."""
+    shares = [Share.parse(f"{number}/{count}") for number in range(1, count + 1)]
+    assert [share_of(SharedExecution(part=str(each))) for each in shares] == shares
+    assert whole(SharedExecution(part=str(shares[0]), workers=5)) == SharedExecution(workers=5)
     assert share_of(SharedExecution()) is None
-    assert (str(Share(2, 3)), Share(2, 3).name) == ("2/3", "2-of-3")
+    assert shares[-1].name == f"{count}-of-{count}"
+    own = [each.of(range(parts)) for each in shares]
+    assert sorted(part for each in own for part in each) == list(range(parts))
+    assert max(map(len, own)) - min(map(len, own)) <= 1
     (tmp_path / "b").touch()
-    paths = [tmp_path / name for name in "abc"]
-    assert OthersMissing(Share(1, 3), 10, "images", paths, more=False).missing() == 2
+    assert OthersMissing(shares[0], 10, "images", [tmp_path / name for name in "abc"], more=False).missing() == 2
 
 
 def define(root: Path, sizes: tuple[int, ...] = SMALL) -> Path:
-    settings = dict(zip(("train", "val", "test"), sizes, strict=True))
+    settings: dict[str, Any] = dict(zip(("train", "val", "test"), sizes, strict=True))
     features = {"scenes": StageDefinition(conf="scenes")}
     prepare = StageDefinition(conf="scenes", settings=settings)
     save_definition(root, "scenes", DatasetDefinition(prepare=prepare, features=features))
@@ -101,12 +94,6 @@ def test_shares_one_after_the_other_make_the_bytes_of_one_go(
         (path,) = shared.glob(f"*/{stage}/*/manifest.json")
         assert read_manifest(path.parent).execution["part"] == ""
     assert not list(shared.glob("*/*/*.partial"))
-
-
-def test_no_share_is_one_line(tmp_path: Path, invoke: Invoke) -> None:
-    outcome = invoke("prepare", "--part", "3/2", "--data", tmp_path)
-    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert "1 <= i <= n" in outcome.err
 
 
 # Jobs at the same time, with parts of the usual size

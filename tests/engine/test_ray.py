@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,49 +15,33 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from itrpipe import __version__
 from itrpipe.commands.doctor import examine
-from itrpipe.engine import run as engine
 from itrpipe.engine.ray import connected, load_ray
-from itrpipe.engine.run import Made, MapExecution, make_parts
-from itrpipe.engine.work import Work
+from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError
 from itrpipe.progress import Reporter
-from itrpipe.storage.artifact import DIVISION
 from tests.engine import toy
-from tests.engine.toy import (
-    COUNT,
-    Threaded,
-    Toy,
-    Unreadable,
-    content,
-    dawdle,
-    die,
-    eventually,
-    fail,
-    gone,
-    note,
-)
+from tests.engine.toy import COUNT, Toy, content, eventually, noted
 from tests.maps import made
 
 pytest.importorskip("ray")
 
-Invoke = Callable[..., Any]
 NOBODY = "127.0.0.1:1"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What Ray needs on a slow machine, and a home that it may write to."""
-    folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOME", str(folder))
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
         patch.setenv("RAY_raylet_start_wait_time_s", "150")
         patch.delenv("RAY_ADDRESS", raising=False)
-        yield folder
+        yield
 
 
 @pytest.fixture(scope="module")
-def cluster(home: Path) -> Iterator[Any]:
+def cluster(home: None) -> Iterator[Any]:
     """A cluster of one node with two cores that belongs to somebody else."""
     from ray.cluster_utils import Cluster
 
@@ -68,62 +51,44 @@ def cluster(home: Path) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def connection(cluster: Any) -> Iterator[Any]:
-    """The library, connected to the cluster."""
+def by_ray(cluster: Any) -> Iterator[Callable[..., int]]:
+    """Makes the parts of a map there; gives how many rows were made."""
     ray, on_end = load_ray(), signal.getsignal(signal.SIGTERM)
     with connected(ray, cluster.address):
         assert signal.getsignal(signal.SIGTERM) == on_end
-        yield ray
+        yield (
+            lambda work, folder, workers=2: (
+                make_parts(
+                    work, folder, MapExecution(engine="ray", workers=workers), Reporter(Console(quiet=True)), print
+                ).rows
+            )
+        )
     assert not ray.is_initialized()
 
 
-def by_ray(work: Work, folder: Path, workers: int = 2) -> Made:
-    execution = MapExecution(engine="ray", workers=workers)
-    return make_parts(work, folder, execution, Reporter(Console(quiet=True)), print)
-
-
-# Without a cluster
-
-
-def test_without_ray_one_line_says_what_to_install(
-    data_root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    outcome = invoke("prepare", "--train", 4, "--val", 4, "--test", 4, "--engine", "ray", "--data", data_root)
-    assert outcome.code == 3
-    assert outcome.err == "error: --engine ray needs the library Ray: pip install 'itrpipe[ray]'\n"
-
-
-@pytest.mark.parametrize("address", [NOBODY, "auto", "nonsense", "127.0.0.1:port"])
-def test_an_address_of_no_cluster_is_one_line(
-    data_root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, address: str
+@pytest.mark.parametrize(
+    ("options", "code", "value"),
+    [
+        (("--engine", "ray"), 3, "--engine ray needs the library Ray: pip install 'itrpipe[ray]'"),
+        (("--address", "auto"), 2, "--address auto is that of a Ray cluster; add --engine ray"),
+        *((("--engine", "ray", "--address", each), 8, each) for each in (NOBODY, "auto", "nonsense", "127.0.0.1:port")),
+    ],
+)
+def test_refusals(
+    data_root: Path, invoke: Any, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], code: int, value: str
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", NOBODY)  # where `auto` looks first
-    small = ("--train", 4, "--val", 4, "--test", 4, "--data", data_root)
-    outcome = invoke("prepare", *small, "--engine", "ray", "--address", address)
-    assert outcome.code == 8, outcome
-    assert outcome.err.startswith(f"error: no Ray cluster answers at --address {address} (")
-    assert outcome.err.endswith(
-        "start one with `ray start --head`, set its RAY_AUTH_MODE and token here, or leave --address out for one of "
-        "this machine alone\n"
-    )
-    assert outcome.err.count("\n") == 1
-
-
-def test_an_address_without_the_engine_is_refused(data_root: Path, invoke: Invoke) -> None:
-    outcome = invoke("prepare", "--address", "auto", "--data", data_root)
-    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-    assert "--address auto is that of a Ray cluster; add --engine ray" in outcome.err
-
-
-# A cluster
+    if code == 3:
+        monkeypatch.setitem(sys.modules, "ray", None)
+    outcome = invoke("prepare", "--train", 4, "--val", 4, "--test", 4, "--data", data_root, *options)
+    assert (outcome.code, outcome.err.count("\n")) == (code, 1)
+    assert value in outcome.err
+    assert code != 8 or outcome.err.startswith(f"error: no Ray cluster answers at --address {value} (")
 
 
 def test_the_doctor_lists_the_nodes(
     cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from itrpipe import __version__
-
     monkeypatch.chdir(tmp_path)
     examine(Path("absent"), cluster.address)
     (line,) = [each for each in capsys.readouterr().out.splitlines() if "cluster  " in each]
@@ -131,55 +96,47 @@ def test_the_doctor_lists_the_nodes(
     assert f"; itrpipe {__version__}; DOES NOT SEE {tmp_path / 'absent'}" in line
 
 
-@pytest.mark.parametrize(("kind", "workers"), [(Toy, 2), (Threaded, 4)])
+@pytest.mark.parametrize(("kind", "workers"), [(Toy, 2), (toy.Threaded, 4)])
 def test_a_cluster_makes_the_bytes_of_one_process(
-    connection: Any, tmp_path: Path, whole: dict[str, bytes], kind: type[Toy], workers: int
+    by_ray: Any, tmp_path: Path, notes: Path, whole: dict[str, bytes], kind: type[Toy], workers: int
 ) -> None:
-    """Also where it has no room for all workers: those that never begin hold no parts."""
-    (tmp_path / "notes").mkdir()
-    result = by_ray(kind(COUNT, partial(note, tmp_path / "notes")), tmp_path / "parts", workers)
-    assert content(tmp_path / "parts") == whole
-    assert result.rows == 5 * COUNT
-    seen = {path.read_text().split()[0] for path in (tmp_path / "notes").iterdir()}
-    assert str(os.getpid()) not in seen
-    assert by_ray(Toy(COUNT), tmp_path / "parts").rows == 0
-
-
-def test_the_print_of_python_stays(connection: Any) -> None:
+    """Also where it has no room for all workers: those that never begin hold no parts. Python's print stays."""
     from ray.experimental.tqdm_ray import instance
 
     before = builtins.print
     instance()  # as when bars of workers are shown
     assert builtins.print is before
+    assert by_ray(kind(COUNT, partial(toy.note, notes)), tmp_path / "parts", workers) == 5 * COUNT
+    assert content(tmp_path / "parts") == whole
+    assert str(os.getpid()) not in {process for process, *_ in noted(notes)}
+    assert by_ray(Toy(COUNT), tmp_path / "parts") == 0
 
 
-def test_an_error_reaches_who_asked_with_its_type(connection: Any, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^image 7 is broken") as caught:
-        by_ray(Toy(COUNT, partial(fail, "000004", DataError("image 7 is broken"))), tmp_path / "parts")
-    (told,) = caught.value.__notes__
-    assert told.startswith("in a worker:\nTraceback")
-    assert "toy.py" in told
-
-
-def test_a_part_that_kills_every_worker_is_named_and_all_others_are_made(connection: Any, tmp_path: Path) -> None:
-    with pytest.raises(ItrpipeError, match=r"squaring: 1 part \(000003\) killed a worker 3 times"):
-        by_ray(Threaded(COUNT, partial(die, "000003")), tmp_path / "parts")
-    wanted = [*(f"{number:06}.arrays" for number in range(COUNT) if number != 3), DIVISION]
-    assert sorted(content(tmp_path / "parts")) == wanted
-
-
-def test_workers_that_cannot_begin_are_one_line(
-    connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "spoil", "error", "value"),
+    [
+        (Toy, partial(toy.fail, "000003", partial(DataError, "image 7 is broken")), DataError, "^image 7 is broken"),
+        (toy.Threaded, None, ItrpipeError, r"squaring: 1 part \(000003\) killed a worker 3 times"),
+        (toy.Unreadable, None, UnavailableError, r"no worker begins \(.*nobody reads this"),
+    ],
+)
+def test_errors_and_deaths_reach_who_asked(
+    by_ray: Any, tmp_path: Path, notes: Path, whole: Any, kind: Any, spoil: Any, error: Any, value: str
 ) -> None:
-    monkeypatch.setattr(engine, "MOST_DEATHS", 1)
-    with pytest.raises(UnavailableError, match=r"no worker begins \(.*nobody reads this"):
-        by_ray(Unreadable(COUNT), tmp_path / "parts", workers=1)
+    work = kind(COUNT, spoil or partial(toy.die, "000003", notes, False))
+    with pytest.raises(error, match=value) as caught:
+        by_ray(work, tmp_path / "parts", 1 if kind is toy.Unreadable else 2)
+    if kind is Toy:
+        assert caught.value.__notes__[0].startswith("in a worker:\nTraceback")
+    if kind is toy.Threaded:
+        assert content(tmp_path / "parts") == {name: each for name, each in whole.items() if "000003" not in name}
 
 
-def test_a_node_that_is_lost_costs_only_the_parts_it_had(connection: Any, cluster: Any, tmp_path: Path) -> None:
+def test_a_node_that_is_lost_costs_only_the_parts_it_had(
+    by_ray: Any, cluster: Any, tmp_path: Path, notes: Path
+) -> None:
     made(Toy(30), tmp_path / "alone")
-    lost = cluster.add_node(num_cpus=2)
-    folder = tmp_path / "parts"
+    lost, folder = cluster.add_node(num_cpus=2), tmp_path / "parts"
 
     def lose() -> None:
         eventually(lambda: len(list(folder.glob("*.arrays"))) >= 6, "no part is made")
@@ -187,29 +144,21 @@ def test_a_node_that_is_lost_costs_only_the_parts_it_had(connection: Any, cluste
 
     losing = threading.Thread(target=lose)
     losing.start()
-    by_ray(Toy(30, partial(dawdle, 0.2)), folder, workers=4)
+    by_ray(Toy(30, partial(toy.hang_from, "000000", notes, 0.2)), folder, 4)
     losing.join()
     assert content(folder) == content(tmp_path / "alone")
 
 
-# A cluster of this machine alone
-
-
 @pytest.mark.slow
-def test_an_interrupted_run_ends_its_own_cluster(cluster: Any, tmp_path: Path, whole: dict[str, bytes]) -> None:
+def test_an_interrupted_run_ends_its_own_cluster(
+    cluster: Any, tmp_path: Path, notes: Path, whole: dict[str, bytes]
+) -> None:
     """Though there is another one on this machine."""
-    folder, notes = tmp_path / "parts", tmp_path / "notes"
-    notes.mkdir()
-    command = [sys.executable, toy.__file__, str(folder), str(notes), "1", "Toy", "ray"]
-    driver = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        eventually(lambda: (notes / "000003").exists() or driver.poll() is not None, "no part is being made")
-        os.killpg(driver.pid, signal.SIGINT)
-        _, printed = driver.communicate(timeout=60)
-    finally:
-        driver.kill()
-    assert (driver.returncode, printed) == (1, "interrupted\n")
-    eventually(lambda: gone(int((notes / "000003").read_text().split()[0])), "a worker lives on")
-    names = {f"{number:06}.arrays" for number in range(3)}
-    assert set(content(folder)) == {*names, DIVISION}
-    assert all(content(folder)[name] == whole[name] for name in names)
+    with toy.driver(tmp_path / "parts", notes, 1, Toy, "ray") as process:
+        eventually(lambda: (notes / "000003").exists() or process.poll() is not None, "no part is being made")
+        os.killpg(process.pid, signal.SIGINT)
+        _, printed = process.communicate(timeout=60)
+    assert (process.returncode, printed) == (1, "interrupted\n")
+    eventually(lambda: toy.gone(int(noted(notes)[0][0])), "a worker lives on")
+    kept = ("000000.arrays", "000001.arrays", "000002.arrays", "division.json")
+    assert content(tmp_path / "parts") == {name: whole[name] for name in kept}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -72,44 +72,35 @@ class Unreadable(Toy):
     """A map that no worker can read."""
 
     def __reduce__(self) -> Any:
-        return _refuse, ()
-
-
-def _refuse() -> Any:
-    raise LookupError("nobody reads this")
+        return int, ("nobody reads this",)
 
 
 # What goes wrong while a part is being made
 
 
 def note(folder: Path, part: Part) -> None:
-    """Leaves a file of the part's name that holds the process and its threads."""
-    (folder / f"{part.name}.new").write_text(f"{os.getpid()} {os.environ.get('OMP_NUM_THREADS', '')}")
+    """Leaves a file of the part's name that holds the process, its threads, and those that torch computes with."""
+    torch = sys.modules.get("torch")
+    threads = f"{os.environ.get('OMP_NUM_THREADS')} {torch and torch.get_num_threads()}"
+    (folder / f"{part.name}.new").write_text(f"{os.getpid()} {threads}")
     os.replace(folder / f"{part.name}.new", folder / part.name)
 
 
-def note_threads(folder: Path, part: Part) -> None:
-    """Leaves a file of the part's name that holds how many threads torch computes with."""
-    import torch
-
-    (folder / part.name).write_text(str(torch.get_num_threads()))
+def noted(folder: Path) -> list[list[str]]:
+    """What `note` has left: process, threads, threads of torch."""
+    return [path.read_text().split() for path in folder.glob("??????")]
 
 
-def die_once(marker: Path, name: str, part: Part) -> None:
-    if part.name == name:
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die(name: str, part: Part) -> None:
-    if part.name == name:
+def die(name: str, folder: Path, once: bool, part: Part) -> None:
+    note(folder, part)
+    if part.name == name and not (once and (folder / "died").exists()):
+        (folder / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def fail(name: str, error: BaseException, part: Part) -> None:
+def fail(name: str, error: Callable[[], BaseException], part: Part) -> None:
     if part.name == name:
-        raise error
+        raise error()
 
 
 class OneArgumentTooManyError(Exception):
@@ -119,24 +110,11 @@ class OneArgumentTooManyError(Exception):
         super().__init__(f"{what} {more}")
 
 
-def fail_oddly(part: Part) -> None:
-    raise OneArgumentTooManyError("no such", "letter")
-
-
-def note_and_die(folder: Path, part: Part) -> None:
-    note(folder, part)
-    die("000003", part)
-
-
-def hang_from(first: str, folder: Path, part: Part) -> None:
-    """Notes that a part is being made, and makes it for a minute unless it stands before `first`."""
+def hang_from(first: str, folder: Path, seconds: float, part: Part) -> None:
+    """Notes that a part is being made, and makes it for a while unless it stands before `first`."""
     if part.name >= first:
         note(folder, part)
-        time.sleep(60)
-
-
-def dawdle(seconds: float, part: Part) -> None:
-    time.sleep(seconds)
+        time.sleep(seconds)
 
 
 # What drivers and workers are looked at with
@@ -156,12 +134,17 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
+def driver(folder: Path, notes: Path, workers: int, kind: type[Toy], engine: str) -> subprocess.Popen[str]:
+    """A process in which all parts from the third on hang."""
+    command = [sys.executable, __file__, str(folder), str(notes), str(workers), kind.__name__, engine]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
 if __name__ == "__main__":
-    # A driver in a process of its own: folder of parts, folder of notes, workers, which kind, engine.
     from tests.engine import toy  # what workers import, which this file is not
 
     parts, notes, workers, kind, engine = sys.argv[1:]
-    work = getattr(toy, kind)(8, partial(toy.hang_from, "000003", Path(notes)))
+    work = getattr(toy, kind)(COUNT, partial(toy.hang_from, "000003", Path(notes), 60.0))
     execution = MapExecution(engine=engine, workers=int(workers))  # pyright: ignore[reportArgumentType]
     try:
         make_parts(work, Path(parts), execution, Reporter(Console(quiet=True)), print)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,9 @@ NUMBERS = ["<f2", "<f4", "<f8", ">f2", ">f4", ">f8", "<i4", ">i8", "|u1"]
 
 def write_parquet(path: Path, values: np.ndarray) -> None:
     native = values.astype(values.dtype.newbyteorder("="))
+    column = pa.array(native.tolist() if values.ndim == 2 else native)
     if values.ndim == 2:
-        column = pa.FixedSizeListArray.from_arrays(native.reshape(-1), values.shape[1]).cast(
-            pa.list_(pa.from_numpy_dtype(native.dtype))
-        )
-    else:
-        column = pa.array(native)
+        column = column.cast(pa.list_(pa.from_numpy_dtype(native.dtype)))
     pq.write_table(pa.table({"it": column, "other": range(len(values))}), path, row_group_size=7)
 
 
@@ -41,31 +39,29 @@ def write_folder(path: Path, values: np.ndarray) -> None:
     write_parquet(path / "a.parquet", values[: len(values) // 3])
 
 
-def write_numpy(path: Path, save: Callable[..., object], *values: np.ndarray, **named: np.ndarray) -> None:
+def write_numpy(path: Path, values: np.ndarray, save: Callable[..., object] = np.save) -> None:
     with path.open("wb") as file:  # NumPy leaves the name as it is
-        save(file, *values, **named)
+        save(file, values) if save is np.save else save(file, other=np.arange(3), it=values)
 
 
-def write_hdf5(path: Path, values: np.ndarray, **options: Any) -> None:
+def write_hdf5(path: Path, values: np.ndarray, packed: bool = False) -> None:
     path.unlink(missing_ok=True)  # HDF5 may still have a file open that could not be read
+    options = {"chunks": (1, *values.shape[1:]), "maxshape": (None, *values.shape[1:]), "compression": "gzip"}
+    texts = {"data": values.tolist(), "dtype": h5py.string_dtype()} if values.dtype.kind == "U" else {"data": values}
     with h5py.File(path, "w") as file:
         file["group/other"] = np.arange(3)
-        if values.dtype.kind == "U":
-            file.create_dataset("it", data=values.tolist(), dtype=h5py.string_dtype(), **options)
-        else:
-            file.create_dataset("it", data=values, **options)
+        file.create_dataset("it", **texts, **(options if packed else {}))
 
 
 WRITERS: dict[str, Callable[[Path, np.ndarray], object]] = {
-    "npy": lambda path, values: write_numpy(path, np.save, values),
-    "npz": lambda path, values: write_numpy(path, np.savez, other=np.arange(3), it=values),
-    "npz packed": lambda path, values: write_numpy(path, np.savez_compressed, other=np.arange(3), it=values),
+    "npy": write_numpy,
+    "npz": partial(write_numpy, save=np.savez),
+    "npz packed": partial(write_numpy, save=np.savez_compressed),
     "hdf5": write_hdf5,
-    "hdf5 packed": lambda path, values: write_hdf5(path, values, chunks=(2, *values.shape[1:]), compression="gzip"),
+    "hdf5 packed": partial(write_hdf5, packed=True),
     "parquet": write_parquet,
     "folder": write_folder,
 }
-AS_THEY_LIE = ("npy", "npz", "hdf5")
 
 
 @pytest.fixture(params=WRITERS)
@@ -84,19 +80,16 @@ def array_in(path: Path, form: str) -> Any:
     calls=st.lists(st.tuples(st.integers(0, 22), st.integers(0, 22)), max_size=6),
     rows=st.lists(st.integers(0, 19)),
 )
-def test_rows_are_those_of_numpy(
-    form: str, tmp_path: Path, dtype: str, width: tuple[int, ...], calls: list[tuple[int, int]], rows: list[int]
-) -> None:
-    if form in ("parquet", "folder"):
-        width = width[:1]
+def test_rows_are_those_of_numpy(form: str, tmp_path: Path, dtype: str, width: Any, calls: Any, rows: Any) -> None:
+    native = form in ("parquet", "folder")
+    width = width[:1] if native else width
     path, values = tmp_path / "file", (np.arange(20 * int(np.prod(width))).reshape(20, *width) * 3 % 251).astype(dtype)
     WRITERS[form](path, values)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(arrays, "_BYTES_AT_ONCE", 24 * 3)
         found = array_in(path, form)
-        assert isinstance(found, StoredRows) == (form in AS_THEY_LIE)
-        assert found.shape == values.shape
-        assert found.dtype == (values.dtype.newbyteorder("=") if form in ("parquet", "folder") else values.dtype)
+        assert isinstance(found, StoredRows) == (form in ("npy", "npz", "hdf5"))
+        assert (found.shape, found.dtype) == (values.shape, values.dtype.newbyteorder("=") if native else values.dtype)
         for start, stop in calls:
             read = found.read(start, stop)
             assert read.dtype == found.dtype
@@ -107,63 +100,55 @@ def test_rows_are_those_of_numpy(
 TEXTS = ["a", "größer", "", "b c"]
 
 
-@pytest.mark.parametrize("values", [TEXTS, [3, 1, 2**40]], ids=["texts", "numbers"])
-def test_ids_are_texts_or_whole_numbers(form: str, tmp_path: Path, values: list[Any]) -> None:
-    WRITERS[form](tmp_path / "file", np.array(values))
-    assert labels(array_in(tmp_path / "file", form)) == values
-
-
-@pytest.mark.parametrize("form", [*AS_THEY_LIE, "hdf5 packed"])
-def test_bytes_are_texts(form: str, tmp_path: Path) -> None:
-    WRITERS[form](tmp_path / "file", np.char.encode(np.array(TEXTS), "utf-8"))
-    assert labels(array_in(tmp_path / "file", form)) == TEXTS
-    WRITERS[form](tmp_path / "file", np.array([b"\xff"] * 2))
-    with pytest.raises(DataError, match="'utf-8' codec"):
-        labels(array_in(tmp_path / "file", form))
-
-
 @pytest.mark.parametrize(
-    "values", [np.zeros(3), np.zeros((2, 2), int), np.zeros(2, bool)], ids=["f8", "matrix", "bool"]
+    ("values", "wanted"),
+    [
+        (TEXTS, TEXTS),
+        ([3, 1, 2**40], [3, 1, 2**40]),
+        (np.char.encode(np.array(TEXTS), "utf-8"), TEXTS),
+        ([b"\xff"] * 2, "'utf-8' codec"),
+        (np.zeros(3), "cannot be read as ids"),
+        (np.zeros((2, 2), int), "cannot be read as ids"),
+        (np.zeros(2, bool), "cannot be read as ids"),
+    ],
+    ids=range(7),
 )
-def test_ids_are_nothing_else(form: str, tmp_path: Path, values: np.ndarray) -> None:
+def test_ids_are_texts_or_whole_numbers(form: str, tmp_path: Path, values: Any, wanted: list[Any] | str) -> None:
+    values = np.array(values)
+    if values.dtype.kind == "S" and form in ("npz packed", "parquet", "folder"):
+        return  # one way in which NumPy's bytes are packed is enough, and Parquet has no such type
     WRITERS[form](tmp_path / "file", values)
-    with pytest.raises(DataError, match="cannot be read as ids"):
-        labels(array_in(tmp_path / "file", form))
+    if isinstance(wanted, list):
+        assert labels(array_in(tmp_path / "file", form)) == wanted
+    else:
+        with pytest.raises(DataError, match=wanted):
+            labels(array_in(tmp_path / "file", form))
 
 
 def test_empty_arrays_have_their_shape(form: str, tmp_path: Path) -> None:
     shape = (0,) if form in ("parquet", "folder") else (0, 4)
-    WRITERS[form](tmp_path / "file", np.zeros(shape, "f4")) if form != "hdf5 packed" else None
-    if form == "hdf5 packed":
-        write_hdf5(tmp_path / "file", np.zeros(shape, "f4"), maxshape=(None, 4))
+    WRITERS[form](tmp_path / "file", np.zeros(shape, "f4"))
     found = array_in(tmp_path / "file", form)
     assert found.shape == found.read(0, 5).shape == take(found, np.arange(0)).shape == shape
-
-
-def damaged(path: Path, position: int, mask: int) -> None:
-    """Turns bits of a byte, or without a mask cuts the file off there."""
-    content = bytearray(path.read_bytes())
-    position %= len(content)
-    if mask:
-        content[position] ^= mask
-    else:
-        del content[position:]
-    path.write_bytes(content)
 
 
 @settings(FILES, max_examples=40)
 @given(position=st.integers(0, 5_000), mask=st.integers(0, 255))
 def test_damage_is_one_error_or_harmless(form: str, tmp_path: Path, position: int, mask: int) -> None:
+    """Turned bits of a byte, or, without a mask, a file that is cut off there."""
     values = np.arange(30, dtype="f4").reshape(6, 5)
     WRITERS[form](tmp_path / "file", values)
     path = tmp_path / "file" / "a.parquet" if form == "folder" else tmp_path / "file"
-    damaged(path, position, mask)
+    content = bytearray(path.read_bytes())
+    position %= len(content)
+    content[position:] = [content[position] ^ mask, *content[position + 1 :]] if mask else []
+    path.write_bytes(content)
     try:
         found = array_in(tmp_path / "file", form)
         read = found.read(0, found.shape[0] if found.shape else 0)
     except DataError as error:
         told = str(error)
-        assert told.startswith(str(path.parent if form == "folder" else path))
+        assert told.startswith(str(tmp_path / "file"))
         assert "\n" not in told
     except KeyError:
         assert mask  # a bit of the name
@@ -180,206 +165,144 @@ def header(shape: str, descr: str = "<f4", version: bytes = b"\x01\x00") -> byte
     return b"\x93NUMPY" + version + len(about).to_bytes(2 if version[0] == 1 else 4, "little") + about
 
 
-def objects(path: Path) -> None:
-    np.save(path, np.array([["a", 1]], dtype=object), allow_pickle=True)
-
-
 @pytest.mark.parametrize("packed", [False, True], ids=["npy", "npz"])
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (b"1, 2, 3", "cannot be read"),
-        (b"", "cannot be read"),
-        (b"\x93NUMPY", "cannot be read"),
         (header("(2,)", version=b"\x03\x00"), "cannot be read"),
-        (header("(2,)")[:20], "cannot be read"),
-        (header("(2,)")[:9] + b"\xff", "cannot be read"),
         (header("(-4, 4)"), "by its header"),
-        (header("(4611686018427387904, 4)"), "by its header"),
         (header(f"({10**40}, 4)"), "by its header"),
         (header("(3,)") + b"\0" * 11, "bytes, and by its header"),
         (header("(3,)") + b"\0" * 13, "bytes, and by its header"),
         (header("(3,)", "|O"), "Python objects"),
         (header("(3,)", "<c8") + b"\0" * 24, "holds complex64"),
-        (header("(3,)", "<M8[s]") + b"\0" * 24, "holds datetime64"),
+        (header("(3L,)") + b"\0" * 12, ""),  # as Python 2 wrote it
     ],
-    ids=range(14),
+    ids=range(9),
 )
 def test_headers_that_lie_are_one_error(
     tmp_path: Path, content: bytes, reason: str, packed: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
-    path = tmp_path / "it.npy"
+    path = tmp_path / "it"
     path.write_bytes(content)
     if packed:
-        path = tmp_path / "it.npz"
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("it.npy", content)
+        with zipfile.ZipFile(path, "w") as archive, archive.open("it.npy", "w", force_zip64=True) as member:
+            member.write(content)  # behind a local header that is longer than the directory says
+            member.close()
             archive.writestr("read me.txt", "no array")
-    with pytest.raises(DataError, match=reason) as caught:
-        array_in(path, "npz" if packed else "npy")
+    if reason:
+        with pytest.raises(DataError, match=reason) as caught:
+            array_in(path, "npz" if packed else "npy")
+        assert str(caught.value).startswith(f"{path}: 'it' cannot" if packed else f"{path} cannot")
+        assert "\n" not in str(caught.value)
+    else:
+        assert array_in(path, "npz" if packed else "npy").read(0, 3).tolist() == [0, 0, 0]
     assert not [each for each in recwarn if each.category is not ResourceWarning]
-    assert str(caught.value).startswith(f"{path}: 'it' cannot" if packed else f"{path} cannot")
-    assert "\n" not in str(caught.value)
 
 
-def test_other_arrays_of_an_archive_do_no_harm(tmp_path: Path) -> None:
-    np.savez(
-        tmp_path / "a.npz", it=np.eye(2), info=np.array({"a": 1}, dtype=object), fortran=np.asfortranarray(np.eye(3, 2))
-    )
-    found = open_arrays(tmp_path / "a.npz")
-    assert list(found) == ["it", "info", "fortran"]
-    np.testing.assert_array_equal(found["it"].read(0, 2), np.eye(2))
-    with pytest.raises(DataError, match=r"'info' cannot be read as an array.*holds Python objects"):
-        found["info"]
-    with pytest.raises(DataError, match="column by column"):
-        found["fortran"]
-
-
-def test_npy_column_by_column_is_read(tmp_path: Path) -> None:
-    values = np.asfortranarray(np.arange(12.0).reshape(4, 3))
-    np.save(tmp_path / "a.npy", values)
-    found = array_in(tmp_path / "a.npy", "npy")
+def test_npy_is_read_column_by_column_mapped_and_when_it_became_shorter(tmp_path: Path) -> None:
+    path, values = tmp_path / "a.npy", np.arange(12.0).reshape(4, 3)
+    np.save(path, np.asfortranarray(values))
+    found = array_in(path, "npy")
     assert isinstance(found, FetchedRows)
     np.testing.assert_array_equal(found.read(1, 3), values[1:3])
     assert found.read(1, 3).flags.c_contiguous
-
-
-def test_headers_of_python_2_are_read_without_a_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
-    np.save(tmp_path / "a.npy", np.eye(4, 2))
-    content = (tmp_path / "a.npy").read_bytes()
-    assert b"(4, 2), }  " in content
-    (tmp_path / "a.npy").write_bytes(content.replace(b"(4, 2), }  ", b"(4L, 2L), }"))
-    np.testing.assert_array_equal(array_in(tmp_path / "a.npy", "npy").read(0, 4), np.eye(4, 2))
-    assert not [each for each in recwarn if each.category is not ResourceWarning]
-
-
-def test_members_are_found_after_a_local_header_of_their_own(tmp_path: Path) -> None:
-    np.save(tmp_path / "it.npy", np.eye(5))
-    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, archive.open("it.npy", "w", force_zip64=True) as member:
-        member.write((tmp_path / "it.npy").read_bytes())
-    np.testing.assert_array_equal(array_in(tmp_path / "a.npz", "npz").read(1, 5), np.eye(5)[1:])
-
-
-def test_a_file_that_becomes_shorter_is_noticed(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.eye(3))
-    found = array_in(tmp_path / "a.npy", "npy")
-    (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-1])
-    np.testing.assert_array_equal(found.read(0, 2), np.eye(3)[:2])
-    with pytest.raises(DataError, match="it ends before row 3"):
-        found.read(2, 3)
-
-
-@pytest.mark.parametrize(
-    "columns", [[[1.0], [1.0, 2]], [[1.0], None], [[1.0], [None]]], ids=["ragged", "null", "empty"]
-)
-def test_lists_without_one_length_are_no_matrix(tmp_path: Path, columns: list[Any]) -> None:
-    pq.write_table(pa.table({"it": columns}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"empty values|one length"):
-        array_in(tmp_path / "a.parquet", "parquet").read(0, 2)
+    np.save(path, values)
+    found = open_arrays(path).stored("")
+    found.mapped()[:] = 7  # in memory alone
+    np.testing.assert_array_equal(found.mapped(), values)
+    path.write_bytes(path.read_bytes()[:-1])
+    np.testing.assert_array_equal(found.read(0, 3), values[:3])
+    with pytest.raises(DataError, match="it ends before row 4"):
+        found.read(3, 4)
 
 
 def test_columns_are_those_that_all_files_have(tmp_path: Path) -> None:
     for name, more in (("a", "x"), ("b", "y")):
-        text = pa.array([name, "z"]).dictionary_encode()
-        pq.write_table(
-            pa.table({more: [1, 2], "it": text, "half": pa.array([[1.0]] * 2, pa.list_(pa.float16(), 1))}),
-            tmp_path / f"{name}.parquet",
-        )
+        half = pa.array([[1.0]] * 2, pa.list_(pa.float16(), 1))
+        table = pa.table({more: [1, 2], "it": pa.array([name, "z"]).dictionary_encode(), "half": half})
+        pq.write_table(table, tmp_path / f"{name}.parquet")
     found = open_arrays(tmp_path)
     assert list(found) == ["it", "half"]
     assert labels(found["it"]) == ["a", "z", "b", "z"]
     assert (found["half"].dtype, found["half"].shape) == (np.float16, (4, 1))
-    (tmp_path / "none").mkdir()
-    with pytest.raises(DataError, match="holds no Parquet file"):
-        open_arrays(tmp_path / "none")
 
 
-def test_only_rows_that_lie_as_they_are_count_as_stored(tmp_path: Path) -> None:
-    write_hdf5(tmp_path / "a.h5", np.arange(6, dtype="<i4"), compression="gzip")
+def test_datasets_of_hdf5_are_known_by_any_link_and_stored_where_they_lie_as_they_are(tmp_path: Path) -> None:
+    write_hdf5(tmp_path / "a.h5", np.arange(2, dtype="<i4"), packed=True)
     with h5py.File(tmp_path / "a.h5", "a") as file:
         file.attrs["version"], file["group"].attrs["measure"] = 3, "order"
-        file["late"] = np.zeros(0)
+        file["again"], file["soft"], file["nowhere"] = file["it"], h5py.SoftLink("/it"), h5py.SoftLink("/gone")
+        file["group/up"] = file["/"]  # a hard link back, so that the groups form a ring
+        file["type"], file["late"] = np.dtype("<f4"), np.zeros(0)
         odd = h5py.h5t.IEEE_F32LE.copy()
         odd.set_ebias(100)  # a float that NumPy does not have
-        h5py.h5d.create(file.id, b"odd", odd, h5py.h5s.create_simple((3,)))
-        file["odd"][:] = [1, 2, 3]  # pyright: ignore[reportIndexIssue]
+        h5py.h5d.create(file.id, b"odd", odd, h5py.h5s.create_simple((2,)))
+        file["odd"][:] = [0, 1]  # pyright: ignore[reportIndexIssue]
     found = open_arrays(tmp_path / "a.h5")
+    assert set(found) == {"again", "it", "soft", "group/other", "late", "odd"}
     assert (found.attributes("")["version"], found.attributes("group")["measure"]) == (3, "order")
-    assert found.stored("group/other").mapped()[:].tolist() == [0, 1, 2]
-    assert found["odd"].read(0, 3).tolist() == [1, 2, 3]
+    assert found.stored("group/other").mapped("r")[:].tolist() == [0, 1, 2]
+    for name in ("again", "it", "soft", "odd"):
+        assert found[name].read(0, 2).tolist() == [0, 1]
     for name in ("it", "late", "odd", "gone"):
         with pytest.raises(DataError, match=f"'{name}' is missing or not contiguous"):
             found.stored(name)
 
 
-def test_what_is_mapped_may_be_written_to_and_stays_as_it_is(tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.eye(3))
-    found = open_arrays(tmp_path / "a.npy").stored("")
-    found.mapped()[:] = 7
-    np.testing.assert_array_equal(found.mapped(), np.eye(3))
+def hdf5(path: Path, fill: Callable[[h5py.File, str], object]) -> None:
+    write_hdf5(path.with_name("other"), np.arange(2, dtype="<f4"))
+    with h5py.File(path, "w") as file:
+        fill(file, str(path.with_name("other")))
 
 
-def _storage(file: h5py.File, other: Path) -> None:
-    file.create_dataset("deep/it", (2,), "<f4", external=[(str(other), 0, h5py.h5f.UNLIMITED)])
-
-
-def _virtual(file: h5py.File, other: Path) -> None:
+def virtual(file: h5py.File, other: str) -> None:
     layout = h5py.VirtualLayout((2,), "<f4")
-    layout[:] = h5py.VirtualSource(str(other), "it", (2,))
-    file.create_virtual_dataset("deep/it", layout)
+    layout[:] = h5py.VirtualSource(other, "it", (2,))
+    file.create_virtual_dataset("it", layout)
 
 
-def _link(file: h5py.File, other: Path) -> None:
-    file["deep/it"] = h5py.ExternalLink(str(other), "it")
+def linked(file: h5py.File, other: str) -> None:
+    file["deep"], file["it"] = h5py.ExternalLink(other, "/"), h5py.SoftLink("/deep/it")
 
 
-def _soft(file: h5py.File, other: Path) -> None:
-    file["deep/it"] = h5py.ExternalLink(str(other), "/")
-    file["it"] = h5py.SoftLink("/deep/it/it")
+def outside(file: h5py.File, other: str) -> None:
+    file.create_dataset("it", (2,), "<f4", external=[(other, 0, h5py.h5f.UNLIMITED)])
 
 
-@pytest.mark.parametrize(
-    ("poison", "reason"),
-    [
-        (_storage, "keeps its values in"),
-        (_virtual, "is a virtual dataset"),
-        (_link, "is a link to"),
-        (_soft, "is a link to"),
-    ],
-)
-def test_no_other_file_is_read(tmp_path: Path, poison: Callable[[h5py.File, Path], None], reason: str) -> None:
-    write_hdf5(tmp_path / "other.h5", np.arange(2, dtype="<f4"))
-    write_hdf5(tmp_path / "a.h5", np.arange(2)) if poison is not _soft else None
-    with h5py.File(tmp_path / "a.h5", "a") as file:
-        poison(file, tmp_path / "other.h5")
-    with pytest.raises(DataError, match=f"a.h5: 'deep/it' {reason}.*, which is never followed"):
-        open_arrays(tmp_path / "a.h5")
+REFUSALS: list[tuple[Callable[[Path], object], str]] = [
+    (
+        lambda path: write_numpy(path, np.array([["a", 1]], dtype=object), np.savez),
+        "'it' cannot.* holds Python objects",
+    ),
+    (lambda path: write_numpy(path, np.asfortranarray(np.eye(3, 2)), np.savez), "'it' .*column by column"),
+    (lambda path: pq.write_table(pa.table({"it": [[1.0], [1.0, 2]]}), path), "'it' .*one length"),
+    (lambda path: pq.write_table(pa.table({"it": [[1.0], None]}), path), "'it' .*empty values"),
+    (lambda path: pq.write_table(pa.table({"it": [[1.0], [None]]}), path), "'it' .*empty values"),
+    (Path.mkdir, "holds no Parquet file"),
+    (
+        lambda path: hdf5(path, lambda file, _: file.create_dataset("it", (2,), h5py.ref_dtype)),
+        "'it' .*numbers or texts",
+    ),
+    (lambda path: hdf5(path, outside), "'it' lies in the file '.*other', which is never read"),
+    (lambda path: hdf5(path, virtual), "'it' lies in the file '.*other', which is never read"),
+    (lambda path: hdf5(path, linked), "'deep' lies in the file '.*other', which is never read"),
+]
 
 
-def test_what_lies_in_an_hdf5_file_is_read_by_any_link(tmp_path: Path) -> None:
-    write_hdf5(tmp_path / "a.h5", np.arange(2))
-    with h5py.File(tmp_path / "a.h5", "a") as file:
-        file["again"], file["soft"], file["nowhere"] = file["it"], h5py.SoftLink("/it"), h5py.SoftLink("/gone")
-        file["group/up"] = file["/"]  # a hard link back, so that the groups form a ring
-        file["type"] = np.dtype("<f4")
-        file.create_dataset("references", (2,), h5py.ref_dtype)
-    found = open_arrays(tmp_path / "a.h5")
-    assert {"again", "it", "soft", "group/other"} <= {*found}
-    assert {"nowhere", "type", "group"}.isdisjoint(found)
-    for name in ("again", "it", "soft"):
-        assert found[name].read(0, 2).tolist() == [0, 1]
-    with pytest.raises(DataError, match="'references' cannot be read as an array of numbers or texts"):
-        found["references"]
+@pytest.mark.parametrize(("write", "value"), REFUSALS, ids=range(len(REFUSALS)))
+def test_refusals(tmp_path: Path, write: Callable[[Path], object], value: str) -> None:
+    """Other arrays of the file do no harm; no other file is read."""
+    write(tmp_path / "it")
+    with pytest.raises(DataError, match=f"/it.* {value}"):
+        array_in(tmp_path / "it", "it").read(0, 2)
 
 
-@pytest.mark.parametrize("form", ["npy", "npz", "npz packed", "hdf5", "hdf5 packed"])
 def test_no_more_is_held_than_was_asked_for(form: str, tmp_path: Path) -> None:
-    values = np.zeros((64, 1 << 17))  # 64 MiB
-    if form == "hdf5 packed":
-        write_hdf5(tmp_path / "file", values, chunks=(1, 1 << 17), compression="gzip")
-    else:
-        WRITERS[form](tmp_path / "file", values)
-    del values
+    if form in ("parquet", "folder"):
+        return
+    WRITERS[form](tmp_path / "file", np.zeros((64, 1 << 17)))  # 64 MiB
     tracemalloc.start()
     found = array_in(tmp_path / "file", form)
     assert sum(found.read(start, start + 4).nbytes for start in range(0, 64, 4)) == 1 << 26

@@ -19,11 +19,12 @@ from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.plan.planning import Override
 from itrpipe.storage import disk, integrity
 from itrpipe.storage.artifact import check_artifact, read_manifest, write_manifest
-from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, file_digest, is_stamped, stamped
+from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, file_digest, stamped
 from itrpipe.storage.integrity import checked
 from tests.conftest import TINY
 
 IMAGES = "images_for_texts"
+MODEL_FILES = ("model.safetensors", "config.json", "vocab.json")
 Tiny = Callable[..., list[Override]]
 
 
@@ -54,14 +55,9 @@ def test_a_digest_is_that_of_all_bytes_however_long_the_file(tmp_path: Path, siz
 CONTENT = stamped(json.dumps({CHECKSUM: STAMP_HERE, "rows": [1, 2, 3], "title": "naïve ☃"}).encode())
 
 
-def test_a_stamp_holds_for_the_file_as_it_was_written() -> None:
-    assert is_stamped(CONTENT)
-    assert len(CONTENT) == len(stamped(CONTENT.replace(CONTENT, CONTENT) + STAMP_HERE.encode())) - len(STAMP_HERE)
-    check_stamp(Path("state.json"), "remove it", CONTENT)
-
-
 @given(st.integers(0, len(CONTENT) - 1), st.integers(0, 7))
 def test_no_flipped_bit_passes_a_stamp(position: int, bit: int) -> None:
+    check_stamp(Path("state.json"), "remove it", CONTENT)
     content = bytearray(CONTENT)
     content[position] ^= 1 << bit
     with pytest.raises(DataError, match=r"state\.json (has no checksum|does not match its own checksum).*; remove it"):
@@ -93,27 +89,23 @@ def test_every_flipped_file_that_is_read_is_refused_by_its_reader(chain: Path, t
     tiny_data = chain / "tiny"
     trained = only(tiny_data, "train/aoq.vsepp-*")
     readers: list[tuple[Path, Callable[[Path], Any]]] = [
-        (only(tiny_data, "prepare/*-*/images.parquet"), lambda path: PreparedDataset.open(path.parent)),
-        (only(tiny_data, "prepare/*-*/captions.parquet"), lambda path: PreparedDataset.open(path.parent)),
+        *((path, lambda path: PreparedDataset.open(path.parent)) for path in tiny_data.glob("prepare/*-*/*s.parquet")),
         (only(tiny_data, "extract/*-*/features.h5"), FeatureFile.open),
-        (trained / "model.safetensors", lambda path: load_model(path.parent)),
-        (trained / "config.json", lambda path: load_model(path.parent)),
-        (trained / "vocab.json", lambda path: load_model(path.parent)),
+        *((trained / name, lambda path: load_model(path.parent)) for name in MODEL_FILES),
         (trained / "embeddings.h5", lambda path: read_embeddings(path, "test")),
         (trained / "history.parquet", read_table),
         (only(tiny_data, f"mine_negatives/*-*/{FILES[IMAGES]}"), lambda path: read_list(path.parent, IMAGES)),
         (only(tiny_data, "evaluate/aoq.vsepp-*/metrics.json"), integrity.read_checked_json),
-        (only(tiny_data, "evaluate/aoq.vsepp-*/rankings.parquet"), read_table),
     ]
+    assert len(readers) == 10
     for path, read in readers:
         whole = path.read_bytes()
         read(path)
-        for position in (0, len(whole) // 3, len(whole) // 2, len(whole) - 1):
+        for position in (0, len(whole) // 2, len(whole) - 1):
             flip(path, position)
-            with pytest.raises(DataError, match="does not match its recorded sha256") as caught:
+            with pytest.raises(DataError, match=r"does not match its recorded sha256.*gc --damaged --verify") as caught:
                 read(path)
             assert f"{path.parent.parent.name}/{path.parent.name}" in str(caught.value)
-            assert "itrpipe gc --damaged --verify --dataset tiny" in str(caught.value)
             path.write_bytes(whole)
         read(path)
 
@@ -194,31 +186,27 @@ def test_trust_skips_large_files_only(chain: Path, monkeypatch: pytest.MonkeyPat
         checked(features)
 
 
-@pytest.mark.parametrize("code", [errno.EACCES, errno.ESTALE, errno.EIO, errno.ETIMEDOUT])
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
 def test_what_cannot_be_read_now_is_not_damaged(chain: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    folder = only(chain, "tiny/evaluate/triplet.vsepp-*")
-    for name in ("manifest.json", "metrics.json"):
-        with monkeypatch.context() as patch:
-            refuse(patch, folder / name, code)
-            with pytest.raises(UnavailableError, match=rf"{name} cannot be read or written now \({os.strerror(code)}"):
-                check_artifact(folder, thorough=True)
-    check_artifact(folder, thorough=True)
-
-
-def refuse(patch: pytest.MonkeyPatch, path: Path, code: int) -> None:
-    """Lets the disk give an error for one file."""
     opened, known = Path.open, Path.stat
 
-    def failing(method: Callable[..., Any]) -> Callable[..., Any]:
+    folder = only(chain, "tiny/evaluate/triplet.vsepp-*")
+
+    def refusing(method: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: Path, *arguments: Any, **options: Any) -> Any:
-            if self == path:
+            if self == refused:
                 raise OSError(code, os.strerror(code), str(self))
             return method(self, *arguments, **options)
 
         return call
 
-    patch.setattr(Path, "open", failing(opened))
-    patch.setattr(Path, "stat", failing(known))
+    monkeypatch.setattr(Path, "open", refusing(opened))
+    monkeypatch.setattr(Path, "stat", refusing(known))
+    for refused in (folder / "manifest.json", folder / "metrics.json"):
+        with pytest.raises(UnavailableError, match=rf"{refused.name} cannot be .* now \({os.strerror(code)}"):
+            check_artifact(folder, thorough=True)
+    refused = folder
+    check_artifact(folder, thorough=True)
 
 
 def test_an_input_that_was_made_again_is_not_taken_for_the_one_that_was_read(chain: Path) -> None:

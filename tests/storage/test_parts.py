@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,7 +16,7 @@ from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, DiskFullError
 from itrpipe.storage import parts
-from itrpipe.storage.disk import AGAIN, STAMP_HERE, check_stamp
+from itrpipe.storage.disk import AGAIN, check_stamp
 from itrpipe.storage.parts import ArrayFile, ArrayWriter, read_arrow, write_arrays, write_arrow
 from tests.engine.toy import Toy
 
@@ -55,10 +53,8 @@ def test_arrays_are_read_as_they_were_written(path: Path, arrays: dict[str, np.n
     check_stamp(path, AGAIN)
     file = ArrayFile(path)
     assert (file.facts, file.shapes) == (facts, {name: each.shape for name, each in arrays.items()})
-    assert all(equal(each, arrays[name].astype(each.dtype)) for name, each in file.all().items())
-    assert {name: each.dtype for name, each in file.all().items()} == {
-        name: each.dtype.newbyteorder("<") for name, each in arrays.items()
-    }
+    for name, each in file.all().items():
+        assert equal(each, arrays[name].astype(arrays[name].dtype.newbyteorder("<")))
     write_arrays(path, arrays, facts)
     assert path.read_bytes() == content
     assert list(path.parent.iterdir()) == [path]
@@ -89,88 +85,76 @@ def test_only_what_was_not_written_in_order_is_read_again_for_its_checksum(
     monkeypatch.setattr(parts, "file_digest", lambda path: pytest.fail("it was read again"))
     write_arrays(path, ARRAYS)
     check_stamp(path, AGAIN)
-    stamped = path.read_bytes()
-    stamp = stamped[stamped.index(b"sha256 of this file") :][: len(STAMP_HERE)]
-    plain = stamped.replace(stamp, STAMP_HERE.encode())
-    assert stamp.endswith(hashlib.sha256(plain).hexdigest().encode())
 
 
 # Writing that ends early
 
 
-def test_an_interrupted_writer_leaves_nothing(path: Path) -> None:
-    path.write_bytes(b"of an earlier run")
-    with pytest.raises(ValueError, match="invalid literal"), ArrayWriter(path, {"rows": (np.int64, (4,))}) as writer:
-        writer.write("rows", 0, np.array(["no number"]))
-    assert path.read_bytes() == b"of an earlier run"
-    assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("step", ["pwrite", "ftruncate", "fsync", "replace"])
-def test_a_full_disk_is_one_line_and_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+@pytest.mark.parametrize("step", ["pwrite", "ftruncate", "fsync", "replace", ""])
+def test_a_full_disk_or_an_error_leaves_what_was_there(path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     def refuse(*arguments: Any) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    path.write_bytes(b"of an earlier run")
     opened = len(os.listdir("/proc/self/fd"))
-    monkeypatch.setattr(os, step, refuse)
-    with pytest.raises(DiskFullError, match=r"no space left while writing .*000001\.arrays"):
-        write_arrays(path, ARRAYS)
+    if step:
+        monkeypatch.setattr(os, step, refuse)
+    wanted = (
+        (DiskFullError, r"no space left while writing .*000001\.arrays") if step else (ValueError, "invalid literal")
+    )
+    with pytest.raises(wanted[0], match=wanted[1]), ArrayWriter(path, {"rows": (np.int64, (1,))}) as writer:
+        writer.write("rows", 0, np.array(["1" if step else "no number"]))
     monkeypatch.undo()
-    assert not list(path.parent.iterdir())
+    assert path.read_bytes() == b"of an earlier run"
+    assert list(path.parent.iterdir()) == [path]
     assert len(os.listdir("/proc/self/fd")) == opened
 
 
 # Damage
 
 
-@pytest.fixture(params=["arrays", "table"])
-def stored(path: Path, request: pytest.FixtureRequest) -> tuple[bytes, Callable[[], Any]]:
-    """The bytes of a small file and what checks it."""
-    if request.param == "arrays":
+@pytest.mark.parametrize("kind", [Toy, Tables])
+def test_a_flipped_bit_and_a_cut_are_noticed_wherever_they_are(path: Path, kind: type[Toy]) -> None:
+    if kind is Toy:
         write_arrays(path, {"flags": ARRAYS["flags"], "numbers": ARRAYS["numbers"]}, {"a": "b"})
     else:
         write_arrow(path, pa.table({"file": ["a", "b"], "jpeg": pa.array([b"", b"xyz"], pa.binary())}), {"a": "b"})
-    check_it = Toy(1).keeps if request.param == "arrays" else Tables(1).keeps
-    assert check_it(path)
-    return path.read_bytes(), lambda: check_it(path)
-
-
-def test_a_flipped_bit_and_a_cut_are_noticed_wherever_they_are(
-    path: Path, stored: tuple[bytes, Callable[[], Any]]
-) -> None:
-    content, check_it = stored
-    draw = random.Random(0)
+    assert kind(1).keeps(path)
+    content, draw = path.read_bytes(), random.Random(0)
     flipped = [
         content[:at] + bytes([content[at] ^ 1 << draw.randrange(8)]) + content[at + 1 :] for at in range(len(content))
     ]
     for damaged in [*flipped, *(content[:keep] for keep in (0, 5, 8, 40, len(content) // 2, -1))]:
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=r"checksum.*remove it and run"):
-            check_it()
+            kind(1).keeps(path)
 
 
-@pytest.mark.parametrize("keep", [0, 5, 8, 40, -1])
-def test_a_file_of_arrays_that_was_not_checked_is_refused_where_it_is_truncated(path: Path, keep: int) -> None:
+def with_header(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *map(with_header, (b"[]", b"7", b"{}", b'{"__metadata__": {"facts": "1"}, "a": []}', b"\xff")),
+        (2**63).to_bytes(8, "little") + b"{}",
+        b"",
+        b"12345",
+        None,
+    ],
+)
+def test_other_files_and_cut_ones_are_no_files_of_arrays(path: Path, content: bytes | None) -> None:
     write_arrays(path, {"numbers": ARRAYS["numbers"]})
-    path.write_bytes(path.read_bytes()[:keep])
+    path.write_bytes(path.read_bytes()[:-1] if content is None else content)
     with pytest.raises(DataError, match=r"000001\.arrays.* (is no file of arrays|cannot be read as an array)"):
         ArrayFile(path).all()
-
-
-@pytest.mark.parametrize("header", [b"[]", b"7", b"null", b"{}", b'{"__metadata__": {"facts": "1"}, "a": []}', b"\xff"])
-@pytest.mark.parametrize("length", [0, 2**63])
-def test_other_files_are_no_files_of_arrays(path: Path, header: bytes, length: int) -> None:
-    path.write_bytes((length or len(header)).to_bytes(8, "little") + header)
-    with pytest.raises(DataError, match="is no file of arrays"):
-        ArrayFile(path)
 
 
 def test_tables_are_read_as_they_were_written(path: Path) -> None:
     table = pa.table({"file": ["a", "é", None], "jpeg": pa.array([b"\0", b"", None], pa.binary()), "n": [1, 2, 3]})
     for rows in (3, 0):
         write_arrow(path, table.slice(0, rows), {"version": "rules/1"})
-        assert Tables(1).keeps(path)
         found = read_arrow(path)
         assert found.replace_schema_metadata(None) == table.slice(0, rows)
         assert found.schema.metadata[b"version"] == b"rules/1"
-    assert list(path.parent.iterdir()) == [path]

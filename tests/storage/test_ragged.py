@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.storage.ragged import Ragged, runs
+from itrpipe.storage.ragged import Ragged
 
 LISTS = st.lists(st.lists(st.integers(0, 99), max_size=5), max_size=6)
 
@@ -40,12 +40,6 @@ def test_values_of_owners_are_sorted_into_their_lists(owners: list[int]) -> None
     ]
     own = Ragged.of_owners(np.array(owners, dtype=np.int64), 5)
     assert (own.values * 10 == found.values).all()
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 4)), max_size=8))
-def test_runs(given: list[tuple[int, int]]) -> None:
-    starts, counts = np.array(given, dtype=np.int32).reshape(-1, 2).T
-    assert runs(starts, counts).tolist() == [start + place for start, count in given for place in range(count)]
 
 
 def test_types_and_further_dimensions_are_kept() -> None:

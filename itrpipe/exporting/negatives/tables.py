@@ -38,7 +38,7 @@ from itrpipe.datasets.paths import ImageRoot
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.exporting.negatives.mined import Entry, Mined, Negative
 from itrpipe.mining.lists import NO_ROW
-from itrpipe.storage.disk import is_unavailable, unavailable
+from itrpipe.storage.disk import unavailable
 
 _ROW_GROUP = 8_192
 _SIDES = {"t2i": ("caption", "image"), "i2t": ("image", "caption")}
@@ -296,9 +296,9 @@ def _photograph(mined: Mined, root: ImageRoot, image: int) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        if is_unavailable(error):
-            raise unavailable(error, path) from None
-        raise MissingInputError(f"{path} cannot be read ({error.strerror}); restore it below {mined.root}") from None
+        raise unavailable(error, path) or MissingInputError(
+            f"{path} cannot be read ({error.strerror}); restore it below {mined.root}"
+        ) from None
     if hashlib.sha256(content).hexdigest() != mined.digests[image]:
         raise DataError(f"{path} is not the image that was prepared; restore it, or run `itrpipe prepare` again")
     return content

@@ -107,7 +107,7 @@ def open_source(path: Path, settings: Arrays) -> ArraysSource:
             raise UsageError(f"{path} has no array '{name}', which map names as {dataset}; its arrays are {listed}.")
     wanted = {dataset: settings.map.get(dataset, dataset) for dataset in _DATASETS}
     found = {dataset: arrays[places[name]] for dataset, name in wanted.items() if name in places}
-    if not {"regions", "global", "pixels"} & found.keys():
+    if not found:
         raise DataError(f"{path} has no regions, global or pixels; its arrays are {listed}: name them with map.")
     mapped = settings.map.get(_IMAGE_ID)
     if settings.ids and mapped:
