@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 
 from itrpipe.errors import MissingInputError
+from itrpipe.features.store import ALIGNMENT, BYTES_OF_HEADERS, contiguous, write_at
 from itrpipe.storage.arrays import Arrays, StoredRows, open_arrays
 from itrpipe.storage.disk import full_disk_as_error, require_space
 from itrpipe.storage.integrity import checked
@@ -26,9 +27,6 @@ from itrpipe.storage.integrity import checked
 EMBEDDINGS, SCORES = "embeddings.h5", "scores.h5"
 INNER_PRODUCT, ORDER = "inner product", "order violation"
 _BLOCK_VALUES = 1 << 24
-# Every matrix starts on a cache line; the structure of a split takes a few KiB.
-_ALIGNMENT = 64
-_BYTES_OF_HEADERS = 16_384
 
 
 @dataclass(frozen=True)
@@ -106,14 +104,10 @@ class EmbeddingWriter:
         rows = {"images": len(ids["image_id"]), "texts": len(ids["caption_id"])}
         self._row_bytes = 4 * width
         needed = self._row_bytes * sum(rows.values()) + sum(each.nbytes for each in ids.values())
-        require_space(path, needed + _BYTES_OF_HEADERS, f"embedding {split}")
-        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        plan.set_layout(h5py.h5d.CONTIGUOUS)
-        plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        plan.set_obj_track_times(False)
+        require_space(path, needed + BYTES_OF_HEADERS, f"embedding {split}")
+        plan = contiguous()
         # HDF5 leaves its file open and half written when the disk fills up, so it only lays the file out.
-        with h5py.File(path, "a", alignment_threshold=1, alignment_interval=_ALIGNMENT) as file:
+        with h5py.File(path, "a", alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
             group = file.create_group(split)
             group.attrs["measure"] = measure
             for name, values in ids.items():
@@ -124,11 +118,7 @@ class EmbeddingWriter:
 
     def write(self, kind: str, start: int, block: np.ndarray) -> None:
         """Writes rows `start ...` of `images` or `texts`."""
-        content = memoryview(np.ascontiguousarray(block, dtype="<f4").tobytes())
-        offset = self._offsets[kind] + start * self._row_bytes
-        while content:
-            written = os.pwrite(self._file, content, offset)
-            content, offset = content[written:], offset + written
+        write_at(self._file, self._offsets[kind] + start * self._row_bytes, block.astype("<f4", copy=False))
 
     def __enter__(self) -> EmbeddingWriter:
         return self

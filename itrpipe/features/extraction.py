@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,8 @@ BATCHES_PER_PART = 8
 MOST_DECODERS = 32
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Refused = list[tuple[int, str]]
+"""Rows of images that cannot be used, and why."""
 
 
 @dataclass(frozen=True)
@@ -68,20 +70,6 @@ class ImageFiles:
         """Some of them."""
         boxes = None if self.boxes is None else self.boxes[rows]
         return ImageFiles(self.root, [self.files[row] for row in rows.tolist()], self.sizes[rows], self.drawn, boxes)
-
-
-class DecodedBatch(NamedTuple):
-    """A batch as it comes from the decoding threads.
-
-    Attributes:
-        rows: [B] int64, rows of the images that could be decoded.
-        images: their transformed pixels, see `Images`; None where there are none.
-        failed: row and reason of each of the others.
-    """
-
-    rows: np.ndarray
-    images: Images | None
-    failed: list[tuple[int, str]]
 
 
 def plan_batches(sizes: np.ndarray, group: Callable[[int, int], tuple[int, int]], batch: int) -> list[np.ndarray]:
@@ -176,8 +164,11 @@ class Extraction(Work["_Extracting"]):
         batches = plan_batches(images.sizes, extractor.group, self._batch or extractor.batch)
         found: list[dict[str, np.ndarray]] = []
         failed: dict[str, str] = {}
-        for batch in worker.decoded(images, batches):
-            usable, arrays, refused = compute(extractor, batch, images.sizes, self.spec)
+        for usable, pixels, refused in worker.decoded(images, batches):
+            arrays: dict[str, np.ndarray] = {}
+            if pixels is not None:
+                usable, arrays, more = compute(extractor, usable, pixels, images.sizes, self.spec)
+                refused += more
             if self._strict and refused:
                 row, reason = refused[0]
                 raise DataError(f"{images.root / images.files[row]}: {reason}; restore the file, or leave --strict")
@@ -210,32 +201,34 @@ class _Extracting:
         self._pool = decoding_pool(decoders)
         self._turn = threading.Semaphore(turns)
 
-    def decoded(self, images: ImageFiles, batches: Sequence[np.ndarray]) -> Iterator[DecodedBatch]:
+    def decoded(
+        self, images: ImageFiles, batches: Sequence[np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, Images | None, Refused]]:
         """Yields batches in their order; from the first on it is the turn of the one who asks.
+
+        Yields:
+            Rows [B] int64 of the images that could be decoded; their transformed pixels, None where there are none;
+            and the others.
 
         Raises:
             ItrpipeError: all extraction has to stop.
         """
         transform = self.extractor.transform
 
-        def gather(rows: np.ndarray, decoding: Sequence[Future[np.ndarray | str]]) -> DecodedBatch:
-            found = [each.result() for each in decoding]
-            failed = [(int(row), each) for row, each in zip(rows, found, strict=True) if isinstance(each, str)]
-            usable = [place for place, each in enumerate(found) if not isinstance(each, str)]
+        def gather(rows: list[int], found: list[np.ndarray | str]) -> tuple[np.ndarray, Images | None, Refused]:
+            both = list(zip(rows, found, strict=True))
+            usable = np.array([row for row, each in both if not isinstance(each, str)], dtype=np.int64)
             pixels = [each for each in found if not isinstance(each, str)]
-            return DecodedBatch(rows[usable], stack(pixels, pinned=self._pinned), failed)
+            images = stack(pixels, pinned=self._pinned) if pixels else None
+            return usable, images, [(row, each) for row, each in both if isinstance(each, str)]
 
-        def submit(rows: np.ndarray) -> Future[DecodedBatch]:
-            # Images, not batches, are the tasks, so that one batch feeds all threads. The last task waits for those
-            # before it, each of which is done or has a thread.
-            decoding = [self._pool.submit(decode_image, images, row, transform) for row in rows.tolist()]
-            return self._pool.submit(gather, rows, decoding)
-
-        decoded = ahead(submit, batches, 1 + self._decoders // len(batches[0]))
-        first = next(decoded)
+        rows = (each.tolist() for each in batches)
+        waiting = 1 + self._decoders // len(batches[0])
+        found = ahead(self._pool, lambda row: decode_image(images, row, transform), gather, rows, waiting)
+        first = next(found)
         with self._turn:
             yield first
-            yield from decoded
+            yield from found
 
     def stop(self) -> None:
         """Lets parts that are being made end, unfinished."""
@@ -247,11 +240,22 @@ def decoding_pool(decoders: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(decoders, "decode", initializer=torch.set_num_threads, initargs=(1,))
 
 
-def ahead(submit: Callable[[Item], Future[Result]], items: Iterable[Item], count: int) -> Iterator[Result]:
-    """Yields what becomes of items, in their order, while so many of the next are under way."""
+def ahead(
+    pool: ThreadPoolExecutor,
+    decode: Callable[[int], Item],
+    gather: Callable[[Any, list[Item]], Result],
+    batches: Iterable[Sequence[int]],
+    count: int,
+) -> Iterator[Result]:
+    """Yields what `gather` makes of the rows of each batch and of their decoded images, in the order of the batches.
+
+    So many of the next batches are under way meanwhile. Images, not batches, are the tasks, so that one batch feeds all
+    threads. The last task waits for those before it, each of which is done or has a thread.
+    """
     waiting = deque[Future[Result]]()
-    for item in items:
-        waiting.append(submit(item))
+    for rows in batches:
+        decoding = [pool.submit(decode, row) for row in rows]
+        waiting.append(pool.submit(lambda own, each: gather(own, [one.result() for one in each]), rows, decoding))
         if len(waiting) > count:
             yield waiting.popleft().result()
     while waiting:
@@ -286,33 +290,30 @@ def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarr
 
 
 def compute(
-    extractor: Extractor, batch: DecodedBatch, sizes: np.ndarray, spec: FeatureSpec
-) -> tuple[np.ndarray, dict[str, np.ndarray], list[tuple[int, str]]]:
+    extractor: Extractor, rows: np.ndarray, images: Images, sizes: np.ndarray, spec: FeatureSpec
+) -> tuple[np.ndarray, dict[str, np.ndarray], Refused]:
     """Runs an extractor on a batch.
 
     Args:
         extractor: any.
-        batch: some of N images.
+        rows: [B] int64 of some of N images.
+        images: their transformed pixels.
         sizes: [N, 2] height and width of all of them.
         spec: the extractor's, or the part of it that is wanted.
 
     Returns:
         Rows of the images with features; their features in the types of the file; row and reason of each that has none.
     """
-    if batch.images is None:
-        return batch.rows, {}, batch.failed
-    arrays, refused = stored_rows(spec, extractor(batch.images, sizes[batch.rows]))
+    arrays, refused = stored_rows(spec, extractor(images, sizes[rows]))
     if not refused:
-        return batch.rows, arrays, batch.failed
-    usable = np.setdiff1d(np.arange(len(batch.rows)), list(refused))
-    reasons = [(int(batch.rows[position]), reason) for position, reason in sorted(refused.items())]
-    return batch.rows[usable], {name: values[usable] for name, values in arrays.items()}, batch.failed + reasons
+        return rows, arrays, []
+    usable = np.setdiff1d(np.arange(len(rows)), list(refused))
+    reasons = [(int(rows[position]), reason) for position, reason in sorted(refused.items())]
+    return rows[usable], {name: values[usable] for name, values in arrays.items()}, reasons
 
 
-def stack(pixels: Sequence[np.ndarray], *, pinned: bool = False) -> Images | None:
-    """Transformed images [3, h, w] as an extractor takes them, for a GPU in pinned memory; None if there are none."""
-    if not pixels:
-        return None
+def stack(pixels: Sequence[np.ndarray], *, pinned: bool = False) -> Images:
+    """Transformed images [3, h, w] as an extractor takes them, for a GPU in pinned memory."""
     images = [torch.from_numpy(np.ascontiguousarray(image)) for image in pixels]
     if any(image.shape != images[0].shape for image in images):
         return images
@@ -453,9 +454,7 @@ def notes_of(works: Mapping[str, Extraction | Import]) -> list[str]:
 
 def merge(parts: Mapping[str, FeatureSpec]) -> FeatureSpec:
     """The datasets of a file that holds all parts of `divide`."""
-    regions = next((spec for spec in parts.values() if spec.regions), FeatureSpec(0, 0))
-    pixels = next((spec.pixels for spec in parts.values() if spec.pixels[0]), (0, 0))
-    return replace(regions, global_dim=max(spec.global_dim for spec in parts.values()), pixels=pixels)
+    return FeatureSpec.of({name: shape for spec in parts.values() for name, shape in spec.shapes().items()})
 
 
 def join_features(

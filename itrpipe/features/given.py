@@ -30,6 +30,7 @@ COSINE, ORDER_MEASURE = "cosine", "order"
 _BYTES_AT_ONCE = 1 << 24
 UNIT = 1e-5
 """A vector whose length is 1 but for so much is taken as it is: that is what single precision leaves of unit length."""
+Names = Sequence[Any] | pa.Array
 _FORMS = (
     "give .npy [rows, D]; Parquet, or a folder of it, with the columns embedding, image_id and for captions "
     "caption_id; or HDF5 with images and texts"
@@ -245,10 +246,8 @@ class GivenSplit:
         rows = self._stated.to_numpy(zero_copy_only=False)
         if pa.types.is_integer(self._stated.type) and ((rows >= 0) & (rows < len(self.images))).all():
             return rows.astype(np.int64)
-        found, what = (
-            _places(self._stated.cast(pa.string()), self.images.names),
-            f"captions are of no image of {self.images.path}",
-        )
+        found = _places(self._stated.cast(pa.string()), self.images.names)
+        what = f"captions are of no image of {self.images.path}"
         _refuse(self._says, found < 0, what, "give row numbers or image ids", self._stated)
         return found
 
@@ -268,10 +267,8 @@ class GivenSplit:
         _refuse(self.images.path, alone, "images have no caption", "leave them out", ids)
         self.images.refuse_twice()
         self.captions.refuse_twice()
-        empty = pa.array([""] * len(self.captions), pa.string())
-        return GivenRows(
-            ids, self.captions.names, owners, empty if self.captions.texts is None else self.captions.texts
-        )
+        texts = pa.array([""] * len(owners), pa.string()) if self.captions.texts is None else self.captions.texts
+        return GivenRows(ids, self.captions.names, owners, texts)
 
     def places(self, split: Split, *, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
         """Where each row of the files belongs in a dataset.
@@ -290,11 +287,9 @@ class GivenSplit:
         captions = self._placed(self.captions, split.caption_ids, by_row)
         owners = self.owners
         if owners is not None:
-            wrong, remedy = (
-                images[owners] != split.caption_image[captions],
-                "give them in its order, or their caption_id",
-            )
-            _refuse(self._says, wrong, "captions belong to other images in the dataset", remedy, self.captions.names)
+            wrong = images[owners] != split.caption_image[captions]
+            what = "captions belong to other images in the dataset"
+            _refuse(self._says, wrong, what, "give them in its order, or their caption_id", self.captions.names)
         return images, captions
 
     def _placed(self, side: GivenSide, wanted: np.ndarray, by_row: bool) -> np.ndarray:
@@ -368,12 +363,7 @@ def _places(ids: pa.Array, among: pa.Array) -> np.ndarray:
 
 
 def _refuse(
-    where: Path | str,
-    wrong: np.ndarray,
-    what: str,
-    remedy: str,
-    names: Sequence[Any] | pa.Array | None = None,
-    start: int = 0,
+    where: Path | str, wrong: np.ndarray, what: str, remedy: str, names: Names | None = None, start: int = 0
 ) -> None:
     """Refuses rows of which some are wrong, [n] bool, and names the first."""
     if wrong.any():

@@ -26,6 +26,7 @@ PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _SHARDS = {SAFETENSORS: "model-*-of-*.safetensors", PICKLES: "pytorch_model-*-of-*.bin"}
+RANDOM_NOTE = "random weights: these features are noise"
 SUFFIXES = (".bin", ".pth", ".pt", ".safetensors")
 # Counters of batches serve training only; not every file has them.
 _COUNTER = ".num_batches_tracked"
@@ -225,6 +226,16 @@ def reading_weights(where: Path, remedy: str) -> Iterator[None]:
             raise DataError(
                 f"{where} is damaged or holds objects besides tensors, which are never loaded; {remedy}"
             ) from None
+
+
+@contextlib.contextmanager
+def same_random_numbers() -> Iterator[None]:
+    """Draws weights that are the same every time, and leaves the caller's random numbers as they are."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)  # of the CPU alone, which is what is forked
+        yield
 
 
 def read_state(path: Path) -> dict[str, Tensor]:

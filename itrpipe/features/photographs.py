@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from itrpipe.errors import DataError
 from itrpipe.features.declaration import FeatureSettings, extractor_module
 from itrpipe.features.extraction import (
     MOST_DECODERS,
-    DecodedBatch,
     ahead,
     compute,
     decoding_pool,
@@ -79,22 +77,22 @@ class Photographs:
                 raise DataError(f"{_name(photographs[row], row)} {reason}; {_REMEDY}")
             refused(row, reason)
 
-        def submit(rows: range) -> Future[list[tuple[int, _Decoded | str]]]:
-            decoding = [pool.submit(self._decoded, photographs[row]) for row in rows]
-            return pool.submit(lambda: [(row, each.result()) for row, each in zip(rows, decoding, strict=True)])
-
-        known = [str(row) for row in range(len(photographs))] if ids is None else ids
-        starts = range(0, len(photographs), batch)
+        every = range(len(photographs))
+        batches = (every[start : start + batch] for start in every[::batch])
         pool = decoding_pool(min(MOST_DECODERS, usable_cores()))
         try:
-            for found in ahead(submit, (range(len(photographs))[start : start + batch] for start in starts), 1):
-                for row, reason in ((row, each) for row, each in found if isinstance(each, str)):
-                    refuse(row, reason)
-                decoded = {row: each for row, each in found if not isinstance(each, str)}
-                names = [_name(photographs[row], row) for row in decoded]
-                features = self._extracted(decoded, names, [known[row] for row in decoded], refuse)
-                if len(features):
-                    yield features
+            for rows, found in ahead(pool, lambda row: self._decoded(photographs[row]), lambda *both: both, batches, 1):
+                decoded: dict[int, _Decoded] = {}
+                for row, each in zip(rows, found, strict=True):
+                    if isinstance(each, str):
+                        refuse(row, each)
+                    else:
+                        decoded[row] = each
+                kept, arrays = self._extracted(decoded, photographs, refuse)
+                if kept:
+                    names = [str(row) if ids is None else ids[row] for row in kept]
+                    path = Path(_name(photographs[kept[0]], kept[0]))
+                    yield FeatureFile.of(path, self.name, np.array(names, dtype=str), arrays)
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -114,36 +112,34 @@ class Photographs:
         return pixels.shape[:2], [each.transform(pixels) for each in self._extractors.values()]
 
     def _extracted(
-        self,
-        decoded: Mapping[int, _Decoded],
-        names: Sequence[str],
-        ids: Sequence[str],
-        refuse: Callable[[int, str], object],
-    ) -> FeatureFile:
+        self, decoded: dict[int, _Decoded], photographs: Sequence[Photograph], refuse: Callable[[int, str], object]
+    ) -> tuple[list[int], dict[str, np.ndarray]]:
+        """The rows of photographs that have features, and their features in the types of the file.
+
+        So a photograph is as exact as the images of the dataset.
+        """
         images, places = list(decoded.values()), list(decoded)
         sizes = np.array([size for size, _ in images], dtype=np.int64).reshape(-1, 2)
         kept = np.ones(len(images), dtype=bool)
-        # In the types of the file, so that a photograph is as exact as the images of the dataset.
-        found: dict[str, np.ndarray | None] = dict.fromkeys("global_" if name == "global" else name for name in TYPES)
+        found: dict[str, np.ndarray] = {}
         for place, (name, spec) in enumerate(self._specs.items()):
             extractor = self._extractors[name]
-            made = {each: np.zeros((len(images), *shape), TYPES[each]) for each, shape in spec.shapes().items()}
+            found |= {each: np.zeros((len(images), *shape), TYPES[each]) for each, shape in spec.shapes().items()}
             for rows in plan_batches(sizes, extractor.group, extractor.batch):
-                batch = DecodedBatch(rows, stack([images[row][1][place] for row in rows.tolist()]), [])
+                pixels = stack([images[row][1][place] for row in rows.tolist()])
                 try:
-                    usable, arrays, refused = compute(extractor, batch, sizes, spec)
+                    usable, arrays, refused = compute(extractor, rows, pixels, sizes, spec)
                 except DataError as error:
-                    raise DataError(f"{names[rows[0]]}: {error}") from None
+                    first = places[rows[0]]
+                    raise DataError(f"{_name(photographs[first], first)}: {error}") from None
                 for row, reason in refused:
                     refuse(places[row], reason)
                     kept[row] = False
                 for each, values in arrays.items():
-                    made[each][usable] = values
-            found |= {"global_" if each == "global" else each: values for each, values in made.items()}
-        every = bool(kept.all())
-        whole = {name: values if values is None or every else values[kept] for name, values in found.items()}
-        path = Path(names[0] if names else "")
-        return FeatureFile(path=path, extractor=self.name, image_id=np.array(ids, dtype=str)[kept], **whole)  # pyright: ignore
+                    found[each][usable] = values
+        if not kept.all():
+            found = {name: values[kept] for name, values in found.items()}
+        return [place for place, whole in zip(places, kept, strict=True) if whole], found
 
 
 def _name(photograph: Photograph, row: int) -> str:

@@ -25,7 +25,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -56,11 +56,11 @@ TYPES = {
 
 _LIMITS = {"boxes": (0, 1), "labels": (-1, 32_767), "attributes": (-1, 32_767)}
 _REMEDY = "remove its folder and run `itrpipe extract` again"
-# Every dataset starts on a cache line, so that maps of float32 are aligned.
-_ALIGNMENT = 64
+ALIGNMENT = 64
+"""Every dataset starts on a cache line, so that maps of float32 are aligned."""
 # Room for identifiers and HDF5's own headers in the estimate of a file's size, in bytes.
 _BYTES_PER_ID = 64
-_BYTES_OF_HEADERS = 16_384
+BYTES_OF_HEADERS = 16_384
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,16 @@ class FeatureSpec:
     attributes: bool = False
     pixels: tuple[int, int] = (0, 0)
 
+    @classmethod
+    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> FeatureSpec:
+        """That of datasets with rows of these shapes; what else has one is passed over."""
+        (regions, region_dim), (global_dim,), pixels = (
+            (*shapes.get(name, ()), 0, 0)[:count] for name, count in (("regions", 2), ("global", 1), ("pixels", 2))
+        )
+        optional = {name: name in shapes for name in ("boxes", "labels", "scores")}
+        attributes = not {"attributes", "attribute_scores"}.isdisjoint(shapes)
+        return cls(regions, region_dim, global_dim, **optional, attributes=attributes, pixels=pixels)
+
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns the shape of one image's row in each dataset, without the leading N and without `/image_id`."""
         shapes: dict[str, tuple[int, ...]] = {}
@@ -102,9 +112,8 @@ class FeatureSpec:
 
     def only(self, groups: Collection[str]) -> FeatureSpec:
         """Returns the part of some of the groups `regions` (with all that belongs to them), `global` and `pixels`."""
-        spec = self if "regions" in groups else FeatureSpec(0, 0, self.global_dim, pixels=self.pixels)
-        global_dim = self.global_dim if "global" in groups else 0
-        return replace(spec, global_dim=global_dim, pixels=self.pixels if "pixels" in groups else (0, 0))
+        shapes = self.shapes().items()
+        return self.of({name: shape for name, shape in shapes if (name if name in GROUPS else "regions") in groups})
 
     def groups(self) -> frozenset[str]:
         """Returns which of the groups `regions`, `global` and `pixels` there are."""
@@ -113,7 +122,7 @@ class FeatureSpec:
     def bytes_needed(self, n: int) -> int:
         """Returns the size in bytes of a file of `n` images, with generous room for identifiers and headers."""
         row = sum(math.prod(shape) * np.dtype(TYPES[name]).itemsize for name, shape in self.shapes().items())
-        return n * (row + _BYTES_PER_ID) + _BYTES_OF_HEADERS
+        return n * (row + _BYTES_PER_ID) + BYTES_OF_HEADERS
 
 
 def stored_rows(spec: FeatureSpec, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[int, str]]:
@@ -218,9 +227,8 @@ def write_features(
                         if (values.dtype, values.shape) != (TYPES.get(name, "V1"), (len(rows), *shapes.get(name, ()))):
                             raise DataError(f"{path}: {name} of another type or shape than the file's; {_REMEDY}")
                         for first, stop in pairwise([*starts.tolist(), len(rows)]):
-                            _write(
-                                file.fileno(), offsets[name] + int(rows[first]) * values[0].nbytes, values[first:stop]
-                            )
+                            offset = offsets[name] + int(rows[first]) * values[0].nbytes
+                            write_at(file.fileno(), offset, values[first:stop])
                 os.fsync(file.fileno())
             os.replace(temporary, path)
             sync(path.parent)
@@ -240,14 +248,28 @@ def _encoded(path: Path, image_ids: Sequence[str]) -> np.ndarray:
     return np.array([name.encode("utf-8") for name in image_ids])
 
 
-def _create(path: Path, ids: np.ndarray, shapes: Mapping[str, tuple[int, ...]], extractor: str) -> dict[str, int]:
-    """Creates a file with its structure, identifiers and attributes; returns the first byte of every other dataset."""
+def contiguous() -> h5py.h5p.PropDCID:
+    """The plan of a dataset that lies in the file in one piece, to be filled by `write_at`."""
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_layout(h5py.h5d.CONTIGUOUS)
     plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     plan.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     plan.set_obj_track_times(False)  # the bytes of a file depend on its content alone
-    with h5py.File(path, "w", alignment_threshold=1, alignment_interval=_ALIGNMENT) as file:
+    return plan
+
+
+def write_at(file: int, offset: int, values: np.ndarray) -> None:
+    """Writes values from a byte of an open file on, however much of them the system takes at a time."""
+    view = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+    while view:
+        written = os.pwrite(file, view, offset)
+        offset, view = offset + written, view[written:]
+
+
+def _create(path: Path, ids: np.ndarray, shapes: Mapping[str, tuple[int, ...]], extractor: str) -> dict[str, int]:
+    """Creates a file with its structure, identifiers and attributes; returns the first byte of every other dataset."""
+    plan = contiguous()
+    with h5py.File(path, "w", alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
         file.attrs["extractor"] = np.bytes_(extractor.encode("utf-8"))
         file.attrs["schema_version"] = np.int32(SCHEMA_VERSION)
         made = {
@@ -258,13 +280,6 @@ def _create(path: Path, ids: np.ndarray, shapes: Mapping[str, tuple[int, ...]], 
         names = file.create_dataset("image_id", ids.shape, kind, dcpl=plan)
         names.id.write(h5py.h5s.ALL, h5py.h5s.ALL, ids, mtype=h5py.h5t.py_create(kind, logical=True))
         return {name: dataset.id.get_offset() for name, dataset in made.items()}
-
-
-def _write(file: int, offset: int, values: np.ndarray) -> None:
-    view = np.ascontiguousarray(values).data.cast("B")
-    while view:
-        written = os.pwrite(file, view, offset)
-        offset, view = offset + written, view[written:]
 
 
 @dataclass(frozen=True)
@@ -321,8 +336,13 @@ class FeatureFile:
             if not rows or {each.shape[0] for each in rows.values()} != {len(image_id)}:
                 raise DataError(f"{path} lacks datasets, or they differ in length; {_REMEDY}")
             maps = {name: each.mapped("r") for name, each in rows.items()}
-        optional = {("global_" if name == "global" else name): maps.get(name) for name in TYPES}
-        return cls(path=path, extractor=extractor, image_id=image_id, **optional)
+        return cls.of(path, extractor, image_id, maps)
+
+    @classmethod
+    def of(cls, path: Path, extractor: str, image_id: np.ndarray, datasets: Mapping[str, np.ndarray]) -> FeatureFile:
+        """Rows of datasets by their names in the file, wherever they lie."""
+        optional = {("global_" if name == "global" else name): datasets.get(name) for name in TYPES}
+        return cls(path, extractor, image_id, **optional)
 
     def __len__(self) -> int:
         return len(self.image_id)
@@ -330,10 +350,7 @@ class FeatureFile:
     @property
     def spec(self) -> FeatureSpec:
         """Which datasets the file has."""
-        shapes = {name: values.shape[1:] for name, values in self.arrays().items()}
-        optional = {name: name in shapes for name in ("boxes", "labels", "scores", "attributes")}
-        regions, pixels = shapes.get("regions", (0, 0)), shapes.get("pixels", (0, 0))[:2]
-        return FeatureSpec(*regions, *shapes.get("global", (0,)), **optional, pixels=pixels)
+        return FeatureSpec.of({name: values.shape[1:] for name, values in self.arrays().items()})
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the memory maps of all datasets but `/image_id`, by name."""

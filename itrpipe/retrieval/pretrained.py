@@ -15,10 +15,9 @@ from torch import Tensor
 
 from itrpipe.errors import MissingInputError
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
-from itrpipe.features.frames import Preprocessing, load_preprocessing
 from itrpipe.features.hub import SAFETENSORS, has_any, quiet
 from itrpipe.features.photographs import Photographs
-from itrpipe.features.towers import load_config, load_weights
+from itrpipe.features.towers import Preprocessing, load_config, load_preprocessing, load_weights
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network

@@ -23,8 +23,8 @@ from itrpipe.features.extractors.frcnn import extractor as frcnn
 from itrpipe.features.extractors.frcnn.declaration import Frcnn
 from itrpipe.features.extractors.vit import extractor as vit
 from itrpipe.features.extractors.vit.declaration import Vit
-from itrpipe.features.frames import load_preprocessing
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
+from itrpipe.features.towers import load_preprocessing
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GIB = 2**30

@@ -18,8 +18,7 @@ import transformers as t
 from safetensors.torch import load_file, save_file
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.features.frames import Framing, load_preprocessing
-from itrpipe.features.towers import PATCHES, RANDOM_NOTE, Grid, load_config, open_network
+from itrpipe.features.towers import PATCHES, RANDOM_NOTE, Framing, Grid, load_config, load_preprocessing, open_network
 from tests.features.test_extractors import built, pictures, rows_of, save
 
 # One of each class, and each way of resizing and cropping that published checkpoints use.

@@ -155,8 +155,7 @@ class Entries(ABC):
 
         if not width or not any(counts):
             raise DataError(f"{self.path} holds no regions; name files with features of images")
-        boxes, labels, scores, attributes = (name in datasets for name in ("boxes", "labels", "scores", "attributes"))
-        self.spec = FeatureSpec(max(counts), width, 0, boxes, labels, scores, attributes)
+        self.spec = FeatureSpec.of({**dict.fromkeys(datasets, ()), "regions": (max(counts), width)})
         twice = f"; {self.repeated:,} of them come twice with the same content" if self.repeated else ""
         regions = f"{min(counts)} to {max(counts)} regions of width {width}"
         self.summary = f"{format_}: {len(self.names):,} images{twice}; {regions}"

@@ -30,7 +30,7 @@ from torchvision.ops import FrozenBatchNorm2d, clip_boxes_to_image, nms, roi_poo
 from itrpipe.features.extractors.base import Images, channels_first
 from itrpipe.features.extractors.butd.declaration import Butd
 from itrpipe.features.extractors.regions import Proposals, box_overlaps, moved, place_anchors, region_rows
-from itrpipe.features.hub import download, fitting, local_weights, read_state
+from itrpipe.features.hub import RANDOM_NOTE, download, fitting, local_weights, read_state, same_random_numbers
 from itrpipe.features.store import FeatureSpec
 
 # Pixels to which an image is resized.
@@ -228,8 +228,6 @@ _CROP = 14  # cells of a pooled region, per side
 # One activation of res5 takes 1.6 MB per region in single precision.
 _REGIONS_AT_ONCE = 50
 
-RANDOM = "random"
-_SEED = 0
 HUB_FILE = "pytorch_model.bin"
 _REMEDY = "name the published unc-nlp/frcnn-vg-finetuned, or get the file again"
 # Parts of the network's names -> those of the published conversion.
@@ -241,18 +239,6 @@ _NAMES = (
     (r"\.downsample\.0\.", ".shortcut."),
     (r"\.downsample\.1\.", ".shortcut.norm."),
 )
-
-
-class Predictions(NamedTuple):
-    """What the network says of K regions.
-
-    Attributes:
-        class_logits: [K, 1601], the last column is the background.
-        attribute_logits: [K, 401], the last column says that there is no attribute.
-    """
-
-    class_logits: Tensor
-    attribute_logits: Tensor
 
 
 class RpnHead(nn.Module):
@@ -286,13 +272,16 @@ class BoxPredictor(nn.Module):
         self.fc_attr = nn.Linear(REGION_DIM + _CLASS_DIM, _ATTRIBUTE_DIM)
         self.attr_score = nn.Linear(_ATTRIBUTE_DIM, ATTRIBUTES + 1)
 
-    def forward(self, features: Tensor) -> Predictions:
-        """Predicts from features [K, 2048]."""
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns logits of classes [K, 1601] and attributes [K, 401] of features [K, 2048].
+
+        The last columns are the background, and that there is no attribute.
+        """
         class_logits = self.cls_score(features)
         # The attribute depends on the surest class, and a region of background has its own row in the embedding.
         embedded = self.cls_embedding(class_logits.argmax(dim=1))  # [K, 256]
         hidden = self.fc_attr(torch.cat([features, embedded], dim=1)).relu()
-        return Predictions(class_logits, self.attr_score(hidden))
+        return class_logits, self.attr_score(hidden)
 
 
 class ButdNetwork(nn.Module):
@@ -345,12 +334,11 @@ class ButdNetwork(nn.Module):
         """
         image_of = [box.new_full((len(box), 1), number) for number, box in enumerate(boxes)]
         regions = torch.cat([torch.cat(image_of), torch.cat(list(boxes))], dim=1)  # [K, 5]
-        feature_map = feature_map.float()  # the pooling knows no bfloat16; a maximum stays what it was
-        return torch.cat([self._describe(feature_map, chunk) for chunk in regions.split(_REGIONS_AT_ONCE)])
-
-    def _describe(self, feature_map: Tensor, regions: Tensor) -> Tensor:
-        crops = roi_pool(feature_map, regions, _CROP, spatial_scale=1 / STRIDE)  # [K, 1024, 14, 14]
-        return self.res5(self._cast(crops)).mean(dim=(2, 3), dtype=torch.float32)
+        feature_map, vectors = feature_map.float(), []  # the pooling knows no bfloat16; a maximum stays what it was
+        for chunk in regions.split(_REGIONS_AT_ONCE):
+            crops = roi_pool(feature_map, chunk, _CROP, spatial_scale=1 / STRIDE)  # [k, 1024, 14, 14]
+            vectors.append(self.res5(self._cast(crops)).mean(dim=(2, 3), dtype=torch.float32))
+        return torch.cat(vectors)
 
     def for_inference(self, device: torch.device, precision: str) -> ButdNetwork:
         """Makes the loaded network fast: no gradients, no batch norm, and with `bf16` convolutions in bfloat16.
@@ -406,8 +394,8 @@ def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
         MissingInputError: there is no such file, or the hub does not give it.
         DataError: the file is damaged, is not a state dict, or is of another network; names the tensor.
     """
-    if settings.weights == RANDOM:
-        return random_network(), ("random weights: these features are noise",)
+    if settings.weights == "random":
+        return random_network(), (RANDOM_NOTE,)
     path = local_weights(settings.weights)
     if path is None:
         path = download(settings.weights, settings.revision, (HUB_FILE,)) / HUB_FILE
@@ -430,8 +418,7 @@ def file_name(name: str) -> str:
 
 def random_network() -> ButdNetwork:
     """Returns a network with weights from a fixed seed, scaled so that features stay within float16."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_SEED)
+    with same_random_numbers():
         network = ButdNetwork()
     network.backbone.get_submodule("stem.bn1").get_buffer("weight").fill_(1 / 64)  # of grey levels
     for block in network.modules():

@@ -26,14 +26,12 @@ from itrpipe.errors import DataError, MissingInputError, reason_of
 from itrpipe.features.extractors.base import Images, channels_first
 from itrpipe.features.extractors.frcnn.declaration import Frcnn
 from itrpipe.features.extractors.regions import Proposals, box_overlaps, region_rows
-from itrpipe.features.hub import fitting, local_weights, read_state
+from itrpipe.features.hub import RANDOM_NOTE, fitting, local_weights, read_state, same_random_numbers
 from itrpipe.features.store import FeatureSpec
 
-RANDOM = "random"
 NAMES = tuple(FasterRCNN_ResNet50_FPN_V2_Weights.__members__)
 REGION_DIM = 1024
 
-_SEED = 0
 _CLASS_SCORES = "roi_heads.box_predictor.cls_score.weight"
 _RANDOM_CLASSES = 91
 # Boxes per level of the feature pyramid before NMS, in torchvision; must not be fewer than are left after it.
@@ -72,10 +70,9 @@ def load_network(settings: Frcnn) -> tuple[FasterRCNN, tuple[str, ...]]:
         MissingInputError: there is no such file, or torchvision's weights cannot be fetched.
         DataError: the file is damaged, is not a state dict, or is of another network; names the tensor.
     """
-    if settings.weights == RANDOM:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_SEED)
-            return _network(settings, _RANDOM_CLASSES), ("random weights: these features are noise",)
+    if settings.weights == "random":
+        with same_random_numbers():
+            return _network(settings, _RANDOM_CLASSES), (RANDOM_NOTE,)
     path = _fetched(settings.weights) if settings.weights in NAMES else local_weights(settings.weights)
     if path is None:
         known = ", ".join(NAMES)

@@ -44,16 +44,7 @@ class ArraysSource:
     def __init__(self, path: Path, arrays: Mapping[str, FileRows], names: Sequence[str], settings: Arrays) -> None:
         from itrpipe.features.store import FeatureSpec
 
-        def sizes(name: str, count: int) -> tuple[int, ...]:
-            shape = arrays[name].shape[1:] if name in arrays else ()
-            return (*shape, 0, 0)[:count]
-
-        optional = {name: name in arrays for name in ("boxes", "labels", "scores")}
-        attributes = "attributes" in arrays or "attribute_scores" in arrays
-        (width,), (height, across) = sizes("global", 1), sizes("pixels", 2)
-        self.spec = FeatureSpec(
-            *sizes("regions", 2), global_dim=width, pixels=(height, across), attributes=attributes, **optional
-        )
+        self.spec = FeatureSpec.of({name: array.shape[1:] for name, array in arrays.items()})
         shapes = self.spec.shapes()
         if odd := [name for name in arrays if name not in shapes]:
             raise DataError(f"{path}: {odd[0]} {list(arrays[odd[0]].shape)} belong to no regions; map regions, too.")

@@ -12,9 +12,9 @@ A folder holds, for each of the splits `train`, `dev`, `test` and `testall` it h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -160,11 +160,9 @@ def _repeats(regions: FileRows, ids: np.ndarray | None) -> int:
         DataError: the first image comes several times in a row and others do not.
     """
     rows = regions.shape[0]
-    keys = (
-        iter(ids)
-        if ids is not None and len(ids) == rows
-        else (regions.read(row, row + 1).tobytes() for row in range(rows))
-    )
+    keys: Iterator[Any] = (regions.read(row, row + 1).tobytes() for row in range(rows))
+    if ids is not None and len(ids) == rows:
+        keys = iter(ids)
     first = next(keys)
     repeats = next((row for row, key in enumerate(keys, 1) if key != first), rows)
     samples = range(0, rows, max(1, rows // repeats // _REPEAT_SAMPLES) * repeats)
