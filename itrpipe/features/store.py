@@ -88,12 +88,10 @@ class FeatureSpec:
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> FeatureSpec:
         """That of datasets with rows of these shapes; what else has one is passed over."""
-        (regions, region_dim), (global_dim,), pixels = (
-            (*shapes.get(name, ()), 0, 0)[:count] for name, count in (("regions", 2), ("global", 1), ("pixels", 2))
-        )
+        regions, whole, pixels = ((*shapes.get(name, ()), 0, 0) for name in ("regions", "global", "pixels"))
         optional = {name: name in shapes for name in ("boxes", "labels", "scores")}
         attributes = not {"attributes", "attribute_scores"}.isdisjoint(shapes)
-        return cls(regions, region_dim, global_dim, **optional, attributes=attributes, pixels=pixels)
+        return cls(regions[0], regions[1], whole[0], **optional, attributes=attributes, pixels=(pixels[0], pixels[1]))
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns the shape of one image's row in each dataset, without the leading N and without `/image_id`."""

@@ -210,7 +210,7 @@ def test_features_of_a_photograph_come_from_every_extractor(root: Path, finished
 
 @pytest.mark.parametrize(
     ("count", "value", "message"),
-    [(0, 0.0, "found nothing in it"), (1, np.nan, "not finite or too large"), (1, 1e6, "not finite or too large")],
+    [(0, 0.0, "has no region"), (1, np.nan, "regions with the value nan"), (1, 1e6, r"regions with the value 1e\+06")],
 )
 def test_a_photograph_without_usable_features_is_refused(
     count: int, value: float, message: str, root: Path, finished_chain: Path, monkeypatch: pytest.MonkeyPatch
