@@ -16,8 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from itrpipe.datasets.given import no_known_word
-from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.datasets.prepared import PreparedDataset, Split, no_known_word
 from itrpipe.evaluation.ranks import check_finite
 from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.features.store import FEATURES, FeatureFile

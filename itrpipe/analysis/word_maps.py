@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 import torch
 
 from itrpipe.config import leaves
-from itrpipe.datasets.given import given_pair
-from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.datasets.prepared import PreparedDataset, Split, given_pair
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FEATURES, FeatureFile

@@ -39,8 +39,7 @@ def check_words(step: Step, caption: str, what: str) -> None:
     Raises:
         UsageError: likewise.
     """
-    from itrpipe.datasets.given import given_pair, no_known_word
-    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.datasets.prepared import PreparedDataset, given_pair, no_known_word
 
     words = given_pair("query", "none", caption, what).tokens.flatten().to_pylist()
     prepare, settings = step.inputs["prepare"].finished, train_settings(step)

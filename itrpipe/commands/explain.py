@@ -132,7 +132,7 @@ def _explanation(trained: TrainedRun, dataset: str, image: str, caption: str) ->
     import numpy as np
 
     from itrpipe.analysis.word_corrections import WordReader, match_probability
-    from itrpipe.datasets.given import given_pair
+    from itrpipe.datasets.prepared import given_pair
     from itrpipe.training.saved import load_model
     from itrpipe.training.splits import open_split
 

@@ -67,7 +67,7 @@ def find_image(trained: TrainedRun, dataset: str, image: str) -> Shown:
 
 def no_image(prepared: PreparedDataset, dataset: str, image: str) -> MissingInputError:
     """What is said of an image that is neither in a dataset nor a file."""
-    known = prepared.image_ids()
+    known = prepared.column("image_id")
     hint = did_you_mean(image, known) or f"; name an image by its id or file, such as {known[-1]}"
     return MissingInputError(
         f"dataset {dataset!r} has no image {image!r} and there is no such file{hint}, or the file of any photograph"

@@ -162,7 +162,7 @@ def _searched(trained: TrainedRun, split: str) -> Searched:
 def _query(question: Question, trained: TrainedRun, dataset: str, searched: Searched) -> Query:
     """What the user gave as models read it, beside something that only completes the pair."""
     from itrpipe.analysis.searching import Query
-    from itrpipe.datasets.given import given_pair
+    from itrpipe.datasets.prepared import given_pair
 
     if question.image is not None:
         shown = find_image(trained, dataset, question.image)
@@ -196,7 +196,7 @@ def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter:
         reporter.say(f"  the page shows no photographs: {error}", style="yellow")
         folder = None
     prepared = PreparedDataset.open(prepare)
-    albums = [Album(folder, dict(zip(prepared.image_ids(), prepared.files(), strict=True)))]
+    albums = [Album(folder, dict(zip(prepared.column("image_id"), prepared.column("file"), strict=True)))]
     pictures = {each.image_id: albums[0].picture(each.image_id) for each in found.answers}
     query: Picture | None = None
     if found.image_id is not None:

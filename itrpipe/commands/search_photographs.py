@@ -59,7 +59,7 @@ def search_photographs(
     refuse_page(page)
     image = None if question.image is None else _image(photos, question.image)
     if question.caption is not None:
-        from itrpipe.datasets.given import given_pair
+        from itrpipe.datasets.prepared import given_pair
 
         given_pair("query", "none", question.caption, QUERY)
     reporter = Reporter(SafeConsole(stderr=as_json))

@@ -237,7 +237,7 @@ def define_features(
     # What was said last counts, also where it is spelled otherwise (`height`, `pixels.height`).
     settings = {key: value for key, value in earlier.items() if key not in own} | own
     stage = StageDefinition(conf=conf, source=place, settings=settings)
-    return definition.model_copy(update={"features": {**definition.features, name: stage}}), name, overrides
+    return definition.adding(features={name: stage}), name, overrides
 
 
 def _importer_of(source: Path, features: str | None) -> str:

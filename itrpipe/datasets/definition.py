@@ -96,6 +96,10 @@ class DatasetDefinition(BaseModel):
     models: dict[str, ModelDefinition] = Field(default_factory=dict)
     photographs: StageDefinition | None = None
 
+    def adding(self, **entries: dict[str, Any]) -> DatasetDefinition:
+        """The definition with further entries in its dictionaries; each replaces one of the same key."""
+        return self.model_copy(update={field: {**getattr(self, field), **own} for field, own in entries.items()})
+
     def named_trainings(self) -> dict[str, str]:
         """Folder of a training artifact -> the name of its model; where several models are the same, the first one."""
         named = reversed(self.models.items())
@@ -199,16 +203,16 @@ def remember(root: Path, dataset: str, definition: DatasetDefinition, stage: str
         if stage == "prepare":
             return now.model_copy(update={"prepare": definition.prepare})
         if stage == "extract":
-            return now.model_copy(update={"features": {**now.features, conf: definition.features[conf]}})
+            return now.adding(features={conf: definition.features[conf]})
         known = {name: {**now.embeddings.get(name, {}), **given} for name, given in definition.embeddings.items()}
-        return now.model_copy(update={"prepare": definition.prepare, "embeddings": {**now.embeddings, **known}})
+        return now.adding(embeddings=known).model_copy(update={"prepare": definition.prepare})
 
     redefine(root, dataset, change)
 
 
 def remember_model(root: Path, dataset: str, name: str, model: ModelDefinition) -> None:
     """Saves what a named model is."""
-    redefine(root, dataset, lambda now: now.model_copy(update={"models": {**now.models, name: model}}))
+    redefine(root, dataset, lambda now: now.adding(models={name: model}))
 
 
 def remember_training(root: Path, dataset: str, name: str, label: str, folder: str) -> None:
@@ -217,7 +221,6 @@ def remember_training(root: Path, dataset: str, name: str, label: str, folder: s
     def change(now: DatasetDefinition) -> DatasetDefinition:
         if (known := now.models.get(name)) is None:
             return now
-        told = known.model_copy(update={"trained": known.trained | {label: folder}})
-        return now.model_copy(update={"models": {**now.models, name: told}})
+        return now.adding(models={name: known.model_copy(update={"trained": known.trained | {label: folder}})})
 
     redefine(root, dataset, change)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from itrpipe.datasets.captions import SPLITS, ImageRecord
 from itrpipe.datasets.paths import ImageRoot
-from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, orientation, refusal
+from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, read_image, refusal, upright_size
 from itrpipe.engine.run import Made
 from itrpipe.engine.work import AGAIN, Part, Work, cut
 from itrpipe.storage.disk import read_stamped_json, write_stamped_json
 
-# Orientations that exchange width and height.
-_TRANSPOSED = (5, 6, 7, 8)
 _IMAGES = 256
 
 
@@ -118,20 +115,17 @@ def decode_size(content: bytes) -> tuple[int, int]:
         Exception: whatever Pillow raises on damaged data, `OSError` for a truncated file.
     """
     with open_picture(content) as image:
-        width, height = image.size
+        size = upright_size(image)
         # Scaling in the decoder leaves out arithmetic, not data: a truncated file still fails.
-        image.draft("L", (max(width // 8, 1), max(height // 8, 1)))
+        image.draft("L", (max(image.width // 8, 1), max(image.height // 8, 1)))
         image.load()
-        return (height, width) if orientation(image) in _TRANSPOSED else (width, height)
+        return size
 
 
 def _facts(inside: ImageRoot, file: str) -> ImageFacts | str:
     """Facts of a file, or why it cannot be used."""
     try:
-        path = inside.resolve(file, record="image")
-        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would wait for a writer for ever
-            return "is not a regular file"
-        content = path.read_bytes()
+        content = read_image(inside.resolve(file, record="image"))
         return ImageFacts(hashlib.sha256(content).hexdigest(), *decode_size(content))
     except DECODER_ERRORS as error:
         return refusal(error)

@@ -22,34 +22,19 @@ from itrpipe.storage.disk import OF_THE_FILE
 
 # Pillow's other decoders run foreign programs (EPS) or serve no data set of photographs.
 DECODERS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-DECODER_ERRORS = (
-    OSError,
-    DataError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    ArithmeticError,
-    LookupError,
-    TypeError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
+_OF_PYTHON = (OSError, ValueError, SyntaxError, EOFError, ArithmeticError, LookupError, TypeError)
+DECODER_ERRORS = (*_OF_PYTHON, DataError, struct.error, zlib.error, Image.DecompressionBombError)
 """How Pillow answers hostile bytes; each becomes the reason that this one file is refused. Running out of memory is
 not among them: it says nothing of the file."""
 MAX_PIXELS = 89_478_485
 """Largest image, in pixels: a quarter of a GiB as 24-bit colour, the size at which Pillow speaks of a bomb."""
 
+_BOMB = "has more than {:,} pixels: a decompression bomb?"
 _ORIENTATION = 0x0112
-_TRANSPOSITIONS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+_TURNS = "FLIP_LEFT_RIGHT ROTATE_180 FLIP_TOP_BOTTOM TRANSPOSE ROTATE_270 TRANSVERSE ROTATE_90"
+_TRANSPOSITIONS = {number: Image.Transpose[name] for number, name in enumerate(_TURNS.split(), start=2)}
+_SIDEWAYS = 5
+"""First of the orientations that exchange width and height."""
 # Tags of TIFF.
 _BITS_PER_SAMPLE = 0x0102
 _PHOTOMETRIC, _WHITE_IS_ZERO = 0x0106, 0
@@ -140,7 +125,8 @@ def picture_rgb(image: Image.Image) -> np.ndarray:
         Exception: one of `DECODER_ERRORS` where it was not decoded yet and is damaged.
     """
     image.load()
-    upright = _upright(image, orientation(image))
+    turn = _TRANSPOSITIONS.get(orientation(image))
+    upright = image if turn is None else image.transpose(turn)
     return np.array(_deep_rgb(upright, image) if upright.mode in _SIXTEEN_BIT else _rgb(upright))
 
 
@@ -157,10 +143,10 @@ def open_picture(content: bytes) -> Image.Image:
         image = Image.open(io.BytesIO(content), formats=DECODERS)
     except Image.UnidentifiedImageError as error:
         raise DataError(f"is none of {', '.join(DECODERS)}") from error
-    except Image.DecompressionBombError as error:
-        raise _bomb(*_size_in_header(content)) from error
+    except Image.DecompressionBombError as error:  # of twice as many
+        raise DataError(_BOMB.format(MAX_PIXELS)) from error
     if image.width * image.height > MAX_PIXELS:
-        raise _bomb(*image.size)
+        raise DataError(_BOMB.format(MAX_PIXELS))
     return image
 
 
@@ -177,6 +163,12 @@ def orientation(image: Image.Image) -> int:
     return found if isinstance(found, int) and found in _TRANSPOSITIONS else 1
 
 
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height of an opened image in pixels, after the rotation that its EXIF orientation asks for."""
+    width, height = image.size  # of TIFF upright at once
+    return (height, width) if image.format != "TIFF" and orientation(image) >= _SIDEWAYS else (width, height)
+
+
 def refusal(error: BaseException) -> str:
     """Returns the reason, for a list of files, that `error` of opening or decoding a file stands for."""
     text = " ".join(str(error).split()) or type(error).__name__
@@ -187,23 +179,6 @@ def refusal(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read: {error.strerror}"
     return f"is truncated ({text})" if "truncated" in text.lower() else f"is damaged ({text})"
-
-
-def _bomb(width: int, height: int) -> DataError:
-    return DataError(f"has {width} x {height} pixels, more than {MAX_PIXELS:,}: a decompression bomb?")
-
-
-def _size_in_header(content: bytes) -> tuple[int, int]:
-    """Width and height of an image that `Image.open` refuses for them; the factories read headers only."""
-    for name in DECODERS:
-        factory, accepts = Image.OPEN[name]
-        if accepts is not None and accepts(content[:16]):
-            return factory(io.BytesIO(content), "").size
-    raise DataError(f"is none of {', '.join(DECODERS)}")
-
-
-def _upright(image: Image.Image, turned: int) -> Image.Image:
-    return image.transpose(_TRANSPOSITIONS[turned]) if turned in _TRANSPOSITIONS else image
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -8,7 +8,7 @@ row i of `captions_of_image` is a slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,18 +20,20 @@ import pyarrow.compute as pc
 
 from itrpipe.datasets.captions import SPLITS, Annotations
 from itrpipe.datasets.image_check import ImageFacts
+from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.storage.tables import TableFile, read_table, write_table
 
 IMAGES_FILE = "images.parquet"
 CAPTIONS_FILE = "captions.parquet"
+CAPTION_ID = "given"
+NO_IMAGE = "none"
+"""Id of the image of captions that belong to none."""
 _REMEDY = "run itrpipe prepare again"
 _CAPTIONS_AT_ONCE = 65_536
 _TEXT, _INT, _WORDS = pa.string(), pa.int32(), pa.list_(pa.string())
 _IMAGES = pa.schema({"image_id": _TEXT, "file": _TEXT, "split": _TEXT, "width": _INT, "height": _INT, "sha256": _TEXT})
-_CAPTIONS = pa.schema(
-    {"caption_id": _TEXT, "image_id": _TEXT, "split": _TEXT, "text": _TEXT, "tokens": pa.list_(_TEXT)}
-)
+_CAPTIONS = pa.schema({"caption_id": _TEXT, "image_id": _TEXT, "split": _TEXT, "text": _TEXT, "tokens": _WORDS})
 
 
 def write_prepared(
@@ -202,21 +204,13 @@ class PreparedDataset:
         """Returns the number of images and of captions by split."""
         return {name: (len(split.images), len(split.captions)) for name, split in self.parts.items()}
 
-    def image_ids(self) -> list[str]:
-        """Returns the ids of the images of all splits, N of them."""
-        return [image_id for split in self.parts.values() for image_id in split.image_ids.tolist()]
-
-    def files(self) -> list[str]:
-        """Returns the paths of the images of all splits, relative to the root of the source."""
-        return [file for split in self.parts.values() for file in split.files]
+    def column(self, name: str) -> list[Any]:
+        """Returns a column of `images.parquet`, such as `image_id` or `file`, over the images of all splits."""
+        return [value for split in self.parts.values() for value in split.images[name].to_pylist()]
 
     def sizes(self) -> np.ndarray:
         """Returns height and width in pixels of the images of all splits, int64 [N, 2]."""
-        columns = [
-            np.concatenate([split.images[side].to_numpy() for split in self.parts.values()])
-            for side in ("height", "width")
-        ]
-        return np.stack(columns, axis=1).astype(np.int64)
+        return np.stack([np.array(self.column(side), dtype=np.int64) for side in ("height", "width")], axis=1)
 
     def split(self, name: str) -> Split:
         """Returns one split.
@@ -243,3 +237,74 @@ def captions_of(folder: Path, split: str) -> Iterator[tuple[str, str]]:
     for batch in file.batches(_CAPTIONS_AT_ONCE, ["caption_id", "split", "text"]):
         own = batch.filter(pc.equal(batch["split"], split))  # pyright: ignore[reportAttributeAccessIssue]
         yield from zip(own["caption_id"].to_pylist(), own["text"].to_pylist(), strict=True)
+
+
+def given_pair(split: str, image_id: str, caption: str, what: str = "--caption") -> Split:
+    """A split of one image with one caption, of id `given`.
+
+    Args:
+        split: its name, for messages.
+        image_id: of the image.
+        caption: any sentence.
+        what: the option that the caption was given by, for the message.
+
+    Raises:
+        UsageError: the caption has no word, or it or the id is no Unicode.
+    """
+    _refuse_no_unicode("--image", image_id)
+    _refuse_no_unicode(what, caption)
+    if not tokenize(caption):
+        raise UsageError(f"{what} has no word; give a sentence")
+    return _split(split, [image_id], [caption])
+
+
+def given_images(image_ids: Sequence[str]) -> Split:
+    """A split of some images without captions."""
+    return _split("given images", image_ids, [])
+
+
+def given_captions(captions: Sequence[str]) -> Split:
+    """A split of some captions, `given`, `given1`, …, and an image that there is nothing of.
+
+    Args:
+        captions: T sentences.
+
+    Raises:
+        UsageError: one of them is empty or no Unicode.
+    """
+    for row, caption in enumerate(captions):
+        if not isinstance(caption, str) or not caption.strip():
+            raise UsageError(f"text {row} is {caption!r}; give sentences")
+        _refuse_no_unicode(f"text {row},", caption)
+    return _split("given captions", [NO_IMAGE], captions)
+
+
+def no_known_word(label: str, words: Iterable[str]) -> UsageError:
+    """What is said of a query without a word that a model knows.
+
+    Args:
+        label: of the model.
+        words: of the query.
+    """
+    return UsageError(
+        f"{label} knows no word of the query ({', '.join(dict.fromkeys(words))}), so any order would be chance; search "
+        "with words of its training captions"
+    )
+
+
+def _refuse_no_unicode(what: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{what} {text!r} is not valid UTF-8; write it otherwise") from None
+
+
+def _split(name: str, image_ids: Sequence[str], captions: Sequence[str]) -> Split:
+    """All captions belong to the first image."""
+    columns = {
+        "caption_id": pa.array([f"{CAPTION_ID}{row or ''}" for row in range(len(captions))], _TEXT),
+        "image_id": pa.array([image_ids[0]] * len(captions) if captions else [], _TEXT),
+        "text": pa.array(captions, _TEXT),
+        "tokens": pa.array(map(tokenize, captions), _WORDS),
+    }
+    return Split(name, pa.table({"image_id": pa.array(image_ids, _TEXT)}), pa.table(columns))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import torch
 
-from itrpipe.datasets.given import given_captions, given_images, no_known_word
+from itrpipe.datasets.prepared import given_captions, given_images, no_known_word
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.ranks import check_finite
 from itrpipe.features.declaration import FeatureSettings

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, orientation
+from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, upright_size
 from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, compare
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 INDEX = "index.faiss"
 _BLOCK = 16_384
-_TURNED = 5
-"""EXIF orientations from this one on exchange width and height."""
 
 
 def open_embedding(model: Path, device: str) -> RetrievalModel:
@@ -126,8 +124,7 @@ def _size(path: Path) -> tuple[int, int]:
     """Width and height in pixels as a viewer shows it, from the header; 0 of a file that is gone by now."""
     try:
         with open_picture(path.read_bytes()) as image:
-            width, height = image.size
-            return (height, width) if orientation(image) >= _TURNED else (width, height)
+            return upright_size(image)
     except DECODER_ERRORS:
         return 0, 0
 

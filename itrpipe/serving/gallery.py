@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from itrpipe.datasets.given import given_pair
-from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.prepared import PreparedDataset, given_pair
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, compare, read_embeddings
 

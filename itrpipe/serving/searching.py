@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.datasets.given import given_pair
 from itrpipe.datasets.pictures import decode_rgb
+from itrpipe.datasets.prepared import given_pair
 from itrpipe.errors import DataError, ItrpipeError, UsageError
 from itrpipe.serving.gallery import QUERY, Embedded, Gallery
 

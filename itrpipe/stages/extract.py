@@ -112,7 +112,7 @@ def run(job: Job) -> None:
     from itrpipe.features.store import FEATURES, FeatureFile
 
     prepared = PreparedDataset.open(job.inputs["prepare"].folder)
-    works, ids, files = _works(job, prepared), prepared.image_ids(), prepared.files()
+    works, ids, files = _works(job, prepared), prepared.column("image_id"), prepared.column("file")
     notes = notes_of(works)
     for note in notes:
         job.warn(note)
@@ -193,7 +193,7 @@ def _image_files(job: Job, prepared: PreparedDataset) -> ImageFiles:
     # data/<dataset>/<stage>/<name>: the definition lies in the folder of the dataset.
     definition = load_definition(prepare.folder.parents[2], job.dataset)
     root = image_root(prepare.manifest.settings, prepare.folder, definition)
-    return ImageFiles(root.absolute(), prepared.files(), prepared.sizes(), drawn=root == prepare.folder)
+    return ImageFiles(root.absolute(), prepared.column("file"), prepared.sizes(), drawn=root == prepare.folder)
 
 
 def _source(definition: StageDefinition | None) -> Path:

@@ -253,13 +253,13 @@ def test_a_bomb_is_refused_before_it_is_decoded(
     monkeypatch.setattr(Image.Image, "load", lambda image: pytest.fail("the bomb went off"))
     with pytest.raises(DataError) as caught:
         decode_rgb(bytes(content))
-    assert str(caught.value) == f"has {width} x {height} pixels, more than 89,478,485: a decompression bomb?"
+    assert str(caught.value) == "has more than 89,478,485 pixels: a decompression bomb?"
 
 
 def test_the_largest_image_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "MAX_PIXELS", 12)
     assert decode_rgb(encoded(Image.new("RGB", (4, 3)))).shape == (3, 4, 3)
-    with pytest.raises(DataError, match=r"^has 13 x 1 pixels, more than 12: a decompression bomb"):
+    with pytest.raises(DataError, match=r"^has more than 12 pixels: a decompression bomb"):
         decode_rgb(encoded(Image.new("RGB", (13, 1))))
 
 
@@ -307,7 +307,7 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
         "exif.jpg (3, 4, 3)",
-        "large.png has 10000 x 10000 pixels, more than 89,478,485: a decompression bomb?",
+        "large.png has more than 89,478,485 pixels: a decompression bomb?",
     ]
 
 

@@ -57,8 +57,8 @@ def test_a_dataset_gives_ids_texts_words_and_rows_by_split(folder: Path) -> None
     dataset = PreparedDataset.open(folder)
     assert dataset.splits == ("train", "test")
     assert dataset.counts() == {"train": (2, 3), "test": (1, 3)}
-    assert dataset.image_ids() == ["b", "a", "x"]
-    assert dataset.files() == ["b.jpg", "a.jpg", "x.jpg"]
+    assert dataset.column("image_id") == ["b", "a", "x"]
+    assert dataset.column("file") == ["b.jpg", "a.jpg", "x.jpg"]
     assert dataset.sizes().tolist() == [[21, 11], [22, 12], [20, 10]]
     train = dataset.split("train")
     assert (train.name, train.files) == ("train", ["b.jpg", "a.jpg"])
