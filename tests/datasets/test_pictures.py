@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import struct
@@ -17,29 +18,37 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from itrpipe.datasets import pictures
-from itrpipe.datasets.image_check import decode_size
-from itrpipe.datasets.pictures import decode_rgb, read_rgb
+from itrpipe.datasets import image_check, pictures
+from itrpipe.datasets.captions import ImageRecord
+from itrpipe.datasets.image_check import ImageFacts, check_images, decode_size, find_repeats
+from itrpipe.datasets.pictures import DECODERS, decode_rgb, open_picture, read_rgb, upright_size
 from itrpipe.errors import DataError
+from tests.maps import made
 
-# pytest shows all warnings again; the last test runs without it.
+# pytest shows all warnings again; `test_nothing_is_said_on_the_terminal` runs without it.
 pytestmark = pytest.mark.filterwarnings("ignore:::PIL")
-sizes = st.tuples(st.integers(1, 40), st.integers(1, 40))
-seeds = st.integers(0, 2**32 - 1)
+RANDOM = np.random.default_rng(0)
+NOISE = RANDOM.integers(0, 256, (13, 17, 4), dtype=np.uint8)
+NOISE[0, 0, -1], NOISE[-1, -1, -1] = 0, 255
+DEEP = RANDOM.integers(0, 2**16, (13, 17, 4)).astype(np.uint16)
+DEEP[..., -1] = 2**16 - 1
 
 
-def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+def encoded(image: Image.Image | np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
     stream = io.BytesIO()
-    image.save(stream, kind, **options)
+    image = Image.fromarray(image) if isinstance(image, np.ndarray) else image
+    image.save(stream, kind, **({"lossless": True, "exact": True} if kind == "WEBP" else {}) | options)
     return stream.getvalue()
 
 
-def noise(seed: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+def turned(orientation: int) -> Image.Exif:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
 
 
 def on_white(colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """`colour` [H, W, 3] over white, with the opacity `alpha` [H, W]."""
+    """`colour` [H, W, 1 or 3] over white, with the opacity `alpha` [H, W]."""
     opacity = alpha[..., np.newaxis] / 255
     return colour * opacity + 255 * (1 - opacity)
 
@@ -50,8 +59,7 @@ def chunk(kind: bytes, content: bytes) -> bytes:
 
 def png(samples: np.ndarray, colour: int, *chunks: bytes) -> bytes:
     """A PNG of 16-bit samples [H, W, channels], which Pillow itself cannot write."""
-    height, width = samples.shape[:2]
-    header = struct.pack(">IIBBBBB", width, height, 16, colour, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", samples.shape[1], samples.shape[0], 16, colour, 0, 0, 0)
     lines = b"".join(b"\0" + line.astype(">u2").tobytes() for line in samples)
     parts = [chunk(b"IHDR", header), *chunks, chunk(b"IDAT", zlib.compress(lines)), chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
@@ -67,141 +75,105 @@ def tiff(samples: bytes, width: int, height: int, bits: int, photometric: int) -
     return b"II*\0" + struct.pack("<I", 8 + len(samples)) + samples + directory
 
 
-@given(sizes, seeds, st.sampled_from(["PNG", "BMP", "TIFF", "WEBP"]))
-def test_colour_comes_as_it_was_saved(size: tuple[int, int], seed: int, kind: str) -> None:
-    pixels = noise(seed, *size, 3)
-    decoded = decode_rgb(encoded(Image.fromarray(pixels), kind, **({"lossless": True} if kind == "WEBP" else {})))
-    np.testing.assert_array_equal(decoded, pixels)
-    assert decoded.dtype == np.uint8
-    assert decoded.flags.c_contiguous
-    assert decoded.flags.writeable
+def luminance_and_black(flag: int) -> bytes:
+    """The same four planes of a JPEG, told to be inks (0) or Y, Cb and Cr of an inverted colour, and K (2)."""
+    content = bytearray(encoded(Image.new("CMYK", (16, 16), (155, 127, 127, 0)), "JPEG", quality=100, subsampling=0))
+    content[content.index(b"Adobe") + 11] = flag
+    return bytes(content)
 
 
-@given(sizes, seeds, st.sampled_from(["1", "L", "P"]), st.sampled_from(["PNG", "BMP", "TIFF", "GIF"]))
-def test_greyscale_has_three_equal_channels(size: tuple[int, int], seed: int, mode: str, kind: str) -> None:
-    grey = noise(seed, *size) & (0x80 if mode == "1" else 0xFF)
-    expected = (grey // 0x80 * 255) if mode == "1" else grey
-    image = Image.fromarray(grey).convert(mode, dither=Image.Dither.NONE)
-    np.testing.assert_array_equal(decode_rgb(encoded(image, kind)), expected[..., np.newaxis].repeat(3, axis=2))
-
-
-@given(sizes, seeds, st.sampled_from(["LA", "RGBA"]), st.sampled_from(["PNG", "WEBP", "TIFF"]))
-def test_transparent_parts_are_white(size: tuple[int, int], seed: int, mode: str, kind: str) -> None:
-    pixels = noise(seed, *size, len(mode))
-    pixels[0, 0, -1], pixels[-1, -1, -1] = 0, 255
-    image = Image.fromarray(pixels, mode)
-    decoded = decode_rgb(encoded(image, kind, **({"lossless": True, "exact": True} if kind == "WEBP" else {})))
-    colour = np.broadcast_to(pixels[..., :-1], decoded.shape)
-    np.testing.assert_allclose(decoded, on_white(colour, pixels[..., -1]), atol=1)
-    assert size == (1, 1) or (decoded[0, 0] == 255).all()
-
-
-@pytest.mark.parametrize("opacity", [b"\x00\xff\x80", 0])
-def test_transparent_palette_entries_are_white(opacity: bytes | int) -> None:
+def palette(opacity: bytes | int) -> bytes:
     image = Image.new("P", (3, 1))
     image.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
     image.putdata([0, 1, 2])
-    found = decode_rgb(encoded(image, transparency=opacity))
-    half_or_full = on_white(np.array([[[70, 80, 90]]]), np.array([[0x80 if opacity else 0xFF]]))
-    assert found[0, :2].tolist() == [[255, 255, 255], [40, 50, 60]]
-    np.testing.assert_allclose(found[0, 2:], half_or_full[0], atol=1)
+    return encoded(image, transparency=opacity)
 
 
-def test_a_colour_that_means_transparent_is_white() -> None:
-    image = Image.fromarray(np.array([[[1, 2, 3], [1, 2, 4]]], dtype=np.uint8))
-    assert decode_rgb(encoded(image, transparency=(1, 2, 3))).tolist() == [[[255] * 3, [1, 2, 4]]]
-    grey = Image.fromarray(np.array([[7, 8]], dtype=np.uint8))
-    assert decode_rgb(encoded(grey, transparency=8)).tolist() == [[[7] * 3, [255] * 3]]
-    deep = np.array([[[0x0102], [0x0103]]])
-    assert decode_rgb(png(deep, 0, chunk(b"tRNS", b"\x01\x03"))).tolist() == [[[1] * 3, [255] * 3]]
+def deep(mode: str, kind: str) -> bytes:
+    samples = DEEP[..., 0].astype(">u2" if mode == "I;16B" else "<u2").tobytes()
+    return encoded(Image.frombytes(mode, (17, 13), samples), kind)
 
 
-@given(sizes, seeds, st.sampled_from(["I;16", "I;16B"]), st.sampled_from(["PNG", "TIFF"]))
-def test_deep_greyscale_is_scaled(size: tuple[int, int], seed: int, mode: str, kind: str) -> None:
-    height, width = size
-    samples = np.random.default_rng(seed).integers(0, 2**16, size).astype(np.uint16)
-    content = samples.astype(">u2" if mode == "I;16B" else "<u2").tobytes()
-    decoded = decode_rgb(encoded(Image.frombytes(mode, (width, height), content), kind))
-    np.testing.assert_array_equal(decoded, (samples >> 8)[..., np.newaxis].repeat(3, axis=2))
-
-
-@given(sizes, seeds, st.sampled_from([(0, 1), (2, 3), (4, 2), (6, 4)]))
-def test_deep_png_of_every_colour_type_is_scaled(size: tuple[int, int], seed: int, kind: tuple[int, int]) -> None:
-    colour, channels = kind
-    samples = np.random.default_rng(seed).integers(0, 2**16, (*size, channels)).astype(np.uint16)
-    if channels in (2, 4):
-        samples[..., -1] = 2**16 - 1
-    expected = samples[..., :3] if channels > 2 else samples[..., :1].repeat(3, axis=2)
-    np.testing.assert_array_equal(decode_rgb(png(samples, colour)), expected >> 8)
-
-
-def test_tiff_of_twelve_bits_and_with_white_as_zero() -> None:
-    assert decode_rgb(tiff(bytes.fromhex("fff123"), 2, 1, 12, photometric=1))[0, :, 0].tolist() == [0xFF, 0x12]
-    assert decode_rgb(tiff(bytes.fromhex("ff002001"), 2, 1, 16, photometric=0))[0, :, 0].tolist() == [0xFF, 0xFE]
-
-
-@pytest.mark.parametrize("mode", ["F", "I"])
-def test_samples_without_a_defined_range_are_refused(mode: str) -> None:
-    with pytest.raises(DataError, match=f"^has samples of the kind {mode}, which have no defined range"):
-        decode_rgb(encoded(Image.new(mode, (3, 2)), "TIFF"))
-
-
-@pytest.mark.parametrize(("cmyk", "rgb"), [((0, 0, 0, 0), 255), ((0, 0, 0, 255), 0), ((255, 255, 255, 0), 0)])
-def test_jpeg_in_inks(cmyk: tuple[int, int, int, int], rgb: int) -> None:
-    content = encoded(Image.new("CMYK", (20, 10), cmyk), "JPEG", quality=95)
-    np.testing.assert_allclose(decode_rgb(content), np.full((10, 20, 3), rgb), atol=3)
-
-
-def test_jpeg_in_luminance_and_black() -> None:
-    """The same three planes, declared as YCCK: Y, Cb, Cr of an inverted colour, and K."""
-    content = bytearray(encoded(Image.new("CMYK", (16, 16), (155, 127, 127, 0)), "JPEG", quality=100, subsampling=0))
-    flag = content.index(b"Adobe") + 11
-    assert content[flag] == 0
-    content[flag] = 2
+RGB, GREY, ALPHA = NOISE[..., :3], NOISE[..., 0], NOISE[..., -1]
+BITS = GREY // 0x80 * 255
+FRAMES = [Image.new("RGB", (9, 6), colour) for colour in ((250, 0, 0), (0, 250, 0), (0, 0, 250))]
+CUT_EXIF = b"Exif\0\0II*\0\x08\0\0\0\x02\0\x0f\x01\x02\0\xff\0\0\0\xff\0\0\0"
+ODD_EXIF = (b"Exif\0\0nonsense", b"Exif\0\0II*\0\xff\xff\xff\xff", CUT_EXIF)
+PICTURES: dict[str, tuple[bytes, Any, float]] = {
+    **{f"colour {kind}": (encoded(RGB, kind), RGB, 0) for kind in ("PNG", "BMP", "TIFF", "WEBP")},
+    **{f"grey {kind}": (encoded(GREY, kind), GREY[..., None], 0) for kind in ("PNG", "BMP", "TIFF", "GIF")},
+    **{f"palette {kind}": (encoded(Image.fromarray(GREY).convert("P"), kind), GREY[..., None], 0)
+       for kind in ("PNG", "BMP", "TIFF", "GIF")},
+    **{f"bits {kind}": (encoded(Image.fromarray(BITS).convert("1"), kind), BITS[..., None], 0)
+       for kind in ("PNG", "BMP", "TIFF")},
+    **{f"opacity {kind}": (encoded(NOISE, kind), on_white(RGB, ALPHA), 1) for kind in ("PNG", "WEBP", "TIFF")},
+    **{f"grey opacity {kind}": (encoded(Image.fromarray(NOISE[..., 2:], "LA"), kind),
+       on_white(NOISE[..., 2:3], ALPHA), 1) for kind in ("PNG", "TIFF")},
+    "palette with one clear entry": (palette(0), [[[255] * 3, [40, 50, 60], [70, 80, 90]]], 0),
+    "palette with opacities": (palette(b"\0\xff\x80"), [[[255] * 3, [40, 50, 60], [162, 167, 172]]], 1),
+    "clear colour": (encoded(np.array([[[1, 2, 3], [1, 2, 4]]], np.uint8), transparency=(1, 2, 3)),
+                     [[[255] * 3, [1, 2, 4]]], 0),
+    "clear grey": (encoded(np.array([[7, 8]], np.uint8), transparency=8), [[[7] * 3, [255] * 3]], 0),
+    "clear deep grey": (png(np.array([[[0x0102], [0x0103]]]), 0, chunk(b"tRNS", b"\x01\x03")),
+                        [[[1] * 3, [255] * 3]], 0),
+    **{f"deep {mode} {kind}": (deep(mode, kind), DEEP[..., :1] >> 8, 0)
+       for mode in ("I;16", "I;16B") for kind in ("PNG", "TIFF")},
+    **{f"deep PNG {colour}": (png(samples, colour), samples[..., : 3 if colour & 2 else 1] >> 8, 0)
+       for colour, samples in {0: DEEP[..., :1], 2: DEEP[..., :3], 4: DEEP[..., 2:], 6: DEEP}.items()},
+    "TIFF of twelve bits": (tiff(bytes.fromhex("fff123"), 2, 1, 12, photometric=1), [[[0xFF] * 3, [0x12] * 3]], 0),
+    "TIFF with white as zero": (tiff(bytes.fromhex("ff002001"), 2, 1, 16, photometric=0),
+                                [[[0xFF] * 3, [0xFE] * 3]], 0),
+    **{f"inks {cmyk}": (encoded(Image.new("CMYK", (20, 10), cmyk), "JPEG", quality=95), np.full((10, 20, 3), rgb), 3)
+       for cmyk, rgb in {(0, 0, 0, 0): 255, (0, 0, 0, 255): 0, (255, 255, 255, 0): 0}.items()},
     # Adobe stores inks inverted: Y = 255 - 155 with neutral Cb and Cr, and no black. YCC gives the inks as 255 - Y.
-    np.testing.assert_allclose(decode_rgb(bytes(content)), 155, atol=3)
-    content[flag] = 0
-    assert np.ptp(decode_rgb(bytes(content))) > 20  # as plain inks, another colour
+    "luminance and black": (luminance_and_black(2), np.full((16, 16, 3), 155), 3),
+    "the same as inks": (luminance_and_black(0), np.broadcast_to([100, 128, 128], (16, 16, 3)), 3),
+    **{f"animation {kind}": (encoded(FRAMES[0], kind, save_all=True, append_images=FRAMES[1:]),
+       np.broadcast_to([250, 0, 0], (6, 9, 3)), 8) for kind in ("GIF", "WEBP", "PNG", "TIFF")},
+    **{f"odd orientation {kind} {len(exif)}": (encoded(np.zeros((3, 5, 3), np.uint8), kind, exif=exif),
+       np.zeros((3, 5, 3)), 0) for kind in ("JPEG", "PNG", "WEBP") for exif in ODD_EXIF},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_decoded_as_a_viewer_shows_it(name: str) -> None:
+    content, expected, tolerance = PICTURES[name]
+    decoded, expected = decode_rgb(content), np.asarray(expected)
+    assert (decoded.dtype, decoded.shape) == (np.uint8, (*expected.shape[:2], 3))
+    assert decoded.flags.c_contiguous
+    assert decoded.flags.writeable
+    np.testing.assert_allclose(decoded, np.broadcast_to(expected, decoded.shape), atol=tolerance)
+    assert decode_size(content) == decoded.shape[1::-1]
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
-@pytest.mark.parametrize("turned", range(1, 9))
-def test_orientation_is_honoured_and_agrees_with_the_check(kind: str, turned: int) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = turned
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_is_honoured_and_agrees_with_the_check(kind: str, orientation: int) -> None:
     pixels = np.zeros((24, 40, 3), dtype=np.uint8)
     pixels[:8, :8] = 255  # the corner in which the stored image begins
-    content = encoded(Image.fromarray(pixels), kind, exif=exif)
+    content = encoded(pixels, kind, exif=turned(orientation))
     decoded = decode_rgb(content)
-    height, width = (24, 40) if turned < 5 else (40, 24)
+    height, width = (24, 40) if orientation < 5 else (40, 24)
     assert decoded.shape == (height, width, 3)
-    assert decode_size(content) == (width, height)
+    assert decode_size(content) == upright_size(open_picture(content)) == (width, height)
     # Where the EXIF standard says that the first row and the first column are.
-    corner = {1: (0, 0), 2: (0, -1), 3: (-1, -1), 4: (-1, 0), 5: (0, 0), 6: (0, -1), 7: (-1, -1), 8: (-1, 0)}[turned]
-    bright = {place: bool(decoded[place].mean() > 128) for place in [(0, 0), (0, -1), (-1, 0), (-1, -1)]}
-    assert bright == {place: place == corner for place in bright}
+    places = {1: (0, 0), 2: (0, -1), 3: (-1, -1), 4: (-1, 0), 5: (0, 0), 6: (0, -1), 7: (-1, -1), 8: (-1, 0)}
+    corners = [(0, 0), (0, -1), (-1, 0), (-1, -1)]
+    assert [place for place in corners if decoded[place].mean() > 128] == [places[orientation]]
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-@pytest.mark.parametrize("exif", [b"Exif\0\0nonsense", b"Exif\0\0II*\0\xff\xff\xff\xff"])
-def test_an_orientation_that_cannot_be_read_is_none(kind: str, exif: bytes) -> None:
-    content = encoded(Image.new("RGB", (5, 3)), kind, exif=exif)
-    assert decode_rgb(content).shape == (3, 5, 3)
-    assert decode_size(content) == (5, 3)
+FILES = {kind: encoded(NOISE[..., :3].repeat(4, axis=0).repeat(4, axis=1), kind) for kind in DECODERS} | {
+    f"{mode} progressive": encoded(Image.fromarray(RGB).resize((70, 50)).convert(mode), "JPEG", progressive=True)
+    for mode in ("L", "CMYK", "RGB")
+}
 
 
-@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
-def test_the_first_frame_of_an_animation_is_taken(kind: str) -> None:
-    frames = [Image.new("RGB", (9, 6), colour) for colour in ((250, 0, 0), (0, 250, 0), (0, 0, 250))]
-    content = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
-    np.testing.assert_allclose(decode_rgb(content), np.broadcast_to([250, 0, 0], (6, 9, 3)), atol=8)
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("kind", FILES)
 def test_a_file_cut_anywhere_is_refused_with_a_short_reason(kind: str) -> None:
-    content = encoded(Image.fromarray(noise(0, 40, 60, 3)), kind)
-    reasons = set()
-    for kept in range(0, int(len(content) * 0.95), len(content) // 50):
+    content, reasons = FILES[kind], set()
+    for kept in range(0, int(len(content) * 0.95), len(content) // 30):
+        with pytest.raises(pictures.DECODER_ERRORS):
+            decode_size(content[:kept])
         with pytest.raises(DataError) as caught:
             decode_rgb(content[:kept])
         reasons.add(str(caught.value))
@@ -211,9 +183,7 @@ def test_a_file_cut_anywhere_is_refused_with_a_short_reason(kind: str) -> None:
 
 
 @settings(max_examples=300)
-@given(
-    st.binary(max_size=200), st.sampled_from([b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM", b"II*\0"])
-)
+@given(st.binary(max_size=200), st.sampled_from([b"", *(content[:8] for content in FILES.values())]))
 @example(b"", b"")
 def test_any_other_bytes_are_refused(content: bytes, start: bytes) -> None:
     with pytest.raises(DataError, match=r"^(is|has) "):
@@ -224,7 +194,7 @@ def test_a_damaged_file_is_decoded_or_refused_and_nothing_else() -> None:
     generator = np.random.default_rng(0)
     refused = 0
     for kind in ("JPEG", "PNG", "WEBP", "GIF", "BMP"):  # damaged TIFF makes its library speak
-        whole = encoded(Image.fromarray(noise(0, 12, 15, 3)), kind)
+        whole = encoded(RGB, kind)
         for _ in range(100):
             content = bytearray(whole)
             content[generator.integers(min(len(content), 200))] = generator.integers(256)
@@ -235,63 +205,108 @@ def test_a_damaged_file_is_decoded_or_refused_and_nothing_else() -> None:
     assert 50 < refused < 450
 
 
-@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF"])
-@pytest.mark.parametrize("size", [(20_000, 20_000), (9_460, 9_460)])
-def test_a_bomb_is_refused_before_it_is_decoded(
-    kind: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def bomb(kind: str, width: int, height: int) -> bytes:
+    """A file whose header speaks of a large picture."""
     content = bytearray(encoded(Image.new("L", (2, 2)), kind))
-    width, height = size
     if kind == "PNG":
         content[16:24] = struct.pack(">II", width, height)
         content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
     elif kind == "TIFF":
-        content = bytearray(tiff(b"\0" * 4, width, height, 8, photometric=1))
+        content = tiff(b"\0" * 4, width, height, 8, photometric=1)
     else:
         place, layout = {"GIF": (6, "<HH"), "BMP": (18, "<ii")}[kind]
         struct.pack_into(layout, content, place, width, height)
+    return bytes(content)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "GIF"])
+@pytest.mark.parametrize("side", [20_000, 9_460])
+def test_a_bomb_is_refused_before_it_is_decoded(kind: str, side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = bomb(kind, side, side)
     monkeypatch.setattr(Image.Image, "load", lambda image: pytest.fail("the bomb went off"))
-    with pytest.raises(DataError) as caught:
-        decode_rgb(bytes(content))
-    assert str(caught.value) == "has more than 89,478,485 pixels: a decompression bomb?"
+    with pytest.raises(DataError, match=r"^has more than 89,478,485 pixels: a decompression bomb\?$"):
+        decode_rgb(content)
 
 
-def test_the_largest_image_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "MAX_PIXELS", 12)
-    assert decode_rgb(encoded(Image.new("RGB", (4, 3)))).shape == (3, 4, 3)
-    with pytest.raises(DataError, match=r"^has more than 12 pixels: a decompression bomb"):
-        decode_rgb(encoded(Image.new("RGB", (13, 1))))
+def check(
+    root: Path, contents: dict[str, bytes], *files: str, workers: int = 1
+) -> tuple[dict[str, ImageFacts], dict[str, str]]:
+    """Writes files, and checks them and others."""
+    for name, content in contents.items():
+        (root / name).write_bytes(content)
+    return check_images(root, [*contents, *files], lambda work: made(work, root / ".parts", workers))
 
 
-def test_files(tmp_path: Path) -> None:
-    pixels = noise(0, 3, 4, 3)
-    (tmp_path / "a.png").write_bytes(encoded(Image.fromarray(pixels)))
-    (tmp_path / "empty.png").touch()
-    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
-    os.mkfifo(tmp_path / "pipe.png")
-    np.testing.assert_array_equal(read_rgb(tmp_path / "a.png"), pixels)
-    reasons = {}
-    for name in ("gone.png", "empty.png", "loop.png", "pipe.png", "."):
-        with pytest.raises(DataError) as caught:
-            read_rgb(tmp_path / name)
-        reasons[name] = str(caught.value)
-    assert reasons == {
-        "gone.png": "is not there",
-        "empty.png": "is empty",
-        "loop.png": "cannot be read: Too many levels of symbolic links",
-        "pipe.png": "is not a regular file",
-        ".": "is not a regular file",
+def test_all_facts_and_problems_are_collected_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    contents = {
+        "good.jpg": encoded(RGB, "JPEG"),
+        "cut.jpg": encoded(RGB, "JPEG")[:-200],
+        "empty.jpg": b"",
+        "text.jpg": b"<html>not found</html>",
+        "drawing.eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\n",
+        "large.png": encoded(Image.new("L", (17, 14))),
+        "float.tif": encoded(Image.new("F", (3, 2)), "TIFF"),
+        "turned.jpg": encoded(RGB, "JPEG", exif=turned(6)),
     }
+    (tmp_path / "outside.jpg").write_bytes(contents["good.jpg"])
+    (root / "link.jpg").symlink_to(tmp_path / "outside.jpg")
+    (root / "loop.jpg").symlink_to(root / "loop.jpg")
+    (root / "folder.jpg").mkdir()
+    os.mkfifo(root / "pipe.jpg")
+    monkeypatch.setattr(pictures, "MAX_PIXELS", 13 * 17)
+    expected = {
+        "cut.jpg": "is truncated (",
+        "empty.jpg": "is empty",
+        "text.jpg": "is none of JPEG, PNG",
+        "drawing.eps": "is none of JPEG, PNG",
+        "large.png": "has more than 221 pixels: a decompression bomb?",
+        "gone.jpg": "is not there",
+        "link.jpg": "leads through a symbolic link",
+        "loop.jpg": "symbolic link",
+        "folder.jpg": "is not a regular file",
+        "pipe.jpg": "is not a regular file",
+        "../outside.jpg": "contains '..'",
+    }
+    others = [name for name in expected if name not in contents]
+    facts, problems = check(root, contents, *others)
+    sizes = {"good.jpg": (17, 13), "float.tif": (3, 2), "turned.jpg": (13, 17)}
+    assert facts == {
+        name: ImageFacts(hashlib.sha256(contents[name]).hexdigest(), *size) for name, size in sizes.items()
+    }
+    assert [*problems] == [*expected]
+    assert {file: expected[file] in problems[file] for file in expected} == dict.fromkeys(expected, True), problems
+    assert all("\n" not in reason for reason in problems.values())
+    np.testing.assert_array_equal(read_rgb(root / "good.jpg"), decode_rgb(contents["good.jpg"]))
+    expected = {**expected, "loop.jpg": "cannot be read: Too many levels of", "float.tif": "has samples of the kind F,"}
+    for name in expected.keys() - {"link.jpg", "../outside.jpg"}:  # which are refused by their path
+        with pytest.raises(DataError) as caught:
+            read_rgb(root / name)
+        assert str(caught.value).startswith(expected[name])
+
+
+def test_every_image_counts_once_in_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_check, "_IMAGES", 3)
+    contents = {f"{number}": encoded(NOISE[number]) for number in range(8)}
+    facts, problems = check(tmp_path, contents, "0", "gone", workers=2)
+    assert ([*facts], problems) == ([*contents], {"gone": "is not there"})
+    assert len([*(tmp_path / ".parts").glob("0*.json")]) == 3
+
+
+def test_an_image_repeats_the_first_one_of_the_same_bytes() -> None:
+    contents = {"x3": "C", "x2": "B", "x1": "A", "v1": "B", "t2": "A", "t1": "A"}
+    splits = {"t": "train", "v": "val", "x": "test"}
+    images = [ImageRecord(name, name, splits[name[0]]) for name in contents]
+    facts = {name: ImageFacts(content, 1, 1) for name, content in contents.items()}
+    found = [(first.file, second.file) for first, second in find_repeats(images, facts)]
+    assert found == [("t2", "t1"), ("v1", "x2"), ("t2", "x1")]  # a pair for each later one, not for every two
 
 
 def test_nothing_is_said_on_the_terminal(tmp_path: Path) -> None:
     """Images that Pillow warns of: one between its two limits for bombs, and odd EXIF data."""
-    large = bytearray(encoded(Image.new("L", (2, 2))))
-    large[16:24] = struct.pack(">II", 10_000, 10_000)
-    large[29:33] = struct.pack(">I", zlib.crc32(large[12:29]))
-    (tmp_path / "large.png").write_bytes(large)
-    cut_exif = b"Exif\0\0II*\0\x08\0\0\0\x02\0\x0f\x01\x02\0\xff\0\0\0\xff\0\0\0"
-    (tmp_path / "exif.jpg").write_bytes(encoded(Image.new("RGB", (4, 3)), "JPEG", exif=cut_exif))
+    (tmp_path / "large.png").write_bytes(bomb("PNG", 10_000, 10_000))
+    (tmp_path / "exif.jpg").write_bytes(encoded(Image.new("RGB", (4, 3)), "JPEG", exif=CUT_EXIF))
     program = """
 import sys
 from pathlib import Path
@@ -311,33 +326,20 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
     ]
 
 
-def jpeg_files() -> dict[str, bytes]:
-    """JPEG files of every kind."""
-    noise = np.random.default_rng(0).integers(0, 256, (30, 44, 3), dtype=np.uint8)
-    image = Image.fromarray(noise).resize((241, 180))
-    options: dict[str, dict[str, Any]] = {f"sampling {each}": {"subsampling": each} for each in (0, 1, 2)}
-    options |= {"progressive": {"progressive": True}, "fine": {"quality": 95}}
-    for turn in range(10):
-        exif = Image.Exif()
-        exif[0x0112] = turn
-        options[f"turned {turn}"] = {"exif": exif}
-    images = {name: (image, own) for name, own in options.items()}
-    images |= {mode: (image.convert(mode), {}) for mode in ("L", "CMYK")} | {"one": (image.crop((0, 0, 1, 1)), {})}
-    files = {}
-    for name, (each, own) in images.items():
-        stream = io.BytesIO()
-        each.save(stream, "JPEG", **own)
-        files[name] = stream.getvalue()
-    whole = files["fine"]
-    return files | {"cut": whole[: len(whole) // 2], "end": whole[:-2], "more": whole + b"more"}
-
-
 def test_torchcodec_decodes_to_the_bytes_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is installed; what it refuses, Pillow gives the reason of."""
     pytest.importorskip("torchcodec.decoders")
+    image = Image.fromarray(RGB).resize((241, 180))
+    options: dict[str, dict[str, Any]] = {f"sampling {each}": {"subsampling": each} for each in (0, 1, 2)}
+    options |= {"progressive": {"progressive": True}, "fine": {"quality": 95}}
+    options |= {f"turned {turn}": {"exif": turned(turn)} for turn in range(10)}
+    files = {name: encoded(image, "JPEG", **own) for name, own in options.items()}
+    files |= {mode: encoded(image.convert(mode), "JPEG") for mode in ("L", "CMYK")}
+    whole = files["fine"]
+    files |= {"one": encoded(image.crop((0, 0, 1, 1)), "JPEG"), "cut": whole[: len(whole) // 2]}
     assert pictures._jpeg_decoder()
     decoders = (pictures._jpeg_decoder, lambda: None)
-    for name, content in jpeg_files().items():
+    for name, content in (files | {"end": whole[:-2], "more": whole + b"more"}).items():
         answers: list[Any] = []
         for decoder in decoders:
             monkeypatch.setattr(pictures, "_jpeg_decoder", decoder)
