@@ -126,7 +126,7 @@ def nodes(ray: Any, root: Path) -> Iterator[Node]:
     asked = [look.options(scheduling_strategy=each).remote(root) for each in there]
     for each, answer in zip(alive, asked, strict=True):
         try:
-            seen = ray.get(answer, timeout=_PATIENCE)
+            seen: tuple[str, bool] = ray.get(answer, timeout=_PATIENCE)
         except ray.exceptions.RayError as error:
             seen = f"does not run ({_reason(error)})", False
         yield Node(each["NodeManagerAddress"], each["Resources"], *seen)

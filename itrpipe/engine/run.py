@@ -253,14 +253,12 @@ def _made(
 
         opened = local.crew(work, execution.workers, len(todo))
     with opened as crew:
-        at_work = _AtWork(crew, todo, reporter)
-        yield from at_work.made()
-    if at_work.failed:
-        names = ", ".join(at_work.failed[:3])
+        failed = yield from _AtWork(crew, todo, reporter).made()
+    if failed:
         raise ItrpipeError(
-            f"{work.title}: {quantity(len(at_work.failed), 'part')} ({names}) killed a worker {MOST_DEATHS} times, "
-            "perhaps for lack of memory; all others are made. Run the same command again, it goes on where it stopped, "
-            "with fewer --workers"
+            f"{work.title}: {quantity(len(failed), 'part')} ({', '.join(failed[:3])}) killed a worker {MOST_DEATHS} "
+            "times, perhaps for lack of memory; all others are made. Run the same command again, it goes on where it "
+            "stopped, with fewer --workers"
         )
 
 
@@ -274,9 +272,6 @@ class _AtWork:
         crew: makes them.
         todo: parts and their files.
         reporter: is told of deaths.
-
-    Attributes:
-        failed: names of the parts that were given up.
     """
 
     def __init__(self, crew: Crew, todo: Sequence[tuple[Part, Path]], reporter: Reporter) -> None:
@@ -285,10 +280,13 @@ class _AtWork:
         self._makers: dict[int, Maker] = {}
         self._deaths: Counter[str] = Counter()
         self._stillborn, self._reason = 0, ""
-        self.failed: list[str] = []
+        self._failed: list[str] = []
 
-    def made(self) -> Iterator[tuple[Part, int]]:
+    def made(self) -> Generator[tuple[Part, int], None, list[str]]:
         """Yields the parts as they are made, and how many makers there are, of whom none is left in the end.
+
+        Returns:
+            Names of the parts that were given up.
 
         Raises:
             UnavailableError: nobody begins.
@@ -311,6 +309,7 @@ class _AtWork:
                     while self._takes(each):
                         given = self._waiting.popleft()
                         each.parts[each.send(*given)] = given
+            return self._failed
         finally:
             for each in self._makers.values():
                 each.end()
@@ -349,4 +348,4 @@ class _AtWork:
                 self._reporter.say(f"  the worker of part {part.name} died; it is made again", style="yellow")
                 self._waiting.append((part, path))
             else:
-                self.failed.append(part.name)
+                self._failed.append(part.name)

@@ -68,7 +68,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         DiskFullError: no space is left.
     """
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}{TEMPORARY}")
+    temporary = temporary_of(path)
     with full_disk_as_error(path):
         try:
             with temporary.open("wb") as stream:
@@ -78,6 +78,11 @@ def write_bytes(path: Path, content: bytes) -> None:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def temporary_of(path: Path) -> Path:
+    """Where a file is written until it is whole, by this process of this machine."""
+    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}{TEMPORARY}")
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -253,14 +258,12 @@ def require_writable(path: Path, option: str) -> None:
         raise MissingInputError(f"{option} {path}: there is no folder {path.parent}; make it first")
     with full_disk_as_error(path):
         try:
-            descriptor, trial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.absolute().parent)
+            tempfile.NamedTemporaryFile(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.absolute().parent).close()
         except OSError as error:
             if error.errno in FULL_DISK_CODES:
                 raise
             remedy = _REMEDIES.get(error.errno or 0, "name a file in another folder")
             raise UnavailableError(f"{option} {path} cannot be written ({error.strerror}); {remedy}") from None
-        os.close(descriptor)
-        os.unlink(trial)
 
 
 def file_digest(path: Path, on_read: Callable[[int], None] = lambda count: None) -> str:

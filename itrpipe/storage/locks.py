@@ -52,7 +52,7 @@ def locked(
         held.callback(_remove_unbegun, location)  # last of all, when the locks are free again
         whole = held.enter_context(_acquired(location.lock(), on_wait))
         if part:
-            own = location.lock(part)
+            own, without_a_word = location.lock(part), lambda path: None
             while True:
                 try:
                     held.enter_context(_acquired(own, None))
@@ -62,9 +62,9 @@ def locked(
                         raise
                 on_wait(own)
                 whole.release()  # who waits for a part holds nothing that its maker could wait for
-                with _acquired(own, _patiently):
+                with _acquired(own, without_a_word):
                     pass
-                whole = held.enter_context(_acquired(location.lock(), _patiently))
+                whole = held.enter_context(_acquired(location.lock(), without_a_word))
             recover_sealed(location)
             if not location.folder.exists():
                 open_partial(location)
@@ -141,10 +141,6 @@ def _take(lock: FileLock, path: Path, seconds: float) -> bool:
     except Timeout:
         return False
     return True
-
-
-def _patiently(path: Path) -> None:
-    """Waits without a word."""
 
 
 def is_locked(partial: Path) -> bool:

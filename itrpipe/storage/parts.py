@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,11 @@ from itrpipe.storage.disk import (
     AGAIN,
     CHECKSUM,
     STAMP_HERE,
-    TEMPORARY,
     file_digest,
     full_disk_as_error,
     stamp,
     stamped,
+    temporary_of,
     write_bytes,
 )
 
@@ -59,7 +58,7 @@ class ArrayWriter:
         self._begun, self._starts = _layout(self._arrays, facts, self._room)
         # What comes in the order of the file is hashed at once; otherwise the file is read again in the end.
         self._digest, self._hashed = hashlib.sha256(self._begun), len(self._begun)
-        self._temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}{TEMPORARY}")
+        self._temporary = temporary_of(path)
         with full_disk_as_error(path):
             self._file = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
 
@@ -147,22 +146,21 @@ class ArrayFile:
                 header = json.loads(stream.read(min(length, os.fstat(stream.fileno()).st_size)))
             known = header.pop(_FACTS)
             self.facts = json.loads(known["facts"])
-            self._places = {
-                name: (np.dtype(each["dtype"]), tuple(each["shape"]), _LENGTH + length + each["data_offsets"][0])
-                for name, each in header.items()
-            }
+            self._rows: dict[str, StoredRows] = {}
+            for name, each in header.items():
+                dtype, shape, begin = np.dtype(each["dtype"]), tuple(each["shape"]), each["data_offsets"][0]
+                self._rows[name] = StoredRows(path.absolute(), _LENGTH + length + begin, dtype, shape, name)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path} is no file of arrays ({error}); {AGAIN}") from None
-        self.shapes = {name: shape for name, (_, shape, _) in self._places.items()}
+        self.shapes = {name: each.shape for name, each in self._rows.items()}
 
     def stored(self, name: str) -> StoredRows:
         """Where an array lies; it can be pickled."""
-        dtype, shape, offset = self._places[name]
-        return StoredRows(self.path.absolute(), offset, dtype, shape, name)
+        return self._rows[name]
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Rows start..stop of an array, by default all."""
-        return self.stored(name).read(start, self.shapes[name][0] if stop is None else stop)
+        return self._rows[name].read(start, self.shapes[name][0] if stop is None else stop)
 
     def all(self) -> dict[str, np.ndarray]:
         """All arrays."""

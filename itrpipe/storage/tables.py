@@ -88,7 +88,7 @@ def read_table(
 
 
 @contextlib.contextmanager
-def table_writer(path: Path, schema: pa.Schema, *, page_checksums: bool = True) -> Iterator[pq.ParquetWriter]:
+def table_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
     """A writer of one Parquet file, closed in the end.
 
     Page checksums let a reader find a flipped bit, which would read as another caption, also outside of an artifact.
@@ -98,7 +98,7 @@ def table_writer(path: Path, schema: pa.Schema, *, page_checksums: bool = True) 
     """
     with (
         full_disk_as_error(path),
-        pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=page_checksums) as writer,
+        pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer,
     ):
         yield writer
 

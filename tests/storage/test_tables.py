@@ -44,14 +44,10 @@ def test_a_table_is_read_whole_and_by_row_groups(path: Path) -> None:
         file.read()
 
 
-@pytest.mark.parametrize("checksums", [True, False])
-def test_bytes_are_those_of_one_call_to_the_library(tmp_path: Path, checksums: bool) -> None:
-    pq.write_table(TABLE, tmp_path / "theirs", compression="zstd", write_page_checksum=checksums)
-    with table_writer(tmp_path / "ours", SCHEMA, page_checksums=checksums) as writer:
-        writer.write_table(TABLE)
+def test_bytes_are_those_of_one_call_to_the_library(tmp_path: Path) -> None:
+    pq.write_table(TABLE, tmp_path / "theirs", compression="zstd", write_page_checksum=True)
+    write_table(tmp_path / "ours", TABLE)
     assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
-    write_table(tmp_path / "whole", TABLE)
-    assert (tmp_path / "whole").read_bytes() == (tmp_path / "ours").read_bytes() or not checksums
 
 
 def _flip(path: Path) -> None:
