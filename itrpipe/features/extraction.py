@@ -165,16 +165,15 @@ class Extraction(Work["_Extracting"]):
         found: list[dict[str, np.ndarray]] = []
         failed: dict[str, str] = {}
         for usable, pixels, refused in worker.decoded(images, batches):
-            arrays: dict[str, np.ndarray] = {}
             if pixels is not None:
                 usable, arrays, more = compute(extractor, usable, pixels, images.sizes, self.spec)
                 refused += more
+                if len(usable):
+                    found.append({"rows": rows[usable], **arrays})
             if self._strict and refused:
                 row, reason = refused[0]
                 raise DataError(f"{images.root / images.files[row]}: {reason}; restore the file, or leave --strict")
             failed |= {str(rows[row]): reason for row, reason in refused}
-            if len(usable):
-                found.append({"rows": rows[usable], **arrays})
         joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]} if found else {}
         write_arrays(path, joined, failed)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from itrpipe.features.extraction import (
     stack,
 )
 from itrpipe.features.extractors.base import Extractor
-from itrpipe.features.store import TYPES, FeatureFile, FeatureSpec
+from itrpipe.features.store import TYPES, FeatureFile
 from itrpipe.storage.disk import unavailable
 
 Photograph = str | os.PathLike[str] | Image.Image | np.ndarray
@@ -45,6 +44,7 @@ class Photographs:
 
     def __init__(self, name: str, extractors: Mapping[str, Extractor]) -> None:
         self.name, self._extractors = name, dict(extractors)
+        self._specs = divide({each: extractor.spec for each, extractor in extractors.items()})
 
     @classmethod
     def by(cls, name: str, parts: Mapping[str, FeatureSettings], device: str) -> Photographs:
@@ -82,12 +82,10 @@ class Photographs:
         pool = decoding_pool(min(MOST_DECODERS, usable_cores()))
         try:
             for rows, found in ahead(pool, lambda row: self._decoded(photographs[row]), lambda *both: both, batches, 1):
-                decoded: dict[int, _Decoded] = {}
-                for row, each in zip(rows, found, strict=True):
-                    if isinstance(each, str):
-                        refuse(row, each)
-                    else:
-                        decoded[row] = each
+                both = list(zip(rows, found, strict=True))
+                for row, reason in ((row, each) for row, each in both if isinstance(each, str)):
+                    refuse(row, reason)
+                decoded = {row: each for row, each in both if not isinstance(each, str)}
                 kept, arrays = self._extracted(decoded, photographs, refuse)
                 if kept:
                     names = [str(row) if ids is None else ids[row] for row in kept]
@@ -95,11 +93,6 @@ class Photographs:
                     yield FeatureFile.of(path, self.name, np.array(names, dtype=str), arrays)
         finally:
             pool.shutdown(cancel_futures=True)
-
-    @cached_property
-    def _specs(self) -> dict[str, FeatureSpec]:
-        """Extractor -> the datasets that it fills."""
-        return divide({name: each.spec for name, each in self._extractors.items()})
 
     def _decoded(self, photograph: Photograph) -> _Decoded | str:
         """The photograph as its extractors take it, or why it cannot be used."""

@@ -26,22 +26,10 @@ from torchvision.transforms.v2 import functional as tvF
 from transformers.image_utils import pil_torch_interpolation_mapping
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.hub import (
-    CONFIG,
-    PROCESSOR_FILES,
-    RANDOM_NOTE,
-    SAFETENSORS,
-    find_folder,
-    has_any,
-    quiet,
-    read_state,
-    reading_weights,
-    refuse_not_finite,
-    same_random_numbers,
-)
+from itrpipe.features import hub
 from itrpipe.storage.disk import reading
 
-PREPROCESSOR = PROCESSOR_FILES[0]
+PREPROCESSOR = hub.PROCESSOR_FILES[0]
 _FRESH = "no weights of its pooler, which starts at random; where the encoder is frozen or adapted it stays so"
 # Parameters that serve training alone: checkpoints may lack them.
 _UNUSED = ("mask_token", "num_batches_tracked")
@@ -115,7 +103,7 @@ def open_network(
     model: str,
     revision: str,
     kinds: Mapping[str, Kind],
-    required: tuple[str, ...] = (CONFIG,),
+    required: tuple[str, ...] = (hub.CONFIG,),
     further: tuple[str, ...] = (),
     *,
     random: bool = False,
@@ -136,17 +124,17 @@ def open_network(
         DataError: a file is damaged, or the weights are of another network.
         UsageError: the model type is not supported.
     """
-    folder, notes = find_folder(model, revision, weights=not random, required=required, further=further)
-    with quiet():
+    folder, notes = hub.find_folder(model, revision, weights=not random, required=required, further=further)
+    with hub.quiet():
         kind, config = load_config(folder, kinds)
         if not random:
             network, more = load_weights(folder, kind, config, pooled=pooled)
             return Opened(folder, kind, network, notes + more)
-        with same_random_numbers():
+        with hub.same_random_numbers():
             network = getattr(transformers, kind.network)(config, **kind.options(pooled)).eval()
     if kind.projection and kind.network not in (config.architectures or ()):
         setattr(network, kind.projection, nn.Identity())
-    return Opened(folder, kind, network, (*notes, RANDOM_NOTE))
+    return Opened(folder, kind, network, (*notes, hub.RANDOM_NOTE))
 
 
 def open_vision(
@@ -158,8 +146,8 @@ def open_vision(
         MissingInputError, DataError: as of `open_network`.
         UsageError: likewise; or the image processor is not supported, or the two do not fit each other.
     """
-    opened = open_network(model, revision, kinds, PROCESSOR_FILES, random=random, pooled=pooled)
-    with quiet():
+    opened = open_network(model, revision, kinds, hub.PROCESSOR_FILES, random=random, pooled=pooled)
+    with hub.quiet():
         preprocessing = load_preprocessing(opened.folder)
     config = opened.network.config
     if not getattr(config, "vision_use_head", True):
@@ -183,7 +171,7 @@ def load_config(folder: Path, kinds: Mapping[str, Kind]) -> tuple[Kind, Any]:
         DataError: the configuration is damaged.
         UsageError: the model type is not among the kinds.
     """
-    path = folder / CONFIG
+    path = folder / hub.CONFIG
     with reading(path, "a configuration", "download the model again"):
         name = str(json.loads(path.read_text("utf-8")).get("model_type"))
         if name not in kinds:
@@ -209,12 +197,12 @@ def load_weights(folder: Path, kind: Kind, config: Any, *, pooled: bool = False)
     Raises:
         DataError: the weights are damaged, of another network, or not finite.
     """
-    with reading_weights(folder, "download them again, as safetensors if there are some"):
+    with hub.reading_weights(folder, "download them again, as safetensors if there are some"):
         network, report = getattr(transformers, kind.network).from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
-            use_safetensors=has_any(folder, SAFETENSORS),
+            use_safetensors=hub.has_any(folder, hub.SAFETENSORS),
             weights_only=True,
             local_files_only=True,
             ignore_mismatched_sizes=True,  # they are in the report
@@ -222,7 +210,8 @@ def load_weights(folder: Path, kind: Kind, config: Any, *, pooled: bool = False)
             **kind.options(pooled),
         )
     wrong = [
-        f"'{name}' {list(found)} is {list(due)} by {CONFIG}" for name, found, due in sorted(report["mismatched_keys"])
+        f"'{name}' {list(found)} is {list(due)} by config.json"
+        for name, found, due in sorted(report["mismatched_keys"])
     ]
     # Transformers would leave these random.
     missing = [name for name in sorted(report["missing_keys"]) if name.rpartition(".")[2] not in _UNUSED]
@@ -236,7 +225,7 @@ def load_weights(folder: Path, kind: Kind, config: Any, *, pooled: bool = False)
         )
     if unprojected:
         setattr(network, kind.projection, nn.Identity())
-    refuse_not_finite(folder, network.state_dict(), "download the weights again")
+    hub.refuse_not_finite(folder, network.state_dict(), "download the weights again")
     return network, (f"{folder}: {_FRESH}",) if fresh else ()
 
 
@@ -246,8 +235,8 @@ def load_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:
     Raises:
         DataError: the weights are damaged.
     """
-    pattern = "*.safetensors" if has_any(folder, SAFETENSORS) else "pytorch_model*.bin"
-    states = [read_state(path) for path in sorted(folder.glob(pattern))]
+    pattern = "*.safetensors" if hub.has_any(folder, hub.SAFETENSORS) else "pytorch_model*.bin"
+    states = [hub.read_state(path) for path in sorted(folder.glob(pattern))]
     return {name: state[name] for state in states for name in names if name in state}
 
 

@@ -18,7 +18,8 @@ import transformers as t
 from safetensors.torch import load_file, save_file
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.features.towers import PATCHES, RANDOM_NOTE, Framing, Grid, load_config, load_preprocessing, open_network
+from itrpipe.features.hub import RANDOM_NOTE
+from itrpipe.features.towers import PATCHES, Framing, Grid, load_config, load_preprocessing, open_network
 from tests.features.test_extractors import built, pictures, rows_of, save
 
 # One of each class, and each way of resizing and cropping that published checkpoints use.
