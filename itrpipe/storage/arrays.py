@@ -195,8 +195,15 @@ def take(values: FileRows, rows: np.ndarray) -> np.ndarray:
         rows: [m] int64, best rising and close together.
     """
     wanted, back = np.unique(rows, return_inverse=True)
-    parts = [values.read(int(wanted[first]), int(wanted[stop - 1]) + 1) for first, stop in runs(wanted)]
-    found = parts[0] if len(parts) == 1 else np.concatenate([values.read(0, 0), *parts])
+    found = values.read(0, 0)
+    for first, stop in runs(wanted):
+        part = values.read(int(wanted[first]), int(wanted[stop - 1]) + 1)
+        if stop - first == len(wanted):
+            found = part
+            break
+        if not first:  # parts are copied as they come, since joining them in the end takes three times as long
+            found = np.empty((len(wanted), *part.shape[1:]), part.dtype)
+        found[first:stop] = part
     return found if np.array_equal(rows, wanted) else found[back]  # rising rows are not copied once more
 
 
