@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated, NamedTuple, NotRequired
 
@@ -97,9 +97,15 @@ def read_annotations(
         if bare := [image for image in images if image.split is None]:
             if len(bare) < len(images):
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
-            splits, rule = _hashed([image.image_id for image in images], val, test, seed)
+            splits = hash_split([image.image_id for image in images], val, test, seed)
             images = [image._replace(split=splits[image.image_id]) for image in images]
-            notes.append(f"{path}: {rule}")
+            counts, shares = Counter(splits.values()), {"train": 1 - val - test, "val": val, "test": test}
+            rule = f"{', '.join(f'{name} {share:g}' for name, share in shares.items())}, seed {seed}"
+            numbers = " / ".join(f"{counts[name]:,}" for name in SPLITS)
+            told = f"names no splits; images split by hash of their id ({rule}): {numbers} images"
+            if empty := [name for name, share in shares.items() if share and not counts[name]]:
+                told += f". No image is left for {' and '.join(empty)}; add photographs, or give a column split"
+            notes.append(f"{path}: {told}")
         files = [image.file for image in images]
         within = [f"{image.folder}/{image.file}" for image in images if image.folder]
         layouts = [within, files] if len(within) == len(images) else [files]
@@ -109,18 +115,6 @@ def read_annotations(
         ]
         whole = Annotations(whole.images + records, whole.captions + captions, whole.root, (*whole.notes, *notes))
     return checked_annotations(whole, source)
-
-
-def _hashed(image_ids: Sequence[str], val: float, test: float, seed: int) -> tuple[dict[str, str], str]:
-    """The splits of images by hash, and the note that tells the user of them."""
-    splits = hash_split(image_ids, val, test, seed)
-    counts, shares = Counter(splits.values()), {"train": 1 - val - test, "val": val, "test": test}
-    rule = f"{', '.join(f'{name} {share:g}' for name, share in shares.items())}, seed {seed}"
-    numbers = " / ".join(f"{counts[name]:,}" for name in SPLITS)
-    note = f"names no splits; images split by hash of their id ({rule}): {numbers} images"
-    if empty := [name for name, share in shares.items() if share and not counts[name]]:
-        note += f". No image is left for {' and '.join(empty)}; add photographs, or give a column split"
-    return splits, note
 
 
 def _of_rows(path: Path, rows: Iterable[tuple[str, str, str | None, str, str, str]]) -> _Read:

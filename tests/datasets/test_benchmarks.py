@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +64,7 @@ def a_local(folder: Path, **changed: Any) -> None:
     written(folder / "benchmark.jsonl", json.dumps(record | changed))
 
 
-MAKERS: dict[str, Callable[..., None]] = {
-    "aro": an_aro,
-    "local": a_local,
-    "sugarcrepe": a_sugarcrepe,
-    "winoground": a_winoground,
-}
+MAKERS = {"aro": an_aro, "local": a_local, "sugarcrepe": a_sugarcrepe, "winoground": a_winoground}
 
 
 def read(folder: Path, name: str, **changed: Any) -> list[Pair]:
@@ -89,13 +83,10 @@ def refused(folder: Path, name: str, kind: type[ItrpipeError], value: str) -> No
 
 def test_every_suite_has_measures_and_a_tiny_one_here() -> None:
     assert SUITES.keys() == MAKERS.keys()
-    assert {name: suite.measures for name, suite in SUITES.items()} == {
-        "aro": ("pairs", "macro"),
-        "local": ("pairs",),
-        "sugarcrepe": ("pairs",),
-        "winoground": ("examples",),
-    }
-    assert {measure for suite in SUITES.values() for measure in suite.measures} <= set(MEASURES)
+    measures = {"aro": ("pairs", "macro"), "winoground": ("examples",)}
+    for name, suite in SUITES.items():
+        assert suite.measures == measures.get(name, ("pairs",))
+        assert {*suite.measures} <= {*MEASURES}
 
 
 def test_sugarcrepe_has_a_category_for_each_file(tmp_path: Path) -> None:

@@ -26,13 +26,8 @@ def test_processes_that_remember_at_once_keep_what_the_others_remember(tmp_path:
             for number in range(20):
                 remember_model(tmp_path, "mine", f"model{process}.{number}", ModelDefinition(method="triplet"))
                 stage = StageDefinition(conf="hog")
-                redefine(
-                    tmp_path,
-                    "mine",
-                    lambda now, name=f"{process}.{number}", stage=stage: now.model_copy(
-                        update={"features": {**now.features, name: stage}}
-                    ),
-                )
+                own = {f"{process}.{number}": stage}
+                redefine(tmp_path, "mine", lambda now, own=own: now.adding(features=own))
             os._exit(0)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
