@@ -125,7 +125,7 @@ class Vocabulary:
     words: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        first = self.words[: len(SPECIALS)]
+        first = tuple(self.words[: len(SPECIALS)])
         if first != SPECIALS:
             raise ValueError(f"it begins with {', '.join(first)}, not with {', '.join(SPECIALS)}")
         if len(self.ids) != len(self.words):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from itrpipe.datasets.prepared import Split
 from itrpipe.errors import DataError
 from itrpipe.evaluation.bootstrap import Interval, paired_intervals
 from itrpipe.evaluation.claims import excludes_zero
 from itrpipe.evaluation.rsum import CUTOFFS
 from itrpipe.reporting.collect import MODEL_INPUT, Run
+
+if TYPE_CHECKING:
+    from itrpipe.datasets.prepared import Split
 
 RECALLS = tuple(f"{direction}_r{k}" for direction in ("i2t", "t2i") for k in CUTOFFS)
 COMPARED = (*RECALLS, "rsum")
