@@ -148,9 +148,7 @@ def test_a_folder_that_lost_our_settings_or_a_weight_is_told(exported: Callable[
     with pytest.raises(DataError, match=r"model\.safetensors has"):
         itrpipe.load(copy, device="cpu")
     (copy / "export.json").unlink()
-    with pytest.raises(
-        DataError, match=r"copy: the weights lack 1 parameters of CLIPModel, such as 'visual_projection.weight'"
-    ):
+    with pytest.raises(DataError, match=r"copy: 1 of the weights .*lack 'visual_projection.weight'"):
         load_model(copy)
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({key: value for key, value in config.items() if key != "itrpipe"}))

@@ -198,12 +198,10 @@ def write_model(method: str, seed: int, left_out: tuple[str, ...]) -> Callable[[
             images = random.normal(size=(size, WIDTH)).astype(np.float32)
             texts = images[caption_image] + NOISE[method] * random.normal(size=(2 * size, WIDTH)).astype(np.float32)
             captions = [f"{name}#{k}" for name in names for k in range(2)]
-            writer = EmbeddingWriter(
-                job.folder / EMBEDDINGS, split, names, captions, caption_image, WIDTH, INNER_PRODUCT
-            )
-            writer.write("images", 0, images / np.linalg.norm(images, axis=1, keepdims=True))
-            writer.write("texts", 0, texts / np.linalg.norm(texts, axis=1, keepdims=True))
-            writer.close()
+            about = (names, captions, caption_image, WIDTH, INNER_PRODUCT)
+            with EmbeddingWriter(job.folder / EMBEDDINGS, split, *about) as writer:
+                writer.write("images", 0, images / np.linalg.norm(images, axis=1, keepdims=True))
+                writer.write("texts", 0, texts / np.linalg.norm(texts, axis=1, keepdims=True))
         history = [
             {"epoch": k + 1, "loss": 1.0 / (k + 1), "val_rsum": 100.0 + k, "best": True}
             | {"val_i2t_r1": 10.0 + k + seed, "val_t2i_r1": 8.0 + k + seed}
