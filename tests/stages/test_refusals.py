@@ -166,7 +166,7 @@ CASES: list[tuple[str, int, str]] = [
     ("evaluate --embeddings {rows}", 2, "holds one side"),
     ("evaluate --embeddings {empty}", 2, "embeddings.h5"),
     ("evaluate --embeddings {rows} {rows} --owners none.npy", 3, "none.npy does not exist"),
-    ("evaluate --embeddings {rows} {rows} --owners {rows}", 4, "cannot be read as owners"),
+    ("evaluate --embeddings {rows} {rows} --owners {rows}", 4, "cannot be read as ids"),
     ("evaluate --embeddings {rows} {rows} --name A.b", 2, "lower-case letters"),
     ("evaluate --embeddings {rows} {rows} --name {long}", 2, "200 characters"),
     ("evaluate --embeddings {rows} {rows} --measure cos", 2, "cosine, inner-product, order"),
