@@ -411,11 +411,11 @@ def test_a_source_of_an_unknown_or_another_format(
     assert_one_line(invoke(*prepare, tmp_path / "empty"), MissingInputError, "no known dataset")
     assert_one_line(invoke(*prepare, tmp_path / "source" / "flickr30k-images"), MissingInputError, "no captions")
     assert_one_line(
-        invoke(*prepare, precomp_dataset.folder, "--format", "karpaty"), UsageError, "did you mean karpathy"
+        invoke(*prepare, precomp_dataset.folder, "--format", "karpaty"), UsageError, "did you mean 'karpathy'"
     )
     assert_one_line(invoke(*prepare, precomp_dataset.folder, "--format", "coco_captions"), MissingInputError)
     precomp_dataset.captions.write_text('{"images": [{"filename": "1000.jpg"}]}')
-    assert_one_line(invoke(*prepare, precomp_dataset.folder), DataError, precomp_dataset.captions, "'split'")
+    assert_one_line(invoke(*prepare, precomp_dataset.folder), DataError, precomp_dataset.captions, "no split")
 
 
 def test_a_source_that_fails_is_not_remembered_instead_of_one_that_works(

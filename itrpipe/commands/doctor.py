@@ -30,6 +30,7 @@ REQUIRED = (
     "nltk",
     "lemminflect",
     "pydantic",
+    "typing-extensions",
     "filelock",
     "typer",
     "rich",
