@@ -31,7 +31,7 @@ from itrpipe.training.world import ALONE, World
 
 IDS = ["a", "b", "c"]
 TEXTS = ["A dog is on the road.", "A cat, number 7!", "the beach", "A horse-child is on (a) field/roof"]
-VOCABULARY = Vocabulary(["<pad>", "<start>", "<end>", "<unk>", "a", "dog", "is", "on", "the", "road"])
+VOCABULARY = Vocabulary(("<pad>", "<start>", "<end>", "<unk>", "a", "dog", "is", "on", "the", "road"))
 READING = Reading(cleaned=True, max_words=30)
 
 
