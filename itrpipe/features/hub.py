@@ -29,7 +29,7 @@ _SHARDS = {SAFETENSORS: "model-*-of-*.safetensors", PICKLES: "pytorch_model-*-of
 RANDOM_NOTE = "random weights: these features are noise"
 SUFFIXES = (".bin", ".pth", ".pt", ".safetensors")
 # Counters of batches serve training only; not every file has them.
-_COUNTER = ".num_batches_tracked"
+COUNTER = ".num_batches_tracked"
 _SECONDS = 10.0
 """How long the hub is waited for."""
 _NO_CONNECTION = "there is no connection, and no earlier download"
@@ -272,7 +272,7 @@ def fitting(path: Path, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor
     Raises:
         DataError: a tensor is missing, has another shape, or holds no finite numbers.
     """
-    missing = sorted(name for name in wanted.keys() - state.keys() if not name.endswith(_COUNTER))
+    missing = sorted(name for name in wanted.keys() - state.keys() if not name.endswith(COUNTER))
     if missing:
         raise DataError(f"{path} lacks '{missing[0]}', {len(missing)} tensors in all; {remedy}.")
     found = {}

@@ -440,6 +440,7 @@ def test_weights_come_from_files_that_hold_all_of_them_and_nothing_else_runs(
     }
     if kind == "frcnn":
         wrong["one class"] = state | {CLASSES: torch.ones(1, 1024)}
+        wrong["another network"] = state | {"roi_heads.mask.weight": torch.ones(1)}
     for name, content in wrong.items():
         torch.save(content, tmp_path / f"{name}.pt")
     (tmp_path / "plain.bin").write_bytes(pickle.dumps({"a": Burglar()}, protocol=2))

@@ -26,7 +26,7 @@ from itrpipe.errors import DataError, MissingInputError, reason_of
 from itrpipe.features.extractors.base import Images, channels_first
 from itrpipe.features.extractors.frcnn.declaration import Frcnn
 from itrpipe.features.extractors.regions import Proposals, box_overlaps, region_rows
-from itrpipe.features.hub import RANDOM_NOTE, fitting, local_weights, read_state, same_random_numbers
+from itrpipe.features.hub import COUNTER, RANDOM_NOTE, fitting, local_weights, read_state, same_random_numbers
 from itrpipe.features.store import FeatureSpec
 
 NAMES = tuple(FasterRCNN_ResNet50_FPN_V2_Weights.__members__)
@@ -83,7 +83,10 @@ def load_network(settings: Frcnn) -> tuple[FasterRCNN, tuple[str, ...]]:
         raise DataError(f"{path} lacks '{_CLASS_SCORES}', or a class beside the background; {_REMEDY}.")
     with torch.device("meta"):  # without memory: the tensors of the file take their place
         network = _network(settings, classes)
-    network.load_state_dict(fitting(path, state, network.state_dict(), _REMEDY), assign=True)
+    wanted = network.state_dict()
+    if further := [name for name in state.keys() - wanted.keys() if not name.endswith(COUNTER)]:
+        raise DataError(f"{path} holds '{min(further)}', which this network does not have; {_REMEDY}.")
+    network.load_state_dict(fitting(path, state, wanted, _REMEDY), assign=True)
     return network, ()
 
 
