@@ -123,6 +123,8 @@ def test_an_interrupted_benchmark_goes_on_to_the_same_scores(
     done(zero_shot(invoke, defined, saved_encoders))
     other = copied(defined, tmp_path / "other")
     done(zero_shot(invoke, other, saved_encoders, *asked))
+    for name, value in (("in_one_thread", False), ("overlap", 1)):
+        monkeypatch.setattr(extraction.Extraction, name, value)  # one part after another
     with interrupted(3, extraction.Extraction, "make"):
         assert zero_shot(invoke, defined, saved_encoders, *asked).code == 130
     (partial,) = defined.glob("tiny/evaluate/*.partial")
