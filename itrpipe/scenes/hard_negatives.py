@@ -34,7 +34,7 @@ from itrpipe.scenes.layout import Scene
 from itrpipe.scenes.oracle import Caption, LogicalForm, describes
 from itrpipe.scenes.readback import NOWHERE, CaptionReader, NounPhrase
 from itrpipe.scenes.sayings import SAYINGS
-from itrpipe.scenes.world import KIND_TABLE, SIMILAR_KINDS
+from itrpipe.scenes.world import KIND_TABLE, WORLD
 
 _ARTICLE_BEFORE_VOWEL = re.compile(r"\ba (?=[aeiou])")
 _AN = re.compile(r"\ban\b")
@@ -161,7 +161,7 @@ def _replaced_objects(sentence: _Sentence) -> Iterator[str]:
         kinds, (start, end) = phrase.predicate.kinds, phrase.noun
         if phrase.number is not None or phrase.noun == NOWHERE or len(kinds) != 1:
             continue
-        similar = dict.fromkeys(kind for group in SIMILAR_KINDS if kinds[0] in group for kind in group)
+        similar = dict.fromkeys(kind for group in WORLD.similar if kinds[0] in group for kind in group)
         for kind in similar:
             fits = all(_can_be((kind,), look.attribute, look.value) for look in phrase.looks)
             worn = ("", SAYINGS.unisex_garment, *SAYINGS.garments.get(kind, ()))

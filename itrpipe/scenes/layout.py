@@ -9,7 +9,7 @@ relation of the symbolic scene does not show, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from random import Random
@@ -122,7 +122,12 @@ def arrange(rng: Random, symbolic: SymbolicScene, *, image_id: str, split: str, 
         A scene in which at most `MAX_HIDDEN` of every object is hidden and every relation of the symbolic
         scene shows; None when no such arrangement was found in a dozen tries (the symbolic scene is crowded).
     """
-    planned = _planned_relations(symbolic.units)
+    planned: set[Triple] = set()
+    main = 0
+    for unit in symbolic.units:
+        if unit.relation is not None:
+            planned.add((main, "hold", main + 1) if unit.relation == "hold" else (main + 1, unit.relation, main))
+        main += len(unit.objects)
     contacts = {triple for triple in planned if triple[1] in CONTACTS}
     for _ in range(_ARRANGEMENT_TRIES):
         horizon = rng.uniform(0.48, 0.56) if symbolic.setting in INDOOR_SETTINGS else rng.uniform(0.40, 0.48)
@@ -168,16 +173,6 @@ def _solid_cells(item: PlacedObject) -> Cells:
     return cells
 
 
-def _planned_relations(units: tuple[Unit, ...]) -> set[Triple]:
-    """The relations of the symbolic scene as triples of object numbers."""
-    planned, main = set(), 0
-    for unit in units:
-        if unit.relation is not None:
-            planned.add((main, "hold", main + 1) if unit.relation == "hold" else (main + 1, unit.relation, main))
-        main += len(unit.objects)
-    return planned
-
-
 def _derived_relations(objects: Sequence[PlacedObject], contacts: set[Triple]) -> set[Triple]:
     """Left, near, behind and above of all pairs that do not touch."""
     touching = {frozenset((first, second)) for first, _, second in contacts}
@@ -214,18 +209,12 @@ def _place(
     height = _full_height(thing) * scale
     width = _width(thing, height)
     box = (centre - width / 2, base - height, centre + width / 2, base)
-    return PlacedObject(
-        thing.kind, thing.colour, thing.pattern, thing.size, box, base, state, facing=rng.choice((-1, 1))
-    )
+    return PlacedObject(**vars(thing), box=box, depth=base, state=state, facing=rng.choice((-1, 1)))
 
 
 def _ground_scale(base: float, horizon: float) -> float:
     """Perspective: full scale about half-way between the horizon and the lower edge."""
     return 0.82 + 0.3 * max(0.0, base - horizon) / (1 - horizon)
-
-
-def _scale_of(item: PlacedObject) -> float:
-    return item.height / _full_height(item)
 
 
 def _place_units(rng: Random, units: tuple[Unit, ...], horizon: float) -> tuple[PlacedObject, ...] | None:
@@ -240,91 +229,63 @@ def _place_units(rng: Random, units: tuple[Unit, ...], horizon: float) -> tuple[
         share = width / sum(widths)
         slack = max(0.0, share - width * HEIGHT / WIDTH) / 2
         freedom = 0.7 if len(units) > 1 else 0.5
-        centre = left + share / 2 + rng.uniform(-1, 1) * slack * freedom
-        group = _into_canvas(_place_unit(rng, unit, centre, horizon))
-        if group is None:
+        group = _place_unit(rng, unit, left + share / 2 + rng.uniform(-1, 1) * slack * freedom, horizon)
+        # A unit moves into the canvas as a whole, so that a hand stays at what it holds.
+        edges = np.array([item.box for item in group])
+        (x0, y0), (x1, y1) = edges[:, :2].min(axis=0).tolist(), edges[:, 2:].max(axis=0).tolist()
+        if max(x1 - x0, y1 - y0) > 1 - 2 * _MARGIN:
             return None
-        objects += group
+        dx = max(0.0, _MARGIN - x0) - max(0.0, x1 - 1 + _MARGIN)
+        dy = max(0.0, _MARGIN - y0) - max(0.0, y1 - 1 + _MARGIN)
+        for item in group:
+            x0, y0, x1, y1 = item.box
+            box = (round(x0 + dx, 4), round(y0 + dy, 4), round(x1 + dx, 4), round(y1 + dy, 4))
+            objects.append(replace(item, box=box, depth=round(item.depth + dy, 4)))
         left += share
     return tuple(objects)
 
 
-def _into_canvas(group: list[PlacedObject]) -> list[PlacedObject] | None:
-    """Moves a unit as a whole, so that a hand stays at what it holds; None when it is too large."""
-    x0, y0 = min(item.box[0] for item in group), min(item.box[1] for item in group)
-    x1, y1 = max(item.box[2] for item in group), max(item.box[3] for item in group)
-    room = 1 - 2 * _MARGIN
-    if x1 - x0 > room or y1 - y0 > room:
-        return None
-    dx = max(0.0, _MARGIN - x0) - max(0.0, x1 - 1 + _MARGIN)
-    dy = max(0.0, _MARGIN - y0) - max(0.0, y1 - 1 + _MARGIN)
-    moved = []
-    for item in group:
-        left, top, right, bottom = item.box
-        box = (round(left + dx, 4), round(top + dy, 4), round(right + dx, 4), round(bottom + dy, 4))
-        moved.append(replace(item, box=box, depth=round(item.depth + dy, 4)))
-    return moved
-
-
 def _place_unit(rng: Random, unit: Unit, centre: float, horizon: float) -> list[PlacedObject]:
-    kind = unit.main.kind
+    thing, kind = unit.objects[0], unit.objects[0].kind
     if KIND_TABLE[kind].flies and not (kind == "bird" and rng.random() < 0.3):
-        main = _place(rng, unit.main, centre, rng.uniform(0.25, 0.5), _AIRBORNE_SCALE, "fly")
+        main = _place(rng, thing, centre, rng.uniform(0.25, 0.5), _AIRBORNE_SCALE, "fly")
     else:
         base = rng.uniform(0.80, 0.95) if unit.relation == "behind" else rng.uniform(horizon + 0.22, 0.95)
-        main = _place(rng, unit.main, centre, base, _ground_scale(base, horizon))
-    if unit.relation is None or unit.partner is None:
+        main = _place(rng, thing, centre, base, _ground_scale(base, horizon))
+    if unit.relation is None:
         return [main]
-    return _PARTNER_PLACES[unit.relation](rng, main, unit.partner, horizon)
-
-
-def _place_on(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
-    surface = {"table": 0.05, "box": 0.10, "chair": 0.55}[main.kind]
-    # The seat of a chair is beside its back; on wide surfaces anywhere will do.
-    shift = 0.06 * main.facing if main.kind == "chair" else rng.uniform(-0.2, 0.2)
-    scale = _scale_of(main) * (0.9 if main.kind == "table" else 0.8)
-    other = _place(rng, thing, main.centre + shift * main.width, main.box[1] + surface * main.height, scale, "on")
+    thing, top, scale = unit.objects[1], main.box[1], main.height / _full_height(main)
+    match unit.relation:
+        case "on":
+            surface = {"table": 0.05, "box": 0.10, "chair": 0.55}[kind]
+            # The seat of a chair is beside its back; on wide surfaces anywhere will do.
+            shift = 0.06 * main.facing if kind == "chair" else rng.uniform(-0.2, 0.2)
+            centre, base = main.centre + shift * main.width, top + surface * main.height
+            other = _place(rng, thing, centre, base, scale * (0.9 if kind == "table" else 0.8), "on")
+        case "under":
+            side = rng.choice((-1, 1))
+            shift, lower, shrink, nearer = {
+                "tree": (side * rng.uniform(0.25, 0.45), 0.03, 0.85, 0.001),
+                "umbrella": (side * 0.22, 0.015, 0.55, 0.001),
+                "table": (side * rng.uniform(0, 0.1), 0.01, 0.62, -0.001),  # seen between the legs, below the top
+            }[kind]
+            other = _place(rng, thing, main.centre + shift * main.width, main.base + lower, scale * shrink)
+            return [main, replace(other, depth=main.depth + nearer)]
+        case "hold":
+            pose, reach, level, shrink = {
+                "umbrella": ("raised", 0.0, 0.42, 0.95),
+                "balloon": ("raised", 0.02, 0.32, 0.9),
+                "kite": ("raised", 0.02, 0.32, 0.9),
+            }.get(thing.kind, ("forward", 0.02, 0.61, 0.8))
+            hand = main.centre + main.facing * (main.width / 2 + reach)
+            main = replace(main, pose=pose)
+            other = _place(rng, thing, hand, top + level * main.height, scale * shrink, "held")
+        case "behind":
+            base = max(horizon + 0.1, main.base - rng.uniform(0.09, 0.16))
+            centre = main.centre + rng.choice((-1, 1)) * rng.uniform(0.2, 0.35) * main.width
+            return [main, _place(rng, thing, centre, base, _ground_scale(base, horizon))]
+        case _:  # above
+            base = top - rng.uniform(0.02, 0.1)
+            centre = main.centre + rng.uniform(-0.2, 0.2) * main.width
+            return [main, _place(rng, thing, centre, base, _AIRBORNE_SCALE, "fly")]
     return [main, replace(other, depth=main.depth + 0.001)]
-
-
-def _place_under(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
-    side = rng.choice((-1, 1))
-    shift, lower, shrink, depth = {
-        "tree": (side * rng.uniform(0.25, 0.45), 0.03, 0.85, 0.001),
-        "umbrella": (side * 0.22, 0.015, 0.55, 0.001),
-        "table": (side * rng.uniform(0, 0.1), 0.01, 0.62, -0.001),  # seen between the legs, below the top
-    }[main.kind]
-    other = _place(rng, thing, main.centre + shift * main.width, main.base + lower, _scale_of(main) * shrink)
-    return [main, replace(other, depth=main.depth + depth)]
-
-
-def _place_hold(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
-    pose, reach, level, shrink = {
-        "umbrella": ("raised", 0.0, 0.42, 0.95),
-        "balloon": ("raised", 0.02, 0.32, 0.9),
-        "kite": ("raised", 0.02, 0.32, 0.9),
-    }.get(thing.kind, ("forward", 0.02, 0.61, 0.8))
-    hand = main.centre + main.facing * (main.width / 2 + reach)
-    other = _place(rng, thing, hand, main.box[1] + level * main.height, _scale_of(main) * shrink, "held")
-    return [replace(main, pose=pose), replace(other, depth=main.depth + 0.001)]
-
-
-def _place_behind(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
-    base = max(horizon + 0.1, main.base - rng.uniform(0.09, 0.16))
-    centre = main.centre + rng.choice((-1, 1)) * rng.uniform(0.2, 0.35) * main.width
-    return [main, _place(rng, thing, centre, base, _ground_scale(base, horizon))]
-
-
-def _place_above(rng: Random, main: PlacedObject, thing: SceneObject, horizon: float) -> list[PlacedObject]:
-    base = main.box[1] - rng.uniform(0.02, 0.1)
-    centre = main.centre + rng.uniform(-0.2, 0.2) * main.width
-    return [main, _place(rng, thing, centre, base, _AIRBORNE_SCALE, "fly")]
-
-
-_PARTNER_PLACES: dict[str, Callable[[Random, PlacedObject, SceneObject, float], list[PlacedObject]]] = {
-    "hold": _place_hold,
-    "on": _place_on,
-    "under": _place_under,
-    "behind": _place_behind,
-    "above": _place_above,
-}

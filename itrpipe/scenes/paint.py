@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 from itrpipe.scenes.backgrounds import paint_background
-from itrpipe.scenes.drawing import RGB, WHITE, Corners, draw_object, jittered, shaded
+from itrpipe.scenes.drawing import Colour, draw_object, in_pixels, jittered, shaded
 from itrpipe.scenes.layout import COLUMNS, HEIGHT, MAX_HIDDEN, ROWS, WIDTH, Box, PlacedObject, Scene, hidden_fraction
 
 PAINT_VERSION = 1
@@ -33,9 +33,6 @@ _NOISE_LEVELS = 30.0  # standard deviation
 _LOST_CONTRAST = 0.3
 _BLUR = 0.7  # pixels
 _GREY = 127.5
-_FOG: RGB = (222, 226, 231)
-_LEAF: RGB = (66, 112, 48)
-_PLANK: RGB = (150, 112, 76)
 
 
 @dataclass(frozen=True)
@@ -70,14 +67,13 @@ def paint(scene: Scene, difficulty: Difficulty = EASY) -> Image.Image:
     image = paint_background(scene.setting, scene.horizon, width, height, Random(f"{scene.paint_seed}/background"))
     _cast_shadows(image, scene.objects)
     for item in sorted(scene.objects, key=lambda placed: placed.depth):
-        looks = {name: getattr(item, name) for name in ("kind", "colour", "pattern", "state", "pose", "facing")}
-        draw_object(image, _in_pixels(item.box, image), _stream(scene, item), **looks)
+        draw_object(image, item, _stream(scene, item))
     if difficulty.occlusion > 0:
         _hide_parts(image, scene, difficulty.occlusion)
     if scene.setting == "snow":
         rng, draw = Random(f"{scene.paint_seed}/snow"), ImageDraw.Draw(image)
         for _ in range(_SNOWFLAKES):
-            draw.circle((rng.uniform(0, width), rng.uniform(0, height)), rng.uniform(0.7, 2.0), WHITE)
+            draw.circle((rng.uniform(0, width), rng.uniform(0, height)), rng.uniform(0.7, 2.0), "white")
     image = image.reduce(_OVERSAMPLING)
     if scene.setting == "night":
         image = image.point(lambda level: int(level * _NIGHT_BRIGHTNESS))
@@ -87,11 +83,6 @@ def paint(scene: Scene, difficulty: Difficulty = EASY) -> Image.Image:
 def _stream(scene: Scene, item: PlacedObject, purpose: str = "") -> Random:
     """A random stream of one object, named by what it is and where: without another object it looks the same."""
     return Random(f"{scene.paint_seed}/{purpose}{item.kind}/{item.box[0]:.4f}/{item.box[1]:.4f}")
-
-
-def _in_pixels(box: Box, image: Image.Image) -> Corners:
-    x0, y0, x1, y1 = box
-    return x0 * image.width, y0 * image.height, x1 * image.width, y1 * image.height
 
 
 def _cast_shadows(image: Image.Image, objects: tuple[PlacedObject, ...]) -> None:
@@ -106,7 +97,7 @@ def _cast_shadows(image: Image.Image, objects: tuple[PlacedObject, ...]) -> None
             wide = right - left
             box = (left + 1, base - 0.09 * wide - 1, right + 0.08 * wide, base + 0.07 * wide + 1)
             draw.ellipse(box, fill=_SHADOW_OPACITY)
-    image.paste((10, 10, 20), (0, 0), mask.filter(ImageFilter.BoxBlur(1.5)).resize(image.size))
+    image.paste("#0a0a14", (0, 0), mask.filter(ImageFilter.BoxBlur(1.5)).resize(image.size))
 
 
 def _add_noise(image: Image.Image, paint_seed: int, noise: float) -> Image.Image:
@@ -140,11 +131,11 @@ def _hide_parts(image: Image.Image, scene: Scene, occlusion: float) -> None:
                 break
 
 
-def _draw_parts(image: Image.Image, material: str, parts: list[Box], fill: int | RGB, grown: float = 0.0) -> None:
+def _draw_parts(image: Image.Image, material: str, parts: list[Box], fill: int | Colour, grown: float = 0.0) -> None:
     """Draws planks, or the ellipses that puffs and leaves are, on either side by so many pixels wider."""
     draw = ImageDraw.Draw(image)
     for part in parts:
-        x0, y0, x1, y1 = _in_pixels(part, image)
+        x0, y0, x1, y1 = in_pixels(part, image)
         box = (x0 - grown, y0 - grown, x1 + grown, y1 + grown)
         (draw.rectangle if material == "planks" else draw.ellipse)(box, fill=fill)
 
@@ -194,23 +185,23 @@ def _cluster(rng: Random, x0: float, y0: float, x1: float, y1: float) -> list[Bo
 def _paint_fog(image: Image.Image, parts: list[Box], rng: Random) -> None:
     mask = Image.new("L", image.size, 0)
     _draw_parts(mask, "fog", parts, 250)
-    image.paste(jittered(rng, _FOG), (0, 0), mask.filter(ImageFilter.BoxBlur(4)))
+    image.paste(jittered(rng, "#dee2e7"), (0, 0), mask.filter(ImageFilter.BoxBlur(4)))
 
 
 def _paint_leaves(image: Image.Image, parts: list[Box], rng: Random) -> None:
     draw = ImageDraw.Draw(image)
-    _draw_parts(image, "leaves", parts, shaded(_LEAF, 0.45), grown=1.5)
+    _draw_parts(image, "leaves", parts, shaded("#427030", 0.45), grown=1.5)
     for part in parts:
-        colour = shaded(jittered(rng, _LEAF, 14), rng.uniform(0.75, 1.2))
+        colour = shaded(jittered(rng, "#427030", 14), rng.uniform(0.75, 1.2))
         _draw_parts(image, "leaves", [part], colour)
-        draw.arc(_in_pixels(part, image), 20, 160, shaded(colour, 0.7), 2)
+        draw.arc(in_pixels(part, image), 20, 160, shaded(colour, 0.7), 2)
 
 
 def _paint_planks(image: Image.Image, parts: list[Box], rng: Random) -> None:
     draw = ImageDraw.Draw(image)
     for part in parts:
-        colour = jittered(rng, _PLANK, 12)
-        x0, y0, x1, y1 = _in_pixels(part, image)
+        colour = jittered(rng, "#96704c", 12)
+        x0, y0, x1, y1 = in_pixels(part, image)
         tip = min(6.0, 0.2 * (y1 - y0))
         outline = [(x0, y1), (x0, y0 + tip), ((x0 + x1) / 2, y0), (x1, y0 + tip), (x1, y1)]
         draw.polygon(outline, colour, shaded(colour, 0.6))

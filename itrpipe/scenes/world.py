@@ -4,8 +4,8 @@ A symbolic scene is a setting and two or three *units* from left to right, or up
 unit is one object, or two objects in a relation (`a woman holds a balloon`, `a cat is on a table`). An edit gives the
 same scene but for one detail, which is what a hard negative is.
 
-All rules are tables: `KIND_TABLE` (kinds.json) says what an object of a kind can look like and where it can be,
-`PARTNERS` which objects can be in which relation.
+All rules are tables of world.json: what an object of a kind can look like and where it can be, which kinds are alike,
+and which objects can be in which relation.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from pydantic import TypeAdapter
 COLOURS = ("red", "blue", "green", "yellow", "orange", "purple", "pink", "brown", "black", "white", "grey")
 PATTERNS = ("plain", "striped", "dotted")
 SIZES = ("small", "medium", "large")
-OUTDOOR_SETTINGS = ("park", "beach", "snow", "street", "desert", "night")
 INDOOR_SETTINGS = ("kitchen", "room")
-SETTINGS = OUTDOOR_SETTINGS + INDOOR_SETTINGS
+SETTINGS = ("park", "beach", "snow", "street", "desert", "night", *INDOOR_SETTINGS)
 
 
 @dataclass(frozen=True)
@@ -59,52 +58,27 @@ class Kind:
         return value in ("plain", "medium") or (self.patterned if attribute == "pattern" else self.sized)
 
 
-KIND_TABLE = TypeAdapter(dict[str, Kind]).validate_json(Path(__file__).with_name("kinds.json").read_bytes())
+@dataclass(frozen=True)
+class World:
+    """The tables of world.json.
+
+    Attributes:
+        kinds: of each kind, what an object of it can be.
+        similar: groups of kinds that are easily mistaken for each other: what the edit "kind" exchanges.
+        partners: relation -> kind of the main object -> kinds its partner can be. Read "main holds partner", and for
+            every other relation "partner is on/under/behind/above main". What is behind is not much lower, so that it
+            still shows.
+    """
+
+    kinds: dict[str, Kind]
+    similar: tuple[tuple[str, ...], ...]
+    partners: dict[str, dict[str, tuple[str, ...]]]
+
+
+WORLD = TypeAdapter(World).validate_json(Path(__file__).with_suffix(".json").read_bytes())
+KIND_TABLE = WORLD.kinds
 KINDS = tuple(KIND_TABLE)
-
 PEOPLE = ("man", "woman", "boy", "girl")
-ANIMALS = ("dog", "cat", "rabbit", "bird")
-VEHICLES = ("car", "bus", "bike")
-FLYERS = tuple(name for name, kind in KIND_TABLE.items() if kind.flies)
-SUPPORTS = ("table", "box", "chair")
-# Kinds that are easily mistaken for each other: what the edit "kind" exchanges.
-SIMILAR_KINDS = (
-    PEOPLE,
-    ("dog", "cat", "rabbit"),
-    VEHICLES,
-    ("tree", "house", "tent"),
-    SUPPORTS,
-    ("ball", "cup", "flower"),
-    ("balloon", "kite", "umbrella"),
-    ("lamp", "cup", "flower"),
-    FLYERS,
-)
-_PLACEABLE = ("cat", "ball", "cup", "lamp", "flower", "bird", "rabbit", "box")
-_HOLDABLE = ("umbrella", "balloon", "kite", "cup", "ball", "flower")
-_BACKDROPS = ("tree", "house", "bus", "tent", "lamp", "chair", "table", *PEOPLE)
-_FOREGROUND = ("dog", "cat", "chair", "box", "car", "bike", "boy", "girl", "rabbit", "table", "flower")
-_OVERFLOWN = ("dog", "cat", "chair", "car", "house", "tent", "table", "box", "rabbit", "bus", "boy", "girl", "bike")
-
-
-def _backdrops_of(main: str) -> tuple[str, ...]:
-    """Kinds that still show when they stand behind a `main`: not much lower than it."""
-    lowest = 0.9 * KIND_TABLE[main].height
-    return tuple(kind for kind in _BACKDROPS if kind != main and KIND_TABLE[kind].height >= lowest)
-
-
-# relation -> kind of the main object -> kinds its partner can be. Read "main holds partner",
-# and for every other relation "partner is on/under/behind/above main".
-PARTNERS: dict[str, dict[str, tuple[str, ...]]] = {
-    "hold": dict.fromkeys(PEOPLE, _HOLDABLE),
-    "on": {main: tuple(kind for kind in _PLACEABLE if kind != main) for main in SUPPORTS},
-    "under": {
-        "tree": ("dog", "cat", "rabbit", "boy", "girl", "ball", "chair", "box"),
-        "table": ("dog", "cat", "rabbit", "ball", "box", "cup"),
-        "umbrella": ("dog", "cat", "chair", "rabbit", "ball"),
-    },
-    "behind": {main: _backdrops_of(main) for main in _FOREGROUND},
-    "above": dict.fromkeys(_OVERFLOWN, FLYERS),
-}
 
 # How often a unit is of which form; None is a single object.
 _UNIT_WEIGHTS = {"hold": 0.26, "on": 0.18, "under": 0.12, "behind": 0.10, "above": 0.10, None: 0.24}
@@ -139,16 +113,15 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Unit:
-    """One object, or two in a relation of `PARTNERS` (`relation` and `partner` are both None or both set)."""
+    """One object, or two in a relation.
 
-    main: SceneObject
+    Attributes:
+        objects: the main one, and its partner where there is a relation.
+        relation: of `World.partners`; None of a single object.
+    """
+
+    objects: tuple[SceneObject, ...]
     relation: str | None = None
-    partner: SceneObject | None = None
-
-    @property
-    def objects(self) -> tuple[SceneObject, ...]:
-        """The one or two objects, the main one first."""
-        return (self.main,) if self.partner is None else (self.main, self.partner)
 
 
 @dataclass(frozen=True)
@@ -184,9 +157,9 @@ def is_valid(scene: SymbolicScene) -> bool:
             for thing in objects
         )
         and all(
-            unit.partner.kind in PARTNERS[unit.relation].get(unit.main.kind, ())
+            unit.objects[1].kind in WORLD.partners[unit.relation].get(unit.objects[0].kind, ())
             for unit in scene.units
-            if unit.relation is not None and unit.partner is not None
+            if unit.relation is not None
         )
     )
 
@@ -207,11 +180,12 @@ def _sample_unit(rng: Random, setting: str, relation: str | None = None) -> Unit
 
     if relation is None:
         kinds = occurring(KINDS)
-        return Unit(_sample_object(rng, rng.choices(kinds, [KIND_TABLE[kind].weight for kind in kinds])[0]))
-    table = PARTNERS[relation]
-    main = rng.choice(occurring(table))
-    partner = rng.choice(occurring(table[main]))
-    return Unit(_sample_object(rng, main), relation, _sample_object(rng, partner))
+        drawn = rng.choices(kinds, [KIND_TABLE[kind].weight for kind in kinds])
+    else:
+        table = WORLD.partners[relation]
+        main = rng.choice(occurring(table))
+        drawn = [main, rng.choice(occurring(table[main]))]
+    return Unit(tuple(_sample_object(rng, kind) for kind in drawn), relation)
 
 
 def sample_scene(rng: Random, room: int = USUAL_UNITS) -> SymbolicScene:
@@ -227,20 +201,20 @@ def sample_scene(rng: Random, room: int = USUAL_UNITS) -> SymbolicScene:
     forms, weights = list(_UNIT_WEIGHTS), list(_UNIT_WEIGHTS.values())
     units = [_sample_unit(rng, setting, rng.choices(forms, weights)[0]) for _ in range(count)]
     if rng.random() < _COMPANION_PROBABILITY:
-        kind = rng.choice(units).main.kind
+        kind = rng.choice(units).objects[0].kind
         if kind not in _TOO_WIDE_FOR_COMPANIONS:
-            companion = Unit(_sample_object(rng, kind))
+            companion = Unit((_sample_object(rng, kind),))
             if len(units) == room:
                 units[rng.randrange(room)] = companion
             else:
                 units.append(companion)
     while sum(len(unit.objects) for unit in units) > room + _MORE_OBJECTS:
-        index = rng.choice([index for index, unit in enumerate(units) if unit.partner is not None])
-        units[index] = Unit(units[index].main)
+        index = rng.choice([index for index, unit in enumerate(units) if unit.relation])
+        units[index] = Unit(units[index].objects[:1])
     return SymbolicScene(setting, tuple(units), room)
 
 
-# Edits: each draws where and how it changes a scene, and gives None where there is nothing of its sort to change.
+# Edits: each draws where and how it changes a scene, and leaves it alone where there is nothing of its sort to change.
 
 
 def _spliced(scene: SymbolicScene, first: int, last: int, *units: Unit) -> SymbolicScene:
@@ -250,13 +224,9 @@ def _spliced(scene: SymbolicScene, first: int, last: int, *units: Unit) -> Symbo
 
 def _with_object(scene: SymbolicScene, index: int, **looks: str) -> SymbolicScene:
     """The scene with other looks of the object at `index` of `scene.objects`."""
-    for number, unit in enumerate(scene.units):
-        if index < len(unit.objects):
-            part = ("main", "partner")[index]
-            changed = replace(unit, **{part: replace(unit.objects[index], **looks)})
-            return _spliced(scene, number, number + 1, changed)
-        index -= len(unit.objects)
-    raise IndexError(index)
+    things = (replace(each, **looks) if number == index else each for number, each in enumerate(scene.objects))
+    units = (replace(unit, objects=tuple(next(things) for _ in unit.objects)) for unit in scene.units)
+    return replace(scene, units=tuple(units))
 
 
 def _pick(rng: Random, scene: SymbolicScene) -> tuple[int, SceneObject, Kind]:
@@ -269,17 +239,17 @@ def _other(rng: Random, values: tuple[str, ...], current: str) -> str:
     return rng.choice([value for value in values if value != current])
 
 
-def _edit_colour(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+def _edit_colour(rng: Random, scene: SymbolicScene) -> SymbolicScene:
     index, thing, kind = _pick(rng, scene)
     return _with_object(scene, index, colour=_other(rng, kind.colours, thing.colour))
 
 
-def _edit_kind(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+def _edit_kind(rng: Random, scene: SymbolicScene) -> SymbolicScene:
     """Another kind of the same group, which keeps the looks that the new kind can have."""
     index, thing, old = _pick(rng, scene)
-    groups = [group for group in SIMILAR_KINDS if thing.kind in group]
+    groups = [group for group in WORLD.similar if thing.kind in group]
     if not groups:
-        return None
+        return scene
     fresh = _sample_object(rng, _other(rng, rng.choice(groups), thing.kind))
     new = KIND_TABLE[fresh.kind]
     return _with_object(
@@ -292,61 +262,61 @@ def _edit_kind(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
     )
 
 
-def _edit_pattern(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+def _edit_pattern(rng: Random, scene: SymbolicScene) -> SymbolicScene:
     index, thing, kind = _pick(rng, scene)
-    return _with_object(scene, index, pattern=_other(rng, PATTERNS, thing.pattern)) if kind.patterned else None
+    return _with_object(scene, index, pattern=_other(rng, PATTERNS, thing.pattern)) if kind.patterned else scene
 
 
-def _edit_size(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+def _edit_size(rng: Random, scene: SymbolicScene) -> SymbolicScene:
     """Small becomes large and the other way round: neighbouring sizes are hardly told apart."""
     index, thing, kind = _pick(rng, scene)
-    return _with_object(scene, index, size="large" if thing.size == "small" else "small") if kind.sized else None
+    return _with_object(scene, index, size="large" if thing.size == "small" else "small") if kind.sized else scene
 
 
-def _edit_setting(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+def _edit_setting(rng: Random, scene: SymbolicScene) -> SymbolicScene:
     return replace(scene, setting=_other(rng, SETTINGS, scene.setting))
 
 
-def _edit_swap(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+def _edit_swap(rng: Random, scene: SymbolicScene) -> SymbolicScene:
     """Two units change places."""
     if len(scene.units) < 2:
-        return None
+        return scene
     units = list(scene.units)
     first, second = rng.sample(range(len(units)), 2)
     units[first], units[second] = units[second], units[first]
     return replace(scene, units=tuple(units))
 
 
-def _edit_break(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+def _edit_break(rng: Random, scene: SymbolicScene) -> SymbolicScene:
     """The objects of a unit stand side by side instead of in their relation."""
-    pairs = [index for index, unit in enumerate(scene.units) if unit.partner is not None]
+    pairs = [index for index, unit in enumerate(scene.units) if unit.relation]
     if not pairs or len(scene.units) == scene.room:
-        return None
+        return scene
     index = rng.choice(pairs)
-    apart = [Unit(thing) for thing in scene.units[index].objects]
+    apart = [Unit((thing,)) for thing in scene.units[index].objects]
     rng.shuffle(apart)
     return _spliced(scene, index, index + 1, *apart)
 
 
-def _edit_exchange(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+def _edit_exchange(rng: Random, scene: SymbolicScene) -> SymbolicScene:
     """Two objects exchange their colours."""
     first, second = rng.sample(range(len(scene.objects)), 2)
     one, two = scene.objects[first], scene.objects[second]
     return _with_object(_with_object(scene, first, colour=two.colour), second, colour=one.colour)
 
 
-def _edit_drop(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+def _edit_drop(rng: Random, scene: SymbolicScene) -> SymbolicScene:
     index = rng.randrange(len(scene.units))
     unit = scene.units[index]
-    return _spliced(scene, index, index + 1, *([] if unit.partner is None else [Unit(unit.main)]))
+    return _spliced(scene, index, index + 1, *([Unit(unit.objects[:1])] if unit.relation else []))
 
 
-def _edit_add(rng: Random, scene: SymbolicScene) -> SymbolicScene | None:
+def _edit_add(rng: Random, scene: SymbolicScene) -> SymbolicScene:
     index = rng.randint(0, len(scene.units))
     return _spliced(scene, index, index, _sample_unit(rng, scene.setting))
 
 
-_EDITS: dict[str, tuple[float, Callable[[Random, SymbolicScene], SymbolicScene | None]]] = {
+_EDITS: dict[str, tuple[float, Callable[[Random, SymbolicScene], SymbolicScene]]] = {
     "colour": (0.24, _edit_colour),
     "kind": (0.18, _edit_kind),
     "pattern": (0.10, _edit_pattern),
@@ -378,5 +348,5 @@ def edit_scene(rng: Random, scene: SymbolicScene) -> tuple[SymbolicScene, str]:
         name = rng.choices(EDIT_NAMES, weights)[0]
         for _ in range(_TRIES_PER_EDIT):
             edited = _EDITS[name][1](rng, scene)
-            if edited is not None and edited != scene and is_valid(edited):
+            if edited != scene and is_valid(edited):
                 return edited, name

@@ -62,17 +62,17 @@ def test_scenes_are_valid_and_edits_change_what_their_name_says(seed: int, room:
 @pytest.mark.parametrize(
     ("setting", "units", "valid"),
     [
-        ("park", [Unit(MAN, "hold", BALL)], True),
-        ("park", [Unit(BALL, "hold", MAN)], False),
-        ("park", [Unit(MAN)], False),  # too few objects
-        ("park", [Unit(MAN)] * 3, True),
-        ("park", [Unit(MAN)] * 4, False),
-        ("park", [Unit(MAN, "hold", BALL)] * 3, False),
-        ("kitchen", [Unit(MAN), Unit(SceneObject("bus", "red"))], False),
-        ("park", [Unit(DOG), Unit(SceneObject("dog", "purple"))], False),
-        ("park", [Unit(DOG), Unit(SceneObject("dog", "brown", "striped"))], False),
-        ("park", [Unit(DOG), Unit(SceneObject("dog", "brown", size="large"))], True),
-        ("park", [Unit(DOG), Unit(SceneObject("rabbit", "brown", size="large"))], False),
+        ("park", [Unit((MAN, BALL), "hold")], True),
+        ("park", [Unit((BALL, MAN), "hold")], False),
+        ("park", [Unit((MAN,))], False),  # too few objects
+        ("park", [Unit((MAN,))] * 3, True),
+        ("park", [Unit((MAN,))] * 4, False),
+        ("park", [Unit((MAN, BALL), "hold")] * 3, False),
+        ("kitchen", [Unit((MAN,)), Unit((SceneObject("bus", "red"),))], False),
+        ("park", [Unit((DOG,)), Unit((SceneObject("dog", "purple"),))], False),
+        ("park", [Unit((DOG,)), Unit((SceneObject("dog", "brown", "striped"),))], False),
+        ("park", [Unit((DOG,)), Unit((SceneObject("dog", "brown", size="large"),))], True),
+        ("park", [Unit((DOG,)), Unit((SceneObject("rabbit", "brown", size="large"),))], False),
     ],
 )
 def test_validity(setting: str, units: list[Unit], valid: bool) -> None:
