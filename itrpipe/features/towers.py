@@ -2,10 +2,6 @@
 
 A `Kind` says how one kind of network is loaded; `open_network` gives it with its weights, and can be trained like any
 module. `see` runs a vision network of any kind and finds its vectors.
-
-An image becomes, byte for byte, the pixels that the network's own image processor makes of it, in two halves: resizing
-and cropping on bytes in the decoding threads (`PixelTransform`), rescaling and normalising in float32 on the device
-(`PixelNormalization`). `Framing` says which part of the original image the network then sees.
 """
 
 from __future__ import annotations
@@ -18,18 +14,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms.v2 import functional as tvF
-from transformers.image_utils import pil_torch_interpolation_mapping
 
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features import hub
+from itrpipe.features.frames import PREPROCESSOR, Preprocessing, load_preprocessing
 from itrpipe.storage.disk import reading
 
-PREPROCESSOR = hub.PROCESSOR_FILES[0]
 _FRESH = "no weights of its pooler, which starts at random; where the encoder is frozen or adapted it stays so"
 # Parameters that serve training alone: checkpoints may lack them.
 _UNUSED = ("mask_token", "num_batches_tracked")
@@ -106,7 +98,6 @@ def open_network(
     required: tuple[str, ...] = (hub.CONFIG,),
     further: tuple[str, ...] = (),
     *,
-    random: bool = False,
     pooled: bool = False,
 ) -> Opened:
     """Loads a network from a folder or the hub.
@@ -116,7 +107,6 @@ def open_network(
         revision: of the hub id.
         kinds: model types that are supported.
         required, further: files beside, as of `find_folder`.
-        random: with the same random weights every time, in place of its own.
         pooled: with its pooler.
 
     Raises:
@@ -124,44 +114,44 @@ def open_network(
         DataError: a file is damaged, or the weights are of another network.
         UsageError: the model type is not supported.
     """
-    folder, notes = hub.find_folder(model, revision, weights=not random, required=required, further=further)
+    folder, notes = hub.find_folder(model, revision, weights=True, required=required, further=further)
     with hub.quiet():
         kind, config = load_config(folder, kinds)
-        if not random:
-            network, more = load_weights(folder, kind, config, pooled=pooled)
-            return Opened(folder, kind, network, notes + more)
-        with hub.same_random_numbers():
-            network = getattr(transformers, kind.network)(config, **kind.options(pooled)).eval()
-    if kind.projection and kind.network not in (config.architectures or ()):
-        setattr(network, kind.projection, nn.Identity())
-    return Opened(folder, kind, network, (*notes, hub.RANDOM_NOTE))
+        network, more = load_weights(folder, kind, config, pooled=pooled)
+    return Opened(folder, kind, network, notes + more)
 
 
 def open_vision(
     model: str, revision: str, kinds: Mapping[str, Kind], *, random: bool = False, pooled: bool = False
 ) -> tuple[Opened, Preprocessing]:
-    """Loads a vision network with its preprocessing; arguments as of `open_network`.
+    """Loads a vision network with its preprocessing, which is looked at before the weights are read.
+
+    Args:
+        model, revision, kinds, pooled: as of `open_network`.
+        random: with the same random weights every time, in place of its own.
 
     Raises:
         MissingInputError, DataError: as of `open_network`.
         UsageError: likewise; or the image processor is not supported, or the two do not fit each other.
     """
-    opened = open_network(model, revision, kinds, hub.PROCESSOR_FILES, random=random, pooled=pooled)
+    folder, notes = hub.find_folder(model, revision, weights=not random)
     with hub.quiet():
-        preprocessing = load_preprocessing(opened.folder)
-    config = opened.network.config
-    if not getattr(config, "vision_use_head", True):
-        raise UsageError(
-            f"{model}: this vision tower has no pooling head ('vision_use_head' is false), so no vector for the image; "
-            "choose a whole SigLIP checkpoint."
-        )
-    taken = preprocessing.frame if opened.kind.any_frame else sides(config.image_size)
-    if preprocessing.frame != taken:
-        raise UsageError(
-            f"{opened.folder}: the image processor gives {preprocessing.frame} pixels and the network takes {taken}; "
-            "correct the sizes in its preprocessor_config.json."
-        )
-    return opened._replace(notes=opened.notes + preprocessing.notes), preprocessing
+        preprocessing = load_preprocessing(folder)
+        kind, config = load_config(folder, kinds)
+        if not getattr(config, "vision_use_head", True):
+            raise UsageError(
+                f"{model}: this vision tower has no pooling head ('vision_use_head' is false), so no vector for the "
+                "image; choose a whole SigLIP checkpoint."
+            )
+        frame = preprocessing.framing.frame
+        taken = frame if kind.any_frame else sides(config.image_size)
+        if frame != taken:
+            raise UsageError(
+                f"{folder}: the image processor gives {frame} pixels and the network takes {taken}; correct the sizes "
+                f"in its {PREPROCESSOR}."
+            )
+        network, more = load_weights(folder, kind, config, random=random, pooled=pooled)
+    return Opened(folder, kind, network, notes + more + preprocessing.notes), preprocessing
 
 
 def load_config(folder: Path, kinds: Mapping[str, Kind]) -> tuple[Kind, Any]:
@@ -191,14 +181,23 @@ def load_config(folder: Path, kinds: Mapping[str, Kind]) -> tuple[Kind, Any]:
     return kind, config
 
 
-def load_weights(folder: Path, kind: Kind, config: Any, *, pooled: bool = False) -> tuple[Any, tuple[str, ...]]:
+def load_weights(
+    folder: Path, kind: Kind, config: Any, *, random: bool = False, pooled: bool = False
+) -> tuple[Any, tuple[str, ...]]:
     """Returns the network with the weights in `folder`, safetensors if there are any, and what a user should know.
 
     Raises:
         DataError: the weights are damaged, of another network, or not finite.
     """
+    made = getattr(transformers, kind.network)
+    if random:
+        with hub.same_random_numbers():
+            network = made(config, **kind.options(pooled)).eval()
+        if kind.projection and kind.network not in (config.architectures or ()):
+            setattr(network, kind.projection, nn.Identity())
+        return network, (hub.RANDOM_NOTE,)
     with hub.reading_weights(folder, "download them again, as safetensors if there are some"):
-        network, report = getattr(transformers, kind.network).from_pretrained(
+        network, report = made.from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
@@ -307,191 +306,3 @@ def own_vector(found: Any) -> Tensor | None:
 def kind_of(network: Any, kinds: Mapping[str, Kind]) -> Kind:
     """The kind of a network, one of the given."""
     return next(kind for kind in kinds.values() if kind.network == type(network).__name__)
-
-
-# From a decoded image to pixels, and back to its frame.
-
-_CONVNEXT = "ConvNextImageProcessor"
-# It rescales before it resizes, so that its resized pixels are not rounded to bytes.
-_FLOAT_RESIZING = "DINOv3ViTImageProcessor"
-_OTHERS = ("Beit", "Bit", "CLIP", "DeiT", "Siglip", "ViT")
-_PROCESSORS = (_CONVNEXT, _FLOAT_RESIZING, *(f"{name}ImageProcessor" for name in _OTHERS))
-# From this short edge on, ConvNeXT's processor stretches the image and crops nothing.
-_CONVNEXT_STRETCHES_FROM = 384
-_ROUNDED = "resized pixels are rounded to 8 bits, which this model's own image processor does not do"
-
-
-@dataclass(frozen=True)
-class Framing:
-    """How an image becomes the frame a network sees: it is resized, then the middle is cropped.
-
-    Attributes:
-        resize: height and width to which the image is stretched; or pixels of the shorter edge, keeping the shape;
-            or None, where it is not resized.
-        crop: height and width of the crop, or None. A crop larger than the image has a black margin.
-    """
-
-    resize: tuple[int, int] | int | None
-    crop: tuple[int, int] | None
-
-    @property
-    def frame(self) -> tuple[int, int] | None:
-        """Height and width of every frame, or None if they differ from image to image."""
-        return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
-
-    def resized(self, sizes: np.ndarray) -> np.ndarray:
-        """Returns height and width [B, 2] int64 after resizing images of height and width [B, 2]."""
-        if self.resize is None:
-            return sizes
-        if isinstance(self.resize, tuple):
-            return np.broadcast_to(np.array(self.resize), sizes.shape)
-        # The longer edge is rounded down, as processors do.
-        return (self.resize * sizes / sizes.min(1, keepdims=True)).astype(np.int64)
-
-    def first(self, resized: np.ndarray) -> np.ndarray:
-        """Returns row and column [B, 2] at which the crop begins in resized images; below 0 where there is a margin.
-
-        An odd rest goes to the right and to the bottom, of a crop as of a margin.
-        """
-        rest = resized - np.array(self.crop)
-        return np.sign(rest) * (np.abs(rest) // 2)
-
-    def boxes(self, cells: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Returns cells of the frame as boxes of the original images.
-
-        Args:
-            cells: [R, 4] x0, y0, x1, y1 as fractions of the frame.
-            sizes: [B, 2] height and width of the images.
-
-        Returns:
-            [B, R, 4] float32, clipped to 0..1: nothing of an image lies in a margin.
-        """
-        if self.crop is None:
-            return np.tile(cells.clip(0, 1).astype(np.float32), (len(sizes), 1, 1))
-        resized = self.resized(sizes)
-        first = self.first(resized)
-        ends = np.stack([first, first + self.crop], 1)[..., ::-1] / resized[:, None, ::-1]  # [B, 2, 2] x and y
-        corner, extent = ends[:, :1], ends[:, 1:] - ends[:, :1]
-        return (np.tile(corner, 2) + cells * np.tile(extent, 2)).clip(0, 1).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class PixelTransform:
-    """Resizes and crops one image as the network's own image processor does, without its overhead for every image.
-
-    Attributes:
-        framing: the sizes.
-        interpolation: of the resizing.
-    """
-
-    framing: Framing
-    interpolation: InterpolationMode
-
-    def __call__(self, image: np.ndarray) -> np.ndarray:
-        """Returns the frame [3, h, w] uint8 of an image [H, W, 3] uint8 RGB."""
-        height, width = self.framing.resized(np.array([image.shape[:2]]))[0].tolist()
-        # A view of the image as it lies in memory, which the resizing reads fastest.
-        resized = tvF.resize(torch.from_numpy(image).permute(2, 0, 1), [height, width], self.interpolation)
-        if self.framing.crop is not None:
-            top, left = self.framing.first(np.array([height, width])).tolist()
-            bottom, right = self.framing.crop[0] - height + top, self.framing.crop[1] - width + left
-            resized = F.pad(resized, (-left, right, -top, bottom))  # less than nothing is cut off
-        return resized.contiguous().numpy()
-
-
-class PixelNormalization(nn.Module):
-    """Rescales and normalises bytes to what the network takes.
-
-    Attributes:
-        mean, std: [3, 1, 1] float32, in units of the bytes.
-    """
-
-    mean: torch.Tensor
-    std: torch.Tensor
-
-    def __init__(self, processor: Any) -> None:
-        super().__init__()
-        scale = 1.0 / processor.rescale_factor if processor.do_rescale else 1.0
-        mean = processor.image_mean if processor.do_normalize else (0.0, 0.0, 0.0)
-        std = processor.image_std if processor.do_normalize else (1.0, 1.0, 1.0)
-        # In float32 from the start, as the processors compute it.
-        self.register_buffer("mean", (torch.tensor(mean) * scale).view(3, 1, 1), persistent=False)
-        self.register_buffer("std", (torch.tensor(std) * scale).view(3, 1, 1), persistent=False)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Returns pixels [B, 3, h, w] float32 of images [B, 3, h, w] uint8."""
-        return images.float().sub_(self.mean).div_(self.std)  # in one place: fresh memory costs more than the sums
-
-
-class Preprocessing(NamedTuple):
-    """Everything that happens to an image before the network.
-
-    Attributes:
-        transform: the half on bytes.
-        normalization: the half on the device.
-        framing: the part of the image that is left.
-        frame: its height and width in pixels.
-        notes: what a user should know of it.
-    """
-
-    transform: PixelTransform
-    normalization: PixelNormalization
-    framing: Framing
-    frame: tuple[int, int]
-    notes: tuple[str, ...]
-
-
-def load_preprocessing(folder: Path) -> Preprocessing:
-    """Returns the preprocessing that a folder's `preprocessor_config.json` describes.
-
-    Raises:
-        DataError: the file is damaged.
-        UsageError: the image processor is unknown here, or its images differ in size.
-    """
-    path = folder / PREPROCESSOR
-    with reading(path, "preprocessing", "download the model again"):
-        processor: Any = transformers.AutoImageProcessor.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False
-        )
-        name = type(processor).__name__
-        if name not in _PROCESSORS:
-            raise UsageError(
-                f"{folder}: the image processor {name} is not supported, supported are {', '.join(_PROCESSORS)}; "
-                "choose another model."
-            )
-        framing = _framing(processor)
-        if framing is None or framing.frame is None or processor.do_pad:
-            raise UsageError(
-                f"{folder}: the image processor {name} gives images of different sizes; set a height and a width as "
-                f"'size', or 'do_center_crop' and 'crop_size', in its {PREPROCESSOR}."
-            )
-        normalization = PixelNormalization(processor)
-        if not all(each.isfinite().all() for each in normalization.buffers()) or not normalization.std.all():
-            raise DataError(f"{path}: rescale_factor, image_mean and image_std make no numbers of pixels; correct them")
-        transform = PixelTransform(framing, pil_torch_interpolation_mapping[processor.resample])
-        transform(np.zeros((*framing.frame, 3), np.uint8))  # also what the library reads late
-    notes = (_ROUNDED,) if name == _FLOAT_RESIZING and processor.do_rescale and processor.do_resize else ()
-    return Preprocessing(transform, normalization, framing, framing.frame, notes)
-
-
-def _framing(processor: Any) -> Framing | None:
-    """Reads the resizing and cropping from a processor's settings; None where `Framing` cannot express them."""
-    size, crop_size = dict(processor.size or {}), dict(processor.crop_size or {})
-    crop = None
-    if processor.do_center_crop:
-        if crop_size.keys() != {"height", "width"}:
-            return None
-        crop = crop_size["height"], crop_size["width"]
-    if not processor.do_resize:
-        return Framing(None, crop)
-    if size.keys() == {"height", "width"}:
-        return Framing((size["height"], size["width"]), crop)
-    if size.keys() != {"shortest_edge"}:
-        return None
-    edge = size["shortest_edge"]
-    if type(processor).__name__ != _CONVNEXT:
-        return Framing(edge, crop)
-    if edge >= _CONVNEXT_STRETCHES_FROM:
-        return Framing((edge, edge), crop)
-    # It resizes to more than the frame and crops. A further crop of other size would be a second one.
-    return Framing(int(edge / processor.crop_pct), (edge, edge)) if crop in (None, (edge, edge)) else None

@@ -94,9 +94,9 @@ def pretrained(settings: DualEncoder) -> tuple[VisionTower, tuple[str, ...]]:
     pool = pool_of(settings.image_pool, opened.kind, settings.vision, "image_pool")
     colours = _CLIP_MEAN, _CLIP_STD
     if settings.normalisation == "own" or (settings.normalisation == "auto" and opened.kind.own == "trained"):
-        colours = frames.normalization.mean.flatten().tolist(), frames.normalization.std.flatten().tolist()
-    tower = VisionTower(opened.network, pool, *colours, frames.frame)
-    tower.crops = frames.framing.crop is not None and not isinstance(frames.framing.resize, tuple)
+        colours = frames.mean.flatten().tolist(), frames.std.flatten().tolist()
+    tower = VisionTower(opened.network, pool, *colours, frames.framing.frame)
+    tower.crops = not isinstance(frames.framing.resize, tuple)
     return tower, opened.notes
 
 

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from itrpipe.errors import MissingInputError
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
+from itrpipe.features.frames import Preprocessing, load_preprocessing
 from itrpipe.features.hub import SAFETENSORS, has_any, quiet
 from itrpipe.features.photographs import Photographs
-from itrpipe.features.towers import Preprocessing, load_config, load_preprocessing, load_weights
+from itrpipe.features.towers import load_config, load_weights
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
@@ -46,10 +47,10 @@ class VisionTextPair(DualEncoder):
     def __init__(self, joint: Any, preprocessing: Preprocessing) -> None:
         super().__init__()
         self.joint, self.embed_dim = joint, int(joint.config.projection_dim)
-        self.vision = SimpleNamespace(frame=preprocessing.frame)
+        self.vision = SimpleNamespace(frame=preprocessing.framing.frame)
         self.text = SimpleNamespace(max_tokens=positions_of(joint.text_model))
         self._padding = joint.config.text_config.pad_token_id or 0
-        self._normalise = preprocessing.normalization
+        self._normalise = preprocessing
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Embeddings [B, D] of unit length."""
@@ -98,5 +99,5 @@ def open_joint(folder: Path, name: str) -> tuple[SavedModel, Photographs]:
             model, tokenizer = network.build(settings, _COLOURS, 0, encoders), encoders.tokenizer
     tokens = PieceIds(tokenizer, Reading.of(settings), model.text.max_tokens)
     config = {"backbone": _BACKBONE, "model": settings.model_dump(), "image_dim": _COLOURS}
-    pixels = PixelExtractor(preprocessing.transform, preprocessing.frame)
+    pixels = PixelExtractor(preprocessing.framing, preprocessing.framing.frame)
     return SavedModel(model.eval(), tokens, config), Photographs(name, {"pixels": pixels})

@@ -23,8 +23,8 @@ from itrpipe.features.extractors.frcnn import extractor as frcnn
 from itrpipe.features.extractors.frcnn.declaration import Frcnn
 from itrpipe.features.extractors.vit import extractor as vit
 from itrpipe.features.extractors.vit.declaration import Vit
+from itrpipe.features.frames import load_preprocessing
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
-from itrpipe.features.towers import load_preprocessing
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GIB = 2**30
@@ -75,7 +75,7 @@ def test_frcnn_against_bare_forward_passes(tmp_path: Path) -> None:
 )
 def test_the_transform_against_resizing_alone(processor: Any, tmp_path: Path) -> None:
     processor.save_pretrained(tmp_path)
-    transform = load_preprocessing(tmp_path).transform
+    transform = load_preprocessing(tmp_path).framing
     pixels = np.random.default_rng(0).integers(0, 256, (*PHOTOGRAPH, 3), dtype=np.uint8)
     height, width = transform(pixels).shape[:2]
 

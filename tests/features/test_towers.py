@@ -18,8 +18,9 @@ import transformers as t
 from safetensors.torch import load_file, save_file
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.features.frames import Framing, load_preprocessing
 from itrpipe.features.hub import RANDOM_NOTE
-from itrpipe.features.towers import PATCHES, Framing, Grid, load_config, load_preprocessing, open_network
+from itrpipe.features.towers import PATCHES, Grid, load_config, open_network
 from tests.features.test_extractors import built, pictures, rows_of, save
 
 # One of each class, and each way of resizing and cropping that published checkpoints use.
@@ -59,14 +60,14 @@ def test_frames_are_those_of_the_processor_byte_for_byte(name: str, tmp_path: Pa
     processor = PROCESSORS[name]()
     loaded = load_preprocessing(saved(tmp_path, processor))
     for size in [(375, 500), (500, 375), (61, 50), (82, 73), (3, 40)]:
-        frame = pickle.loads(pickle.dumps(loaded.transform))(photo(*size))
+        frame = pickle.loads(pickle.dumps(loaded.framing))(photo(*size))
         call = partial(processor, photo(*size), input_data_format="channels_last")
         assert np.array_equal(frame, call(do_rescale=False, do_normalize=False)["pixel_values"][0])
-        assert (frame.shape, frame.flags.c_contiguous) == ((3, *loaded.frame), True)
-        found = loaded.normalization(torch.from_numpy(frame)[None])
+        assert (frame.shape, frame.flags.c_contiguous) == ((3, *loaded.framing.frame), True)
+        found = loaded(torch.from_numpy(frame)[None])
         expected = call(return_tensors="pt")["pixel_values"].float()
         # DINOv3's resizes before it rounds to bytes: up to a grey level.
-        error = ((found - expected) * loaded.normalization.std).abs().max()
+        error = ((found - expected) * loaded.std).abs().max()
         assert 0.1 < error <= 1 if name == "dinov3" else error < 1e-4
     assert [note[:14] for note in loaded.notes] == (["resized pixels"] if name == "dinov3" else [])
 
@@ -81,7 +82,7 @@ def test_boxes_are_the_cells_in_the_image() -> None:
     margin = Framing((64, 64), (96, 96)).boxes(Grid(1, 3, 96, 32).cells((96, 96)), np.array([[10, 10]]))
     assert (margin.dtype, margin[0].tolist()) == (np.float32, [[0, 0, 0.25, 1], [0.25, 0, 0.75, 1], [0.75, 0, 1, 1]])
     # 384 pixels hold 27 patches of 14, 378 pixels; an odd rest of a crop goes to the right and to the bottom.
-    assert Framing((384, 384), None).boxes(Grid(27, 27, 14, 14).cells((384, 384)), sizes)[1, -1, 3] == np.float32(
+    assert Framing((384, 384), (384, 384)).boxes(Grid(27, 27, 14, 14).cells((384, 384)), sizes)[1, -1, 3] == np.float32(
         378 / 384
     )
     assert Framing(None, (3, 5)).first(np.array([[6, 8], [2, 2]])).tolist() == [[1, 1], [0, -1]]

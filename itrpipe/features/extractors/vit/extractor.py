@@ -35,8 +35,6 @@ from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.features.store import FeatureSpec
 from itrpipe.features.towers import PATCHES, Kind, Seen, open_vision, see
 
-_BATCH = 32
-
 
 def build(settings: Vit, device: str | torch.device) -> GridExtractor:
     """Returns the extractor of a vision transformer; errors as of `open_vision`."""
@@ -59,6 +57,8 @@ class GridExtractor:
         network: in evaluation mode, on `device`.
     """
 
+    batch = 32
+
     def __init__(
         self,
         settings: NetworkSettings,
@@ -67,12 +67,12 @@ class GridExtractor:
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
         opened, frames = open_vision(settings.model, settings.revision, kinds, random=settings.weights == "random")
-        self.transform, self.notes, self.batch = frames.transform, opened.notes, _BATCH
+        self.transform, self.notes = frames.framing, opened.notes
         self.network = opened.network.to(device).to(memory_format=memory_format)
-        self._normalization, self._framing = frames.normalization.to(device), frames.framing
-        self._device, self._bf16, self._memory_format = device, settings.precision == "bf16", memory_format
-        probe = self._see(torch.zeros(1, 3, *frames.frame, dtype=torch.uint8))
-        self._cells = probe.grid.cells(frames.frame)
+        self._normalise, self._device = frames.to(device), device
+        self._bf16, self._memory_format = settings.precision == "bf16", memory_format
+        probe = self._see(torch.zeros(1, 3, *self.transform.frame, dtype=torch.uint8))
+        self._cells = probe.grid.cells(self.transform.frame)
         whole = probe.tokens if probe.own is None else probe.own
         self.spec = FeatureSpec(len(self._cells), probe.tokens.shape[2], whole.shape[-1], boxes=True)
 
@@ -97,11 +97,11 @@ class GridExtractor:
             "regions": found.tokens[:, -self.spec.regions :].half().cpu().numpy(),
             "global": whole.half().cpu().numpy(),
             "count": np.full(len(whole), self.spec.regions, dtype=np.int16),
-            "boxes": self._framing.boxes(self._cells, sizes),
+            "boxes": self.transform.boxes(self._cells, sizes),
         }
 
     @torch.inference_mode()
     def _see(self, images: torch.Tensor) -> Seen:
-        pixels = self._normalization(images.to(self._device, non_blocking=True))
+        pixels = self._normalise(images.to(self._device, non_blocking=True))
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             return see(self.network, pixels.contiguous(memory_format=self._memory_format))
