@@ -135,11 +135,10 @@ def load_declaration(stage: str) -> Declaration:
     """
     path = declared_stages().get(stage)
     if path is None:
-        raise UsageError(f"unknown stage {stage!r}{did_you_mean(stage, declared_stages())}")
+        raise UsageError(unknown("stage", stage, declared_stages()))
     tables = read_toml(path)
-    unknown = set(tables) - {"defaults", "execution", "conf"}
-    if unknown:
-        raise DataError(f"{path}: unknown table [{min(unknown)}]; known are [defaults], [execution], [conf.<name>]")
+    if others := set(tables) - {"defaults", "execution", "conf"}:
+        raise DataError(f"{path}: unknown table [{min(others)}]; known are [defaults], [execution], [conf.<name>]")
     declared = {section: tables.get(section, {}) for section in ("defaults", "conf")}
     files: dict[str, Path] = {}
     for plugin in brought():
@@ -371,6 +370,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     folded = {each.lower(): each for each in known}
     close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
     return f"; did you mean {folded[close[0]]!r}?" if close else ""
+
+
+def unknown(what: str, word: str, known: Iterable[str]) -> str:
+    """Returns a line such as `unknown format 'karpaty'; did you mean 'karpathy'? known: coco, karpathy`."""
+    known = list(known)
+    return f"unknown {what} {word!r}{did_you_mean(word, known) or ';'} known: {', '.join(known)}"
 
 
 def extended(declaration: Declaration, conf: str) -> list[str]:

@@ -243,7 +243,7 @@ def test_the_installed_command_runs(cli: Invoke) -> None:
         (["train", "--dataset", "../x"], ["'../x'"]),
         (["prepare", "--dataset", "scenes", "--source", "."], ["'scenes'", "--dataset"]),
         (["show", "trian"], ["unknown stage 'trian'", "did you mean 'train'"]),
-        (["show", "nosuch"], ["unknown stage 'nosuch'", "stages: prepare, extract, parse, train, mine-negatives,"]),
+        (["show", "nosuch"], ["unknown stage 'nosuch'", "known: prepare, extract, parse, train, mine-negatives,"]),
         (
             ["train", "--method", "tags-dc", "--set", "train.loss.copies=1"],
             [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from itrpipe import __version__
 from itrpipe.commands.stages import default_conf
 from itrpipe.commands.trained import make_missing
-from itrpipe.config import did_you_mean, load_declaration
+from itrpipe.config import load_declaration, unknown
 from itrpipe.datasets.definition import DatasetDefinition, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
@@ -179,8 +179,7 @@ def _without_scores(form: Format) -> str:
 
 def _known(option: str, value: str, known: Any) -> None:
     if value not in known:
-        hint = did_you_mean(value, known) or f"; known: {', '.join(known)}"
-        raise UsageError(f"{option} {value}: there is none of this name{hint}")
+        raise UsageError(unknown(option, value, known))
 
 
 def _refuse_unfit(steps: list[Step], wanted: Wanted) -> None:

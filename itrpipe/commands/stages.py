@@ -10,7 +10,7 @@ from typing import Any
 from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.named import NamedModel
 from itrpipe.commands.trained import data_option
-from itrpipe.config import Settings, declared_stages, did_you_mean, kind_of, leaves, load_declaration
+from itrpipe.config import Settings, declared_stages, did_you_mean, kind_of, leaves, load_declaration, unknown
 from itrpipe.datasets.definition import (
     EMBEDDED,
     DatasetDefinition,
@@ -274,8 +274,7 @@ def _check_conf(conf: str) -> None:
     known, parts = load_declaration("extract").confs, conf.split("+")
     for part in parts:
         if part not in known:
-            hint = did_you_mean(part, known) or f"; known: {', '.join(known)}"
-            raise UsageError(f"no extractor {part!r}{hint}")
+            raise UsageError(unknown("extractor", part, known))
         if _imports(part):
             raise MissingInputError(f"--features {part} imports files; name them with --from PATH")
     if len(set(parts)) < len(parts):
@@ -319,9 +318,7 @@ def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, o
         UsageError: there is no such stage or configuration.
     """
     if stage not in declared_stages():
-        names = [name.replace("_", "-") for name in declared_stages()]
-        hint = did_you_mean(stage, declared_stages()) or f"; stages: {', '.join(names)}"
-        raise UsageError(f"unknown stage {stage!r}{hint}")
+        raise UsageError(unknown("stage", stage, [name.replace("_", "-") for name in declared_stages()]))
     reporter = Reporter()
     declaration = load_declaration(stage)
     if conf is None:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
-from itrpipe.config import did_you_mean
+from itrpipe.config import unknown
 from itrpipe.datasets.captions import is_readable
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.datasets.paths import locate_images
@@ -94,7 +94,7 @@ def named(text: str) -> Named:
     name, _, folder = text.partition("=")
     known = (*SUITES, EMBEDDED)
     if name not in known:
-        raise ValueError(f"there is no benchmark {name!r}{did_you_mean(name, known)}; known: {', '.join(known)}")
+        raise ValueError(unknown("benchmark", name, known))
     if name == EMBEDDED and folder:
         raise ValueError(f"{text!r}: the embedded dataset makes this benchmark itself; give {EMBEDDED} alone")
     if name != EMBEDDED and not folder:

@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple, NotRequired
 from pydantic import AliasChoices, Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
-from itrpipe.config import did_you_mean
+from itrpipe.config import unknown
 from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
 from itrpipe.datasets.paths import image_key, locate_images
 from itrpipe.datasets.source_files import STRICT, Id, data_files, files_present, load_json, rows, text_lines
@@ -86,7 +86,7 @@ def read_annotations(
         raise MissingInputError(f"{source}: is not there; name a caption file or the folder that holds it")
     name = format or recognise(source)
     if name not in FORMATS:
-        raise UsageError(f"unknown dataset format {name!r}{did_you_mean(name, FORMATS)}; known: {', '.join(FORMATS)}")
+        raise UsageError(unknown("dataset format", name, FORMATS))
     form = FORMATS[name]
     paths = data_files(source, form.names, by_year=form.by_year)  # COCO's train2017 holds most of val2014
     folder = paths[0].parent

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, with_config
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import printable
@@ -52,8 +52,8 @@ def _several(value: Any) -> Any:
 OBJECT, LIST = TypeAdapter(dict[str, Any]), TypeAdapter(list[Any])
 ANY = TypeAdapter(Annotated[list[Any] | dict[str, Any], BeforeValidator(_several)])
 """Content of which nothing more is known."""
-Id = Annotated[str, Field(strict=False, coerce_numbers_to_str=True)]
-"""An id, which may be written as a number."""
+Id = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
+"""An id, which may be written as a whole number."""
 
 
 def files_present(source: Path, names: Sequence[str]) -> list[Path]:

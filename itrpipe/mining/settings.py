@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from itrpipe.config import Settings, did_you_mean
+from itrpipe.config import Settings, unknown
 from itrpipe.features.declaration import is_given
 from itrpipe.training.settings import backbones, canonical_backbone
 
@@ -107,8 +107,7 @@ class MineSettings(Settings):
         name = canonical_backbone(value)
         known = is_given(name) if info.field_name == "backbone" else not name
         if not known and name not in backbones():
-            hint = did_you_mean(name, backbones()) or f"; known: {', '.join(sorted(backbones()))}"
-            raise ValueError(f"there is no backbone of this name{hint}")
+            raise ValueError(unknown("backbone", name, sorted(backbones())))
         if name == info.data.get("backbone"):
             raise ValueError("this model mines already, and its order would stay as it is; name another backbone")
         return name

@@ -31,7 +31,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from itrpipe.config import Resolved, Settings, declared_stages, did_you_mean
+from itrpipe.config import Resolved, Settings, declared_stages, unknown
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import Made, make_parts
 from itrpipe.engine.work import Work
@@ -166,7 +166,7 @@ def load_stage(stage: str) -> ModuleType:
         UsageError: no declaration has this name.
     """
     if stage not in declared_stages():
-        raise UsageError(f"unknown stage {stage!r}{did_you_mean(stage, declared_stages())}")
+        raise UsageError(unknown("stage", stage, declared_stages()))
     return importlib.import_module(f"itrpipe.stages.{stage}")
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from itrpipe.analysis.questions import phrases
 from itrpipe.analysis.questions.base import Evaluation, questions, say
-from itrpipe.config import Settings, did_you_mean
+from itrpipe.config import Settings, unknown
 from itrpipe.datasets import benchmarks
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
 from itrpipe.engine.run import MapExecution
@@ -93,8 +93,7 @@ class EvaluateSettings(Settings):
     def _known_protocols(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if name not in RESULT_PROTOCOLS:
-                hint = did_you_mean(name, RESULT_PROTOCOLS) or f"; known: {', '.join(RESULT_PROTOCOLS)}"
-                raise ValueError(f"no protocol {name!r}{hint}")
+                raise ValueError(unknown("protocol", name, RESULT_PROTOCOLS))
         return value
 
     @field_validator("discriminate")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
-from itrpipe.config import Settings, bind, declared_stages, did_you_mean, load_declaration, resolve
+from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve, unknown
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.reporting.expected import Published, Tolerance
@@ -70,7 +70,7 @@ class ReportSettings(Settings):
         known = {path.parent.name for path in SECTIONS.glob("*/section.py")}
         for name in value:
             if name not in known:
-                raise ValueError(f"there is no section {name!r}{did_you_mean(name, known)}")
+                raise ValueError(unknown("section", name, sorted(known)))
         return value
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
-from itrpipe.config import Settings, did_you_mean
+from itrpipe.config import Settings, unknown
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import SharedExecution
 from itrpipe.engine.work import resolve_device
@@ -111,8 +111,7 @@ class ByModel(SynthesizeSettings):
     def _writes(cls, value: str) -> str:
         name = canonical_backbone(value)
         if name not in train.backbones():
-            hint = did_you_mean(name, train.backbones()) or f"; known: {', '.join(sorted(train.backbones()))}"
-            raise ValueError(f"there is no backbone of this name{hint}")
+            raise ValueError(unknown("backbone", name, sorted(train.backbones())))
         if "writing" not in settings_of(name).answers:
             able = " or ".join(each for each, declared in backbone_classes().items() if "writing" in declared.answers)
             raise ValueError(f"it cannot write words in masked places, only {able} can; give --backbone {able}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from itrpipe.config import did_you_mean, load_declaration, resolve
+from itrpipe.config import load_declaration, resolve, unknown
 
 _NAME = re.compile(r"(?P<conf>[^.]+)(?:\.(?P<method>[^.]+))??(?:\.s(?P<seed>[0-9]+))?")
 
@@ -41,7 +41,7 @@ class Generator:
             known["method"] = (parts["method"], tuple(load_declaration("train").confs))
         for what, (value, names) in known.items():
             if value not in names:
-                raise ValueError(f"there is no {what} {value!r}{did_you_mean(value, names) or _listed(names)}")
+                raise ValueError(unknown(what, value, sorted(names)))
         usual = _usual_method(parts["conf"])
         if parts["method"] and not usual:
             raise ValueError(f"{parts['conf']} writes by rules, so that {name!r} names no model; leave the method out")
@@ -77,7 +77,3 @@ def generator_names(names: Sequence[str]) -> tuple[str, ...]:
 def _usual_method(conf: str) -> str:
     """Training of the model that writes where none is named; empty for rules."""
     return resolve(load_declaration("synthesize"), conf).values.get("method", "")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"; known: {', '.join(sorted(names))}"

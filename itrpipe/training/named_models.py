@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from itrpipe.config import did_you_mean, load_declaration
+from itrpipe.config import load_declaration, unknown
 from itrpipe.datasets.definition import ModelDefinition
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.training.settings import backbones, canonical_backbone, method_of, run_label, usual_backbone
@@ -56,8 +56,7 @@ class Model:
             known["method"] = (found.method, tuple(load_declaration("train").confs))
         for what, (value, names) in known.items():
             if value not in names:
-                hint = did_you_mean(value, names) or f"; known: {', '.join(sorted(names))}"
-                raise ValueError(f"there is no {what} {value!r}{hint}")
+                raise ValueError(unknown(what, value, sorted(names)))
         return found
 
     @classmethod

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
 
 from itrpipe import papers
-from itrpipe.config import Settings, did_you_mean, load_declaration, resolve, why_unusable
+from itrpipe.config import Settings, load_declaration, resolve, unknown, why_unusable
 from itrpipe.engine.run import MapExecution
 from itrpipe.features.declaration import is_given
 from itrpipe.methods.declaration import MethodSettings
@@ -469,6 +469,5 @@ def is_start_of(settings: Mapping[str, Any], tuned: Mapping[str, Any]) -> bool:
 
 def _known(value: str, known: Iterable[str], what: str) -> str:
     if value not in known:
-        hint = did_you_mean(value, known) or f"; known: {', '.join(sorted(known))}"
-        raise ValueError(why_unusable(value) or f"there is no {what} of this name{hint}")
+        raise ValueError(why_unusable(value) or unknown(what, value, sorted(known)))
     return value

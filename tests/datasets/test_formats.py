@@ -155,7 +155,7 @@ REFUSED: list[tuple[str, Json | str, str]] = [
     *(("karpathy", wrong(karpathy, MISSING, *IMAGE, key), f"images 1 has no {key}; it has filename")
       for key in ("split", "sentences")),
     *(("karpathy", wrong(karpathy, MISSING, *SENTENCE, key), f"sentences 0 has no {key}") for key in ("raw", "sentid")),
-    *(("karpathy", wrong(karpathy, [], *IMAGE, key), f"images 1 {key} is [], {TEXT}")
+    *(("karpathy", wrong(karpathy, 4.5, *IMAGE, key), f"images 1 {key} is 4.5, {TEXT}")
       for key in ("filename", "split", "filepath", "cocoid")),
     *(("karpathy", wrong(karpathy, True, *SENTENCE, key), f"images 1 sentences 0 {key} is True, {TEXT}")
       for key in ("raw", "sentid")),
@@ -173,8 +173,8 @@ REFUSED: list[tuple[str, Json | str, str]] = [
     ("karpathy", wrong(karpathy, "b", *IMAGE, "cocoid"), "1 duplicate image ids (b)"),
     ("karpathy", wrong(karpathy, "x\x1b", *SENTENCE, "sentid"), "1 caption ids that are empty, hold control"),
     ("coco", wrong(coco, MISSING, "annotations"), "has no annotations; it has images"),
-    *(("coco", wrong(coco, [], "images", 1, key), f"images 1 {key} is [], {TEXT}") for key in ("id", "file_name")),
-    *(("coco", wrong(coco, [], "annotations", 1, key), f"annotations 1 {key} is [], {TEXT}")
+    *(("coco", wrong(coco, 4.5, "images", 1, key), f"images 1 {key} is 4.5, {TEXT}") for key in ("id", "file_name")),
+    *(("coco", wrong(coco, 4.5, "annotations", 1, key), f"annotations 1 {key} is 4.5, {TEXT}")
       for key in ("id", "image_id", "caption")),
     ("coco", wrong(coco, 99, "annotations", 1, "image_id"), "1 captions of images that are not there (1 of 99)"),
     ("tokens", "a.bmp#0\tx\nno separator here\n", "line 2 is 'no separator here'"),
@@ -313,7 +313,7 @@ def test_which_source_is_meant_is_said_where_it_is_unclear(tmp_path: Path) -> No
     SOURCES["tokens"].write(SOURCES["csv"].write(tmp_path))
     refused(tmp_path, UsageError, "could be caption_table or flickr_tokens")
     assert read_annotations(tmp_path, "flickr_tokens").captions[0].caption_id == "b.bmp#0"
-    refused(tmp_path, UsageError, "'karpaty'; did you mean 'karpathy'?; known: caption_table", format="karpaty")
+    refused(tmp_path, UsageError, "format 'karpaty'; did you mean 'karpathy'? known: caption_", format="karpaty")
     SOURCES["results"].write(tmp_path)
     refused(tmp_path, UsageError, "2 data files (Flickr8k.token.txt, results.csv)", format="flickr_tokens")
 

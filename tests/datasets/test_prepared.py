@@ -16,7 +16,7 @@ from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageR
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import CAPTIONS_FILE, IMAGES_FILE, PreparedDataset, captions_of, write_prepared
 from itrpipe.datasets.truth import PairSet, known_matches, read_truth, write_truth
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 
 
 def write(folder: Path, annotations: Annotations) -> None:
@@ -126,8 +126,18 @@ def test_files_of_two_runs_and_of_other_columns_do_not_pass(folder: Path) -> Non
         pq.write_table(told, folder / CAPTIONS_FILE)
         with pytest.raises(DataError, match=value):
             PreparedDataset.open(folder)
-    (folder / IMAGES_FILE).unlink()
-    with pytest.raises(MissingInputError, match=rf"{IMAGES_FILE} is not there; run itrpipe prepare again$"):
+
+
+@pytest.mark.parametrize("name", [IMAGES_FILE, CAPTIONS_FILE])
+@pytest.mark.parametrize(("part", "kind"), [(0.0, DataError), (0.5, DataError), (None, MissingInputError)])
+def test_an_empty_cut_off_or_missing_file_is_refused_in_one_line(
+    folder: Path, name: str, part: float | None, kind: type[ItrpipeError]
+) -> None:
+    content = (folder / name).read_bytes()
+    (folder / name).unlink()
+    if part is not None:
+        (folder / name).write_bytes(content[: int(part * len(content))])
+    with pytest.raises(kind, match=rf"^{folder / name} .*run itrpipe prepare again$"):
         PreparedDataset.open(folder)
 
 

@@ -119,9 +119,9 @@ def test_what_is_missing_is_planned_and_named(export: Invoke, chain: Path, tmp_p
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        (("--format", "sentence-transformer"), ("--format sentence-transformer", "'sentence-transformers'")),
-        (("--direction", "t2t"), ("--direction t2t", "t2i")),
-        (("--synthetic", "phrase"), ("--synthetic phrase", "'phrases'")),
+        (("--format", "sentence-transformer"), ("--format 'sentence-transformer'", "'sentence-transformers'")),
+        (("--direction", "t2t"), ("--direction 't2t'", "t2i")),
+        (("--synthetic", "phrase"), ("--synthetic 'phrase'", "'phrases'")),
         (("--format", "negclip", "--direction", "t2i"), ("--direction t2i", "negclip tell of both")),
         (("--format", "jsonl", "--with-scores"), ("--with-scores", "jsonl always has them")),
         (("--format", "webdataset", "--image-root", "x"), ("--image-root x", "holds the images")),

@@ -103,7 +103,7 @@ CASES: list[tuple[str, int, str]] = [
     ("train -m aoq --negatives mined", 2, "aoq has none of this name"),
     ("train -m contrastive --negatives mined --set loss.refresh_every=1 -b scan", 2, "no embeddings"),
     ("train -m contrastive --set loss.prior=0.1 -b vsepp", 2, "changes nothing"),
-    ("train -m aoq --negatives-from nobody.vsepp", 2, "there is no method 'nobody'"),
+    ("train -m aoq --negatives-from nobody.vsepp", 2, "unknown method 'nobody'"),
     ("train -m contrastive --set loss.temperature=own -b vsepp", 2, "random weights"),
     ("train {refreshed} --set train.batch_by=tokens", 2, "batches of tokens"),
     ("train {refreshed} --set mine_negatives.rescore_with=bfan", 2, "leave rescore_with out"),
