@@ -35,6 +35,12 @@ REQUIRED = (
     "typer",
     "rich",
 )
+OPTIONAL = {
+    "HanTa": "--tagger lexicon works without it: pip install HanTa",
+    "torchcodec": "Pillow decodes JPEG: pip install itrpipe[jpeg]",
+    "ray": "clusters need it: pip install itrpipe[ray]",
+}
+"""Package -> how it goes without it."""
 FAISS_BUILDS = ("faiss-gpu-cuvs", "faiss-gpu", "faiss-gpu-cu12", "faiss-cpu")
 LOW_DISK_GIB = 10
 
@@ -56,8 +62,8 @@ def examine(root: Path, address: str | None = None) -> bool:
         reporter.say(
             f"  {name:<15} {_version(name) or 'MISSING: pip install ' + name}", style=None if _version(name) else "red"
         )
-    hanta = _version("HanTa") or "not installed; --tagger lexicon works without it: pip install HanTa"
-    reporter.say(f"  {'HanTa':<15} {hanta}")
+    for name, without in OPTIONAL.items():
+        reporter.say(f"  {name:<15} {_version(name) or f'not installed; {without}'}")
     builds = [name for name in FAISS_BUILDS if _version(name)]
     reporter.say(f"  {'faiss':<15} {_faiss(builds)}", style="red" if len(builds) > 1 else None)
     if "torch" not in missing:
@@ -72,7 +78,6 @@ def examine(root: Path, address: str | None = None) -> bool:
     for each in brought():
         what = f"{each.group.removeprefix('itrpipe.')} {each.name}, {each.problem or each.package}"
         reporter.say(f"  {'plug-in':<15} {what}", style="red" if each.problem else None)
-    reporter.say(f"  {'ray':<15} {_version('ray') or 'not installed; clusters need it: pip install itrpipe[ray]'}")
     for line in _cluster(address, root) if address else ():
         reporter.say(f"  {'cluster':<15} {line}")
     if len(builds) > 1:
