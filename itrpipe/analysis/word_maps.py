@@ -156,10 +156,9 @@ def _part(split: Split, scores: SplitScores, images: np.ndarray, captions: np.nd
 
 def _seen(model: TransformerDualEncoder, features: FeatureFile, sources: Sources) -> _Seen:
     assert isinstance(model.vision, VisionTower)
-    assert features.pixels is not None
     grid, frame = model.vision.grid(), model.vision.frame
     covered = (grid.rows * grid.cell_height / frame[0], grid.columns * grid.cell_width / frame[1])
-    height, width = features.pixels.shape[1:3]
+    height, width = features.arrays["pixels"].shape[1:3]
     return _Seen(grid.rows, grid.columns, covered, Resize(height, width, _fit(sources)))
 
 

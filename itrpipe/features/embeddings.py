@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 
 from itrpipe.errors import MissingInputError
-from itrpipe.features.store import ALIGNMENT, BYTES_OF_HEADERS, contiguous, write_at
+from itrpipe.features.store import ALIGNMENT, BYTES_OF_HEADERS, reserve, write_at
 from itrpipe.storage.arrays import Arrays, StoredRows, open_arrays
 from itrpipe.storage.disk import full_disk_as_error, require_space
 from itrpipe.storage.integrity import checked
@@ -105,15 +105,14 @@ class EmbeddingWriter:
         self._row_bytes = 4 * width
         needed = self._row_bytes * sum(rows.values()) + sum(each.nbytes for each in ids.values())
         require_space(path, needed + BYTES_OF_HEADERS, f"embedding {split}")
-        plan = contiguous()
         # HDF5 leaves its file open and half written when the disk fills up, so it only lays the file out.
         with h5py.File(path, "a", alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
             group = file.create_group(split)
             group.attrs["measure"] = measure
             for name, values in ids.items():
                 group.create_dataset(name, data=values, track_times=False)
-            made = {kind: group.create_dataset(kind, (count, width), "<f4", dcpl=plan) for kind, count in rows.items()}
-            self._offsets = {kind: dataset.id.get_offset() for kind, dataset in made.items()}
+            row = np.dtype(("<f4", (width,)))
+            self._offsets = {side: reserve(group, side, count, row) for side, count in rows.items()}
         self._file = os.open(path, os.O_WRONLY)
 
     def write(self, kind: str, start: int, block: np.ndarray) -> None:

@@ -90,7 +90,7 @@ class Photographs:
                 if kept:
                     names = [str(row) if ids is None else ids[row] for row in kept]
                     path = Path(_name(photographs[kept[0]], kept[0]))
-                    yield FeatureFile.of(path, self.name, np.array(names, dtype=str), arrays)
+                    yield FeatureFile(path, self.name, np.array(names, dtype=str), arrays)
         finally:
             pool.shutdown(cancel_futures=True)
 

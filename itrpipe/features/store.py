@@ -23,20 +23,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import h5py
 import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.storage.arrays import open_arrays
+from itrpipe.storage.arrays import open_arrays, runs
 from itrpipe.storage.disk import full_disk_as_error, reading, require_space, sync
 from itrpipe.storage.integrity import checked
+
+if TYPE_CHECKING:
+    import h5py
 
 FEATURES = "features.h5"
 SCHEMA_VERSION = 1
@@ -54,7 +55,6 @@ TYPES = {
 }
 """The datasets and their types; `image_id` comes on top, with a length of its own."""
 
-_LIMITS = {"boxes": (0, 1), "labels": (-1, 32_767), "attributes": (-1, 32_767)}
 _REMEDY = "remove its folder and run `itrpipe extract` again"
 ALIGNMENT = 64
 """Every dataset starts on a cache line, so that maps of float32 are aligned."""
@@ -123,16 +123,19 @@ class FeatureSpec:
         return n * (row + _BYTES_PER_ID) + BYTES_OF_HEADERS
 
 
-def stored_rows(spec: FeatureSpec, arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[int, str]]:
+def stored_rows(
+    spec: FeatureSpec, arrays: Mapping[str, np.ndarray], *, first_class: int = -1
+) -> tuple[dict[str, np.ndarray], dict[int, str]]:
     """Converts features of n images to the types of the file. Everything that is stored is checked here, and only here.
 
     Args:
         spec: which datasets there are; other arrays are left out.
         arrays: for every dataset of `spec` an array [n, ...] of its row shape and of any numeric type.
+        first_class: the smallest number of a class; an extractor writes -1 for a region of no class.
 
     Returns:
         The rows of every dataset; and position -> reason of each image whose rows are not to be stored: a value is not
-        finite, does not fit the type, lies outside 0..1 (boxes) or is below -1 (classes), or there is no region.
+        finite, does not fit the type, lies outside 0..1 (boxes) or is no class, or there is no region.
 
     Raises:
         DataError: a shape or a type does not fit.
@@ -140,9 +143,11 @@ def stored_rows(spec: FeatureSpec, arrays: Mapping[str, np.ndarray]) -> tuple[di
     n = len(next(iter(arrays.values())))
     stored: dict[str, np.ndarray] = {}
     refused: dict[int, str] = {}
+    classes = (first_class, 32_767)
+    limited = {"boxes": (0, 1), "count": (1, spec.regions), "labels": classes, "attributes": classes}
     for name, shape in spec.shapes().items():
-        values, dtype = arrays[name], np.dtype(TYPES[name])
-        if values.shape != (n, *shape) or values.dtype.kind not in ("iu" if dtype.kind in "iu" else "fiu"):
+        values, dtype, limits = arrays[name], np.dtype(TYPES[name]), limited.get(name)
+        if values.shape != (n, *shape) or values.dtype.kind not in ("fiu" if dtype.kind == "f" else "iu"):
             raise DataError(
                 f"{name} of {n} images have type {values.dtype} and shape {list(values.shape)}; {dtype} "
                 f"{[n, *shape]} are stored"
@@ -154,11 +159,10 @@ def stored_rows(spec: FeatureSpec, arrays: Mapping[str, np.ndarray]) -> tuple[di
             fits = _finite(rows)
         else:
             fits = np.ones(n, dtype=bool) if values.dtype == dtype else (rows == given).all(axis=1)
-        low, high = (1, spec.regions) if name == "count" else _LIMITS.get(name, (None, None))
-        if low is not None and high is not None:
-            fits &= (rows.min(axis=1) >= low) & (rows.max(axis=1) <= high)
+        if limits:
+            fits &= (rows.min(axis=1) >= limits[0]) & (rows.max(axis=1) <= limits[1])
         for position in np.flatnonzero(~fits).tolist():
-            refused.setdefault(position, _refusal(name, given[position], dtype, low, high))
+            refused.setdefault(position, _refusal(name, given[position], dtype, limits))
     return stored, refused
 
 
@@ -171,13 +175,12 @@ def _finite(rows: np.ndarray) -> np.ndarray:
     return (bits & (np.iinfo(bits.dtype).max >> 1)).max(axis=1, initial=0) < infinity
 
 
-def _refusal(name: str, values: np.ndarray, dtype: np.dtype, low: float | None, high: float | None) -> str:
+def _refusal(name: str, values: np.ndarray, dtype: np.dtype, limits: tuple[int, int] | None) -> str:
     """Why values of an image cannot be stored."""
     if name == "count" and not values.any():
         return "has no region"
-    if low is None or high is None:
-        limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-        low, high = float(limits.min), float(limits.max)
+    of_type = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    low, high = limits or (float(of_type.min), float(of_type.max))
     wrong = values[~((values >= low) & (values <= high))]
     return f"has {name} with the value {wrong[0]:g}; {dtype} from {low:g} to {high:g} are stored"
 
@@ -196,37 +199,40 @@ def write_features(
 
     Args:
         path: the file to create; its folder must exist.
-        image_ids: N identifiers in the order of the rows, each once.
+        image_ids: N identifiers in the order of the rows, as `prepare` has checked them.
         spec: which datasets to create.
         extractor: name of the extractor, kept as an attribute.
         pieces: row numbers int64 [n], and for some datasets an array [n, ...] of their type, see `stored_rows`.
             Together the pieces have every row of every dataset.
 
     Raises:
-        DataError: there is no image, an identifier comes twice, is empty or holds a NUL, or the spec has no dataset; or
-            a piece has other datasets or types.
+        DataError: a piece has other datasets or types, as those of another version.
         DiskFullError: the disk cannot hold the file.
-        MissingInputError: the folder of `path` does not exist.
     """
-    ids, shapes = _encoded(path, image_ids), spec.shapes()
-    if not shapes:
-        raise DataError(f"{path}: an extractor without regions and without global vectors has nothing to store.")
-    if not path.parent.is_dir():
-        raise MissingInputError(f"{path.parent} does not exist, so {path.name} cannot be created there; make it first.")
-    require_space(path, spec.bytes_needed(len(ids)), path.name)
+    import h5py
+
+    require_space(path, spec.bytes_needed(len(image_ids)), path.name)
+    rows_of = {name: np.dtype((TYPES[name], shape)) for name, shape in spec.shapes().items()}
     temporary = path.with_name(path.name + ".creating")
     try:
         with full_disk_as_error(path):
-            offsets = _create(temporary, ids, shapes, extractor)
+            with h5py.File(temporary, "w", alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
+                file.attrs["extractor"] = np.bytes_(extractor.encode("utf-8"))
+                file.attrs["schema_version"] = np.int32(SCHEMA_VERSION)
+                offsets = {name: reserve(file, name, len(image_ids), kind) for name, kind in rows_of.items()}
+                ids = np.array([name.encode("utf-8") for name in image_ids])
+                ids = ids.astype(h5py.string_dtype("utf-8", ids.dtype.itemsize))
+                file.create_dataset("image_id", data=ids, dcpl=_contiguous())
             with temporary.open("r+b", buffering=0) as file:
                 for rows, arrays in pieces:
-                    starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)  # of runs of consecutive rows
                     for name, values in arrays.items():
-                        if (values.dtype, values.shape) != (TYPES.get(name, "V1"), (len(rows), *shapes.get(name, ()))):
-                            raise DataError(f"{path}: {name} of another type or shape than the file's; {_REMEDY}")
-                        for first, stop in pairwise([*starts.tolist(), len(rows)]):
-                            offset = offsets[name] + int(rows[first]) * values[0].nbytes
-                            write_at(file.fileno(), offset, values[first:stop])
+                        kind = rows_of.get(name)
+                        if kind is None or (values.dtype, values.shape) != (kind.base, (len(rows), *kind.shape)):
+                            raise DataError(f"{path} was begun by another version of itrpipe ({name}); {_REMEDY}")
+                        for first, stop in runs(rows):
+                            write_at(
+                                file.fileno(), offsets[name] + int(rows[first]) * kind.itemsize, values[first:stop]
+                            )
                 os.fsync(file.fileno())
             os.replace(temporary, path)
             sync(path.parent)
@@ -234,20 +240,24 @@ def write_features(
         temporary.unlink(missing_ok=True)
 
 
-def _encoded(path: Path, image_ids: Sequence[str]) -> np.ndarray:
-    """Identifiers as UTF-8 bytes of one fixed length."""
-    if not image_ids:
-        raise DataError(f"{path}: there is no image to store features of; choose a dataset with images.")
-    for name, times in Counter(image_ids).items():
-        if not name or "\0" in name:
-            raise DataError(f"{path}: {name!r} cannot be an image identifier; it is empty or holds a NUL.")
-        if times > 1:
-            raise DataError(f"{path}: image identifier '{name}' comes twice; identifiers must be unique.")
-    return np.array([name.encode("utf-8") for name in image_ids])
+def reserve(group: h5py.Group, name: str, rows: int, kind: np.dtype) -> int:
+    """Creates a dataset that lies in its file in one piece, to be filled by `write_at`.
+
+    Args:
+        group: of a file whose datasets begin at multiples of `ALIGNMENT`.
+        name: of the dataset.
+        rows: how many there are.
+        kind: type of a row.
+
+    Returns:
+        Where its first byte lies.
+    """
+    return group.create_dataset(name, (rows, *kind.shape), kind.base, dcpl=_contiguous()).id.get_offset()
 
 
-def contiguous() -> h5py.h5p.PropDCID:
-    """The plan of a dataset that lies in the file in one piece, to be filled by `write_at`."""
+def _contiguous() -> h5py.h5p.PropDCID:
+    import h5py
+
     plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plan.set_layout(h5py.h5d.CONTIGUOUS)
     plan.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -264,51 +274,21 @@ def write_at(file: int, offset: int, values: np.ndarray) -> None:
         offset, view = offset + written, view[written:]
 
 
-def _create(path: Path, ids: np.ndarray, shapes: Mapping[str, tuple[int, ...]], extractor: str) -> dict[str, int]:
-    """Creates a file with its structure, identifiers and attributes; returns the first byte of every other dataset."""
-    plan = contiguous()
-    with h5py.File(path, "w", alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
-        file.attrs["extractor"] = np.bytes_(extractor.encode("utf-8"))
-        file.attrs["schema_version"] = np.int32(SCHEMA_VERSION)
-        made = {
-            name: file.create_dataset(name, (len(ids), *shape), TYPES[name], dcpl=plan)
-            for name, shape in shapes.items()
-        }
-        kind = h5py.string_dtype("utf-8", ids.dtype.itemsize)
-        names = file.create_dataset("image_id", ids.shape, kind, dcpl=plan)
-        names.id.write(h5py.h5s.ALL, h5py.h5s.ALL, ids, mtype=h5py.h5t.py_create(kind, logical=True))
-        return {name: dataset.id.get_offset() for name, dataset in made.items()}
-
-
 @dataclass(frozen=True)
 class FeatureFile:
-    """A feature file opened for reading: nothing is loaded before it is indexed.
+    """Rows of features; those of a file are memory maps, of which nothing is loaded before it is indexed.
 
     Attributes:
         path: the file.
         extractor: name of the extractor that made it.
         image_id: [N] identifiers as Python strings.
-        regions: memory map [N, R, D] float16, or None.
-        count: memory map [N] int16, or None where there are no regions.
-        boxes: memory map [N, R, 4] float32 in 0..1, or None.
-        labels, attributes: memory maps [N, R] int16, or None.
-        scores, attribute_scores: memory maps [N, R] float32, or None.
-        global_: memory map [N, G] float16, or None.
-        pixels: memory map [N, H, W, 3] uint8, or None.
+        arrays: dataset -> its rows [N, ...], as the table above says; those that the extractor has.
     """
 
     path: Path
     extractor: str
     image_id: np.ndarray
-    regions: np.ndarray | None
-    count: np.ndarray | None
-    boxes: np.ndarray | None
-    labels: np.ndarray | None
-    scores: np.ndarray | None
-    attributes: np.ndarray | None
-    attribute_scores: np.ndarray | None
-    global_: np.ndarray | None
-    pixels: np.ndarray | None
+    arrays: Mapping[str, np.ndarray]
 
     @classmethod
     def open(cls, path: Path) -> FeatureFile:
@@ -325,35 +305,15 @@ class FeatureFile:
             about = file.attributes("")
             if (version := about["schema_version"]) != SCHEMA_VERSION:
                 raise DataError(f"{path} has schema version {version}, this itrpipe reads {SCHEMA_VERSION}; {_REMEDY}")
-            extractor = np.bytes_(about["extractor"]).decode("utf-8")
-            rows = {name: file.stored(name) for name in file}
-            image_id = np.char.decode(rows.pop("image_id").mapped("r"), "utf-8")
-            for name, each in rows.items():
-                if each.dtype != TYPES.get(name, "V1"):
-                    raise DataError(f"{path}: {name} of type {each.dtype} is not part of the schema; {_REMEDY}")
-            if not rows or {each.shape[0] for each in rows.values()} != {len(image_id)}:
-                raise DataError(f"{path} lacks datasets, or they differ in length; {_REMEDY}")
-            maps = {name: each.mapped("r") for name, each in rows.items()}
-        return cls.of(path, extractor, image_id, maps)
-
-    @classmethod
-    def of(cls, path: Path, extractor: str, image_id: np.ndarray, datasets: Mapping[str, np.ndarray]) -> FeatureFile:
-        """Rows of datasets by their names in the file, wherever they lie."""
-        optional = {("global_" if name == "global" else name): datasets.get(name) for name in TYPES}
-        return cls(path, extractor, image_id, **optional)
+            maps = {name: file.stored(name).mapped("r") for name in file}
+            image_id = np.char.decode(maps.pop("image_id"), "utf-8")
+            for name, each in maps.items():
+                if each.dtype != TYPES[name] or len(each) != len(image_id):
+                    raise ValueError(f"{name} are {each.dtype} {list(each.shape)} for {len(image_id)} images")
+            return cls(path, np.bytes_(about["extractor"]).decode("utf-8"), image_id, maps)
 
     def __len__(self) -> int:
         return len(self.image_id)
-
-    @property
-    def spec(self) -> FeatureSpec:
-        """Which datasets the file has."""
-        return FeatureSpec.of({name: values.shape[1:] for name, values in self.arrays().items()})
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """Returns the memory maps of all datasets but `/image_id`, by name."""
-        every = {name: getattr(self, "global_" if name == "global" else name) for name in TYPES}
-        return {name: values for name, values in every.items() if values is not None}
 
     @cached_property
     def _row_of(self) -> dict[str, int]:

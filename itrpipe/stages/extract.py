@@ -21,8 +21,8 @@ from itrpipe.storage.integrity import DigestCache
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.extraction import Extraction, ImageFiles, Import
-    from itrpipe.features.importers.base import WantedImage
+    from itrpipe.features.extraction import Extraction, ImageFiles
+    from itrpipe.features.importers.base import Import, WantedImage
     from itrpipe.features.store import FeatureSpec
 
 SCHEMA_VERSION = 1
@@ -109,7 +109,7 @@ def run(job: Job) -> None:
     """Writes features.h5: runs the extractors or the importer, one after the other, and joins their parts."""
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.features.extraction import join_features, merge, notes_of
-    from itrpipe.features.store import FEATURES, FeatureFile
+    from itrpipe.features.store import FEATURES, GROUPS, FeatureFile
 
     prepared = PreparedDataset.open(job.inputs["prepare"].folder)
     works, ids, files = _works(job, prepared), prepared.column("image_id"), prepared.column("file")
@@ -140,13 +140,14 @@ def run(job: Job) -> None:
     job.failed |= {ids[row]: reason_with_file(ids[row], files[row], reason) for row, reason in sorted(failed.items())}
     file = FeatureFile.open(job.folder / FEATURES)
     job.metrics["images"] = len(file)
-    for name in sorted(file.spec.groups()):
-        job.metrics[name] = " x ".join(map(str, file.spec.shapes()[name]))
+    for name in sorted(GROUPS & file.arrays.keys()):
+        job.metrics[name] = " x ".join(map(str, file.arrays[name].shape[1:]))
 
 
 def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Import]:
     """The maps over the images by the name of their extractor, or the one of the importer."""
-    from itrpipe.features.extraction import Import, extractions
+    from itrpipe.features.extraction import extractions
+    from itrpipe.features.importers.base import Import
 
     parts, execution = passes_of(job.conf, job.settings), job.execution
     if any(part.imported for part in parts.values()):

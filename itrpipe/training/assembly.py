@@ -169,9 +169,8 @@ def open_encoders(job: TrainingJob) -> Encoders | None:
     """The encoders of transformers that the model is made of, where it is."""
     if not job.settings.model.opens_encoders:
         return None
-    features = FeatureFile.open(job.inputs["extract"].folder / FEATURES)
-    global_dim = 0 if features.global_ is None else features.global_.shape[1]
-    has = global_dim, features.boxes is not None
+    held = FeatureFile.open(job.inputs["extract"].folder / FEATURES).arrays
+    has = held["global"].shape[1] if "global" in held else 0, "boxes" in held
     encoders = network_module(job.settings.backbone).open_encoders(job.settings.model, *has)
     for note in (*encoders.notes, _framed_otherwise(job, getattr(encoders, "vision", None))):
         if note:

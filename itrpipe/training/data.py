@@ -113,11 +113,12 @@ class SplitData:
 
     def _open_images(self, features: FeatureFile) -> int:
         """Keeps the memory maps that batches are cut from; returns D_in."""
-        if features.regions is None or features.count is None:
+        held = features.arrays
+        if "regions" not in held:
             raise DataError(f"{features.path} holds no regions, which these backbones read; extract others")
-        self._regions, self._count, self._global = features.regions, features.count, features.global_
-        self._boxes = features.boxes
-        return features.regions.shape[2]
+        self._regions, self._count = held["regions"], held["count"]
+        self._global, self._boxes = held.get("global"), held.get("boxes")
+        return self._regions.shape[2]
 
 
 def epoch_batches(

@@ -75,12 +75,12 @@ class PixelSplitData(SplitData):
         self._world, self._device = world, device
 
     def _open_images(self, features: FeatureFile) -> int:
-        if features.pixels is None:
+        if "pixels" not in features.arrays:
             raise DataError(
                 f"{features.path} holds no pixels, which this model is trained on; give --features pixels, or train on "
                 "frozen features with --set model.images=regions"
             )
-        self._pixels, self._count = features.pixels, np.ones(len(features), dtype=np.int16)
+        self._pixels, self._count = features.arrays["pixels"], np.ones(len(features), dtype=np.int16)
         return _COLOURS
 
     def _placed(self, rows: np.ndarray) -> Tensor:
@@ -112,13 +112,13 @@ class GlobalSplitData(SplitData):
         return ImageBatch(torch.empty(len(vectors), 0, 0), global_=vectors)
 
     def _open_images(self, features: FeatureFile) -> int:
-        if features.global_ is None:
+        if "global" not in features.arrays:
             raise DataError(
                 f"{features.path} holds no global vectors; name features that have some with --features, or give "
                 "--set model.images=regions"
             )
-        self._vectors, self._count = features.global_, np.ones(len(features), dtype=np.int16)
-        return features.global_.shape[1]
+        self._vectors, self._count = features.arrays["global"], np.ones(len(features), dtype=np.int16)
+        return self._vectors.shape[1]
 
 
 def _batch(pixels: Tensor) -> ImageBatch:

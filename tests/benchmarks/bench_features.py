@@ -102,15 +102,16 @@ def big_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_random_batches_against_a_plain_memory_map(big_file: Path) -> None:
     file = FeatureFile.open(big_file)
-    assert file.regions is not None
-    plain = np.memmap(big_file, "<f2", "r", file.regions.offset, file.regions.shape)
+    regions = file.arrays["regions"]
+    assert isinstance(regions, np.memmap)
+    plain = np.memmap(big_file, "<f2", "r", regions.offset, regions.shape)
     random = np.random.default_rng(0)
     order = [random.choice(len(file), 128, replace=False) for _ in range(40)]
     names = [[str(row) for row in rows] for rows in order]
 
     def ours() -> None:
         for each in names:
-            torch.from_numpy(file.regions[file.rows(each)])
+            torch.from_numpy(regions[file.rows(each)])
 
     def limit() -> None:
         for rows in order:

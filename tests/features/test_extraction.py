@@ -125,8 +125,8 @@ def test_every_image_gets_its_own_features(folder: Folder, tmp_path: Path, decod
     file = FeatureFile.open(target)
     for row in range(COUNT):
         expected = np.asarray(Image.open(folder.images.root / f"{row}.png"), dtype=np.float32).mean(axis=(0, 1))
-        np.testing.assert_allclose(file.regions[row, 0], expected, rtol=1e-3)
-        np.testing.assert_array_equal(file.global_[row], folder.images.sizes[row])
+        np.testing.assert_allclose(file.arrays["regions"][row, 0], expected, rtol=1e-3)
+        np.testing.assert_array_equal(file.arrays["global"][row], folder.images.sizes[row])
 
 
 def test_the_images_of_one_batch_are_decoded_at_once_each_by_a_thread_of_torch(folder: Folder, tmp_path: Path) -> None:
@@ -201,9 +201,9 @@ def test_failed_images_are_named_with_a_reason_and_absent_from_the_finished_file
     file = FeatureFile.open(target)
     left = [row for row in range(COUNT) if row not in words]
     assert file.image_id.tolist() == [folder.ids[row] for row in left]
-    assert (file.count == 2).all()
-    np.testing.assert_array_equal(file.global_, folder.images.sizes[left])
-    assert (np.asarray(file.regions[:, 0]) > 0).all()
+    assert (file.arrays["count"] == 2).all()
+    np.testing.assert_array_equal(file.arrays["global"], folder.images.sizes[left])
+    assert (np.asarray(file.arrays["regions"][:, 0]) > 0).all()
 
 
 def test_strict_stops_at_the_first_bad_image(folder: Folder, tmp_path: Path) -> None:
@@ -400,5 +400,5 @@ def test_an_image_that_one_extractor_refuses_is_not_in_the_file(folder: Folder, 
     assert sorted(failed) == [row for row in range(COUNT) if row % 3 == 1]
     both, alone = (FeatureFile.open(tmp_path / name) for name in ("both.h5", "alone.h5"))
     assert both.image_id.tolist() == [folder.ids[row] for row in left]
-    for name, values in both.arrays().items():
-        np.testing.assert_array_equal(values, alone.arrays()[name][left])
+    for name, values in both.arrays.items():
+        np.testing.assert_array_equal(values, alone.arrays[name][left])

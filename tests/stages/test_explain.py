@@ -174,7 +174,7 @@ def test_a_photograph_is_read_by_the_extractor_of_the_features(
     (folder / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
     found = photograph_features(path, folder, "cpu")
     assert found.rows([str(path)]).tolist() == [0]
-    shapes = {name: (values.shape, values.dtype) for name, values in found.arrays().items()}
+    shapes = {name: (values.shape, values.dtype) for name, values in found.arrays.items()}
     assert shapes["regions"] == ((1, 12, 256), np.float16)
     assert shapes["boxes"] == ((1, 12, 4), np.float32)
     path.write_bytes(b"no picture")

@@ -93,7 +93,7 @@ def test_pixels_are_the_photographs_resized(prepared: Path, precomp_dataset: Tin
     assert "20/20 images" in done(extract(invoke, prepared, *PIXELS))
     file = FeatureFile.open(features_of(prepared, "pixels"))
     assert file.extractor == "pixels"
-    for image_id, pixels in zip(file.image_id, file.arrays()["pixels"], strict=True):
+    for image_id, pixels in zip(file.image_id, file.arrays["pixels"], strict=True):
         with Image.open(precomp_dataset.images / f"{image_id}.jpg") as image:
             np.testing.assert_array_equal(pixels, np.asarray(image.resize((8, 6), Image.Resampling.BICUBIC)))
     assert "up to date" in done(extract(invoke, prepared))
@@ -103,7 +103,7 @@ def test_what_was_said_last_counts_however_it_is_spelled(prepared: Path, tiny_vi
     several = ["--features", "vit+pixels", *sets(f"vit.model={tiny_vit}", "weights=random", "width=8")]
     for spelling in ("pixels.height=6", "height=7", "pixels.height=9"):
         done(extract(invoke, prepared, *several, "--set", spelling))
-    heights = [FeatureFile.open(path).spec.pixels[0] for path in prepared.glob("mine/extract/*/features.h5")]
+    heights = [FeatureFile.open(path).arrays["pixels"].shape[1] for path in prepared.glob("mine/extract/*/features.h5")]
     assert sorted(heights) == [6, 7, 9]
     again = extract(invoke, prepared, "--features", "vit+pixels", "--set", "vit.batch=3", "--dry-run")
     assert "up to date" in done(again)
@@ -151,13 +151,13 @@ def test_two_extractors_fill_one_file(prepared: Path, tiny_vit: Path, tiny_resne
     """Regions come from the first, and each contributes what it writes alone."""
     combined = ["--features", "resnet+pixels", *sets(f"resnet.model={tiny_resnet}", "weights=random", "batch=3")]
     done(extract(invoke, prepared, *combined, *sets("pixels.height=6", "width=8")))
-    both = FeatureFile.open(features_of(prepared, "resnet+pixels")).arrays()
+    both = FeatureFile.open(features_of(prepared, "resnet+pixels")).arrays
     assert {"regions", "global", "pixels"} < both.keys()
     done(extract(invoke, prepared, *random_model("resnet", tiny_resnet)))
-    for name, values in FeatureFile.open(features_of(prepared, "resnet")).arrays().items():
+    for name, values in FeatureFile.open(features_of(prepared, "resnet")).arrays.items():
         np.testing.assert_array_equal(values, both[name])
     done(extract(invoke, prepared, *PIXELS))
-    np.testing.assert_array_equal(FeatureFile.open(features_of(prepared, "pixels")).arrays()["pixels"], both["pixels"])
+    np.testing.assert_array_equal(FeatureFile.open(features_of(prepared, "pixels")).arrays["pixels"], both["pixels"])
     assert "up to date" in extract(invoke, prepared, "--features", "resnet+pixels").out
 
 
@@ -237,8 +237,8 @@ def test_features_of_another_tool_are_imported_by_the_schema(
     theirs = FeatureFile.open(features_of(prepared, "arrays"))
     ours = FeatureFile.open(features_of(prepared, "resnet"))
     assert theirs.image_id.tolist() == ours.image_id.tolist()
-    for name, values in ours.arrays().items():
-        np.testing.assert_array_equal(theirs.arrays()[name], values)
+    for name, values in ours.arrays.items():
+        np.testing.assert_array_equal(theirs.arrays[name], values)
 
 
 def test_arrays_are_mapped_on_the_command_line(
@@ -252,7 +252,7 @@ def test_arrays_are_mapped_on_the_command_line(
     done(extract(invoke, prepared, *mapped, "--name", "theirs"))
     file = FeatureFile.open(features_of(prepared, "theirs"))
     order = [names.index(f"{image_id}.jpg") for image_id in file.image_id]
-    np.testing.assert_array_equal(file.arrays()["regions"], values[order].astype(np.float16))
+    np.testing.assert_array_equal(file.arrays["regions"], values[order].astype(np.float16))
     assert "up to date" in extract(invoke, prepared, "--features", "theirs").out
 
 

@@ -20,7 +20,7 @@ import itrpipe
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows, EmbeddingWriter, read_embeddings
-from itrpipe.features.store import FEATURES, FeatureFile, write_features
+from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, write_features
 from itrpipe.mining import merging
 from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.faiss_engine import Indexing, Searching
@@ -205,7 +205,6 @@ def scores_by(backbone: str, data: Path) -> np.ndarray:
     saved = load_model(only(data, f"train/triplet.{backbone}"))
     split = PreparedDataset.open(only(data, "prepare/files")).split("train")
     features = FeatureFile.open(only(data, "extract/precomp") / FEATURES)
-    assert features.regions is not None
     tokens, lengths = saved.vocabulary.encode_all(split.tokens)
     scores = np.empty((len(split.image_ids), len(lengths)), np.float32)
     with torch.inference_mode():
@@ -213,7 +212,7 @@ def scores_by(backbone: str, data: Path) -> np.ndarray:
             words = torch.from_numpy(tokens[text : text + 1, :length].astype(np.int64))
             encoded = saved.model.encode_texts(TextBatch(words, torch.tensor([int(length)])))
             for image, row in enumerate(features.rows(split.image_ids.tolist())):
-                regions = ImageBatch(torch.from_numpy(features.regions[row][None].copy()))
+                regions = ImageBatch(torch.from_numpy(features.arrays["regions"][row][None].copy()))
                 scores[image, text] = saved.model.score_pairs(saved.model.encode_images(regions), encoded).item()
     return scores
 
@@ -296,8 +295,9 @@ def without_one_image(chain: Path, mine: Mining, tmp_path: Path) -> tuple[Path, 
     features = FeatureFile.open(only(chain, "extract/precomp") / FEATURES)
     embeddings = read_embeddings(path, "train")
     rows = features.rows([name for name in features.image_id.tolist() if name != embeddings.image_ids[3]])
-    ids, kept = features.image_id[rows].tolist(), {name: array[rows] for name, array in features.arrays().items()}
-    write_features(tmp_path / FEATURES, ids, features.spec, "precomp", [(np.arange(len(ids)), kept)])
+    ids, kept = features.image_id[rows].tolist(), {name: array[rows] for name, array in features.arrays.items()}
+    spec = FeatureSpec.of({name: array.shape[1:] for name, array in kept.items()})
+    write_features(tmp_path / FEATURES, ids, spec, "precomp", [(np.arange(len(ids)), kept)])
     return only(chain, "train/triplet.bfan"), only(chain, "prepare/files"), tmp_path, path
 
 

@@ -19,6 +19,7 @@ from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.importers.arrays.declaration import Arrays
 from itrpipe.features.importers.base import Layout
+from itrpipe.features.store import FeatureSpec
 from itrpipe.storage.arrays import FileRows, labels, open_arrays, take
 
 _SUFFIXES = (".npy", ".npz", ".h5", ".hdf5")
@@ -42,8 +43,6 @@ class ArraysSource:
     """
 
     def __init__(self, path: Path, arrays: Mapping[str, FileRows], names: Sequence[str], settings: Arrays) -> None:
-        from itrpipe.features.store import FeatureSpec
-
         self.spec = FeatureSpec.of({name: array.shape[1:] for name, array in arrays.items()})
         shapes = self.spec.shapes()
         if odd := [name for name in arrays if name not in shapes]:

@@ -22,6 +22,7 @@ from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.importers.base import Layout, caption_key, names_of
 from itrpipe.features.importers.precomp.declaration import Precomp
+from itrpipe.features.store import FeatureSpec
 from itrpipe.storage.arrays import FileRows, open_arrays, take
 from itrpipe.storage.disk import reading
 
@@ -57,8 +58,6 @@ class PrecompSource:
             DataError: a file has a wrong type or shape, the numbers of rows, ids and captions disagree, an id comes
                 twice, or the splits differ in R, D or G.
         """
-        from itrpipe.features.store import FeatureSpec
-
         self.path = path
         self.splits = [_open_split(path, name) for name in _splits_in(path)]
         shapes = [{key: array.shape[1:] for key, array in split.arrays.items()} for split in self.splits]

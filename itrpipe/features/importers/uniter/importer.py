@@ -143,6 +143,8 @@ def _stored(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
         found["boxes"] = arrays["norm_bb"][:, :4]
     if "regions" not in found:
         raise ValueError("it holds neither 'features' nor 'x'")
+    if arrays.get("num_bbox", len(found["regions"])) != len(found["regions"]):
+        raise ValueError(f"it has {len(found['regions'])} regions and num_bbox says {arrays['num_bbox']}")
     if "bbox" in arrays:
         found["size"] = [arrays["image_h"].item(), arrays["image_w"].item()]
     return found
