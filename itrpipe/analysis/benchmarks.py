@@ -23,7 +23,7 @@ from itrpipe.engine.run import Made
 from itrpipe.errors import DataError
 from itrpipe.evaluation.benchmarks import ScoredPairs
 from itrpipe.features.declaration import feature_settings, passes_of
-from itrpipe.features.extraction import Extraction, ImageFiles, extractions, join_features, merge, notes_of
+from itrpipe.features.extraction import Extraction, ImageFiles, extractions, join_features, notes_of
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import SCENES_FILE, read_manifest
 from itrpipe.storage.disk import make_folder, require_space
@@ -93,7 +93,7 @@ def with_features(benchmark: Benchmark, extract: Path, device: str, make: Make, 
     _refuse_other_extractors(extract, manifest.messages, notes_of(passes))
     path = work / name / FEATURES
     make_folder(path.parent)
-    require_space(path, merge({each: own.spec for each, own in passes.items()}).bytes_needed(len(ids)), path.name)
+    require_space(path, sum(own.spec.bytes_needed(len(ids)) for own in passes.values()), path.name)
     _join(path, ids, passes, make, name, images)
     return Examined(benchmark.pairs, [ids[row] for row in rows], FeatureFile.open(path))
 
@@ -176,8 +176,8 @@ def _refuse_other_extractors(extract: Path, before: Sequence[str], notes: Sequen
 def _join(
     path: Path, ids: Sequence[str], passes: Mapping[str, Extraction], make: Make, name: str, images: ImageFiles
 ) -> None:
-    made = {each: (work.spec, make(work, f"benchmarks/{name}/{each}").paths) for each, work in passes.items()}
-    failed = join_features(path, ids, made, "+".join(passes))
+    parts = [part for each, work in passes.items() for part in make(work, f"benchmarks/{name}/{each}").paths]
+    failed = join_features(path, ids, parts, "+".join(passes))
     if failed:
         row = min(failed)
         raise DataError(

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,13 +23,13 @@ from PIL import Image
 
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import read_rgb
-from itrpipe.engine.work import Part, Work, cut, resolve_device
+from itrpipe.engine.work import CUDA, Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.declaration import FeatureSettings, extractor_module
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.importers.base import Import
 from itrpipe.features.store import FeatureSpec, stored_rows, write_features
-from itrpipe.storage.disk import unavailable
+from itrpipe.storage.disk import unavailable_as_error
 from itrpipe.storage.integrity import checked
 from itrpipe.storage.parts import ArrayFile, write_arrays
 
@@ -37,8 +38,8 @@ BATCHES_PER_PART = 8
 MOST_DECODERS = 32
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Refused = list[tuple[int, str]]
-"""Rows of images that cannot be used, and why."""
+Decoded = tuple[list[int], Result, dict[int, str]]
+"""Rows of images that can be used, what was made of them, and row -> reason of the others."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class ImageFiles:
     def of(self, rows: np.ndarray) -> ImageFiles:
         """Some of them."""
         boxes = None if self.boxes is None else self.boxes[rows]
-        return ImageFiles(self.root, [self.files[row] for row in rows.tolist()], self.sizes[rows], self.drawn, boxes)
+        return replace(self, files=[self.files[row] for row in rows], sizes=self.sizes[rows], boxes=boxes)
 
 
 def plan_batches(sizes: np.ndarray, group: Callable[[int, int], tuple[int, int]], batch: int) -> list[np.ndarray]:
@@ -82,20 +83,23 @@ def plan_batches(sizes: np.ndarray, group: Callable[[int, int], tuple[int, int]]
     Returns:
         Rows [B] int64 of each batch; groups in the order of their keys, rows rising within a group.
     """
-    distinct, index = np.unique(sizes, axis=0, return_inverse=True)
-    keys = np.array([group(int(height), int(width)) for height, width in distinct], dtype=np.int64).reshape(-1, 2)
-    _, group_of = np.unique(keys, axis=0, return_inverse=True)
-    group_of = group_of.reshape(-1)[index.reshape(-1)]
-    order = np.argsort(group_of, kind="stable")
-    groups = np.split(order, np.flatnonzero(np.diff(group_of[order])) + 1)
-    return [rows[start : start + batch] for rows in groups for start in range(0, len(rows), batch)]
+    groups: dict[tuple[int, int], list[int]] = {}
+    group = cache(group)  # many images have one size
+    for row, size in enumerate(sizes.tolist()):
+        groups.setdefault(group(*size), []).append(row)
+    whole = [np.array(rows) for _, rows in sorted(groups.items())]
+    return [rows[start : start + batch] for rows in whole for start in range(0, len(rows), batch)]
 
 
-class Extraction(Work["_Extracting"]):
-    """Features of images by one extractor; a part has `rows` [n] int64 and a row of every dataset for each of these.
+@dataclass(eq=False)
+class Extraction(Work["Decoders"]):
+    """Features of images by one extractor.
 
-    Args:
-        name: of the extractor, for people.
+    A part has `rows` [n] int64 of the images that could be decoded, and for each a row of every dataset; its facts name
+    the rows of images that cannot be used, and why. Some of these may be among `rows`.
+
+    Attributes:
+        title: what is being done, for people.
         images: all images of the dataset.
         build: makes the extractor on a device; it is pickled.
         device: `auto`, `cpu` or `cuda`.
@@ -106,29 +110,22 @@ class Extraction(Work["_Extracting"]):
 
     unit, overlap, in_one_thread = "images", 2, True
 
-    def __init__(
-        self,
-        name: str,
-        images: ImageFiles,
-        build: Callable[[torch.device], Extractor],
-        *,
-        device: str = "cpu",
-        batch: int = 0,
-        decoders: int = 0,
-        strict: bool = False,
-    ) -> None:
-        self.title = f"extracting {name}"
-        self._images, self._build, self.device = images, build, device
-        self._batch, self._decoders, self._strict = batch, decoders, strict
+    title: str
+    images: ImageFiles
+    build: Callable[[torch.device], Extractor]
+    device: str = "cpu"
+    batch: int = 0
+    decoders: int = 0
+    strict: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Each worker opens its own, and is told of the images of each part alone."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("extractor", "_images")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("extractor", "images")}
 
     @cached_property
     def extractor(self) -> Extractor:
         """The extractor, opened once in every process."""
-        return self._build(torch.device(resolve_device(self.device)))
+        return self.build(torch.device(resolve_device(self.device)))
 
     @cached_property
     def spec(self) -> FeatureSpec:
@@ -142,16 +139,15 @@ class Extraction(Work["_Extracting"]):
 
     def parts(self) -> list[Part]:
         """Images of equal groups beside each other, some at a time."""
-        order = np.concatenate(plan_batches(self._images.sizes, self.extractor.group, len(self._images.sizes)))
+        order = np.concatenate(plan_batches(self.images.sizes, self.extractor.group, len(self.images.sizes)))
         parts = cut(order, BATCHES_PER_PART * self.extractor.batch)
-        return [replace(part, content=(part.content, self._images.of(part.content))) for part in parts]
+        return [replace(part, content=(part.content, self.images.of(part.content))) for part in parts]
 
-    def open(self) -> _Extracting:
-        """The extractor with threads that decode images for it."""
-        decoders = self._decoders or min(MOST_DECODERS, self.cores)
-        return _Extracting(self.extractor, decoders, self.slots, pinned=resolve_device(self.device) == "cuda")
+    def open(self) -> Decoders:
+        """The threads that decode images for the extractor."""
+        return Decoders(self.decoders or min(MOST_DECODERS, self.cores), self.slots)
 
-    def make(self, worker: _Extracting, part: Part, path: Path) -> None:
+    def make(self, worker: Decoders, part: Part, path: Path) -> None:
         """Extracts the images of a part.
 
         Raises:
@@ -159,105 +155,90 @@ class Extraction(Work["_Extracting"]):
             UnavailableError: the disk cannot give an image now, whatever it holds.
         """
         rows, images = part.content
-        extractor = worker.extractor
-        batches = plan_batches(images.sizes, extractor.group, self._batch or extractor.batch)
+        extractor = self.extractor
+        batches = [each.tolist() for each in plan_batches(images.sizes, extractor.group, self.batch or extractor.batch)]
+        decode = partial(decode_image, images, transform=extractor.transform)
+        gather = partial(stack, pinned=resolve_device(self.device) == CUDA)
+        decoded = worker.ahead(batches, decode, gather, 1 + worker.count // len(batches[0]))
+        first = next(decoded)
         found: list[dict[str, np.ndarray]] = []
-        failed: dict[str, str] = {}
-        for usable, pixels, refused in worker.decoded(images, batches):
-            if pixels is not None:
-                usable, arrays, more = compute(extractor, usable, pixels, images.sizes, self.spec)
-                refused += more
-                if len(usable):
+        failed: dict[int, str] = {}
+        with worker.turn:
+            for usable, pixels, refused in chain([first], decoded):
+                if usable:
+                    arrays, reasons = stored_rows(self.spec, extractor(pixels, images.sizes[usable]))
                     found.append({"rows": rows[usable], **arrays})
-            if self._strict and refused:
-                row, reason = refused[0]
-                raise DataError(f"{images.root / images.files[row]}: {reason}; restore the file, or leave --strict")
-            failed |= {str(rows[row]): reason for row, reason in refused}
+                    refused |= {usable[place]: reason for place, reason in reasons.items()}
+                if self.strict and refused:
+                    row, reason = next(iter(refused.items()))
+                    raise DataError(f"{images.root / images.files[row]}: {reason}; restore the file, or leave --strict")
+                failed |= refused
         joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]} if found else {}
-        write_arrays(path, joined, failed)
+        write_arrays(path, joined, {str(rows[row]): reason for row, reason in failed.items()})
 
     def keeps(self, path: Path) -> bool:
         """Whether a part is as it was written, and no image of it failed: the file may have been restored since."""
         return super().keeps(path) and not ArrayFile(path).facts
 
 
-class _Extracting:
-    """An extractor, and threads that decode the next images while it computes.
+class Decoders:
+    """Threads that decode the next images while others compute.
 
-    Parts take turns: while some are computed, the images of the next are decoded and the rows of the last are written.
+    Each computes alone: a picture is too small for several threads of torch.
 
     Args:
-        extractor: computes.
-        decoders: threads.
-        turns: parts that are computed at the same time.
-        pinned: batches are for a GPU.
+        count: threads.
+        turns: parts that are computed at the same time, while the images of the next are decoded and the rows of the
+            last are written.
+
+    Attributes:
+        count: as given.
+        turn: is held by a part that is being computed.
     """
 
-    def __init__(self, extractor: Extractor, decoders: int, turns: int, *, pinned: bool) -> None:
-        self.extractor = extractor
-        self._decoders, self._pinned = decoders, pinned
-        self._pool = decoding_pool(decoders)
-        self._turn = threading.Semaphore(turns)
+    def __init__(self, count: int, turns: int = 1) -> None:
+        self.count, self.turn = count, threading.Semaphore(turns)
+        self._pool = ThreadPoolExecutor(count, "decode", initializer=torch.set_num_threads, initargs=(1,))
 
-    def decoded(
-        self, images: ImageFiles, batches: Sequence[np.ndarray]
-    ) -> Iterator[tuple[np.ndarray, Images | None, Refused]]:
-        """Yields batches in their order; from the first on it is the turn of the one who asks.
+    def ahead(
+        self,
+        batches: Iterable[Sequence[int]],
+        decode: Callable[[int], Item | str],
+        gather: Callable[[list[Item]], Result],
+        count: int = 1,
+    ) -> Iterator[Decoded[Result]]:
+        """Decodes batches and yields them in their order, while so many of the next are under way.
 
-        Yields:
-            Rows [B] int64 of the images that could be decoded; their transformed pixels, None where there are none;
-            and the others.
+        Images, not batches, are the tasks, so that one batch feeds all threads. The last task waits for those before
+        it, each of which is done or has a thread.
+
+        Args:
+            batches: rows of images.
+            decode: gives an image, or why it cannot be used.
+            gather: joins the images of a batch that can be used.
+            count: batches that are under way.
 
         Raises:
-            ItrpipeError: all extraction has to stop.
+            Exception: as `decode` does.
         """
-        transform = self.extractor.transform
 
-        def gather(rows: list[int], found: list[np.ndarray | str]) -> tuple[np.ndarray, Images | None, Refused]:
-            both = list(zip(rows, found, strict=True))
-            usable = np.array([row for row, each in both if not isinstance(each, str)], dtype=np.int64)
-            pixels = [each for each in found if not isinstance(each, str)]
-            images = stack(pixels, pinned=self._pinned) if pixels else None
-            return usable, images, [(row, each) for row, each in both if isinstance(each, str)]
+        def gathered(rows: Sequence[int], decoding: list[Future[Item | str]]) -> Decoded[Result]:
+            found = {row: each.result() for row, each in zip(rows, decoding, strict=True)}
+            refused = {row: each for row, each in found.items() if isinstance(each, str)}
+            usable = [row for row in rows if row not in refused]
+            return usable, gather([each for each in found.values() if not isinstance(each, str)]), refused
 
-        rows = (each.tolist() for each in batches)
-        waiting = 1 + self._decoders // len(batches[0])
-        found = ahead(self._pool, lambda row: decode_image(images, row, transform), gather, rows, waiting)
-        first = next(found)
-        with self._turn:
-            yield first
-            yield from found
+        waiting = deque[Future[Decoded[Result]]]()
+        for rows in batches:
+            waiting.append(self._pool.submit(gathered, rows, [self._pool.submit(decode, row) for row in rows]))
+            if len(waiting) > count:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
     def stop(self) -> None:
         """Lets parts that are being made end, unfinished."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def decoding_pool(decoders: int) -> ThreadPoolExecutor:
-    """Threads that decode images. Each computes alone: a picture is too small for several threads of torch."""
-    return ThreadPoolExecutor(decoders, "decode", initializer=torch.set_num_threads, initargs=(1,))
-
-
-def ahead(
-    pool: ThreadPoolExecutor,
-    decode: Callable[[int], Item],
-    gather: Callable[[Any, list[Item]], Result],
-    batches: Iterable[Sequence[int]],
-    count: int,
-) -> Iterator[Result]:
-    """Yields what `gather` makes of the rows of each batch and of their decoded images, in the order of the batches.
-
-    So many of the next batches are under way meanwhile. Images, not batches, are the tasks, so that one batch feeds all
-    threads. The last task waits for those before it, each of which is done or has a thread.
-    """
-    waiting = deque[Future[Result]]()
-    for rows in batches:
-        decoding = [pool.submit(decode, row) for row in rows]
-        waiting.append(pool.submit(lambda own, each: gather(own, [one.result() for one in each]), rows, decoding))
-        if len(waiting) > count:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
 
 
 def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarray | str:
@@ -270,10 +251,12 @@ def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarr
         DataError: an artifact that holds it is damaged.
         UnavailableError: the disk cannot give it now, whatever it holds.
     """
+    path = images.root / images.files[row]
     if images.drawn:
-        checked(images.root / images.files[row])
+        checked(path)
     try:
-        image = read_rgb(images.inside.resolve(images.files[row], record="image"))
+        with unavailable_as_error(path):
+            image = read_rgb(images.inside.resolve(images.files[row], record="image"))
         if images.boxes is not None:
             image = np.array(Image.fromarray(image).crop(tuple(images.boxes[row].tolist())))
         (height, width), (old_height, old_width) = image.shape[:2], images.sizes[row].tolist()
@@ -282,38 +265,12 @@ def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarr
         return transform(image)
     except DataError as error:
         return " ".join(str(error).split())
-    except OSError as error:
-        path = images.root / images.files[row]
-        raise unavailable(error, path) or DataError(f"{path} cannot be read ({error})") from error
-
-
-def compute(
-    extractor: Extractor, rows: np.ndarray, images: Images, sizes: np.ndarray, spec: FeatureSpec
-) -> tuple[np.ndarray, dict[str, np.ndarray], Refused]:
-    """Runs an extractor on a batch.
-
-    Args:
-        extractor: any.
-        rows: [B] int64 of some of N images.
-        images: their transformed pixels.
-        sizes: [N, 2] height and width of all of them.
-        spec: the extractor's, or the part of it that is wanted.
-
-    Returns:
-        Rows of the images with features; their features in the types of the file; row and reason of each that has none.
-    """
-    arrays, refused = stored_rows(spec, extractor(images, sizes[rows]))
-    if not refused:
-        return rows, arrays, []
-    usable = np.setdiff1d(np.arange(len(rows)), list(refused))
-    reasons = [(int(rows[position]), reason) for position, reason in sorted(refused.items())]
-    return rows[usable], {name: values[usable] for name, values in arrays.items()}, reasons
 
 
 def stack(pixels: Sequence[np.ndarray], *, pinned: bool = False) -> Images:
     """Transformed images [3, h, w] as an extractor takes them, for a GPU in pinned memory."""
-    images = [torch.from_numpy(np.ascontiguousarray(image)) for image in pixels]
-    if any(image.shape != images[0].shape for image in images):
+    images = [torch.from_numpy(image) for image in pixels]
+    if len({image.shape for image in images}) != 1:
         return images
     # Torch keeps pinned memory that was freed, so that only the first batches wait for it.
     whole = torch.empty((len(images), *images[0].shape), dtype=images[0].dtype, pin_memory=pinned)
@@ -354,14 +311,13 @@ def extractions(parts: Mapping[str, FeatureSettings], images: ImageFiles, **opti
     Raises:
         UsageError: an extractor would contribute nothing.
     """
-    works = {name: Extraction(name, images, partial(_build, part), **options) for name, part in parts.items()}
+    works = {
+        name: Extraction(f"extracting {name}", images, partial(extractor_module(part.kind).build, part), **options)
+        for name, part in parts.items()
+    }
     for name, spec in divide({name: work.spec for name, work in works.items()}).items():
         works[name].spec = spec
     return works
-
-
-def _build(settings: FeatureSettings, device: str | torch.device) -> Extractor:
-    return extractor_module(settings.kind).build(settings, device)
 
 
 def notes_of(works: Mapping[str, Extraction | Import]) -> list[str]:
@@ -369,15 +325,10 @@ def notes_of(works: Mapping[str, Extraction | Import]) -> list[str]:
     return [f"{name}: {note}" for name, work in works.items() for note in work.notes]
 
 
-def merge(parts: Mapping[str, FeatureSpec]) -> FeatureSpec:
-    """The datasets of a file that holds all parts of `divide`."""
-    return FeatureSpec.of({name: shape for spec in parts.values() for name, shape in spec.shapes().items()})
-
-
 def join_features(
     path: Path,
     ids: Sequence[str],
-    passes: Mapping[str, tuple[FeatureSpec, Sequence[Path]]],
+    parts: Sequence[Path],
     extractor: str,
     on_joined: Callable[[int], None] = lambda count: None,
 ) -> dict[int, str]:
@@ -386,7 +337,7 @@ def join_features(
     Args:
         path: the file; what an interrupted run has left there is replaced.
         ids: N, of all images.
-        passes: name of an extractor -> what it contributes, and its parts.
+        parts: of all extractors, which have no dataset in common.
         extractor: name of all of them, kept in the file.
         on_joined: called with numbers of rows.
 
@@ -397,26 +348,23 @@ def join_features(
         DataError: no image has features.
         DiskFullError: the disk cannot hold the file.
     """
-    parts = [ArrayFile(path) for _, paths in passes.values() for path in paths]
-    failed = {int(row): why for part in parts for row, why in part.facts.items()}
+    files = [ArrayFile(part) for part in parts]
+    failed = {int(row): why for file in files for row, why in file.facts.items()}
     if len(failed) == len(ids):
         raise DataError(f"none of the {len(ids):,} images could be used; the first {failed[0]}")
-    usable = np.setdiff1d(np.arange(len(ids)), np.fromiter(failed, dtype=np.int64))
-    place = np.full(len(ids), -1, dtype=np.int64)
-    place[usable] = np.arange(len(usable))
-    spec = merge({name: own for name, (own, _) in passes.items()})
+    usable = np.ones(len(ids), dtype=bool)
+    usable[list(failed)] = False
+    place = np.where(usable, usable.cumsum() - 1, -1)
 
     def pieces() -> Iterator[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
-        for part in (part for part in parts if part.shapes):
-            rows = place[part.read("rows")]
-            places = {name: part.stored(name) for name in part.shapes if name != "rows"}
-            arrays = {name: np.memmap(at.path, at.dtype, "r", at.offset, at.shape) for name, at in places.items()}
-            known = rows >= 0  # another extractor may have refused the image
-            if known.all():
-                yield rows, arrays
-            else:
-                yield rows[known], {name: values[known] for name, values in arrays.items()}
-            on_joined(len(rows))
+        for file in files:
+            names = file.shapes.keys() - {"rows"}  # none where all images of a part have failed
+            if names:
+                rows = place[file.read("rows")]
+                known = rows >= 0 if rows.min() < 0 else slice(None)
+                yield rows[known], {name: file.stored(name).mapped("r")[known] for name in names}
+                on_joined(len(rows))
 
+    spec = FeatureSpec.of({name: shape[1:] for file in files for name, shape in file.shapes.items()})
     write_features(path, [name for row, name in enumerate(ids) if row not in failed], spec, extractor, pieces())
     return failed

@@ -16,15 +16,13 @@ from itrpipe.errors import DataError
 from itrpipe.features.declaration import FeatureSettings, extractor_module
 from itrpipe.features.extraction import (
     MOST_DECODERS,
-    ahead,
-    compute,
-    decoding_pool,
+    Decoders,
     divide,
     plan_batches,
     stack,
 )
 from itrpipe.features.extractors.base import Extractor
-from itrpipe.features.store import TYPES, FeatureFile
+from itrpipe.features.store import TYPES, FeatureFile, stored_rows
 from itrpipe.storage.disk import unavailable
 
 Photograph = str | os.PathLike[str] | Image.Image | np.ndarray
@@ -79,20 +77,19 @@ class Photographs:
 
         every = range(len(photographs))
         batches = (every[start : start + batch] for start in every[::batch])
-        pool = decoding_pool(min(MOST_DECODERS, usable_cores()))
+        decoders = Decoders(min(MOST_DECODERS, usable_cores()))
         try:
-            for rows, found in ahead(pool, lambda row: self._decoded(photographs[row]), lambda *both: both, batches, 1):
-                both = list(zip(rows, found, strict=True))
-                for row, reason in ((row, each) for row, each in both if isinstance(each, str)):
+            for rows, found, reasons in decoders.ahead(batches, lambda row: self._decoded(photographs[row]), list):
+                for row, reason in reasons.items():
                     refuse(row, reason)
-                decoded = {row: each for row, each in both if not isinstance(each, str)}
+                decoded = dict(zip(rows, found, strict=True))
                 kept, arrays = self._extracted(decoded, photographs, refuse)
                 if kept:
                     names = [str(row) if ids is None else ids[row] for row in kept]
                     path = Path(_name(photographs[kept[0]], kept[0]))
                     yield FeatureFile(path, self.name, np.array(names, dtype=str), arrays)
         finally:
-            pool.shutdown(cancel_futures=True)
+            decoders.stop()
 
     def _decoded(self, photograph: Photograph) -> _Decoded | str:
         """The photograph as its extractors take it, or why it cannot be used."""
@@ -121,15 +118,15 @@ class Photographs:
             for rows in plan_batches(sizes, extractor.group, extractor.batch):
                 pixels = stack([images[row][1][place] for row in rows.tolist()])
                 try:
-                    usable, arrays, refused = compute(extractor, rows, pixels, sizes, spec)
+                    arrays, refused = stored_rows(spec, extractor(pixels, sizes[rows]))
                 except DataError as error:
                     first = places[rows[0]]
                     raise DataError(f"{_name(photographs[first], first)}: {error}") from None
-                for row, reason in refused:
-                    refuse(places[row], reason)
-                    kept[row] = False
+                for row, reason in refused.items():
+                    refuse(places[rows[row]], reason)
+                    kept[rows[row]] = False
                 for each, values in arrays.items():
-                    found[each][usable] = values
+                    found[each][rows] = values
         if not kept.all():
             found = {name: values[kept] for name, values in found.items()}
         return [place for place, whole in zip(places, kept, strict=True) if whole], found

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.features.extraction import Extraction, ImageFiles
     from itrpipe.features.importers.base import Import, WantedImage
-    from itrpipe.features.store import FeatureSpec
 
 SCHEMA_VERSION = 1
 settings_class, check = feature_settings, check_extraction
@@ -108,7 +107,7 @@ def _brought(kind: str) -> dict[str, str]:
 def run(job: Job) -> None:
     """Writes features.h5: runs the extractors or the importer, one after the other, and joins their parts."""
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.extraction import join_features, merge, notes_of
+    from itrpipe.features.extraction import join_features, notes_of
     from itrpipe.features.store import FEATURES, GROUPS, FeatureFile
 
     prepared = PreparedDataset.open(job.inputs["prepare"].folder)
@@ -116,10 +115,10 @@ def run(job: Job) -> None:
     notes = notes_of(works)
     for note in notes:
         job.warn(note)
-    every = merge({name: work.spec for name, work in works.items()})
-    require_space(job.folder, 2 * every.bytes_needed(len(ids)), "the features, once in parts and once joined,")
+    needed = sum(work.spec.bytes_needed(len(ids)) for work in works.values())
+    require_space(job.folder, 2 * needed, "the features, once in parts and once joined,")
     _require_equal_notes(job, notes)
-    passes: dict[str, tuple[FeatureSpec, list[Path]]] = {}
+    parts: list[Path] = []
     others: list[OthersMissing] = []
     for name, work in works.items():
         try:
@@ -130,13 +129,13 @@ def run(job: Job) -> None:
         if made.rows:
             job.timings[name] = round(made.seconds, 3)
             job.metrics[f"{name} images/s"] = round(made.rows / made.seconds, 2)
-        passes[name] = (work.spec, made.paths)
+        parts += made.paths
     if others:
         paths = [path for each in others for path in each.paths]
         raise OthersMissing(others[0].share, max(each.rows for each in others), "images", paths, more=False)
     kinds = "+".join(part.kind for part in passes_of("", job.settings).values())
     with job.reporter.task("joining", len(ids) * len(works), "rows") as task:
-        failed = join_features(job.folder / FEATURES, ids, passes, kinds, task.advance)
+        failed = join_features(job.folder / FEATURES, ids, parts, kinds, task.advance)
     job.failed |= {ids[row]: reason_with_file(ids[row], files[row], reason) for row, reason in sorted(failed.items())}
     file = FeatureFile.open(job.folder / FEATURES)
     job.metrics["images"] = len(file)

@@ -45,7 +45,7 @@ def whole_and_forward(
         shutil.rmtree(folder / "parts", ignore_errors=True)
         (folder / "features.h5").unlink(missing_ok=True)
         made = make_parts(work, folder / "parts", MapExecution(workers=1), quiet, print)
-        join_features(folder / "features.h5", ids, {"bench": (extractor.spec, made.paths)}, "bench")
+        join_features(folder / "features.h5", ids, made.paths, "bench")
 
     def forward() -> None:
         for pixels, rows in zip(loaded, batches, strict=True):

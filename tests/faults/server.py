@@ -74,7 +74,7 @@ def make_parts_small() -> None:
     from itrpipe.scenes import build
 
     extraction.BATCHES_PER_PART, base.IMAGES_PER_PART = 1, 4
-    ScenesExtractor.batch = vit._BATCH = 4
+    ScenesExtractor.batch = vit.GridExtractor.batch = 4
     image_check._IMAGES = build._SCENES = 4
     parsing.CHUNK = 16
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from itrpipe.engine.run import OthersMissing, SharedExecution, make_parts
 from itrpipe.errors import DataError, UnavailableError, UsageError
 from itrpipe.features import extraction
-from itrpipe.features.extraction import Extraction, ImageFiles, divide, join_features, merge, plan_batches
+from itrpipe.features.extraction import Extraction, ImageFiles, divide, join_features, plan_batches
 from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.store import FeatureFile, FeatureSpec
 from itrpipe.progress import Reporter
@@ -89,16 +89,13 @@ def extracting(
     strict: bool = False,
 ) -> Extraction:
     given = extractor or MeanColour()
-    return Extraction("test", folder.images, lambda device: given, batch=batch, decoders=decoders, strict=strict)
-
-
-def joined(folder: Folder, paths: Sequence[Path], path: Path, spec: FeatureSpec = MeanColour.spec) -> dict[int, str]:
-    return join_features(path, folder.ids, {"test": (spec, paths)}, "test")
+    return Extraction("extracting", folder.images, lambda device: given, batch=batch, decoders=decoders, strict=strict)
 
 
 def extract(folder: Folder, target: Path, extractor: MeanColour | None = None, **options: Any) -> dict[int, str]:
     """Writes a feature file, and its parts into a folder beside it; the images that failed."""
-    return joined(folder, made(extracting(folder, extractor, **options), parts_of(target)).paths, target)
+    paths = made(extracting(folder, extractor, **options), parts_of(target)).paths
+    return join_features(target, folder.ids, paths, "test")
 
 
 def parts_of(target: Path) -> Path:
@@ -163,7 +160,7 @@ def test_parts_hold_every_image_once_and_know_only_their_own(folder: Folder) -> 
         rows, images = part.content
         assert images.files == [folder.images.files[row] for row in rows]
         np.testing.assert_array_equal(images.sizes, folder.images.sizes[rows])
-    assert not {"_images", "extractor"} & work.__getstate__().keys()
+    assert not {"images", "extractor"} & work.__getstate__().keys()
 
 
 def test_done_parts_are_not_computed_again_and_the_bytes_are_equal(folder: Folder, tmp_path: Path) -> None:
@@ -255,7 +252,7 @@ def test_a_part_that_changed_on_the_disk_is_made_again(folder: Folder, tmp_path:
     assert (again.rows, extractor.seen) == (4, [4])
     assert told == [f"1 of 6 parts in {parts_of(target)} were damaged; they are made again"]
     assert path.read_bytes() == whole
-    joined(folder, again.paths, target)
+    join_features(target, folder.ids, again.paths, "test")
     assert target.read_bytes() == expected
 
 
@@ -329,7 +326,7 @@ def test_parts_on_the_disk_are_not_made_again_when_batches_are_cut_otherwise(fol
     assert sorted(extractor.seen) == [1, 1, 1, 3, 3, 3, 3]
     assert [path.read_bytes() for path in paths[:2]] == before[:2]
     assert [path.read_bytes() for path in paths[2:5]] != before[2:5]
-    assert joined(folder, again.paths, target) == {}
+    assert join_features(target, folder.ids, again.paths, "test") == {}
     assert len(FeatureFile.open(target)) == COUNT
 
 
@@ -375,7 +372,6 @@ def test_a_group_of_datasets_comes_from_the_first_that_has_it() -> None:
     pixels = FeatureSpec(0, 0, pixels=(4, 5))
     parts = divide({"frcnn": detector, "resnet": network, "pixels": pixels})
     assert parts == {"frcnn": detector, "resnet": FeatureSpec(0, 0, 2048), "pixels": pixels}
-    assert merge(parts) == FeatureSpec(36, 1024, 2048, boxes=True, scores=True, pixels=(4, 5))
     assert divide({"resnet": network, "pixels": pixels})["resnet"] == network
     with pytest.raises(UsageError, match=r"resnet\+frcnn: frcnn has regions only"):
         divide({"resnet": network, "frcnn": detector})
@@ -389,12 +385,12 @@ def test_an_image_that_one_extractor_refuses_is_not_in_the_file(folder: Folder, 
             return rows
 
     specs = divide({"first": MeanColour.spec.only({"regions"}), "second": MeanColour.spec})
-    passes = {}
+    parts: list[Path] = []
     for (name, spec), build in zip(specs.items(), (MeanColour, Cautious), strict=True):
         work = extracting(folder, build())
         work.spec = spec
-        passes[name] = (spec, made(work, tmp_path / name).paths)
-    failed = join_features(tmp_path / "both.h5", folder.ids, passes, "both")
+        parts += made(work, tmp_path / name).paths
+    failed = join_features(tmp_path / "both.h5", folder.ids, parts, "both")
     extract(folder, tmp_path / "alone.h5")
     left = [row for row in range(COUNT) if row % 3 != 1]
     assert sorted(failed) == [row for row in range(COUNT) if row % 3 == 1]

@@ -295,7 +295,7 @@ def test_a_later_step_waits_for_the_parts_of_other_jobs_and_not_for_ever(
     prepared: Path, tiny_vit: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extraction, "BATCHES_PER_PART", 1)
-    monkeypatch.setattr(grids, "_BATCH", 4)
+    monkeypatch.setattr(grids.GridExtractor, "batch", 4)
     monkeypatch.setenv("ITRPIPE_LOCK_HOURS", "0.0002")
     said = done(extract(invoke, prepared, *vit(tiny_vit), "--part", "1/2"))
     assert "part 1/2 is done (12 images); 2 of 5 are left to other jobs; who makes the last one joins all" in said
@@ -347,7 +347,7 @@ def test_a_disk_that_is_too_small_keeps_what_was_made_and_nothing_else(
         assert extract(invoke, prepared, *vit(tiny_vit)).code == DiskFullError.exit_code
         assert not list(prepared.glob("mine/extract/[!.]*"))
     monkeypatch.setattr(extraction, "BATCHES_PER_PART", 1)
-    monkeypatch.setattr(grids, "_BATCH", 4)
+    monkeypatch.setattr(grids.GridExtractor, "batch", 4)
     done(extract(invoke, prepared, *vit(tiny_vit), "--part", "1/2"))
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1))
