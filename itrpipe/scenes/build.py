@@ -5,12 +5,11 @@
 import hashlib
 import io
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -32,6 +31,7 @@ _SECOND_EDIT_RATE = 0.4
 _FROM_BASE_RATE = 0.7
 _SIBLING_TRIES = 60
 _SCENES = 64
+_MOST_IMAGES = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -84,20 +84,19 @@ def generate(
     """
     counts: dict[str, int] = dict(zip(SPLITS, (train, val, test), strict=True))
     for name, value, least, most in (
-        *((f"{split} images", count, 0, math.inf) for split, count in counts.items()),
-        ("family_size", family_size, 1, math.inf),
+        *((f"{split} images", count, 0, _MOST_IMAGES) for split, count in counts.items()),
+        ("family_size", family_size, 1, _MOST_IMAGES),
         ("units", units, MIN_UNITS, MAX_UNITS),
         ("keep_probability", keep_probability, 0, 1),
         ("caption_detail", caption_detail, 0, 1),
     ):
         if not least <= value <= most:
-            wanted = f"{least} or more" if most == math.inf else f"{least} to {most}"
-            raise UsageError(f"scenes: {name} = {value}; give {wanted}")
+            raise UsageError(f"scenes: {name} = {value}; give {least} to {most}")
     scenes: list[Scene] = []
     captions: list[list[Caption]] = []
     for split, count in counts.items():
         for number in range(-(-count // family_size)):
-            family = _generate_family(seed, split, number, family_size, units)
+            family = _family(seed, split, number, family_size, units)
             rng = Random(f"scenes/{seed}/{split}/{number}/captions")
             # The whole family is made even where the split cuts it, so that its captions do not depend on the cut.
             for index, scene in enumerate(family[: count - number * family_size]):
@@ -107,42 +106,36 @@ def generate(
     return ScenesDataset(scenes, captions)
 
 
-def _generate_family(seed: int, split: str, number: int, size: int, units: int) -> list[Scene]:
+def _family(seed: int, split: str, number: int, size: int, units: int) -> list[Scene]:
+    """A base scene with `size` - 1 different siblings; another base where one is too crowded for so many."""
     rng = Random(f"scenes/{seed}/{split}/{number}")
-    family = None
-    while family is None:
-        family = _try_family(rng, split, number, size, units)
-    return family
+    while True:
+        placed: dict[SymbolicScene, Scene] = {}
+        symbolic, edit = sample_scene(rng, units), "base"
+        for _ in range(_SIBLING_TRIES * size):
+            if symbolic not in placed:
+                image_id = f"{split}-{number * size + len(placed):06d}"
+                scene = arrange(rng, symbolic, image_id=image_id, split=split, family=number, edit=edit)
+                if scene is not None:
+                    placed[symbolic] = scene
+                elif not placed:
+                    break
+            members = list(placed)
+            if len(members) == size:
+                return list(placed.values())
+            source = members[0] if rng.random() < _FROM_BASE_RATE else rng.choice(members)
+            symbolic, edit = edit_scene(rng, source)
+            if rng.random() < _SECOND_EDIT_RATE:
+                symbolic, second = edit_scene(rng, symbolic)
+                edit = f"{edit}+{second}"
 
 
-def _try_family(rng: Random, split: str, number: int, size: int, units: int) -> list[Scene] | None:
-    """A base scene with `size` - 1 different siblings; None when the base is too crowded to be arranged so often."""
-    placed: dict[SymbolicScene, Scene] = {}
-    symbolic, edit = sample_scene(rng, units), "base"
-    for _ in range(_SIBLING_TRIES * size):
-        if symbolic not in placed:
-            image_id = f"{split}-{number * size + len(placed):06d}"
-            scene = arrange(rng, symbolic, image_id=image_id, split=split, family=number, edit=edit)
-            if scene is not None:
-                placed[symbolic] = scene
-            elif not placed:
-                return None
-        members = list(placed)
-        if len(members) == size:
-            return list(placed.values())
-        source = members[0] if rng.random() < _FROM_BASE_RATE else rng.choice(members)
-        symbolic, edit = edit_scene(rng, source)
-        if rng.random() < _SECOND_EDIT_RATE:
-            symbolic, second = edit_scene(rng, symbolic)
-            edit = f"{edit}+{second}"
-    return None
-
-
-class DescribedScene(NamedTuple):
+@dataclass(frozen=True)
+class DescribedScene:
     """A scene and the captions that were written of it."""
 
     scene: Scene
-    captions: tuple[Caption, ...]
+    captions: Sequence[Caption]
 
 
 _DESCRIBED = TypeAdapter(DescribedScene)
@@ -155,11 +148,8 @@ def write_described(path: Path, dataset: ScenesDataset) -> None:
         path: `scenes.jsonl` of the prepared dataset.
         dataset: what it is of.
     """
-    lines = [
-        json.dumps({"scene": asdict(scene), "captions": [asdict(caption) for caption in captions]}, sort_keys=True)
-        for scene, captions in zip(dataset.scenes, dataset.captions, strict=True)
-    ]
-    write_text(path, "\n".join(lines) + "\n")
+    described = map(DescribedScene, dataset.scenes, dataset.captions)
+    write_text(path, "".join(json.dumps(asdict(each), sort_keys=True) + "\n" for each in described))
 
 
 def read_described(path: Path) -> dict[str, DescribedScene]:
@@ -199,7 +189,7 @@ class Painting(Work[None]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Workers are told of the scenes of each part alone."""
-        return {"_scenes": (), "_difficulty": self._difficulty}
+        return self.__dict__ | {"_scenes": ()}
 
     def parts(self) -> list[Part]:
         """Scenes, some at a time."""

@@ -103,28 +103,25 @@ def describes(caption: Caption | LogicalForm, scene: Scene) -> bool:
     candidates = [
         [index for index, item in enumerate(scene.objects) if fulfils(item, predicate)] for predicate in form.objects
     ]
-    return all(candidates) and _can_assign(form, candidates, frozenset(scene.relations), ())
+    return all(candidates) and _can_assign(form, candidates, frozenset(scene.relations))
 
 
 def _can_assign(
-    form: LogicalForm, candidates: list[list[int]], relations: frozenset[Triple], assigned: tuple[int, ...]
+    form: LogicalForm, candidates: list[list[int]], relations: frozenset[Triple], assigned: tuple[int, ...] = ()
 ) -> bool:
     """Extends `assigned` (scene objects for the first quantified ones) to a full assignment, depth first."""
     position = len(assigned)
-    if position == len(candidates):
-        return True
-    for index in candidates[position]:
-        if index in assigned:
-            continue
-        extended = (*assigned, index)
-        consistent = all(
+    return position == len(candidates) or any(
+        _can_assign(form, candidates, relations, extended)
+        for index in candidates[position]
+        if index not in assigned
+        for extended in [(*assigned, index)]
+        if all(
             (extended[first], name, extended[second]) in relations
             for first, name, second in form.relations
             if max(first, second) == position
         )
-        if consistent and _can_assign(form, candidates, relations, extended):
-            return True
-    return False
+    )
 
 
 class Oracle:
@@ -162,7 +159,7 @@ class Oracle:
         for index in np.flatnonzero(possible):
             bits = [int(self._fulfilling(predicate)[index]) for predicate in form.objects]
             candidates = [[slot for slot in range(MAX_OBJECTS) if value >> slot & 1] for value in bits]
-            possible[index] = _can_assign(form, candidates, self._relation_sets[index], ())
+            possible[index] = _can_assign(form, candidates, self._relation_sets[index])
         return possible
 
     def _in_settings(self, settings: tuple[str, ...]) -> BoolArray:

@@ -23,6 +23,7 @@ more or less.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -31,7 +32,7 @@ from typing import NamedTuple
 
 from itrpipe.scenes.layout import Triple
 from itrpipe.scenes.oracle import LogicalForm, Predicate
-from itrpipe.scenes.sayings import SAYINGS, Words
+from itrpipe.scenes.sayings import SAYINGS
 from itrpipe.scenes.world import COLOURS, KIND_TABLE, MAX_OBJECTS, PEOPLE
 
 Span = tuple[int, int]
@@ -135,7 +136,12 @@ class CaptionReader:
 
     def __init__(self, numbers: Mapping[str, int] | None = None) -> None:
         self._numbers = {word: value for value, word in SAYINGS.numbers.items()} | dict(numbers or {})
-        self._phrase = _phrase_pattern(self._numbers)
+        nouns = _any_of(noun for noun in _KINDS_OF_NOUNS if noun != _WITHOUT_ARTICLE)
+        looks, garments = f"(?:(?:{_any_of(_LOOKS)}) )", _any_of(_WEARERS)
+        # An adjective in the place of the article leaves "orange cat", which is clear enough.
+        named = f"(?:(?P<article>a|{_any_of(self._numbers)}) {looks}*|{looks}+)(?P<noun>{nouns})"
+        worn = f"(?P<worn>(?:a )?{looks}*(?P<garment>{garments})|(?:{_any_of(COLOURS)}))"
+        self._phrase = re.compile(rf"\b(?:{named}|{_WITHOUT_ARTICLE})\b(?: (?:{_any_of(_WORN)}) {worn}\b)?")
         # Sentences share their noun phrases, which take most of the time to understand.
         self._understand = lru_cache(_CACHED_PHRASES)(self._understand_anew)
 
@@ -145,7 +151,10 @@ class CaptionReader:
         Args:
             text: of any letter case; a full stop at its end is skipped.
         """
-        frame, settings = _without_setting(_normalised(text))
+        frame, settings = _normalised(text), ()
+        if setting := _SETTING_PATTERN.search(frame):
+            settings = _SETTINGS_OF_PHRASES[setting[0].strip(" ,")]
+            frame = frame[: setting.start()] + frame[setting.end() :]
         phrases: list[NounPhrase] = []
 
         def mark(match: re.Match[str]) -> str:
@@ -168,16 +177,16 @@ class CaptionReader:
         assert match is not None, phrase
         kinds = _KINDS_OF_NOUNS[match["noun"] or _WITHOUT_ARTICLE]
         found = [Look(*each.span(), *_LOOKS[each[0]]) for each in _LOOK_PATTERN.finditer(phrase)]
-        garment, worn_from = match["garment"] or "", match.start("worn") if match["worn"] else len(phrase)
-        own, worn = ([look for look in found if (look.start >= worn_from) == clothes] for clothes in (False, True))
+        garment = match["garment"] or ""
+        worn = [look for look in found if match["worn"] and look.start >= match.start("worn")]
         people = set(kinds) <= set(PEOPLE)
-        values: dict[str, set[str]] = {}
+        values: dict[str, set[str]] = defaultdict(set)
         for look in worn if people else found:
-            values.setdefault(look.attribute, set()).add(look.value)
+            values[look.attribute].add(look.value)
         # What has two values, or a size where there is but one, is left out.
         sized = any(KIND_TABLE[kind].sized for kind in kinds)
         claims = {name: min(of) for name, of in values.items() if len(of) == 1 and (sized or name != "size")}
-        certain = len(claims) == len(values) and not (people and own)
+        certain = len(claims) == len(values) and not (people and worn != found)
         if match["worn"]:
             wearers = _WEARERS.get(garment, PEOPLE)
             kinds = tuple(kind for kind in kinds if kind in wearers)
@@ -193,19 +202,6 @@ def _normalised(text: str) -> str:
     return " ".join(tokens[:-1] if tokens[-1:] == ["."] else tokens)
 
 
-def _without_setting(text: str) -> tuple[str, tuple[str, ...]]:
-    """Takes the phrase for the setting from the end or the beginning; elsewhere it stays, and makes no sense."""
-    match = _SETTING_PATTERN.search(text)
-    if match is None:
-        return text, ()
-    before, after = text[: match.start()], text[match.end() :]
-    if not after:
-        return before.rstrip(), _SETTINGS_OF_PHRASES[match[0]]
-    if not before and after.startswith(" , "):
-        return after.removeprefix(" , "), _SETTINGS_OF_PHRASES[match[0]]
-    return text, ()
-
-
 def _reading(structure: _Structure, phrases: Sequence[NounPhrase], settings: tuple[str, ...]) -> Reading:
     phrases = list(phrases)
     for number, verb in structure.verbs:
@@ -219,14 +215,15 @@ def _reading(structure: _Structure, phrases: Sequence[NounPhrase], settings: tup
     counts: list[tuple[Predicate, int]] = []
     places: list[range] = []
     for position, phrase in enumerate(phrases):
-        copies = phrase.number
+        others = phrases[:position] + phrases[position + 1 :]
+        # What other noun phrases name that this one covers, its number does not include.
+        covers = any(set(phrase.predicate.kinds).issuperset(other.predicate.kinds) for other in others)
         # Without one of its words a count would say something else, and not less.
-        is_count = copies is not None and phrase.certain and position not in apart
-        if copies is not None and is_count and not _covers_another(position, phrases):
-            counts.append((phrase.predicate, copies))
+        if phrase.number is not None and phrase.certain and position not in apart and not covers:
+            counts.append((phrase.predicate, phrase.number))
             copies = 0
-        # One object more than a scene can have is as impossible as many more.
-        copies = 1 if copies is None else min(copies, MAX_OBJECTS + 1)
+        else:  # one object more than a scene can have is as impossible as many more
+            copies = 1 if phrase.number is None else min(phrase.number, MAX_OBJECTS + 1)
         places.append(range(len(objects), len(objects) + copies))
         objects += [phrase.predicate] * copies
     relations = [
@@ -238,55 +235,36 @@ def _reading(structure: _Structure, phrases: Sequence[NounPhrase], settings: tup
     return Reading(form, all(phrase.certain for phrase in phrases))
 
 
-def _covers_another(number: int, phrases: Sequence[NounPhrase]) -> bool:
-    """Whether another noun phrase names objects that this one covers, which its number does not include."""
-    covered = set(phrases[number].predicate.kinds)
-    return any(covered.issuperset(other.predicate.kinds) for at, other in enumerate(phrases) if at != number)
-
-
 @lru_cache(_CACHED_FRAMES)
 def _read_frame(frame: str) -> tuple[_Structure, ...]:
     """All that a frame can mean; nothing where it is no frame of a sentence."""
     lead, *rest = _MARKS.split(frame)
-    if lead not in _LEADS or not rest:
-        return ()
-    return tuple(dict.fromkeys(_parts(0, rest[::2], rest[1::2])))
+    marks, after = rest[::2], rest[1::2]  # `A` or `N` of every noun phrase, and what stands behind it
 
+    def said(number: int) -> list[str]:
+        """What may be said behind a noun phrase if a part of the sentence ends there."""
+        text = after[number]
+        if number + 1 == len(marks):
+            return [text]
+        beside = [""] if marks[number] == _COUNTED and text == _BESIDE else []
+        return beside + [text.removesuffix(joint).rstrip() for joint in _JOINTS if text.endswith(joint)]
 
-def _parts(first: int, marks: Sequence[str], after: Sequence[str]) -> Iterator[_Structure]:
-    """Structures of the noun phrases from number `first` on.
-
-    Args:
-        first: number of a noun phrase.
-        marks: `A` or `N` of every noun phrase.
-        after: what stands behind each.
-    """
-    if first == len(marks):
-        yield _Structure()
-        return
-    for said, verb in _SAID.items():
-        if _ends(said, first, marks, after):
-            for rest in _parts(first + 1, marks, after):
+    def structures(first: int) -> Iterator[_Structure]:
+        """What the noun phrases from number `first` on can mean."""
+        if first == len(marks):
+            yield _Structure()
+            return
+        for verb in (_SAID[text] for text in said(first) if text in _SAID):
+            for rest in structures(first + 1):
                 yield rest.saying(first, verb)
-    if first + 1 == len(marks):
-        return
-    beside = marks[first] == _COUNTED and after[first] == _BESIDE
-    for clause in _CLAUSES.get(after[first], ()):
-        if _ends(clause.tail, first + 1, marks, after) and (clause.tail or not beside):
-            one, other = (first + 1, first) if clause.swapped else (first, first + 1)
-            for rest in _parts(first + 2, marks, after):
-                yield rest.saying(first, clause.verb, (one, clause.relation, other))
+        beside = marks[first] == _COUNTED and after[first] == _BESIDE
+        for clause in _CLAUSES.get(after[first], ()) if first + 1 < len(marks) else ():
+            if clause.tail in said(first + 1) and (clause.tail or not beside):
+                one, other = (first + 1, first) if clause.swapped else (first, first + 1)
+                for rest in structures(first + 2):
+                    yield rest.saying(first, clause.verb, (one, clause.relation, other))
 
-
-def _ends(tail: str, number: int, marks: Sequence[str], after: Sequence[str]) -> bool:
-    """Whether a part of the sentence ends behind a noun phrase and a tail."""
-    text = after[number]
-    if not text.startswith(tail):
-        return False
-    text = text[len(tail) :].strip()
-    if number + 1 == len(marks):
-        return not text
-    return text in _JOINTS or (text == _BESIDE and marks[number] == _COUNTED and not tail)
+    return tuple(dict.fromkeys(structures(0))) if marks and lead in _LEADS else ()
 
 
 # What the words of the captions say, turned round: tables from words to meanings.
@@ -294,23 +272,23 @@ def _ends(tail: str, number: int, marks: Sequence[str], after: Sequence[str]) ->
 
 def _verbs_of(table: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
     """Verbs without copula -> kinds that a table of the captions has them for."""
-    kinds: dict[str, set[str]] = {}
+    kinds: dict[str, set[str]] = defaultdict(set)
     for kind, verbs in table.items():
         for verb in verbs:
-            kinds.setdefault(_normalised(verb).removeprefix(_COPULA), set()).add(kind)
+            kinds[_normalised(verb).removeprefix(_COPULA)].add(kind)
     return kinds
 
 
 def _wordings() -> dict[str, list[_Clause]]:
     """What stands between two noun phrases, without the copula -> what it says."""
-    clauses: dict[str, list[_Clause]] = {}
+    clauses: dict[str, list[_Clause]] = defaultdict(list)
     for relation, wordings in SAYINGS.relations.items():
         for wording in wordings:
             found = _WORDING.fullmatch(wording)
             assert found is not None, wording
             first, middle, tail = found.groups()
             clause = _Clause(relation, first == "b", _normalised(tail))
-            clauses.setdefault(_normalised(middle).removeprefix(_COPULA), []).append(clause)
+            clauses[_normalised(middle).removeprefix(_COPULA)].append(clause)
     return clauses
 
 
@@ -354,17 +332,6 @@ def _said_of_one() -> dict[str, str]:
     return {"": ""} | said | {_COPULA + text: verb for text, verb in said.items()}
 
 
-def _kinds_of_nouns() -> dict[str, Words]:
-    """Singular and plural nouns -> kinds. Plurals that are no word do no harm."""
-    rows = [((kind,), nouns, (SAYINGS.plurals[kind],)) for kind, nouns in SAYINGS.nouns.items()]
-    rows += [(hypernym.kinds, hypernym.singular, hypernym.plural) for hypernym in SAYINGS.hypernyms]
-    found: dict[str, Words] = {}
-    for kinds, nouns, plurals in rows:
-        forms = [form for noun in nouns for form in (noun, f"{noun}s", f"{noun}es", f"{noun[:-1]}ies")]
-        found |= dict.fromkeys([*forms, *plurals], kinds)
-    return found
-
-
 def _settings_of_phrases() -> dict[str, tuple[str, ...]]:
     """Phrase -> settings, those of the captions and with another word for the place."""
     rows = [((setting,), phrases) for setting, phrases in SAYINGS.settings.items()] + list(SAYINGS.general_settings)
@@ -381,20 +348,20 @@ def _any_of(words: Iterable[str]) -> str:
     return "|".join(re.escape(word) for word in sorted(set(words), key=lambda word: (-len(word), word)))
 
 
-def _phrase_pattern(numbers: Iterable[str]) -> re.Pattern[str]:
-    nouns = _any_of(noun for noun in _KINDS_OF_NOUNS if noun != _WITHOUT_ARTICLE)
-    looks, garments = f"(?:(?:{_any_of(_LOOKS)}) )", _any_of(_WEARERS)
-    # An adjective in the place of the article leaves "orange cat", which is clear enough.
-    noun_phrase = f"(?:(?P<article>a|{_any_of(numbers)}) {looks}*|{looks}+)(?P<noun>{nouns})"
-    worn = f"(?P<worn>(?:a )?{looks}*(?P<garment>{garments})|(?:{_any_of(COLOURS)}))"
-    return re.compile(rf"\b(?:{noun_phrase}|{_WITHOUT_ARTICLE})\b(?: (?:{_any_of(_WORN)}) {worn}\b)?")
-
-
 _LEADS = {_normalised(lead) for lead in SAYINGS.enumeration_leads}
 _JOINTS = {_normalised(joint) for joint in (*SAYINGS.clause_joints, ", ")}
 _CLAUSES = _clauses()
 _SAID = _said_of_one()
-_KINDS_OF_NOUNS = _kinds_of_nouns()
+_KINDS_OF_NOUNS = {
+    form: kinds
+    for kinds, nouns, plurals in (
+        *(((kind,), nouns, (SAYINGS.plurals[kind],)) for kind, nouns in SAYINGS.nouns.items()),
+        *((row.kinds, row.singular, row.plural) for row in SAYINGS.hypernyms),
+    )
+    for noun in nouns
+    for form in (*plurals, noun, f"{noun}s", f"{noun}es", f"{noun[:-1]}ies")
+}
+"""Singular and plural nouns -> kinds. Plurals that are no word do no harm."""
 _LOOKS = {
     word: (attribute, value)
     for attribute, table in SAYINGS.looks.items()
@@ -408,4 +375,5 @@ _WEARERS = {
 }
 """Garment -> kinds that wear it."""
 _SETTINGS_OF_PHRASES = _settings_of_phrases()
-_SETTING_PATTERN = re.compile(rf"\b(?:{_any_of(_SETTINGS_OF_PHRASES)})\b")
+# At the beginning or the end; elsewhere a phrase for the setting makes no sense.
+_SETTING_PATTERN = re.compile(r"^(?:{0}) , |(?:^| )(?:{0})$".format(_any_of(_SETTINGS_OF_PHRASES)))

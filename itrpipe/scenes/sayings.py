@@ -116,39 +116,28 @@ def write_captions(
         if caption_detail > USUAL_DETAIL and style in _TELLING_LITTLE and rng.random() < _leaning(0.0, caption_detail):
             style = "middle"
         taken = {caption.text for caption in captions}
-        captions.append(_write_one(rng, scene, siblings, keep_probability, caption_detail, style, taken))
-    return captions
-
-
-def _write_one(
-    rng: Random,
-    scene: Scene,
-    siblings: Sequence[Scene],
-    keep_probability: float,
-    caption_detail: float,
-    style: str,
-    taken: set[str],
-) -> Caption:
-    best: tuple[int, Caption] | None = None
-    for attempt in range(_MAX_TRIES):
-        if attempt >= _SPECIFIC_TRIES:
-            if best is not None:
+        best: tuple[int, Caption] | None = None
+        for attempt in range(_MAX_TRIES):
+            if attempt >= _SPECIFIC_TRIES:
+                if best is not None:
+                    break
+                style = rng.choice(_SPARE_STYLES)
+            caption = _STYLES[style](_Draft(rng, scene, caption_detail))
+            if caption.text in taken or len(caption.text.split()) > MAX_WORDS:
+                continue
+            confusable = sum(describes(caption, sibling) for sibling in siblings)
+            kept = confusable == 0 or rng.random() < keep_probability
+            if kept or best is None or confusable < best[0]:
+                best = (confusable, caption)
+            if kept:
                 break
-            style = rng.choice(_SPARE_STYLES)
-        caption = _STYLES[style](_Draft(rng, scene, caption_detail))
-        if caption.text in taken or len(caption.text.split()) > MAX_WORDS:
-            continue
-        confusable = sum(describes(caption, sibling) for sibling in siblings)
-        if confusable == 0 or rng.random() < keep_probability:
-            return caption
-        if best is None or confusable < best[0]:
-            best = (confusable, caption)
-    if best is None:
-        raise DataError(
-            f"{scene.image_id}: no further caption of at most {MAX_WORDS} words in {_MAX_TRIES} tries; "
-            "choose another seed"
-        )
-    return best[1]
+        if best is None:
+            raise DataError(
+                f"{scene.image_id}: no further caption of at most {MAX_WORDS} words in {_MAX_TRIES} tries; "
+                "choose another seed"
+            )
+        captions.append(best[1])
+    return captions
 
 
 @dataclass
@@ -163,10 +152,41 @@ class _Draft:
     settings: tuple[str, ...] = ()
     counts: list[tuple[Predicate, int]] = field(default_factory=list)
 
+    def tells(self, probability: float, *, little: bool = False) -> bool:
+        """Draws whether the caption tells something, or tells little, with the probability that usual captions have."""
+        share = 1 - self.caption_detail if little else self.caption_detail
+        return self.rng.random() < _leaning(probability, share)
+
     def mention(self, index: int, detail: float) -> str:
-        """Noun phrase for object `index`; notes what it claims."""
-        text, self.objects[index] = noun_phrase(self.rng, self.scene.objects[index], detail, self.caption_detail)
-        return text
+        """Noun phrase for object `index`, such as "a striped red box"; notes what it claims.
+
+        Args:
+            index: of the object.
+            detail: 0..1; the more, the more attributes are mentioned and the rarer is a hypernym.
+        """
+        rng, item = self.rng, self.scene.objects[index]
+        hypernyms = [row for row in SAYINGS.hypernyms if item.kind in row.kinds]
+        if hypernyms and self.tells(_HYPERNYM_RATE * (1.3 - detail), little=True):
+            hypernym = rng.choice(hypernyms)
+            noun, kinds = rng.choice(hypernym.singular), hypernym.kinds
+        else:
+            noun, kinds = rng.choice(SAYINGS.nouns[item.kind]), (item.kind,)
+        claims: dict[str, str] = {}
+        if KIND_TABLE[item.kind].sized and item.size in SAYINGS.looks["size"] and self.tells(0.55 * detail):
+            claims["size"] = item.size
+        if item.pattern != "plain" and self.tells(0.15 + 0.65 * detail):
+            claims["pattern"] = item.pattern
+        if self.tells(0.25 + 0.70 * detail):
+            claims["colour"] = item.colour
+        self.objects[index] = Predicate(kinds, **claims)
+        looks = [rng.choice(SAYINGS.looks["pattern"][item.pattern])] if "pattern" in claims else []
+        looks += [item.colour] if "colour" in claims else []
+        if item.kind in PEOPLE:
+            return _with_article(noun) + _clothes(rng, item, kinds, looks)
+        if rng.random() < 0.4:
+            looks.reverse()
+        size = [rng.choice(SAYINGS.looks["size"][item.size])] if "size" in claims else []
+        return _with_article(" ".join([*size, *looks, noun]))
 
     def clause(self, triple: Triple, detail: float) -> str:
         """Wording of a relation; notes it and its objects."""
@@ -177,14 +197,14 @@ class _Draft:
 
     def setting(self, probability: float) -> str:
         """A phrase for the setting, or nothing with probability 1 - `probability`, of usual captions."""
-        rng, setting = self.rng, self.scene.setting
-        if rng.random() >= _leaning(probability, self.caption_detail):
+        setting = self.scene.setting
+        if not self.tells(probability):
             return ""
-        if rng.random() < _leaning(_GENERAL_SETTING_RATE, 1 - self.caption_detail):
+        if self.tells(_GENERAL_SETTING_RATE, little=True):
             self.settings, phrases = next(row for row in SAYINGS.general_settings if setting in row[0])
         else:
             self.settings, phrases = (setting,), SAYINGS.settings[setting]
-        return rng.choice(phrases)
+        return self.rng.choice(phrases)
 
     def lateral(self, name: str, count: int) -> list[Triple]:
         """Up to `count` random relations `name` of the scene; left only where it is plain to see."""
@@ -223,46 +243,6 @@ class _Draft:
 def _leaning(probability: float, share: float) -> float:
     """The probability at a share of 0.5; below, it falls in proportion to 0, and above it rises evenly to 1."""
     return 2 * share * probability if share <= 0.5 else probability + (2 * share - 1) * (1 - probability)
-
-
-def noun_phrase(
-    rng: Random, item: PlacedObject, detail: float, caption_detail: float = USUAL_DETAIL
-) -> tuple[str, Predicate]:
-    """Describes one object.
-
-    Args:
-        rng: source of randomness.
-        item: the object.
-        detail: 0..1; the more, the more attributes are mentioned and the rarer is a hypernym.
-        caption_detail: as in `write_captions`.
-
-    Returns:
-        "a striped red box", and what that claims.
-    """
-    hypernyms = [row for row in SAYINGS.hypernyms if item.kind in row.kinds]
-    if hypernyms and rng.random() < _leaning(_HYPERNYM_RATE * (1.3 - detail), 1 - caption_detail):
-        hypernym = rng.choice(hypernyms)
-        noun, kinds = rng.choice(hypernym.singular), hypernym.kinds
-    else:
-        noun, kinds = rng.choice(SAYINGS.nouns[item.kind]), (item.kind,)
-    size_words = SAYINGS.looks["size"].get(item.size) if KIND_TABLE[item.kind].sized else None
-    says_size = size_words is not None and rng.random() < _leaning(0.55 * detail, caption_detail)
-    says_pattern = item.pattern != "plain" and rng.random() < _leaning(0.15 + 0.65 * detail, caption_detail)
-    says_colour = rng.random() < _leaning(0.25 + 0.70 * detail, caption_detail)
-    predicate = Predicate(
-        kinds,
-        colour=item.colour if says_colour else None,
-        pattern=item.pattern if says_pattern else None,
-        size=item.size if says_size else None,
-    )
-    looks = [rng.choice(SAYINGS.looks["pattern"][item.pattern])] if says_pattern else []
-    looks += [item.colour] if says_colour else []
-    if item.kind in PEOPLE:
-        return _with_article(noun) + _clothes(rng, item, kinds, looks), predicate
-    if rng.random() < 0.4:
-        looks.reverse()
-    size = [rng.choice(size_words)] if size_words is not None and says_size else []
-    return _with_article(" ".join([*size, *looks, noun])), predicate
 
 
 def _clothes(rng: Random, item: PlacedObject, kinds: Words, looks: list[str]) -> str:
@@ -374,4 +354,3 @@ _STYLES: dict[str, Callable[[_Draft], Caption]] = {
     "single": _single,
     "general": _general,
 }
-STYLES = tuple(_STYLES)

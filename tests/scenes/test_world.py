@@ -149,8 +149,8 @@ def test_lines_are_read_as_they_were_written_and_a_damaged_one_is_named(tmp_path
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"train": -1}, "train images = -1; give 0 or more"),
-        ({"family_size": 0}, "family_size = 0; give 1 or more"),
+        ({"train": -1}, "train images = -1; give 0 to"),
+        ({"family_size": 0}, "family_size = 0; give 1 to"),
         ({"keep_probability": 1.5}, "keep_probability = 1.5; give 0 to 1"),
         ({"caption_detail": -0.5}, "caption_detail = -0.5; give 0 to 1"),
         ({"units": 6}, "units = 6; give 2 to 5"),
