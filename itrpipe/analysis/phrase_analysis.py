@@ -19,7 +19,8 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
-from itrpipe.scene_graph.phrases import CaptionPhrases, phrases_of
+from itrpipe.scene_graph.graph import phrases_of
+from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.stored import SceneGraphFile
 from itrpipe.training.data import blocks
 from itrpipe.training.phrase_data import PhraseSplitData
@@ -206,7 +207,7 @@ def _fragments(
     opened: PhraseModel, pair: dict[str, Any], row: int, scored: list[tuple[float, bool]], texts: SsamtTexts
 ) -> Iterator[dict[str, Any]]:
     """The words of a caption, then its phrases; `scored` holds the phrases first."""
-    (graph,) = opened.graphs.graphs_at([row])
+    graph = opened.graphs.graph_at(row)
     padded = texts.phrase_tokens.shape[1]
     words = [(WORD, (number,), scored[padded + number]) for number in range(min(len(graph.tokens), opened.max_words))]
     known = phrases_of(graph, max_words=opened.max_words)[:padded]

@@ -180,7 +180,7 @@ def _graph(caption: str, searched: Searched, folder: Path) -> SceneGraph:
     known = searched.captions_reading(caption)
     if len(known):
         file = SceneGraphFile(folder)
-        return file.graphs_at([file.caption_ids.index(str(searched.whole.caption_ids[known[0]]))])[0]
+        return file.graph_at(file.caption_ids.index(str(searched.whole.caption_ids[known[0]])))
     settings = read_manifest(folder).settings
     return parse.parse_one(ParseSettings.recorded(settings), caption)
 

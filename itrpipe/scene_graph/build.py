@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +25,7 @@ from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.foreign import align
 from itrpipe.scene_graph.graph import Analysis, Item, SceneGraph, Status, Token, status_of
 from itrpipe.scene_graph.hanta import HantaTagger
-from itrpipe.scene_graph.settings import FOREIGN_VERSION, ParseSettings, parser_version
+from itrpipe.scene_graph.settings import ParseSettings, parser_version
 from itrpipe.scene_graph.stored import GRAPH_SCHEMA, ROW_GROUP, SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
 from itrpipe.scene_graph.tag import Sentence, repair, tag_by_lexicon
 from itrpipe.scene_graph.words import parsed_part, plain, tokenise
@@ -41,20 +40,29 @@ OBJECT_STYLE, ATTRIBUTE_STYLE, RELATION_STYLE, KIND_STYLE = "bold cyan", "green"
 class RulesParser:
     """Graphs of captions by rules: closed word lists, a dictionary and an optional tagger, without any download.
 
+    Equal items always have equal graphs.
+
+    Args:
+        tagger: see `ParseSettings`.
+        file: that the graphs are given in, if any; the rules then give the words of captions their lemmas.
+
     Attributes:
-        version: of the rules, the tagger and the packages behind them.
+        version: of all that a graph depends on beside its item: the rules, the tagger and the packages behind them.
 
     Raises:
         MissingInputError: lemminflect, or HanTa where the tagger is `hanta`, is not installed.
     """
 
-    def __init__(self, tagger: Literal["hanta", "lexicon"] = "hanta") -> None:
-        self.version = parser_version(tagger)
+    def __init__(self, tagger: Literal["hanta", "lexicon"] = "hanta", file: str = "") -> None:
+        self.version = parser_version(tagger, file)
         self._hanta = HantaTagger() if tagger == "hanta" else None
 
     def parse(self, item: Item) -> SceneGraph:
-        """The graph of one caption."""
-        return extract_graph(item.text, self.analyse(item.text))
+        """The graph of one caption; one that is given is aligned with the words."""
+        analysis = self.analyse(item.text)
+        if item.given:
+            return align(item.text, analysis.tokens, json.loads(item.given))
+        return extract_graph(item.text, analysis)
 
     def analyse(self, text: str) -> Analysis:
         """Tokens and links of the part of a caption that is parsed; it may be empty or hold any Unicode.
@@ -80,33 +88,6 @@ class RulesParser:
         return Analysis(tokens, tuple(links), status_of(text, status))
 
 
-class ForeignParser:
-    """Aligns given graphs with the words of their captions.
-
-    Args:
-        rules: give these words their lemmas.
-    """
-
-    def __init__(self, rules: RulesParser) -> None:
-        self._rules = rules
-        self.version = f"foreign/{FOREIGN_VERSION} {rules.version}"
-
-    def parse(self, item: Item) -> SceneGraph:
-        """The graph of one caption."""
-        graph = align(item.text, self._rules.analyse(item.text).tokens, json.loads(item.given))
-        return replace(graph, status=status_of(item.text, graph.status))
-
-
-Parser = RulesParser | ForeignParser
-"""Makes graphs; equal items always have equal graphs, and `version` is what a graph depends on beside the item."""
-
-
-def open_parser(settings: ParseSettings) -> Parser:
-    """The parser of some settings; its version is that of the settings."""
-    rules = RulesParser(settings.tagger)
-    return ForeignParser(rules) if settings.file else rules
-
-
 def parse_captions(settings: ParseSettings, captions: Sequence[str]) -> list[SceneGraph]:
     """Scene graphs of captions that belong to no dataset.
 
@@ -120,11 +101,11 @@ def parse_captions(settings: ParseSettings, captions: Sequence[str]) -> list[Sce
     """
     if settings.file:
         raise UsageError("graphs out of a file belong to the captions of a dataset; leave out --from")
-    parser = open_parser(settings)
+    parser = RulesParser(settings.tagger)
     return [parser.parse(Item(caption)) for caption in captions]
 
 
-class Parsing(Work[Parser]):
+class Parsing(Work[RulesParser]):
     """Graphs of captions, in one Arrow file per chunk of `CHUNK`.
 
     Args:
@@ -134,7 +115,7 @@ class Parsing(Work[Parser]):
 
     title, unit, suffix = "parsing", "captions", ".arrow"
 
-    def __init__(self, items: Sequence[Item], build: Callable[[], Parser]) -> None:
+    def __init__(self, items: Sequence[Item], build: Callable[[], RulesParser]) -> None:
         self._items, self._build = items, build
 
     def __getstate__(self) -> dict[str, Any]:
@@ -149,11 +130,11 @@ class Parsing(Work[Parser]):
         """One per core: parsing is Python all through."""
         return usable_cores()
 
-    def open(self) -> Parser:
+    def open(self) -> RulesParser:
         """The parser."""
         return self._build()
 
-    def make(self, worker: Parser, part: Part, path: Path) -> None:
+    def make(self, worker: RulesParser, part: Part, path: Path) -> None:
         """Parses the captions of a chunk."""
         graphs = []
         for item in part.content:
@@ -235,7 +216,7 @@ class SentenceParser:
         texts = sentences["text"].to_pylist()
         place = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         folder = self._work / hashlib.sha256("\n".join(place).encode()).hexdigest()[:16]
-        work = Parsing([Item(text) for text in place], partial(open_parser, self._settings))
+        work = Parsing([Item(text) for text in place], partial(RulesParser, self._settings.tagger))
         made = make_parts(work, folder / "parts", MapExecution(), self._reporter, self._reporter.say)
         rows = np.array([place[text] for text in texts], dtype=np.int64)
         write_graphs(folder / SCENE_GRAPHS_FILE, ParsedGraphs(made.paths).row_groups(sentences, rows))

@@ -34,6 +34,7 @@ from itrpipe.scene_graph.graph import (
     SceneGraph,
     Status,
     Token,
+    status_of,
 )
 from itrpipe.scene_graph.words import lemma_of, lists
 
@@ -187,7 +188,7 @@ def align(text: str, tokens: tuple[Token, ...], tuples: Tuples) -> SceneGraph:
     ]
     found = all(each.tokens for each in (*objects, *attributes, *relations)) and all(tuples)
     status: Status = "ok" if found else "partial" if any(tuples) else "failed"
-    return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations), status)
+    return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations), status_of(text, status))
 
 
 class _Words:

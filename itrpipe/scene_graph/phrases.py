@@ -1,97 +1,28 @@
-"""What an object, an attribute or a relation says: its words in the caption and its label.
+"""The phrases of a whole dataset as flat arrays, and the words of its captions that are masked together.
 
-A phrase is a set of token numbers, which is what a mask needs; its label is a sequence of lemmas, which is what two
-captions can have in common. `phrases_of` gives those of one graph, `CaptionPhrases` those of a whole dataset as flat
-arrays, and `MaskCandidates` the words that are masked together.
+`itrpipe.scene_graph.graph.phrases_of` gives the phrases of one graph and says what a phrase is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.errors import DataError
-from itrpipe.scene_graph.graph import Object, SceneGraph
+from itrpipe.scene_graph.graph import KINDS, MAX_PHRASES
 from itrpipe.scene_graph.stored import ELEMENTS, SceneGraphFile, flattened
 from itrpipe.storage.ragged import Ragged
 
-PhraseKind = Literal["object", "attribute", "relation"]
-KINDS: tuple[PhraseKind, ...] = ("object", "attribute", "relation")
-MAX_PHRASES, MAX_WORDS = 32, 64
+MAX_WORDS = 64
 COLUMNS = ("tokens", *ELEMENTS)
 LABELS_AT_ONCE = 2**16
 LAST = np.iinfo(np.int64).max
 NONE = -1
-Label = tuple[str, ...]
-
-# -- one graph ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Phrase:
-    """What one element of a graph says.
-
-    Attributes:
-        kind: of the element.
-        tokens: token numbers, rising; none where a foreign element's words are not in the caption.
-        label: lemmas in canonical order, modifiers before what they modify and subject before predicate before object,
-            so that `the frisbee is yellow` gives (`yellow`, `frisbee`).
-    """
-
-    kind: PhraseKind
-    tokens: tuple[int, ...]
-    label: Label
-
-
-def elements_of(graph: SceneGraph) -> Iterator[Phrase]:
-    """Yields a phrase per element: objects, then attributes with their object, then relations with both of theirs.
-
-    An object stands in other phrases by its head alone. A phrase lacks tokens altogether if the words of its object,
-    of an attribute, or of one side of a relation are not in the caption.
-    """
-
-    def phrase(kind: PhraseKind, tokens: tuple[int, ...], *parts: Object | str) -> Phrase:
-        heads = [each.head for each in parts if isinstance(each, Object)]
-        label = " ".join(each if isinstance(each, str) else head_lemma(each) for each in parts)
-        whole = min(heads, default=0) >= 0 and (tokens or kind == "relation")
-        return Phrase(kind, tuple(sorted({*heads, *tokens})) if whole else (), tuple(label.split()))
-
-    def head_lemma(each: Object) -> str:
-        return graph.tokens[each.head].lemma if each.head >= 0 else each.lemma.split()[-1]
-
-    objects = graph.objects
-    for each in objects:
-        yield phrase("object", each.tokens, each.lemma)
-    for each in graph.attributes:
-        yield phrase("attribute", each.tokens, each.lemma, objects[each.object])
-    for each in graph.relations:
-        yield phrase("relation", each.tokens, objects[each.subject], each.lemma, objects[each.object])
-
-
-def phrases_of(graph: SceneGraph, limit: int = MAX_PHRASES, max_words: int | None = None) -> list[Phrase]:
-    """The phrases that a model sees: those with tokens, each set of tokens once per kind, the first `limit` of them.
-
-    Args:
-        graph: of a caption.
-        limit: phrases kept, in the order objects, attributes, relations.
-        max_words: words of the caption that the model reads; phrases that reach beyond are left out.
-
-    Source: SSAMT, Sec. 3.1, which does not say how many phrases a caption may have.
-    """
-    kept: dict[tuple[PhraseKind, tuple[int, ...]], Phrase] = {}
-    for phrase in elements_of(graph):
-        if phrase.tokens and (max_words is None or phrase.tokens[-1] < max_words):
-            kept.setdefault((phrase.kind, phrase.tokens), phrase)
-    return list(kept.values())[:limit]
-
-
-# -- all captions ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -51,17 +51,16 @@ class ParseSettings(Settings):
         Raises:
             MissingInputError: lemminflect, or HanTa where it is the tagger, is not installed.
         """
-        words = parser_version(self.tagger)
-        return f"foreign/{FOREIGN_VERSION} {words}" if self.file else words
+        return parser_version(self.tagger, self.file)
 
 
-def parser_version(tagger: Literal["hanta", "lexicon"]) -> str:
-    """`ParseSettings.version` of the rules.
+def parser_version(tagger: Literal["hanta", "lexicon"], file: str = "") -> str:
+    """`ParseSettings.version` of a tagger and a file.
 
     Raises:
         MissingInputError: lemminflect, or HanTa where it is the tagger, is not installed.
     """
-    found = [RULES_VERSION, tagger]
+    found = [*([f"foreign/{FOREIGN_VERSION}"] if file else []), RULES_VERSION, tagger]
     for package in ("lemminflect", "HanTa")[: 1 + (tagger == "hanta")]:
         try:
             found.append(f"{package}-{version(package)}")

@@ -107,7 +107,7 @@ def write_graphs(path: Path, row_groups: Iterable[pa.Table]) -> None:
             writer.write_table(table, row_group_size=ROW_GROUP)
 
 
-class SceneGraphFile:
+class SceneGraphFile(TableFile):
     """Reads the artifact of `itrpipe parse` a row group at a time.
 
     Args:
@@ -119,36 +119,27 @@ class SceneGraphFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / SCENE_GRAPHS_FILE
-        self._file = TableFile(self.path, SCHEMA, "remove its folder and run `itrpipe parse`")
-        self.row_groups = self._file.row_groups
-
-    def __len__(self) -> int:
-        return len(self._file)
+        super().__init__(folder / SCENE_GRAPHS_FILE, SCHEMA, "remove its folder and run `itrpipe parse`")
 
     @cached_property
     def caption_ids(self) -> list[str]:
         """Ids of the captions, one a row."""
-        return self._file.read(["caption_id"])["caption_id"].to_pylist()
+        return self.read(["caption_id"])["caption_id"].to_pylist()
 
     @cached_property
     def image_ids(self) -> list[str]:
         """Id of each caption's image, one a row; the captions of an image follow each other."""
-        return self._file.read(["image_id"])["image_id"].to_pylist()
+        return self.read(["image_id"])["image_id"].to_pylist()
 
     def graphs(self) -> Iterator[SceneGraph]:
         """Yields the graph of every row; for views and analyses, `CaptionPhrases` is what training reads."""
         for table in self.row_groups(GRAPH_SCHEMA.names):
             yield from graphs_of(table)
 
-    def graphs_at(self, rows: Sequence[int]) -> list[SceneGraph]:
-        """The graphs of a few rows, in the order asked for."""
-        found: dict[int, SceneGraph] = {}
-        start = 0
-        for number, count in enumerate(self._file.sizes()):
-            own = sorted({row for row in rows if start <= row < start + count})
-            if own:
-                table = self._file.read(GRAPH_SCHEMA.names, number).take([row - start for row in own])
-                found |= dict(zip(own, graphs_of(table), strict=True))
-            start += count
-        return [found[row] for row in rows]
+    def graph_at(self, row: int) -> SceneGraph:
+        """The graph of one row."""
+        for number, count in enumerate(self.sizes()):
+            if row < count:
+                return next(graphs_of(self.read(GRAPH_SCHEMA.names, number).slice(row, 1)))
+            row -= count
+        raise IndexError(row)

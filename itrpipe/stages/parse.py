@@ -67,7 +67,7 @@ def run(job: Job) -> None:
     import pyarrow as pa
 
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.scene_graph.build import ParsedGraphs, Parsing, open_parser
+    from itrpipe.scene_graph.build import ParsedGraphs, Parsing, RulesParser
     from itrpipe.scene_graph.foreign import read_foreign
     from itrpipe.scene_graph.graph import Item
     from itrpipe.scene_graph.stored import ELEMENTS, SCENE_GRAPHS_FILE, flattened, write_graphs
@@ -80,7 +80,7 @@ def run(job: Job) -> None:
         file = Path(job.settings.file).expanduser()
         items = read_foreign(file, job.settings.format, captions["caption_id"].to_pylist(), texts)
     distinct = {item: row for row, item in enumerate(dict.fromkeys(items))}
-    made = job.made(Parsing(list(distinct), partial(open_parser, job.settings)))
+    made = job.made(Parsing(list(distinct), partial(RulesParser, job.settings.tagger, job.settings.file)))
     if made.rows:
         job.timings["parsing"] = round(made.seconds, 3)
         job.metrics["captions/s"] = round(made.rows / made.seconds, 1)

@@ -23,7 +23,7 @@ from itrpipe.engine.local import usable_cores
 from itrpipe.engine.run import Made, MapExecution, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph.build import Parsing, open_parser
+from itrpipe.scene_graph.build import Parsing, RulesParser
 from itrpipe.scene_graph.graph import Item
 from itrpipe.scenes import generate
 from itrpipe.storage.arrays import StoredRows
@@ -44,7 +44,7 @@ def parsing() -> Parsing:
     captions = generate(4_000, 4, 4, seed=5).captions
     texts = dict.fromkeys(caption.text for five in captions for caption in five)
     values = {"tagger": "hanta", "file": "", "format": ""}
-    return Parsing([Item(text) for text in texts], partial(open_parser, ParseSettings.model_validate(values)))
+    return Parsing([Item(text) for text in texts], partial(RulesParser, ParseSettings.model_validate(values).tagger))
 
 
 def test_parsing_in_parts_against_a_bare_loop(parsing: Parsing, tmp_path: Path) -> None:

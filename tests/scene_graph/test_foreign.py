@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.scene_graph.build import ForeignParser, RulesParser
+from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.foreign import align, read_foreign
 from itrpipe.scene_graph.graph import Item, SceneGraph, Token
 from itrpipe.scene_graph.words import lemma_of, tokenise
@@ -100,7 +100,7 @@ def test_files_that_cannot_be_used(content: Any, form: str, parts: list[str], tm
 
 
 def test_names_are_found_by_their_lemmas() -> None:
-    parser = ForeignParser(RulesParser("lexicon"))
+    parser = RulesParser("lexicon")
     graph = parser.parse(Item(DOG, json.dumps(TUPLES)))
     assert graph.status == "ok"
     assert said(graph) == {"dog": "dog", "log": "logs", "brown": "brown", "2": "two", "jump over": "jumps over"}

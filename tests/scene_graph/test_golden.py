@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from itrpipe.scene_graph.build import ForeignParser, RulesParser
+from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.foreign import read_foreign
-from itrpipe.scene_graph.graph import Item, SceneGraph
-from itrpipe.scene_graph.phrases import CaptionPhrases, MaskCandidates, phrases_of
+from itrpipe.scene_graph.graph import Item, SceneGraph, phrases_of
+from itrpipe.scene_graph.phrases import CaptionPhrases, MaskCandidates
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SceneGraphFile, graphs_table, with_ids, write_graphs
 
 HERE = Path(__file__).parent
@@ -97,7 +97,7 @@ def given(folder: Path) -> list[SceneGraph]:
         tuples[graph.text] = own + [["a thing"], ["a thing", "number 5"]][: number % 7]
     (folder / "given.json").write_text(json.dumps(tuples), "utf-8")
     items = read_foreign(folder / "given.json", "", [str(row) for row in range(len(SENTENCES))], SENTENCES)
-    own = ForeignParser(parser("lexicon"))
+    own = parser("lexicon")
     return [own.parse(item) for item in items]
 
 

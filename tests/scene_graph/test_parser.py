@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.scene_graph.build import RulesParser, open_parser
+from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.chunks import Chunker
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.graph import Analysis, Item, Link, SceneGraph, Token
@@ -240,7 +240,7 @@ def test_the_version_names_rules_tagger_and_packages() -> None:
     assert parser("lexicon").version == f"{RULES_VERSION} lexicon {own[0]}"
     for change in ({}, {"tagger": "lexicon"}, {"file": "graphs.json"}):
         changed = ParseSettings.recorded(values | change)
-        assert changed.version() == open_parser(changed).version
+        assert changed.version() == RulesParser(changed.tagger, changed.file).version
 
 
 def test_without_hanta_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

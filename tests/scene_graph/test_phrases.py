@@ -13,17 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
-from itrpipe.scene_graph.graph import Attribute, Object, Relation, SceneGraph, Token
-from itrpipe.scene_graph.phrases import (
+from itrpipe.scene_graph.graph import (
     KINDS,
-    NONE,
-    CaptionPhrases,
+    Attribute,
     Label,
-    MaskCandidates,
+    Object,
     Phrase,
+    Relation,
+    SceneGraph,
+    Token,
     elements_of,
     phrases_of,
 )
+from itrpipe.scene_graph.phrases import NONE, CaptionPhrases, MaskCandidates
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
 
 VOCABULARY = ("dog", "cat", "red", "ball", "catch", "on", "mat", "two", ".")

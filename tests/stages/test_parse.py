@@ -186,7 +186,7 @@ def test_the_planned_version_is_that_of_the_parser(tagger: str, data_root: Path)
     for file in ("", "graphs.json"):
         planner = Planner(data_root, "tiny", [parse_override(f"tagger={tagger}"), parse_override(f"file={file}")])
         bound: Any = planner.configure_checked(Need("parse", "rules"))[0]
-        assert bound.version() == parsing.open_parser(bound).version
+        assert bound.version() == parsing.RulesParser(bound.tagger, bound.file).version
 
 
 def test_planning_imports_no_tagger(defined: Path) -> None:
