@@ -261,13 +261,13 @@ def imported(layout: Layout, path: Path, made: list[Image], block: int = 2) -> l
     """The rows of these images as they reach the store, read block by block in the order of the source."""
     source = opened(layout, path)
     wanted = [WantedImage(image["name"], f"{image['name']}.jpg", image["captions"]) for image in made]
-    found = match(source, wanted)
+    entries, _ = match(source, wanted)
     sizes = np.array([image["size"] for image in made])
     rows: list[dict[str, np.ndarray]] = [{} for _ in made]
-    order = np.argsort(found.entries)
+    order = np.argsort(entries)
     for start in range(0, len(order), block):
         part = order[start : start + block]
-        arrays = checked(source, [made[row]["name"] for row in part], found.entries[part], sizes[part])
+        arrays = checked(source, [made[row]["name"] for row in part], entries[part], sizes[part])
         for position, row in enumerate(part):
             rows[row] = {name: values[position] for name, values in arrays.items()}
     return rows
@@ -302,7 +302,7 @@ def test_it_is_described_and_no_other_importer_takes_it(layout: Layout, folder: 
     source = opened(layout, path)
     assert source.spec.shapes().keys() == layout.holds - {"size"}
     wanted = [WantedImage(image["name"], "x.jpg", image["captions"]) for image in images()]
-    assert match(source, wanted).by_captions == 6 * layout.by_captions
+    assert match(source, wanted)[1] == 6 * layout.by_captions
     assert (source.path, len(source.names), "\n" in source.summary) == (path, 6, False)
     known = {kind: importer_module(kind).layout(path) for kind in importers()}
     assert [kind for kind, found in known.items() if found and not found.lacks] == [layout.kind]

@@ -216,9 +216,9 @@ def test_test_may_be_a_part_of_testall(tmp_path: Path, ids: bool) -> None:
     save("test_caps.txt", made[0]["captions"])(tmp_path)
     source = tiny.opened(PRECOMP, tmp_path)
     assert len(source.names) == 3
-    found = match(source, [WantedImage(image["name"], "x", image["captions"]) for image in made[:3]])
-    assert (found.entries.tolist(), found.by_captions) == ([0, 1, 2], 0 if ids else 3)
-    rows = source.read(found.entries, np.ones((3, 2)))["regions"]
+    entries, by_captions = match(source, [WantedImage(image["name"], "x", image["captions"]) for image in made[:3]])
+    assert (entries.tolist(), by_captions) == ([0, 1, 2], 0 if ids else 3)
+    rows = source.read(entries, np.ones((3, 2)))["regions"]
     np.testing.assert_array_equal(rows, [made[number]["regions"] for number in (5, 1, 2)])
 
 
@@ -227,7 +227,7 @@ def test_ids_that_count_the_images_of_each_split_do_no_harm(tmp_path: Path) -> N
     for split, count in (("train", 3), ("dev", 2), ("test", 1)):
         save(f"{split}_ids.txt", range(count))(tmp_path)
     wanted = [WantedImage("1", "x", tiny.images()[4]["captions"]), WantedImage("0", "x", tiny.images()[0]["captions"])]
-    assert match(tiny.opened(PRECOMP, tmp_path), wanted).entries.tolist() == [4, 0]
+    assert match(tiny.opened(PRECOMP, tmp_path), wanted)[0].tolist() == [4, 0]
 
 
 def test_images_without_names_and_captions_are_not_complete(tmp_path: Path) -> None:
@@ -289,7 +289,9 @@ def test_uniters_list_of_counts_saves_reading_everything(
         assert tiny.opened(chosen(largest=4), path).spec.regions == 3
     with pytest.raises(DataError, match=names[1]):
         tiny.opened(chosen(largest=4), path).read(np.arange(2), np.ones((2, 2)))  # which has four
-    for text in ("[]", json.dumps({names[0]: 3}), json.dumps(dict.fromkeys(names, "many"))):
+    listed.write_text(json.dumps({names[0]: 3}))  # the others are counted
+    assert tiny.opened(chosen(largest=4), path).spec.regions == 4
+    for text in ("[]", json.dumps(dict.fromkeys(names, "many"))):
         listed.write_text(text)
         with pytest.raises(DataError, match=r"nbb_th.* cannot be read .* remove it"):
             tiny.opened(chosen(largest=4), path)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,7 +51,7 @@ class Layout(NamedTuple):
         return f"{found}, without {self.lacks}" if self.lacks else found
 
 
-class Source(Protocol):
+class Source(ABC):
     """Published features, opened: E entries, one per image.
 
     The module `importer.py` of an importer imports nothing heavy at its top and has
@@ -63,17 +63,18 @@ class Source(Protocol):
         path: file or folder.
         spec: which datasets it fills; R is the largest number of regions of an entry.
         names: [E] image names, ids or file names.
-        captions: for each entry the captions stored with it, or None where the format has none.
+        captions: for each entry the captions stored with it; None where the format has none.
         summary: what was found, one line for the user.
     """
 
     path: Path
     spec: FeatureSpec
-    names: Sequence[str]
-    captions: Sequence[Sequence[str]] | None
+    names: list[str]
+    captions: Sequence[Sequence[str]] | None = None
     summary: str
 
-    def read(self, entries: np.ndarray, sizes: np.ndarray) -> Mapping[str, np.ndarray]:
+    @abstractmethod
+    def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Reads some entries in memory that does not grow with E; `checked` checks the values.
 
         Args:
@@ -89,7 +90,6 @@ class Source(Protocol):
         Raises:
             DataError: an entry is damaged; names the image.
         """
-        ...
 
 
 class Place(NamedTuple):
@@ -106,20 +106,14 @@ class Place(NamedTuple):
             return stream.read(self.length)
 
 
-class Entries(ABC):
-    """A `Source` whose images lie each at a place of its own: a subclass has `spec`, `summary` and `entry`.
+class Entries(Source):
+    """A `Source` whose images lie each at a place of its own.
 
-    Attributes:
-        path, spec, names, summary: see `Source`.
-        repeated: how many images come twice, with the same content.
+    A subclass adds all images, calls `describe`, and reads one of them in `entry`.
     """
 
-    spec: FeatureSpec
-    summary: str
-
     def __init__(self, path: Path) -> None:
-        self.path, self.repeated = path, 0
-        self.captions: Sequence[Sequence[str]] | None = None
+        self.path, self.names, self._repeated = path, [], 0
         self._places: dict[str, Place] = {}
 
     def add(self, name: str, place: Place) -> None:
@@ -129,15 +123,12 @@ class Entries(ABC):
             DataError: it has other features somewhere else.
         """
         earlier = self._places.setdefault(name, place)
-        if earlier is not place:
-            if earlier.content() != place.content():
-                raise DataError(f"{place.file} has other features of image '{name}' than {earlier.file}; remove one")
-            self.repeated += 1
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The images, once all are added."""
-        return list(self._places)
+        if earlier is place:
+            self.names.append(name)
+        elif earlier.content() == place.content():
+            self._repeated += 1
+        else:
+            raise DataError(f"{place.file} has other features of image '{name}' than {earlier.file}; remove one")
 
     def describe(self, format_: str, counts: Collection[int], width: int, datasets: Collection[str]) -> None:
         """Sets `spec` and `summary`, once all images are added.
@@ -154,7 +145,7 @@ class Entries(ABC):
         if not width or not any(counts):
             raise DataError(f"{self.path} holds no regions; name files with features of images")
         self.spec = FeatureSpec.of({**dict.fromkeys(datasets, ()), "regions": (max(counts), width)})
-        twice = f"; {self.repeated:,} of them come twice with the same content" if self.repeated else ""
+        twice = f"; {self._repeated:,} of them come twice with the same content" if self._repeated else ""
         regions = f"{min(counts)} to {max(counts)} regions of width {width}"
         self.summary = f"{format_}: {len(self.names):,} images{twice}; {regions}"
 
@@ -174,7 +165,7 @@ class Entries(ABC):
     def reading(self, name: str) -> Iterator[Place]:
         """Gives the place of an image, and turns whatever is raised over it into one line."""
         place = self._places[name]
-        with reading(f"{place.file}: image '{name}'", "features", AGAIN), np.errstate(over="ignore", invalid="ignore"):
+        with reading(f"{place.file}: image '{name}'", "features", AGAIN):
             yield place
 
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
@@ -212,25 +203,21 @@ def checked(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np
     """
     refused: dict[int, str] = {}
     with np.errstate(all="ignore"):  # damaged numbers are refused below
-        arrays = dict(source.read(entries, sizes))
-        if "size" in arrays:
-            there = arrays["size"]
+        arrays = source.read(entries, sizes)
+        there, boxes = arrays.get("size"), arrays.get("boxes")
+        if there is not None:
             ratio = (there[:, 1] * sizes[:, 0]) / (there[:, 0] * sizes[:, 1])
-            for position in np.flatnonzero(~(np.maximum(ratio, 1 / ratio) <= 1 + ASPECT_SLACK)).tolist():
-                refused[position] = (
-                    f"is another picture: {there[position]} pixels high and wide, here {sizes[position]}"
-                )
-            if "boxes" in arrays:
-                arrays["boxes"] = arrays["boxes"] / there[:, None, [1, 0, 1, 0]]
-        if "boxes" in arrays:
-            boxes = arrays["boxes"]
-            for position in np.flatnonzero((boxes[..., 2:] < boxes[..., :2] - BOX_SLACK).any(axis=(1, 2))).tolist():
-                refused.setdefault(position, "has a box that ends before it starts")
+            for row in np.flatnonzero(~(np.maximum(ratio, 1 / ratio) <= 1 + ASPECT_SLACK)).tolist():
+                refused[row] = f"is another picture: {there[row]} pixels high and wide, here {sizes[row]}"
+        if boxes is not None:
+            boxes = boxes if there is None else boxes / there[:, None, [1, 0, 1, 0]]
+            for row in np.flatnonzero((boxes[..., 2:] < boxes[..., :2] - BOX_SLACK).any(axis=(1, 2))).tolist():
+                refused[row] = "has a box that ends before it starts"
             inside = (boxes >= -BOX_SLACK) & (boxes <= 1 + BOX_SLACK)
             arrays["boxes"] = np.where(inside, boxes.clip(0, 1), boxes)
         stored, unfit = stored_rows(source.spec, arrays, first_class=0)
-    for position, reason in sorted((unfit | refused).items()):
-        raise DataError(f"{source.path}: image '{names[position]}' {reason}; {AGAIN}")
+    for row, reason in sorted((unfit | refused).items()):
+        raise DataError(f"{source.path}: image '{names[row]}' {reason}; {AGAIN}")
     return stored
 
 
@@ -257,20 +244,7 @@ class WantedImage:
     captions: Sequence[str]
 
 
-@dataclass(frozen=True)
-class Match:
-    """Where the images of a dataset lie in a source.
-
-    Attributes:
-        entries: [n] int64 entries, each once, in the order of the images asked for.
-        by_captions: how many of the images were found by their captions and not by a name.
-    """
-
-    entries: np.ndarray
-    by_captions: int
-
-
-def match(source: Source, images: Sequence[WantedImage]) -> Match:
+def match(source: Source, images: Sequence[WantedImage]) -> tuple[np.ndarray, int]:
     """Finds the entry of every image: by its identifier, file name, stem or number, else by its captions.
 
     Captions are compared by their letters and digits alone, because published copies of a dataset differ in case,
@@ -282,34 +256,31 @@ def match(source: Source, images: Sequence[WantedImage]) -> Match:
         images: n images.
 
     Returns:
-        The entry of every image.
+        The entry of every image, [n] int64, each once; and how many were found by their captions and not by a name.
 
     Raises:
         DataError: images are not found, are ambiguous, or are found twice, or names and captions contradict each
             other.
     """
     names = [names_of(text) for text in source.names]
-    exact = _index((known[0], entry) for entry, known in enumerate(names))
-    if source.captions is None and (twice := [name for name, entry in exact.items() if entry == _AMBIGUOUS]):
-        raise DataError(f"{source.path} names '{twice[0]}' twice; keep one of them.")
-    by_name = _index((name, entry) for entry, known in enumerate(names) for name in known[1:]) | exact
-    by_captions = _index((caption_key(captions), entry) for entry, captions in enumerate(source.captions or ()))
+    by_name = _index((name, entry) for entry, known in enumerate(names) for name in known[1:])
+    by_name |= _index((known[0], entry) for entry, known in enumerate(names))
+    captions = [caption_key(each) for each in source.captions or [()] * len(names)]
+    by_captions = _index((key, entry) for entry, key in enumerate(captions))
     counts = {len(key) for key in by_captions}
-    entries, found_by_captions, compared, different = [], 0, 0, []
+    entries, found_by_captions, agrees = [], 0, dict[str, bool]()
     for image in images:
-        entry = _by_name(image, by_name)
-        if entry >= 0 and source.captions and (there := source.captions[entry]) and len(image.captions) >= len(there):
-            compared += 1
-            if caption_key(there) != caption_key(image.captions[: len(there)]):
-                different.append(image.image_id)
+        entry, own = _by_name(image, by_name), caption_key(image.captions if source.captions else ())
         if entry < 0:
             found_by_captions += 1
-            keys = (caption_key(image.captions[:count]) for count in counts if count <= len(image.captions))
-            entry = next((by_captions[key] for key in keys if key in by_captions), entry)
+            entry = next((by_captions[own[:count]] for count in counts if own[:count] in by_captions), entry)
+        elif captions[entry] and len(own) >= len(captions[entry]):
+            agrees[image.image_id] = own[: len(captions[entry])] == captions[entry]
         entries.append(entry)
-    if len(different) * 2 > compared:
+    different = [name for name, same in agrees.items() if not same]
+    if len(different) * 2 > len(agrees):
         raise DataError(
-            f"{source.path}: {len(different)} of {compared} images found by name have other captions than in the "
+            f"{source.path}: {len(different)} of {len(agrees)} images found by name have other captions than in the "
             f"dataset, first '{different[0]}': the ids number another dataset; remove *_ids.txt to match by captions."
         )
     times = Counter(entries)
@@ -324,7 +295,7 @@ def match(source: Source, images: Sequence[WantedImage]) -> Match:
                 f"{len(images)} images of the dataset; its {len(source.names)} names are like "
                 f"'{next(iter(source.names), '')}'; use the features of this dataset, one entry for each image."
             )
-    return Match(np.array(entries, dtype=np.int64), found_by_captions)
+    return np.array(entries, dtype=np.int64), found_by_captions
 
 
 def names_of(text: str) -> list[str]:
@@ -371,9 +342,8 @@ def _by_name(image: WantedImage, index: Mapping[str, int]) -> int:
 
 # The map over the images of a dataset.
 
-IMAGES_PER_PART = 256
-_IMAGES_AT_ONCE = 64
-"""So few are read at a time that memory does not depend on the size of parts."""
+IMAGES_PER_PART = 128
+"""They are in memory together: 50 MB of 100 regions each."""
 
 
 class Import(Work[Source]):
@@ -392,7 +362,7 @@ class Import(Work[Source]):
     def __init__(
         self, name: str, settings: FeatureSettings, path: Path, images: Sequence[WantedImage], sizes: np.ndarray
     ) -> None:
-        self.title = f"importing {name}"
+        self.title, self.key = f"importing {name}", str(IMAGES_PER_PART)
         self._settings, self._path, self._images, self._sizes = settings, path, images, sizes
 
     def __getstate__(self) -> dict[str, Any]:
@@ -406,7 +376,7 @@ class Import(Work[Source]):
         return importer_module(self._settings.kind).open_source(self._path, self._settings)
 
     @cached_property
-    def _match(self) -> Match:
+    def _match(self) -> tuple[np.ndarray, int]:
         return match(self.source, self._images)
 
     @property
@@ -417,17 +387,17 @@ class Import(Work[Source]):
     @property
     def notes(self) -> list[str]:
         """What a user should know of the import."""
-        found = self._match.by_captions
+        found = self._match[1]
         return [f"{found:,} of {len(self._images):,} images were found by their captions, not by an id"] * bool(found)
 
     def parts(self) -> list[Part]:
         """Images in the order of the published file: disks are fast at reading it from beginning to end."""
-        entries = self._match.entries
-        order = np.argsort(entries, kind="stable")
+        entries, _ = self._match
 
         def content(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
             return rows, entries[rows], self._sizes[rows], [self._images[row].image_id for row in rows.tolist()]
 
+        order = np.argsort(entries, kind="stable")
         return [replace(part, content=content(part.content)) for part in cut(order, IMAGES_PER_PART)]
 
     def open(self) -> Source:
@@ -440,13 +410,7 @@ class Import(Work[Source]):
         Raises:
             DataError: the features of an image cannot be stored.
         """
-        from itrpipe.storage.parts import ArrayWriter
+        from itrpipe.storage.parts import write_arrays
 
         rows, entries, sizes, names = part.content
-        arrays = {name: (TYPES[name], (len(rows), *shape)) for name, shape in worker.spec.shapes().items()}
-        with ArrayWriter(path, {"rows": (rows.dtype, rows.shape), **arrays}, {}) as writer:
-            writer.write("rows", 0, rows)
-            for start in range(0, len(rows), _IMAGES_AT_ONCE):
-                block = slice(start, start + _IMAGES_AT_ONCE)
-                for name, values in checked(worker, names[block], entries[block], sizes[block]).items():
-                    writer.write(name, start, values)
+        write_arrays(path, {"rows": rows, **checked(worker, names, entries, sizes)}, {})

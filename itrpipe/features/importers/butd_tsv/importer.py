@@ -44,20 +44,19 @@ class TsvSource(Entries):
                 regions.
         """
         super().__init__(path)
-        self._columns: tuple[str, ...] = ()
-        self._width, counts = 0, set[int]()
+        self._columns, self._width, self._counts = tuple[str, ...](), 0, set[int]()
         for file in _files(path):
             with reading(file, "TSV", "name another file"), file.open("rb", buffering=_HEAD_BYTES) as stream:
                 number, size = 0, file.stat().st_size
                 while stream.tell() < size:
                     number += 1
                     with reading(f"{file}, line {number}", "features", "remove the line or extract it again"):
-                        counts |= self._add_line(file, stream)
+                        self._add_line(file, stream)
         tool = "LXMERT's" if "labels" in self._columns else "bottom-up-attention's"
-        self.describe(f"{tool} TSV", counts, self._width, self._columns)
+        self.describe(f"{tool} TSV", self._counts, self._width, self._columns)
 
-    def _add_line(self, file: Path, stream: BinaryIO) -> set[int]:
-        """Notes the next line and returns how many regions it has, nothing for a blank line.
+    def _add_line(self, file: Path, stream: BinaryIO) -> None:
+        """Notes the next line, unless it is blank.
 
         The number of regions tells where a line ends. So features are read only of the first line, which tells how wide
         they are, and of lines that do not end there.
@@ -65,17 +64,16 @@ class TsvSource(Entries):
         start = stream.tell()
         line = stream.readline(_HEAD_BYTES if self._width else _LONGEST_LINE)
         if not line.strip():
-            return set()
+            return
         tabs = len(self._columns) - 1
         while not line.endswith(b"\n") and line.count(b"\t") < tabs and (more := stream.readline(_HEAD_BYTES)):
             line += more
         self._columns = self._columns or _COLUMNS.get(line.count(b"\t") + 1, ())
         fields = self._fields(line)
-        regions, features = int(_bare(fields["count"])), fields["regions"]
+        regions = int(_bare(fields["count"]))
         if regions < 0:
             raise ValueError(f"it has {regions} regions")
-        characters = -(-4 * regions * self._width // 3) * 4 + 3 * features.startswith((b"b'", b'b"'))
-        stop = start + len(line) - len(features) + characters
+        stop = start + len(line) - len(fields["regions"]) + -(-4 * regions * self._width // 3) * 4
         stream.seek(stop - 1)
         last = stream.readline(3)
         if line.endswith(b"\n") or not last or last[1:].strip():
@@ -90,7 +88,7 @@ class TsvSource(Entries):
         if not name:
             raise ValueError("it names no image")
         self.add(name, Place(file, start, stop - start))
-        return {regions}
+        self._counts.add(regions)
 
     def _fields(self, line: bytes) -> dict[str, bytes]:
         fields = line.split(b"\t")

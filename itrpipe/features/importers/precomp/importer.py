@@ -12,15 +12,14 @@ A folder holds, for each of the splits `train`, `dev`, `test` and `testall` it h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.importers.base import Layout, caption_key, names_of
+from itrpipe.features.importers.base import Layout, Source, caption_key, names_of
 from itrpipe.features.importers.precomp.declaration import Precomp
 from itrpipe.features.store import FeatureSpec
 from itrpipe.storage.arrays import FileRows, open_arrays, take
@@ -35,75 +34,64 @@ class Split(NamedTuple):
     """One split of a precomp folder.
 
     Attributes:
-        name: one of `_SPLITS`.
         arrays: `regions` and perhaps `global`, of n rows, or kn that repeat every image k times.
-        ids: [n] names, or None where the folder has none.
+        ids: [n] names, empty where the folder has none.
         captions: [n], none each where the folder has none.
     """
 
-    name: str
     arrays: dict[str, FileRows]
-    ids: list[str] | None
-    captions: list[tuple[str, ...]]
+    ids: list[str]
+    captions: list[list[str]]
 
 
-class PrecompSource:
-    """A precomp folder as a `Source`; its entries are the splits' images, one after the other."""
+class PrecompSource(Source):
+    """A precomp folder; its entries are the splits' images, one after the other."""
 
     def __init__(self, path: Path, settings: Precomp) -> None:
         """Opens a folder; captions and ids are read, of features only the headers.
+
+        An image that an earlier split has as well is left out, since `test` is a part of `testall` in COCO. It is the
+        same image if it has the same id, or in splits without ids the same captions, and if its captions do not
+        contradict.
 
         Raises:
             UsageError: the settings name a grid with more or fewer cells than there are regions.
             DataError: a file has a wrong type or shape, the numbers of rows, ids and captions disagree, an id comes
                 twice, or the splits differ in R, D or G.
         """
-        self.path = path
-        self.splits = [_open_split(path, name) for name in _splits_in(path)]
-        shapes = [{key: array.shape[1:] for key, array in split.arrays.items()} for split in self.splits]
+        self.path, splits = path, {name: _open_split(path, name) for name in _splits_in(path)}
+        self._splits = list(splits.values())
+        shapes = [{key: array.shape[1:] for key, array in split.arrays.items()} for split in self._splits]
         if any(shape != shapes[0] for shape in shapes):
             raise DataError(f"{path}: the splits have rows of different shapes, {shapes}; use files of one extractor")
         regions, width = shapes[0]["regions"]
-        self._boxes = _cells(path, regions, *settings.grid) if settings.grid else None
-        self.spec = FeatureSpec(regions, width, *shapes[0].get("global", ()), boxes=self._boxes is not None)
-        self._places = self._distinct_images()
-        places = [(self.splits[split], row) for split, row in self._places.tolist()]
-        self.names: Sequence[str] = [
-            split.ids[row] if split.ids else f"{split.name}_ims.npy, image {row}" for split, row in places
-        ]
-        captions = [split.captions[row] for split, row in places]
-        self.captions: Sequence[Sequence[str]] | None = captions if any(captions) else None
-        sizes = ", ".join(f"{split.name} {len(split.captions):,}" for split in self.splits)
+        self._same = {"count": np.array(regions)}
+        if settings.grid:
+            self._same["boxes"] = _cells(path, regions, *settings.grid)
+        self.spec = FeatureSpec.of({**dict.fromkeys(self._same, ()), **shapes[0]})
+        images, seen = [], {}
+        for number, (name, split) in enumerate(splits.items()):
+            for row, (image_id, captions) in enumerate(zip(split.ids, split.captions, strict=True)):
+                said = caption_key(captions)
+                earlier, known = seen.setdefault(names_of(image_id)[-1] or said, (number, said))
+                if earlier == number or (said and known and said != known):
+                    images.append((number, row, image_id or f"{name}_ims.npy, image {row}", captions))
+        numbers, rows, names, captions = zip(*images, strict=True)
+        self._places, self.names = np.array([numbers, rows]), list(names)
+        self.captions = captions if any(captions) else None
+        sizes = ", ".join(f"{name} {len(split.ids):,}" for name, split in splits.items())
         self.summary = f"precomp folder: {sizes} images; {regions} regions of width {width}"
-
-    def _distinct_images(self) -> np.ndarray:
-        """Number of the split and row of every entry, [E, 2].
-
-        An image that an earlier split has as well is left out, since `test` is a part of `testall` in COCO. It is the
-        same image if it has the same id, or in splits without ids the same captions, and if its captions do not
-        contradict.
-        """
-        places, seen = [], {}
-        for number, split in enumerate(self.splits):
-            for row, captions in enumerate(split.captions):
-                key = caption_key(captions)
-                earlier, known = seen.setdefault(names_of(split.ids[row])[-1] if split.ids else key, (number, key))
-                if earlier == number or (key and known and key != known):
-                    places.append((number, row))
-        return np.array(places)
 
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """See `Source`."""
-        shapes, places = self.spec.shapes(), self._places[entries]
-        rows = {key: np.empty((len(entries), *shapes[key]), np.float16) for key in self.splits[0].arrays}
-        for number in np.unique(places[:, 0]):
-            split, here = self.splits[number], slice(*np.searchsorted(places[:, 0], [number, number + 1]))
+        numbers, rows = self._places[:, entries]
+        found: dict[str, list[np.ndarray]] = {}
+        for number in np.unique(numbers):
+            split, own = self._splits[number], rows[numbers == number]
             for key, array in split.arrays.items():
-                rows[key][here] = take(array, places[here, 1] * (array.shape[0] // len(split.captions)))
-        rows["count"] = np.full(len(entries), self.spec.regions)
-        if self._boxes is not None:
-            rows["boxes"] = np.broadcast_to(self._boxes, (len(entries), *self._boxes.shape))
-        return rows
+                found.setdefault(key, []).append(take(array, own * (array.shape[0] // len(split.ids))))
+        same = {key: np.broadcast_to(each, (len(entries), *each.shape)) for key, each in self._same.items()}
+        return {key: each[0] if len(each) == 1 else np.concatenate(each) for key, each in found.items()} | same
 
 
 open_source = PrecompSource
@@ -133,35 +121,28 @@ def _open_split(path: Path, name: str) -> Split:
                 raise DataError(f"{file} has type {array.dtype} and shape {array.shape}; floats {shape} are needed")
     texts = {kind: file for kind in ("caps", "ids") if (file := path / f"{name}_{kind}.txt").is_file()}
     lines = {kind: np.array(lines_of(file), dtype=object) for kind, file in texts.items()}
-    regions, rows = arrays["regions"], arrays["regions"].shape[0]
-    repeats = _repeats(regions, lines.get("ids")) if len(lines.get("caps", ())) == rows else 1
-    images = rows // repeats
+    rows = arrays["regions"].shape[0]
+    images = rows // (_repeats(arrays["regions"]) if len(lines.get("caps", ())) == rows else 1)
     if "global" in arrays and arrays["global"].shape[0] not in (images, rows):
         raise DataError(f"{arrays['global'].where} has {arrays['global'].shape[0]} rows for {images} images")
-    ids, captions = None, [()] * images
     remedy = f"name the images in {name}_ids.txt, one a line, and take {name}_caps.txt away if it does not fit"
+    groups = {"caps": [[]] * images, "ids": [[""]] * images}
     for kind, file in texts.items():
         with reading(file, f"as many lines for each of {images} images", remedy):
-            groups = [tuple(group) for group in lines[kind].reshape(images, -1).tolist()]
-            if kind == "caps":
-                captions = groups
-            else:
-                ids = [group[0].strip() for group in groups]
-                if len(set(ids)) < images or any(len(set(group)) > 1 for group in groups):
-                    raise ValueError("an image has several names, or a name several images")
-    return Split(name, arrays, ids, captions)
+            groups[kind] = lines[kind].reshape(images, -1).tolist()
+            if kind == "ids" and (len({*lines[kind]}) < images or any(len({*each}) > 1 for each in groups[kind])):
+                raise ValueError("an image has several names, or a name several images")
+    return Split(arrays, [each[0].strip() for each in groups["ids"]], groups["caps"])
 
 
-def _repeats(regions: FileRows, ids: np.ndarray | None) -> int:
+def _repeats(regions: FileRows) -> int:
     """How often every image is there, in a file with as many rows as captions: once, or once for each of its captions.
 
     Raises:
         DataError: the first image comes several times in a row and others do not.
     """
     rows = regions.shape[0]
-    keys: Iterator[Any] = (regions.read(row, row + 1).tobytes() for row in range(rows))
-    if ids is not None and len(ids) == rows:
-        keys = iter(ids)
+    keys = (regions.read(row, row + 1).tobytes() for row in range(rows))
     first = next(keys)
     repeats = next((row for row, key in enumerate(keys, 1) if key != first), rows)
     samples = range(0, rows, max(1, rows // repeats // _REPEAT_SAMPLES) * repeats)

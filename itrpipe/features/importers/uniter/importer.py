@@ -46,7 +46,7 @@ _MOST_BYTES = 1 << 28
 # LMDB: magic and version; pages' size; of the database flags and root; transaction.
 _META = struct.Struct("<II 16x I 48x H 34x Q 8x Q")
 _PAGE, _NODE = struct.Struct("<QHHHH"), struct.Struct("<HHHH")
-_MAGIC, _SORTED_DUPLICATES, _NO_ROOT = (0xBEEFC0DE, 1), 0x04, (1 << 64) - 1
+_MAGIC, _SORTED_DUPLICATES, _NO_ROOT = [0xBEEFC0DE, 1], 0x04, (1 << 64) - 1
 _BRANCH, _LEAF, _OWN_PAGES = 0x01, 0x02, 0x04
 _ON_OWN_PAGES, _OTHER_KINDS = 0x01, 0x06
 
@@ -77,7 +77,8 @@ class UniterSource(Entries):
             first = _stored(arrays)
             width = first["regions"].shape[1]
         counted = next(key for key in _COUNTED if key in arrays)
-        counts = self._listed(databases) or [self._count(name, counted) for name in self.names]
+        listed = self._listed(databases)
+        counts = [listed[name] if name in listed else self._count(name, counted) for name in self.names]
         chosen = f"surer than {settings.min_score}" if "scores" in first else "without confidences"
         kind = "LMDB" if databases else ".npz"
         self.describe(f"{kind}, regions {chosen}", counts, width, first)
@@ -87,16 +88,16 @@ class UniterSource(Entries):
         arrays = _arrays(place, _KEYS)
         return _stored(arrays) | {"count": self._kept(arrays)}
 
-    def _listed(self, databases: Sequence[Path]) -> list[int]:
-        """How many regions the settings take of each image, by the lists that UNITER keeps beside databases, if any."""
+    def _listed(self, databases: Sequence[Path]) -> dict[str, int]:
+        """How many regions the settings take of images, by the lists that UNITER keeps beside databases or above."""
         chosen = self._settings
-        file = f"nbb_th{chosen.min_score}_max{chosen.max_regions}_min{chosen.min_regions}.json"
-        lists = [next((up / file for up in path.parents[:2] if (up / file).is_file()), None) for path in databases]
-        if not lists or None in lists:
-            return []
-        with reading(f"{lists[0]}", "a list of all images", "remove it to count their regions again"):
-            listed = {name: count for path in lists if path for name, count in read_json(path).items()}
-            return [min(int(listed[name]), chosen.max_regions) for name in self.names]
+        name = f"nbb_th{chosen.min_score}_max{chosen.max_regions}_min{chosen.min_regions}.json"
+        listed: dict[str, int] = {}
+        files = [path.parents[up] / name for up in (1, 0) for path in databases]  # the nearest counts
+        for file in filter(Path.is_file, files):
+            with reading(file, "counts of regions", "remove it to count them again"):
+                listed |= {image: min(int(count), chosen.max_regions) for image, count in read_json(file).items()}
+        return listed
 
     def _count(self, name: str, key: str) -> int:
         with self.reading(name) as place:
@@ -185,16 +186,6 @@ def _package(name: str) -> Any:
 def lmdb_values(path: Path) -> Iterator[tuple[bytes, Place]]:
     """Yields the keys of an LMDB file, data.mdb, in their order, and where their values lie.
 
-    Raises:
-        DataError: the file is not an LMDB database, is damaged or truncated, or holds databases in a database.
-    """
-    with reading(path, "an LMDB database", AGAIN), path.open("rb", buffering=0) as file:
-        yield from _Tree(path, file.fileno()).values()
-
-
-class _Tree:
-    """The tree of pages of an open LMDB file, read and never mapped.
-
     The LMDB library maps a file and trusts it, so that a damaged or truncated database kills the process or keeps it
     busy for ever. Reading needs little: pages of keys are visited once, in order, and every value is one run of bytes.
 
@@ -205,60 +196,51 @@ class _Tree:
     length of the value, and a flag says that it lies on pages of its own.
 
     Source: lmdb.h and mdb.c of LMDB 0.9.
-    """
 
-    def __init__(self, path: Path, file: int) -> None:
-        self._path, self._file, self._size = path, file, os.fstat(file).st_size
-        *magic, self._page_size, flags, root, transaction = self._meta(0)
-        if tuple(magic) != _MAGIC or self._page_size not in (1 << power for power in range(9, 17)):
+    Raises:
+        DataError: the file is not an LMDB database, is damaged or truncated, or holds databases in a database.
+    """
+    with reading(path, "an LMDB database", AGAIN), path.open("rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+
+        def read(start: int, length: int) -> bytes:
+            content = os.pread(file.fileno(), length, start)
+            if len(content) < length:
+                raise EOFError(f"it ends at byte {size:,}")
+            return content
+
+        *magic, page_size, flags, root, transaction = _META.unpack(read(_PAGE.size, _META.size))
+        if magic != _MAGIC or page_size not in (1 << power for power in range(9, 17)):
             raise ValueError("it does not start with a page of one")
-        *magic, _, newer_flags, newer_root, newer = self._meta(self._page_size)
-        if tuple(magic) == _MAGIC and newer > transaction:
+        *magic, _, newer_flags, newer_root, newer = _META.unpack(read(page_size + _PAGE.size, _META.size))
+        if magic == _MAGIC and newer > transaction:
             flags, root = newer_flags, newer_root
         if flags & _SORTED_DUPLICATES:
             raise ValueError("it has several values for a key")
-        self._waiting = [root] if root != _NO_ROOT else []
-
-    def values(self) -> Iterator[tuple[bytes, Place]]:
-        """Walks through the tree from left to right."""
-        for _ in range(self._size // self._page_size):
-            if not self._waiting:
-                return
-            number = self._waiting.pop()
-            page = self._read(number * self._page_size, self._page_size)
+        waiting, visits = [root] if root != _NO_ROOT else [], size // page_size
+        while waiting:
+            visits, number = visits - 1, waiting.pop()
+            page = read(number * page_size, page_size)
             stored, _, kind, lower, _ = _PAGE.unpack_from(page)
-            if stored != number or kind not in (_BRANCH, _LEAF):
-                raise ValueError(f"page {number} holds no keys")
+            if stored != number or kind not in (_BRANCH, _LEAF) or visits < 0:
+                raise ValueError(f"page {number} holds no keys, or leads to itself")
             nodes = struct.unpack_from(f"<{(lower - _PAGE.size) // 2}H", page, _PAGE.size)
-            if kind == _LEAF:
-                yield from (self._value(number, page, node) for node in nodes)
-            else:
+            if kind == _BRANCH:
                 children = (_NODE.unpack_from(page, node) for node in reversed(nodes))
-                self._waiting += [low | high << 16 | highest << 32 for low, high, highest, _ in children]
-        if self._waiting:
-            raise ValueError("its pages form a circle")
-
-    def _value(self, number: int, page: bytes, node: int) -> tuple[bytes, Place]:
-        low, high, flags, key_size = _NODE.unpack_from(page, node)
-        value, length = node + _NODE.size + key_size, low | high << 16
-        start, end = number * self._page_size + value, (number + 1) * self._page_size
-        if flags & _OTHER_KINDS:
-            raise ValueError("it has a database in the database")
-        if flags & _ON_OWN_PAGES:
-            (own,) = struct.unpack_from("<Q", page, value)
-            stored, _, kind, pages, more = _PAGE.unpack(self._read(own * self._page_size, _PAGE.size))
-            if stored != own or kind != _OWN_PAGES:
-                raise ValueError(f"page {own} holds no value")
-            start, end = own * self._page_size + _PAGE.size, (own + (pages | more << 16)) * self._page_size
-        if start + length > min(end, self._size):
-            raise ValueError("a value ends beyond its place")
-        return page[node + _NODE.size : value], Place(self._path, start, length)
-
-    def _meta(self, offset: int) -> tuple[int, ...]:
-        return _META.unpack(self._read(offset + _PAGE.size, _META.size))
-
-    def _read(self, offset: int, length: int) -> bytes:
-        content = os.pread(self._file, length, offset) if offset < self._size else b""
-        if len(content) < length:
-            raise EOFError(f"it ends at byte {self._size:,}")
-        return content
+                waiting += [low | high << 16 | highest << 32 for low, high, highest, _ in children]
+                continue
+            for node in nodes:
+                low, high, flags, key_size = _NODE.unpack_from(page, node)
+                value, length = node + _NODE.size + key_size, low | high << 16
+                start, end = number * page_size + value, (number + 1) * page_size
+                if flags & _OTHER_KINDS:
+                    raise ValueError("it has a database in the database")
+                if flags & _ON_OWN_PAGES:
+                    (own,) = struct.unpack_from("<Q", page, value)
+                    stored, _, kind, pages, more = _PAGE.unpack(read(own * page_size, _PAGE.size))
+                    if stored != own or kind != _OWN_PAGES:
+                        raise ValueError(f"page {own} holds no value")
+                    start, end = own * page_size + _PAGE.size, (own + (pages | more << 16)) * page_size
+                if start + length > min(end, size):
+                    raise ValueError("a value ends beyond its place")
+                yield page[node + _NODE.size : value], Place(path, start, length)
