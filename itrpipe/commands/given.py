@@ -104,7 +104,7 @@ def define_embeddings(root: Path, dataset: str, split: str, given: Named) -> tup
     if known.prepare is None or known.prepare.conf == GIVEN:
         changed["prepare"] = _alone(known, backbone, split, files)
     if changed.get("prepare") != known.prepare and "prepare" in changed:
-        opened.rows()
+        opened.alone()
     return known.model_copy(update=changed), backbone
 
 

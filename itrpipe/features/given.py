@@ -6,7 +6,7 @@ Shapes: N images, T captions, D width.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 COSINE, ORDER_MEASURE = "cosine", "order"
 _BYTES_AT_ONCE = 1 << 24
+_LONGEST = np.finfo(np.float32).max
 UNIT = 1e-5
 """A vector whose length is 1 but for so much is taken as it is: that is what single precision leaves of unit length."""
-Names = Sequence[Any] | pa.Array
 _FORMS = (
     "give .npy [rows, D]; Parquet, or a folder of it, with the columns embedding, image_id and for captions "
     "caption_id; or HDF5 with images and texts"
 )
-_OWNERS = "give .npy with whole numbers or strings, .json with a list of them, or .txt with one image id a line"
+_IDS = "give whole numbers or strings: .npy, .json with a list of them, or .txt with one image id a line"
 _MATRICES: dict[Side, tuple[str, ...]] = {
     "image": ("images", "embedding", "embeddings"),
     "caption": ("texts", "captions", "embedding"),
@@ -50,33 +50,29 @@ class GivenSide:
         path: file or folder.
         side: of which they are.
         vectors: [rows, D] of float16, float32 or float64.
-        ids: [rows] strings; None where the file has none.
+        ids: [rows] strings; the numbers of rows where the file has none.
+        numbered: whether the file has none.
         owners: of captions, int64 rows or ids [T] of their images; None where the file does not say.
-        texts: of captions, [T] strings; None where the file has none.
+        texts: of captions, [T] strings; empty ones where the file has none.
         is_order: whether the file says that they are order embeddings.
     """
 
     path: Path
     side: Side
     vectors: FileRows
-    ids: pa.Array | None
+    ids: pa.Array
+    numbered: bool
     owners: pa.Array | None
-    texts: pa.Array | None
+    texts: pa.Array
     is_order: bool
 
     def __len__(self) -> int:
         return self.vectors.shape[0]
 
-    @property
-    def names(self) -> pa.Array:
-        """Ids of the rows, or else their numbers: [rows] strings."""
-        return pa.array(np.arange(len(self))).cast(pa.string()) if self.ids is None else self.ids
-
     def refuse_twice(self) -> None:
         """Refuses ids of which one comes twice."""
-        if self.ids is not None and len(pc.call_function("unique", [self.ids])) < len(self.ids):
-            again = _places(self.ids, self.ids) != np.arange(len(self))
-            _refuse(self.path, again, f"ids of {self.side}s come twice", "give every one once", self.ids)
+        again = _places(self.ids, self.ids) != np.arange(len(self))
+        _refuse(self.path, again, f"ids of {self.side}s come twice", "give every one once", self.ids)
 
     def read(self, *, unit: bool) -> Iterator[tuple[int, np.ndarray, int]]:
         """Yields all rows in order, some at a time, as float32.
@@ -92,22 +88,18 @@ class GivenSide:
         """
         at_once = max(1, _BYTES_AT_ONCE // (self.vectors.shape[1] * self.vectors.dtype.itemsize))
         for start in range(0, len(self), at_once):
-            block = self.vectors.read(start, start + at_once)
-            wide = block.astype(np.float32 if block.dtype.itemsize < 4 else block.dtype.newbyteorder("="), copy=False)
+            block, changed = self.vectors.read(start, start + at_once), 0
+            wide = block.astype(np.result_type(block.dtype, np.float32), copy=False)
             lengths = np.sqrt(np.einsum("ij,ij->i", wide, wide, dtype=np.float64))
-            finite, changed = np.isfinite(lengths), 0
+            what = "vectors hold more than float32 can, or NaN"
+            _refuse(self.path, ~(lengths <= _LONGEST), what, "embed them again", start=start)
             if unit:
                 remedy = "embed them again, or give --measure"
                 _refuse(self.path, lengths == 0, "vectors are zero and have no cosine", remedy, start=start)
-                off = finite & (np.abs(lengths - 1) > UNIT)
+                off = np.abs(lengths - 1) > UNIT
                 if changed := int(off.sum()):
                     wide = np.where(off[:, None], wide / lengths[:, None], wide)
-            with np.errstate(over="ignore"):
-                vectors = wide.astype(np.float32, copy=False)
-            if vectors is not block:
-                finite &= np.isfinite(vectors).all(axis=1)
-            _refuse(self.path, ~finite, "vectors hold more than float32 can, or NaN", "embed them again", start=start)
-            yield start, vectors, changed
+            yield start, wide.astype(np.float32, copy=False), changed
 
 
 def open_side(path: Path, side: Side, split: str) -> GivenSide:
@@ -135,74 +127,46 @@ def open_side(path: Path, side: Side, split: str) -> GivenSide:
     with reading(path, f"embeddings of {side}s", _FORMS):
         known = [name for name in _MATRICES[side] if name in names]
         if not known:  # one matrix that is alone may have any name
-            others = [name for each in _MATRICES.values() for name in each]
+            others = {name for each in _MATRICES.values() for name in each}
             known = [name for name in names if name not in others and len(arrays[within + name].shape) == 2]
             if len(known) != 1:
                 raise ValueError(f"it has no {_MATRICES[side][0]} [rows, D] among {names}")
         vectors = arrays[within + known[0]]
         if len(vectors.shape) != 2 or vectors.dtype.kind != "f" or not all(vectors.shape):
             raise ValueError(f"it holds {vectors.dtype.name} {list(vectors.shape)} and no decimal numbers [rows, D]")
-        ids, beside = column(f"{side}_id"), ids_beside(path)
+        rows, ids, beside = vectors.shape[0], column(f"{side}_id"), ids_beside(path)
         if ids is None and beside.is_file():
-            ids = _listed(beside)
-        if ids is not None and len(ids) != vectors.shape[0]:
-            raise ValueError(f"it has {vectors.shape[0]:,} vectors and {len(ids):,} ids")
+            ids = read_ids(beside)
+        numbered = ids is None
+        ids = pa.array(range(rows)) if ids is None else ids
+        if len(ids) != rows:
+            raise ValueError(f"it has {rows:,} vectors and {len(ids):,} ids")
         owners, texts = None, None
         if side == "caption":
             owners, texts = column("caption_image"), column("text")
             if owners is None and "images" not in names:
                 owners = column("image_id")
-        ids, texts = (None if each is None else each.cast(pa.string()) for each in (ids, texts))
-        measure = arrays.attributes(within).get("measure", INNER_PRODUCT)
-    return GivenSide(path, side, vectors, ids, owners, texts, str(measure) != INNER_PRODUCT)
+        texts = pa.array([""] * rows) if texts is None else texts
+        is_order = arrays.attributes(within).get("measure") == ORDER
+    return GivenSide(path, side, vectors, ids.cast("string"), numbered, owners, texts.cast("string"), is_order)
 
 
-def read_owners(path: Path) -> pa.Array:
-    """Reads which image each caption describes: int64 rows or ids [T].
+def read_ids(path: Path) -> pa.Array:
+    """Reads ids or row numbers, such as of the image that each caption describes: int64 or strings.
 
     Raises:
         DataError: it is no array of whole numbers or strings, no JSON list of these, and no text of one id a line.
     """
-    if path.suffix == ".json":
-        return _listed(path)
     if path.suffix == ".txt":
         return pa.array(lines_of(path), pa.string())
-    with reading(path, "owners", _OWNERS):
-        (found,) = open_arrays(path, "owners", _OWNERS).values()
-        return pa.array(labels(found))
-
-
-def _listed(path: Path) -> pa.Array:
-    """A JSON list of whole numbers, or one of strings."""
-    with reading(path, "ids", "give a list of whole numbers or strings"):
-        found = pa.array(load_json(path, LIST))
+    with reading(path, "ids", _IDS):
+        if path.suffix == ".json":
+            found = pa.array(load_json(path, LIST))
+        else:
+            found = pa.array(labels(*open_arrays(path, "ids", _IDS).values()))
         if not (pa.types.is_integer(found.type) or pa.types.is_string(found.type)) or found.null_count:
             raise ValueError(f"it holds {found.type}, and {found.null_count:,} of it are empty")
         return found
-
-
-@dataclass(frozen=True)
-class GivenRows:
-    """What files of embeddings say of the images and captions of a split.
-
-    Attributes:
-        image_ids: [N] strings; row numbers where the file has no ids.
-        caption_ids: [T] strings; likewise.
-        owners: [T] int64, row of the image of each caption.
-        texts: [T] strings; empty ones where the file has none.
-    """
-
-    image_ids: pa.Array
-    caption_ids: pa.Array
-    owners: np.ndarray
-    texts: pa.Array
-
-    def digest(self) -> str:
-        """sha256 of all of it."""
-        total = hashlib.sha256(self.owners.astype("<i8").tobytes())
-        for column in (self.image_ids, self.caption_ids, self.texts):
-            total.update("\0".join([str(len(column)), *column.to_pylist(), ""]).encode())
-        return total.hexdigest()
 
 
 class GivenSplit:
@@ -211,6 +175,10 @@ class GivenSplit:
     Args:
         files: which.
         split: name.
+
+    Attributes:
+        images, captions: what they hold.
+        owners: row of the image of each caption, int64 [T]; None where no file says so.
 
     Raises:
         MissingInputError: a file is not there, or has no such split.
@@ -221,54 +189,51 @@ class GivenSplit:
         self._split, paths = split, files.paths
         self.images = open_side(paths["images"], "image", split)
         self.captions = open_side(paths["texts"], "caption", split)
-        if self.images.vectors.shape[1] != self.captions.vectors.shape[1]:
+        widths = [side.vectors.shape[1] for side in (self.images, self.captions)]
+        if widths[0] != widths[1]:
             raise DataError(
-                f"{files.images} holds vectors of width {self.images.vectors.shape[1]:,} and {files.texts} of "
-                f"{self.captions.vectors.shape[1]:,}; give those of one model"
+                f"{files.images} holds vectors of width {widths[0]:,} and {files.texts} of {widths[1]:,}; give those "
+                "of one model"
             )
-        self._stated = read_owners(paths["owners"]) if files.owners else self.captions.owners
-        self._says = files.owners or files.texts
-        if self._stated is not None and len(self._stated) != len(self.captions):
+        self._says, self.owners = files.owners or files.texts, None
+        stated = read_ids(paths["owners"]) if files.owners else self.captions.owners
+        if stated is None:
+            return
+        if len(stated) != len(self.captions):
             raise DataError(
-                f"{self._says} names the images of {len(self._stated):,} captions and {files.texts} holds "
+                f"{self._says} names the images of {len(stated):,} captions and {files.texts} holds "
                 f"{len(self.captions):,}; give one for each"
             )
-
-    @property
-    def owners(self) -> np.ndarray | None:
-        """Row of the image of each caption, int64 [T]; None where no file says so.
-
-        Raises:
-            DataError: it is no row and no id of an image.
-        """
-        if self._stated is None:
-            return None
-        rows = self._stated.to_numpy(zero_copy_only=False)
-        if pa.types.is_integer(self._stated.type) and ((rows >= 0) & (rows < len(self.images))).all():
-            return rows.astype(np.int64)
-        found = _places(self._stated.cast(pa.string()), self.images.names)
+        self.owners = _places(stated.cast("string"), self.images.ids)
+        rows = stated.to_numpy(zero_copy_only=False)
+        if pa.types.is_integer(stated.type) and ((rows >= 0) & (rows < len(self.images))).all():
+            self.owners = rows.astype(np.int64)
         what = f"captions are of no image of {self.images.path}"
-        _refuse(self._says, found < 0, what, "give row numbers or image ids", self._stated)
-        return found
+        _refuse(self._says, self.owners < 0, what, "give row numbers or image ids", stated)
 
-    def rows(self) -> GivenRows:
-        """What the files say of images and captions, for a dataset that is known by nothing else.
+    def alone(self) -> np.ndarray:
+        """The owners, where images and captions are known by these files and by no dataset.
 
         Raises:
             DataError: they do not say which image a caption describes, an image has none, or an id comes twice.
         """
-        owners, ids = self.owners, self.images.names
-        if owners is None:
+        if self.owners is None:
             raise DataError(
                 f"{self.captions.path} does not say which image each caption describes; give --owners FILE with the "
                 "row number or id of each one's image, or the --dataset that they are of"
             )
-        alone = np.bincount(owners, minlength=len(ids)) == 0
-        _refuse(self.images.path, alone, "images have no caption", "leave them out", ids)
+        without = np.bincount(self.owners, minlength=len(self.images)) == 0
+        _refuse(self.images.path, without, "images have no caption", "leave them out", self.images.ids)
         self.images.refuse_twice()
         self.captions.refuse_twice()
-        texts = pa.array([""] * len(owners), pa.string()) if self.captions.texts is None else self.captions.texts
-        return GivenRows(ids, self.captions.names, owners, texts)
+        return self.owners
+
+    def digest(self) -> str:
+        """sha256 of the ids, texts and owners, where these are all that is known of images and captions."""
+        total = hashlib.sha256(self.alone().astype("<i8").tobytes())
+        for column in (self.images.ids, self.captions.ids, self.captions.texts):
+            total.update("\0".join([str(len(column)), *column.to_pylist(), ""]).encode())
+        return total.hexdigest()
 
     def places(self, split: Split, *, by_row: bool) -> tuple[np.ndarray, np.ndarray]:
         """Where each row of the files belongs in a dataset.
@@ -285,16 +250,15 @@ class GivenSplit:
         """
         images = self._placed(self.images, split.image_ids, by_row)
         captions = self._placed(self.captions, split.caption_ids, by_row)
-        owners = self.owners
-        if owners is not None:
-            wrong = images[owners] != split.caption_image[captions]
+        if self.owners is not None:
+            wrong = images[self.owners] != split.caption_image[captions]
             what = "captions belong to other images in the dataset"
-            _refuse(self._says, wrong, what, "give them in its order, or their caption_id", self.captions.names)
+            _refuse(self._says, wrong, what, "give them in its order, or their caption_id", self.captions.ids)
         return images, captions
 
     def _placed(self, side: GivenSide, wanted: np.ndarray, by_row: bool) -> np.ndarray:
         where = f"{side.side}s of split {self._split!r} of the dataset"
-        if side.ids is None and by_row:
+        if side.numbered and by_row:
             if len(side) != len(wanted):
                 raise DataError(
                     f"{side.path} holds {len(side):,} vectors without ids for {len(wanted):,} {where}; give all in its "
@@ -302,8 +266,8 @@ class GivenSplit:
                 )
             return np.arange(len(wanted))
         side.refuse_twice()
-        found = _places(side.names, pa.array(wanted.tolist(), pa.string()))
-        _refuse(side.path, found < 0, f"ids are of no {where}", "leave them out, or name their dataset", side.names)
+        found = _places(side.ids, pa.array(wanted.tolist(), pa.string()))
+        _refuse(side.path, found < 0, f"ids are of no {where}", "leave them out, or name their dataset", side.ids)
         missing = np.bincount(found, minlength=len(wanted)) == 0
         _refuse(side.path, missing, f"{where} are missing", "embed them too", wanted)
         return found
@@ -362,9 +326,7 @@ def _places(ids: pa.Array, among: pa.Array) -> np.ndarray:
     return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _refuse(
-    where: Path | str, wrong: np.ndarray, what: str, remedy: str, names: Names | None = None, start: int = 0
-) -> None:
+def _refuse(where: Path | str, wrong: np.ndarray, what: str, remedy: str, names: Any = None, start: int = 0) -> None:
     """Refuses rows of which some are wrong, [n] bool, and names the first."""
     if wrong.any():
         row = int(np.argmax(wrong))

@@ -54,7 +54,7 @@ def open_corpus(path: Path, copy: Path, *, unit: bool = False) -> Corpus:
         if side is None:
             raise ValueError(f"neither its name nor {', '.join(filter(None, names[:-1]))} in it say of what they are")
         found = open_side(path, side, "")
-        if found.ids is None:
+        if found.numbered:
             raise ValueError("it has no ids")
         with ArrayWriter(copy, {_VECTOR: ("<f4", found.vectors.shape)}) as writer:
             for start, vectors, _ in found.read(unit=unit):

@@ -29,7 +29,6 @@ from itrpipe.storage.integrity import DigestCache
 if TYPE_CHECKING:
     from itrpipe.datasets.captions import Annotations, ImageRecord
     from itrpipe.datasets.image_check import ImageFacts
-    from itrpipe.features.given import GivenRows
     from itrpipe.scenes import ScenesDataset
 
 SCHEMA_VERSION = 1
@@ -145,7 +144,9 @@ def needs(settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
 def sources(settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
     """Digests of the captions as read and of all image files; the embedded dataset has no sources."""
     if isinstance(settings, GivenSettings):
-        return {name: _given(files, name).digest() for name, files in settings.splits.items()}
+        from itrpipe.features.given import GivenSplit
+
+        return {name: GivenSplit(files, name).digest() for name, files in settings.splits.items()}
     if not isinstance(settings, FilesSettings):
         return {}
     annotations = read_source(settings, definition)
@@ -198,33 +199,28 @@ def run(job: Job) -> None:
         _prepare_files(job)
 
 
-def _given(files: GivenFiles, split: str) -> GivenRows:
-    from itrpipe.features.given import GivenSplit
-
-    return GivenSplit(files, split).rows()
-
-
 def _prepare_given(job: Job) -> None:
     import numpy as np
     import pyarrow as pa
 
     from itrpipe.datasets.prepared import write_tables
     from itrpipe.datasets.vocabulary import tokenize
+    from itrpipe.features.given import GivenSplit
 
-    parts = {name: _given(files, name) for name, files in job.settings.splits.items()}
-    counts = [len(rows.image_ids) for rows in parts.values()]
+    parts = {name: GivenSplit(files, name) for name, files in job.settings.splits.items()}
+    counts = [len(given.images) for given in parts.values()]
     starts = np.cumsum(counts) - counts
-    texts = [text for rows in parts.values() for text in rows.texts.to_pylist()]
+    texts = [text for given in parts.values() for text in given.captions.texts.to_pylist()]
     images = {
-        "image_id": pa.chunked_array([rows.image_ids for rows in parts.values()]),
+        "image_id": pa.chunked_array([given.images.ids for given in parts.values()]),
         "split": [name for name, count in zip(parts, counts, strict=True) for _ in range(count)],
     }
     captions = {
-        "caption_id": pa.chunked_array([rows.caption_ids for rows in parts.values()]),
+        "caption_id": pa.chunked_array([given.captions.ids for given in parts.values()]),
         "text": texts,
         "tokens": [tokenize(text) for text in texts],
     }
-    owners = [rows.owners + start for rows, start in zip(parts.values(), starts, strict=True)]
+    owners = [given.alone() + start for given, start in zip(parts.values(), starts, strict=True)]
     write_tables(job.folder, images, captions, np.concatenate(owners))
     _say_counts(job)
     job.metrics["captions_with_text"] = len(texts) - texts.count("")

@@ -22,7 +22,7 @@ from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageErro
 from itrpipe.exporting.vectors import write_embeddings
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.features.embeddings import EMBEDDINGS, ORDER, EmbeddingWriter, SplitEmbeddings, read_embeddings
-from itrpipe.features.given import GivenSplit, open_side, read_owners, write_given
+from itrpipe.features.given import GivenSplit, open_side, read_ids, write_given
 from itrpipe.negatives.lists import FILES, read_list
 from itrpipe.scene_graph.foreign import read_foreign
 from itrpipe.storage.artifact import METRICS, RANKINGS, STATISTICS, read_manifest
@@ -228,7 +228,7 @@ def test_files_that_do_not_belong_together_are_refused(
 
     def read() -> None:
         given = GivenSplit(GivenFiles(images="images.npy", texts="texts.npy", owners="owners.npy"), "train")
-        given.rows()
+        given.alone()
         write(given, prepared)
 
     with pytest.raises(ItrpipeError, match=message) as refused:
@@ -278,13 +278,13 @@ def test_hdf5_of_any_layout_and_parquet_are_read_or_refused(tmp_path: Path, monk
         file["anything"], file["of"] = vectors, [8, 7]
     Path("owners.txt").write_text("8\n7\n")
     owned = GivenSplit(GivenFiles(images="both.h5", texts="alone.h5", owners="owners.txt"), "val")
-    assert owned.rows().owners.tolist() == [1, 0]
-    assert owned.rows().caption_ids.to_pylist() == ["0", "1"]
+    assert owned.alone().tolist() == [1, 0]
+    assert owned.captions.ids.to_pylist() == ["0", "1"]
     Path("owners.json").write_text("[8, 7]")  # no rows, but ids
     named = GivenFiles(images="both.h5", texts="alone.h5", owners="owners.json")
-    assert GivenSplit(named, "val").rows().owners.tolist() == [1, 0]
+    assert GivenSplit(named, "val").alone().tolist() == [1, 0]
     with pytest.raises(DataError, match="does not say which image"):
-        GivenSplit(GivenFiles(images="both.h5", texts="alone.h5"), "val").rows()
+        GivenSplit(GivenFiles(images="both.h5", texts="alone.h5"), "val").alone()
     with EmbeddingWriter(Path("own.h5"), "test", ["7", "8"], ["a", "b"], np.array([0, 1]), 2, ORDER) as writer:
         writer.write("images", 0, vectors)
         writer.write("texts", 0, vectors)
@@ -389,9 +389,9 @@ def test_ids_are_whole_numbers_or_strings(tmp_path: Path, values: list[Any]) -> 
 def test_text_with_a_byte_order_mark_is_the_text(tmp_path: Path) -> None:
     mark = "\ufeff"
     (tmp_path / "owners.txt").write_text(f"{mark}a\r\nb\u2028c\n\n", encoding="utf-8", newline="")
-    assert read_owners(tmp_path / "owners.txt").to_pylist() == ["a", "b\u2028c"]
+    assert read_ids(tmp_path / "owners.txt").to_pylist() == ["a", "b\u2028c"]
     (tmp_path / "owners.json").write_text(f'{mark}["a"]', encoding="utf-8")
-    assert read_owners(tmp_path / "owners.json").to_pylist() == ["a"]
+    assert read_ids(tmp_path / "owners.json").to_pylist() == ["a"]
     (tmp_path / "recipe.toml").write_text(f"{mark}# Of people.\na = 1\n", encoding="utf-8")
     assert read_toml(tmp_path / "recipe.toml") == {"a": 1}
     (tmp_path / "graphs.jsonl").write_text(f'{mark}{{"caption_id": "7", "graph": "( dog )"}}\n', encoding="utf-8")
