@@ -7,7 +7,7 @@ import os
 from concurrent.futures import BrokenExecutor
 
 from itrpipe.errors import ItrpipeError, MissingInputError, UsageError
-from itrpipe.storage.disk import FULL_DISK_CODES, full_disk, unavailable
+from itrpipe.storage.disk import unavailable
 
 _KINDS = {
     FileNotFoundError: "is not there",
@@ -42,8 +42,6 @@ def known_failure(error: BaseException) -> ItrpipeError | None:
 
 
 def _of_files(error: OSError) -> ItrpipeError | None:
-    if error.errno in FULL_DISK_CODES:
-        return full_disk(error)
     if told := unavailable(error):
         return told
     if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():

@@ -27,7 +27,7 @@ from itrpipe.storage.artifact import (
     folders_in,
     is_finished,
 )
-from itrpipe.storage.disk import read_stamped_json, unavailable_as_error
+from itrpipe.storage.disk import on_disk, read_stamped_json
 from itrpipe.storage.locks import is_locked, unused
 
 State = Literal[
@@ -208,7 +208,7 @@ def remove_unused(folder: Path) -> bool:
     hidden = folder.with_name(f".{folder.name}{_REMOVED}")
     with unused(folder) as free:
         if free:
-            with unavailable_as_error(folder):
+            with on_disk(folder):
                 os.replace(folder, hidden)
                 shutil.rmtree(hidden)
         return free
@@ -229,7 +229,7 @@ def _require_dataset(root: Path, dataset: str) -> None:
 
 def _entry(folder: Path, verify: bool) -> Entry:
     try:
-        with unavailable_as_error(folder):
+        with on_disk(folder):
             return _readable_entry(folder, verify)
     except UnavailableError as error:
         return Entry(folder, "unreadable", None, 0, str(error))

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from itrpipe.config import in_words
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.storage.disk import make_folder, read_stamped_json, unavailable, unavailable_as_error, write_stamped_json
+from itrpipe.storage.disk import make_folder, on_disk, read_stamped_json, unavailable, write_stamped_json
 
 DEFINITION = "dataset.json"
 EMBEDDED = "scenes"
@@ -184,7 +184,7 @@ def redefine(root: Path, dataset: str, change: Callable[[DatasetDefinition], Dat
     if path.exists() and change(now := load_definition(root, dataset)) == now:
         return  # also where nothing can be written
     make_folder(path.parent)
-    with unavailable_as_error(path), FileLock(path.with_name(f".{DEFINITION}.lock")):
+    with on_disk(path), FileLock(path.with_name(f".{DEFINITION}.lock")):
         write_stamped_json(path, change(load_definition(root, dataset)).model_dump(mode="json"))
 
 

@@ -12,16 +12,7 @@ from typing import Any
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.storage.artifact import EXPORT
-from itrpipe.storage.disk import (
-    file_digest,
-    full_disk_as_error,
-    make_folder,
-    read_json,
-    require_writable,
-    sync,
-    unavailable_as_error,
-    write_json,
-)
+from itrpipe.storage.disk import file_digest, make_folder, on_disk, read_json, require_writable, sync, write_json
 
 
 def open_target(root: Path, to: Path, *, force: bool, dry_run: bool, say: Callable[[str], None]) -> Path:
@@ -121,7 +112,7 @@ def new_folder(
         DiskFullError: no space is left.
     """
     work, earlier = _beside(target)
-    with full_disk_as_error(target), _alone(work, on_wait):
+    with on_disk(target), _alone(work, on_wait):
         for left in work.iterdir():  # by a run that was killed
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         try:
@@ -170,7 +161,7 @@ def _locked_folder(work: Path, on_wait: Callable[[Path], None]) -> int:
     """The descriptor of a folder that holds its lock, once no other process does."""
     while True:
         make_folder(work)
-        with contextlib.suppress(FileNotFoundError), unavailable_as_error(work):
+        with contextlib.suppress(FileNotFoundError), on_disk(work):
             folder = os.open(work, os.O_RDONLY)
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,7 +21,7 @@ import numpy as np
 from itrpipe.errors import MissingInputError
 from itrpipe.features.store import ALIGNMENT, BYTES_OF_HEADERS, reserve, write_at
 from itrpipe.storage.arrays import Arrays, StoredRows, open_arrays
-from itrpipe.storage.disk import full_disk_as_error, require_space
+from itrpipe.storage.disk import on_disk, require_space
 from itrpipe.storage.integrity import checked
 
 EMBEDDINGS, SCORES = "embeddings.h5", "scores.h5"
@@ -210,7 +210,7 @@ def write_scores(path: Path, split: str, scores: SplitScores) -> None:
         DiskFullError: the disk cannot hold it.
     """
     require_space(path, scores.matrix.nbytes, f"scores of {split}")
-    with full_disk_as_error(path), h5py.File(path, "a") as file:
+    with on_disk(path), h5py.File(path, "a") as file:
         group = file.create_group(split)
         ids = _ids(scores.image_ids, scores.caption_ids, scores.caption_image)
         for name, values in {"scores": scores.matrix.astype("<f4"), **ids}.items():

@@ -29,7 +29,7 @@ from itrpipe.features.declaration import FeatureSettings, extractor_module
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.importers.base import Import
 from itrpipe.features.store import FeatureSpec, stored_rows, write_features
-from itrpipe.storage.disk import unavailable_as_error
+from itrpipe.storage.disk import on_disk
 from itrpipe.storage.integrity import checked
 from itrpipe.storage.parts import ArrayFile, write_arrays
 
@@ -255,7 +255,7 @@ def decode_image(images: ImageFiles, row: int, transform: Transform) -> np.ndarr
     if images.drawn:
         checked(path)
     try:
-        with unavailable_as_error(path):
+        with on_disk(path):
             image = read_rgb(images.inside.resolve(images.files[row], record="image"))
         if images.boxes is not None:
             image = np.array(Image.fromarray(image).crop(tuple(images.boxes[row].tolist())))
@@ -358,13 +358,13 @@ def join_features(
 
     def pieces() -> Iterator[tuple[np.ndarray, Mapping[str, np.ndarray]]]:
         for file in files:
-            names = file.shapes.keys() - {"rows"}  # none where all images of a part have failed
+            names = file.keys() - {"rows"}  # none where all images of a part have failed
             if names:
-                rows = place[file.read("rows")]
+                rows = place[file["rows"].read()]
                 known = rows >= 0 if rows.min() < 0 else slice(None)
-                yield rows[known], {name: file.stored(name).mapped("r")[known] for name in names}
+                yield rows[known], {name: file[name].mapped("r")[known] for name in names}
                 on_joined(len(rows))
 
-    spec = FeatureSpec.of({name: shape[1:] for file in files for name, shape in file.shapes.items()})
+    spec = FeatureSpec.of({name: rows.shape[1:] for file in files for name, rows in file.items()})
     write_features(path, [name for row, name in enumerate(ids) if row not in failed], spec, extractor, pieces())
     return failed

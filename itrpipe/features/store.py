@@ -33,7 +33,7 @@ import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.storage.arrays import open_arrays, runs
-from itrpipe.storage.disk import full_disk_as_error, reading, require_space, sync
+from itrpipe.storage.disk import on_disk, reading, require_space, sync
 from itrpipe.storage.integrity import checked
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def write_features(
     rows_of = {name: np.dtype((TYPES[name], shape)) for name, shape in spec.shapes().items()}
     temporary = path.with_name(path.name + ".creating")
     try:
-        with full_disk_as_error(path):
+        with on_disk(path):
             with h5py.File(temporary, "w", alignment_threshold=1, alignment_interval=ALIGNMENT) as file:
                 file.attrs["extractor"] = np.bytes_(extractor.encode("utf-8"))
                 file.attrs["schema_version"] = np.int32(SCHEMA_VERSION)

@@ -10,7 +10,7 @@ from itrpipe.features.given import open_side
 from itrpipe.mining.vectors import Rows
 from itrpipe.storage.arrays import open_arrays
 from itrpipe.storage.disk import reading
-from itrpipe.storage.parts import ArrayFile, ArrayWriter
+from itrpipe.storage.parts import ArrayFile, array_writer
 
 _SIDES: dict[str, Side] = {"caption_id": "caption", "texts": "caption", "captions": "caption"}
 _SIDES |= {"image_id": "image", "images": "image", "caption": "caption", "image": "image"}
@@ -56,7 +56,7 @@ def open_corpus(path: Path, copy: Path, *, unit: bool = False) -> Corpus:
         found = open_side(path, side, "")
         if found.numbered:
             raise ValueError("it has no ids")
-        with ArrayWriter(copy, {_VECTOR: ("<f4", found.vectors.shape)}) as writer:
+        with array_writer(copy, {_VECTOR: ("<f4", found.vectors.shape)}) as writer:
             for start, vectors, _ in found.read(unit=unit):
                 writer.write(_VECTOR, start, vectors)
-    return Corpus(found.side, found.ids.to_pylist(), ArrayFile(copy).stored(_VECTOR))
+    return Corpus(found.side, found.ids.to_pylist(), ArrayFile(copy)[_VECTOR])

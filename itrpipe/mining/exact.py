@@ -44,7 +44,7 @@ from itrpipe.mining.threads import one_thread
 from itrpipe.mining.top_k import LARGEST_INDEX, NO_CANDIDATE, keep_largest, matrix_of_keys, pack
 from itrpipe.mining.vectors import Rows, Stripes, slices, take
 from itrpipe.storage.disk import check_stamp
-from itrpipe.storage.parts import ArrayFile, ArrayWriter
+from itrpipe.storage.parts import ArrayFile, array_writer
 
 DEFAULT_MEMORY = 256 * 2**20
 """Bytes that a tile and what is computed with it take."""
@@ -150,11 +150,11 @@ class ExactMining(Work["_Miner"]):
             IMAGE_KEYS: ("<i8", (len(rows), self.num_texts)),
             KEYS: ("<i8", (0,)),
         }
-        with ArrayWriter(path, arrays) as writer:
+        with array_writer(path, arrays) as writer:
             for tile in slices(captions, self.tile_texts):
                 texts = self._texts(tile, worker.device)
                 owners = torch.from_numpy(self.owners.read(tile.start, tile.stop)).to(worker.device)
-                floors = None if first is None else torch.from_numpy(first.read(FLOORS, tile.start, tile.stop))
+                floors = None if first is None else torch.from_numpy(first[FLOORS].read(tile.start, tile.stop))
                 scores = worker.products(block, image_rows, texts, owners)
                 found = self._by_text(worker, scores, block, image_rows, texts, floors)
                 found.floors[max(0, self.anchors[1] - tile.start) :] = float("inf")

@@ -20,7 +20,7 @@ from itrpipe.mining.exact import check_inputs
 from itrpipe.mining.lists import NO_ROW, CandidateLists, by_score
 from itrpipe.mining.mined import DIRECTIONS, layout, row_type, write_slice
 from itrpipe.mining.vectors import Rows, slices
-from itrpipe.storage.parts import ArrayFile, ArrayWriter, write_arrays
+from itrpipe.storage.parts import ArrayFile, array_writer, write_arrays
 
 IndexKind = Literal["flat", "ivf"]
 LARGEST_FETCH_ON_GPU = 2_048
@@ -161,11 +161,12 @@ class Searching(Work["_Searcher"]):
             name: (self.counts[side], self.widths[side], self.searched[side].shape[0])
             for side, name in enumerate(DIRECTIONS)
         }
-        with ArrayWriter(target, layout(shapes)) as writer:
+        with array_writer(target, layout(shapes)) as writer:
             for part, path in zip(self.parts(), paths, strict=True):
                 side, start, _ = part.content
-                found = ArrayFile(path).all()
-                write_slice(writer, DIRECTIONS[side], start, CandidateLists(found["rows"], found["scores"]))
+                found = ArrayFile(path)
+                lists = CandidateLists(found["rows"].read(), found["scores"].read())
+                write_slice(writer, DIRECTIONS[side], start, lists)
 
 
 class _Searcher:
@@ -205,7 +206,7 @@ class _Searcher:
             index = new_index(self._faiss, "flat", vectors.shape[1], 0, 0)
             index.add(vectors)
         else:
-            index = self._faiss.deserialize_index(ArrayFile(self._work.indexes[side]).read(_INDEX))
+            index = self._faiss.deserialize_index(ArrayFile(self._work.indexes[side])[_INDEX].read())
         if self._on_gpu:
             self._resources = self._faiss.StandardGpuResources()  # has to outlive the index
             index = self._faiss.index_cpu_to_gpu(self._resources, 0, index)

@@ -14,7 +14,7 @@ from itrpipe.mining.lists import CandidateLists
 from itrpipe.mining.mined import DIRECTIONS, layout, row_type, write_slice
 from itrpipe.mining.top_k import NO_CANDIDATE, keep_largest, matrix_of_keys, unpack
 from itrpipe.mining.vectors import slices
-from itrpipe.storage.parts import ArrayFile, ArrayWriter
+from itrpipe.storage.parts import ArrayFile, ArrayWriter, array_writer
 
 _PLACES = 1 << 18
 """Candidates in memory at a time, about."""
@@ -43,7 +43,7 @@ def join_mined(
         DIRECTIONS[1]: (work.anchors[1], work.num_images, images),
     }
     files = [ArrayFile(path) for path in paths]
-    with ArrayWriter(target, layout(shapes)) as writer:
+    with array_writer(target, layout(shapes)) as writer:
         again = {DIRECTIONS[0]: _join_images(work, files, writer, advance)}
         again[DIRECTIONS[1]] = _join_texts(work, files, writer, advance)
         _make_again(work, again, writer)
@@ -59,7 +59,7 @@ def _join_images(work: ExactMining, files: Sequence[ArrayFile], writer: ArrayWri
         for number in np.unique(stripe).tolist():
             own = stripe == number
             first = int(place[own][0])
-            keys[own] = files[number].read(IMAGE_KEYS, first, first + int(own.sum()))
+            keys[own] = files[number][IMAGE_KEYS].read(first, first + int(own.sum()))
         unproven.append(rows[keys[:, -1] == NO_CANDIDATE])
         write_slice(writer, DIRECTIONS[0], part.start, _lists(keys, work.texts.shape[0]))
         advance(len(rows))
@@ -74,10 +74,10 @@ def _join_texts(work: ExactMining, files: Sequence[ArrayFile], writer: ArrayWrit
         floors = np.full(len(best), -np.inf, dtype=np.float32)
         pieces = [best]
         for number, file in enumerate(files):
-            counts = torch.from_numpy(file.read(COUNTS, part.start, part.stop)).long()
+            counts = torch.from_numpy(file[COUNTS].read(part.start, part.stop)).long()
             stop = int(read[number] + counts.sum())
-            pieces.append(matrix_of_keys(torch.from_numpy(file.read(KEYS, int(read[number]), stop)), counts))
-            floors = np.maximum(floors, file.read(FLOORS, part.start, part.stop))
+            pieces.append(matrix_of_keys(torch.from_numpy(file[KEYS].read(int(read[number]), stop)), counts))
+            floors = np.maximum(floors, file[FLOORS].read(part.start, part.stop))
             read[number] = stop
             if number == len(files) - 1 or sum(map(torch.numel, pieces)) > 2 * _PLACES:
                 pieces = [keep_largest(torch.cat(pieces, dim=1), work.num_images)]

@@ -51,12 +51,12 @@ class MinedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = ArrayFile(path)
-        self.shapes = {name: self._file.shapes[f"{name}/scores"] for name in DIRECTIONS}
+        self.shapes = {name: self._file[f"{name}/scores"].shape for name in DIRECTIONS}
 
     def read(self, direction: str, start: int = 0, stop: int | None = None) -> CandidateLists:
         """Lists of consecutive anchors, by default of all."""
-        rows = self._file.read(f"{direction}/rows", start, stop)
-        return CandidateLists(rows, self._file.read(f"{direction}/scores", start, stop))
+        rows = self._file[f"{direction}/rows"].read(start, stop)
+        return CandidateLists(rows, self._file[f"{direction}/scores"].read(start, stop))
 
     def slices(self, direction: str, places: int = 1 << 20) -> Iterator[tuple[slice, CandidateLists]]:
         """All lists of a direction, some anchors at a time.

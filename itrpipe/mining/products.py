@@ -28,7 +28,7 @@ from itrpipe.errors import DataError
 from itrpipe.mining.threads import one_thread
 from itrpipe.mining.vectors import Rows, rows_at_once, slices, take
 from itrpipe.storage.disk import check_stamp
-from itrpipe.storage.parts import ArrayFile, ArrayWriter
+from itrpipe.storage.parts import ArrayFile, ArrayWriter, array_writer
 
 Precision = Literal["fp32", "bf16", "bf16+fp32", "fp32+fp32"]
 """How embeddings are compared: exactly; rounded to bfloat16 and added up in float32; or, where there are two, rounded
@@ -85,12 +85,12 @@ def measured_norms(images: Rows, texts: Rows, path: Path) -> Norms:
     sides = {"image": images, "caption": texts}
     if not path.exists():
         arrays = {name: ("<f4", (values.shape[0], 2)) for name, values in sides.items()}
-        with ArrayWriter(path, arrays) as writer:
+        with array_writer(path, arrays) as writer:
             for name, values in sides.items():
                 _measure(name, values, writer)
     check_stamp(path, AGAIN)
-    found = {name: ArrayFile(path).stored(name) for name in sides}
-    image, caption = (SideNorms(each, _largest(each)) for each in found.values())
+    found = ArrayFile(path)
+    image, caption = (SideNorms(found[name], _largest(found[name])) for name in sides)
     if not image.largest * caption.largest < torch.finfo(torch.bfloat16).max:
         raise DataError(
             f"scores are NaN or infinite: the longest vectors have norms {image.largest:g} and {caption.largest:g}; "

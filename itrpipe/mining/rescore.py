@@ -16,7 +16,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.lists import NO_ROW, by_score
 from itrpipe.mining.mined import DIRECTIONS, POSITIVES, MinedFile, layout, write_slice
 from itrpipe.mining.vectors import Rows, slices
-from itrpipe.storage.parts import ArrayFile, ArrayWriter, write_arrays
+from itrpipe.storage.parts import ArrayFile, array_writer, write_arrays
 
 ScorePairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Image rows [P] and caption rows [P] -> scores [P], higher for a better match."""
@@ -126,10 +126,10 @@ class Rescoring(Work[ScorePairs]):
         others = {DIRECTIONS[0]: self._anchors[DIRECTIONS[1]], DIRECTIONS[1]: self._anchors[DIRECTIONS[0]]}
         shapes = {name: (self._anchors[name], self.tops[name], others[name]) for name in DIRECTIONS}
         positives = np.full(self._anchors[POSITIVES], np.nan, dtype=np.float32)
-        with ArrayWriter(target, layout(shapes)) as writer:
+        with array_writer(target, layout(shapes)) as writer:
             for part, path in zip(self.parts(), paths, strict=True):
                 name, start, stop = part.content
-                scores, candidates = ArrayFile(path).read(_SCORES), self.candidates(name, start, stop)
+                scores, candidates = ArrayFile(path)[_SCORES].read(), self.candidates(name, start, stop)
                 if name == POSITIVES:
                     positives[start:stop] = np.where(candidates[:, 0] == NO_ROW, np.nan, scores[:, 0])
                 else:

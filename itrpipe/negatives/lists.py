@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from itrpipe.errors import DataError
-from itrpipe.storage.disk import full_disk_as_error, unavailable
+from itrpipe.storage.disk import on_disk, unavailable
 from itrpipe.storage.integrity import checked
 
 FILES = {"texts_for_images": "texts_for_images.parquet", "images_for_texts": "images_for_texts.parquet"}
@@ -84,14 +84,14 @@ class ListWriter:
             plain = values.astype(pa.array([], field.type.value_type).to_numpy().dtype)
             columns.append(pa.FixedSizeListArray.from_arrays(pa.array(plain.reshape(-1)), self._width))
         table = pa.Table.from_arrays(columns, schema=self._schema)
-        with full_disk_as_error(self._path):
+        with on_disk(self._path):
             self._writer.write_table(table, row_group_size=max(1, len(table)))
 
     def __enter__(self) -> ListWriter:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with full_disk_as_error(self._path):
+        with on_disk(self._path):
             self._writer.close()
 
 

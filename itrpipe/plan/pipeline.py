@@ -23,7 +23,7 @@ from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Input, Job, load_stage
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.artifact import INPUTS, UNFINISHED
-from itrpipe.storage.disk import full_disk_as_error, read_stamped_json, remove_leftovers, write_stamped_json
+from itrpipe.storage.disk import on_disk, read_stamped_json, remove_leftovers, write_stamped_json
 from itrpipe.storage.integrity import remember_outputs
 from itrpipe.storage.locks import HOURS, holder, locked, patience
 
@@ -154,7 +154,7 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
 
     part = "" if share is None else share.name
     joins = share is None and share_of(step.execution) is not None
-    with full_disk_as_error(location.partial), locked(location, say_waiting, part, for_parts=joins):
+    with on_disk(location.partial), locked(location, say_waiting, part, for_parts=joins):
         artifacts.recover_sealed(location)
         state, reason = state_of(step)
         if state == "damaged":

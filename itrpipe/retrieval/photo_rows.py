@@ -21,7 +21,7 @@ from itrpipe.errors import DataError
 from itrpipe.features.embeddings import INNER_PRODUCT
 from itrpipe.retrieval.photo_folder import PhotoFile
 from itrpipe.storage.artifact import WORK
-from itrpipe.storage.disk import check_stamp, full_disk_as_error, make_folder, require_space
+from itrpipe.storage.disk import check_stamp, make_folder, on_disk, require_space
 from itrpipe.storage.integrity import checked
 from itrpipe.storage.locks import unused
 from itrpipe.storage.parts import ArrayFile, write_arrays
@@ -78,15 +78,15 @@ class PartRows:
         facts = self._file.facts
         self.model, self.measure, self.failed = facts["model"], facts["measure"], facts["failed"]
         self.photographs = [PhotoFile(*each) for each in facts["photographs"]]
-        self.width = self._file.shapes[_VECTORS][1]
+        self.width = self._file[_VECTORS].shape[1]
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
         """Embeddings [n, D] of some rows."""
-        return self._file.read(_VECTORS)[rows]
+        return self._file[_VECTORS].read()[rows]
 
     def sizes(self, rows: np.ndarray) -> np.ndarray:
         """Width and height [n, 2] of some rows."""
-        return self._file.read(_SIZES)[rows]
+        return self._file[_SIZES].read()[rows]
 
 
 class IndexRows:
@@ -258,7 +258,7 @@ def write_rows(
     require_space(folder, count * width * 4, "the embeddings")
     layout = {"descr": "<f4", "fortran_order": False, "shape": (count, width)}
     sizes: list[np.ndarray] = []
-    with full_disk_as_error(folder), (folder / EMBEDDINGS).open("wb") as stream:
+    with on_disk(folder), (folder / EMBEDDINGS).open("wb") as stream:
         np.lib.format.write_array_header_1_0(stream, layout)
         for start in range(0, count, _BLOCK):
             vectors, found = known.gathered(photographs[start : start + _BLOCK])
@@ -270,6 +270,6 @@ def write_rows(
     columns = {"file": pa.array(files, pa.string())}
     columns |= {"bytes": pa.array(lengths, pa.int64()), "changed": pa.array(changed, pa.int64())}
     columns |= {name: pa.array(whole[:, column]) for column, name in enumerate(("width", "height"))}
-    with full_disk_as_error(folder):
+    with on_disk(folder):
         pq.write_table(pa.table(columns), folder / PHOTOS, compression="zstd", write_page_checksum=True)
     return width

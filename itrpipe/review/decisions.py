@@ -31,7 +31,7 @@ from filelock import FileLock
 
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.review.agreement import Agreement, agreement_of
-from itrpipe.storage.disk import make_folder, unavailable, unavailable_as_error, write_bytes
+from itrpipe.storage.disk import make_folder, on_disk, unavailable, write_bytes
 
 FILE = "decisions.parquet"
 FITS, DIFFERS, UNSURE, UNDONE = ANSWERS = ("fits", "differs", "unsure", "undone")
@@ -197,7 +197,7 @@ class DecisionFile:
 
     def _change(self, rows: pa.Table, *, merging: bool = False) -> int:
         make_folder(self.path.parent)
-        with unavailable_as_error(self.path), FileLock(self.path.with_name(f".{self.path.name}.lock")):
+        with on_disk(self.path), FileLock(self.path.with_name(f".{self.path.name}.lock")):
             known = self.read().rows
             whole = pa.concat_tables([known, rows])
             if merging:

@@ -23,7 +23,7 @@ from itrpipe.scenes.oracle import Caption
 from itrpipe.scenes.paint import EASY, PAINT_VERSION, Difficulty, paint
 from itrpipe.scenes.sayings import USUAL_DETAIL, write_captions
 from itrpipe.scenes.world import MAX_UNITS, MIN_UNITS, USUAL_UNITS, SymbolicScene, edit_scene, sample_scene
-from itrpipe.storage.disk import STAMP_HERE, full_disk_as_error, stamped, write_text
+from itrpipe.storage.disk import STAMP_HERE, on_disk, stamped, write_text
 from itrpipe.storage.integrity import checked
 
 JPEG_QUALITY = 88
@@ -229,7 +229,7 @@ def write_images(paths: Iterable[Path], folder: Path) -> dict[str, ImageFacts]:
 
     folder.mkdir(parents=True, exist_ok=True)
     facts = {}
-    with full_disk_as_error(folder):
+    with on_disk(folder):
         for path in paths:
             for row in read_arrow(path).to_pylist():
                 (folder / row["file"]).write_bytes(row["jpeg"])

@@ -63,15 +63,15 @@ class StoredRows:
         """The file, and the array's name in it, for messages."""
         return _where(self.path, self.name)
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows start..stop, as many of them as there are.
+    def read(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Rows start..stop, as many of them as there are, by default all.
 
         Raises:
             DataError: the file ends before.
         """
-        count = max(0, min(stop, self.shape[0]) - start)
+        rows = range(self.shape[0])[start:stop]
         with reading(self.where, "an array", AGAIN), self.path.open("rb") as file:
-            return _filled(file, self.offset, start, self.dtype, (count, *self.shape[1:]))
+            return _filled(file, self.offset, start, self.dtype, (len(rows), *self.shape[1:]))
 
     def mapped(self, mode: Literal["c", "r"] = "c") -> np.memmap:
         """All rows where they lie; of mode "c" they can be written to, in memory alone, since torch wants them so."""
@@ -95,15 +95,15 @@ class FetchedRows:
     shape: tuple[int, ...]
     fetch: Callable[[int, int], np.ndarray]
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows start..stop, as many of them as there are; rising calls are the fastest.
+    def read(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Rows start..stop, as many of them as there are, by default all; rising calls are the fastest.
 
         Raises:
             DataError: the file is damaged.
         """
-        stop = min(stop, self.shape[0])
+        rows = range(self.shape[0])[start:stop]
         with reading(self.where, "an array", AGAIN):
-            return self.fetch(start, stop) if start < stop else np.empty((0, *self.shape[1:]), self.dtype)
+            return self.fetch(rows.start, rows.stop) if rows else np.empty((0, *self.shape[1:]), self.dtype)
 
 
 FileRows = StoredRows | FetchedRows
@@ -195,15 +195,13 @@ def take(values: FileRows, rows: np.ndarray) -> np.ndarray:
         rows: [m] int64, best rising and close together.
     """
     wanted, back = np.unique(rows, return_inverse=True)
-    found = values.read(0, 0)
-    for first, stop in runs(wanted):
-        part = values.read(int(wanted[first]), int(wanted[stop - 1]) + 1)
-        if stop - first == len(wanted):
-            found = part
-            break
-        if not first:  # parts are copied as they come, since joining them in the end takes three times as long
-            found = np.empty((len(wanted), *part.shape[1:]), part.dtype)
-        found[first:stop] = part
+    pieces = list(runs(wanted))
+    if len(pieces) == 1:
+        found = values.read(int(wanted[0]), int(wanted[-1]) + 1)
+    else:  # copied as they come, since joining them in the end takes three times as long
+        found = np.empty((len(wanted), *values.shape[1:]), values.dtype)
+        for first, stop in pieces:
+            found[first:stop] = values.read(int(wanted[first]), int(wanted[stop - 1]) + 1)
     return found if np.array_equal(rows, wanted) else found[back]  # rising rows are not copied once more
 
 
@@ -219,8 +217,7 @@ def labels(values: FileRows) -> list[str] | list[int]:
     with reading(values.where, "ids", "give texts or whole numbers"):
         if len(values.shape) != 1 or values.dtype.kind not in "SUOiu":
             raise ValueError(f"it holds {values.dtype} {list(values.shape)}")
-        found = values.read(0, values.shape[0]).tolist()
-        return [each.decode() if isinstance(each, bytes) else each for each in found]
+        return [each.decode() if isinstance(each, bytes) else each for each in values.read().tolist()]
 
 
 def _where(path: Path, name: str) -> str:
@@ -367,26 +364,18 @@ def _column(path: Path, paths: list[Path], count: int, field: pa.Field) -> FileR
             with pq.ParquetFile(each) as file:
                 yield from (batch.column(0) for batch in file.iter_batches(at_once, columns=[field.name]))
 
-    width = next((len(column[0]) for column in columns(1)), 0) if listed else 1
-    at_once = max(1, _BYTES_AT_ONCE // (8 * max(1, width)))
-    stream = _Stream(lambda: (_values(column, width if listed else None) for column in columns(at_once)))
-    return FetchedRows(_where(path, field.name), dtype, (count, width) if listed else (count,), stream.fetch)
+    widths = [next((len(column[0]) for column in columns(1)), 0)] if listed else []
+    at_once = max(1, _BYTES_AT_ONCE // (8 * max([1, *widths])))
 
+    def blocks() -> Iterator[np.ndarray]:
+        for column in columns(at_once):
+            column = column.cast(pa.list_(kind, *widths) if listed else kind)  # refuses lists of another length
+            values = column.flatten() if listed else column
+            if column.null_count or values.null_count:
+                raise ValueError(f"it has {column.null_count or values.null_count:,} empty values")
+            yield values.to_numpy(zero_copy_only=False).reshape(len(column), *widths)
 
-def _values(column: Any, width: int | None) -> np.ndarray:
-    """The values [n] of a column, or [n, width] of one of lists."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    values = column if width is None else column.flatten()
-    if column.null_count or values.null_count:
-        raise ValueError(f"it has {column.null_count or values.null_count:,} empty values")
-    if width is not None and set(pc.call_function("list_value_length", [column]).to_pylist()) != {width}:
-        raise ValueError(f"its lists are not all of one length, which is {width} of the first")
-    found = values.to_numpy(zero_copy_only=False)
-    return found if width is None else found.reshape(len(column), width)
+    return FetchedRows(_where(path, field.name), dtype, (count, *widths), _Stream(blocks).fetch)
 
 
 class _Stream:

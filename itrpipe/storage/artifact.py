@@ -35,9 +35,9 @@ from itrpipe.storage.disk import (
     TEMPORARY,
     file_digest,
     make_folder,
+    on_disk,
     read_stamped_json,
     sync,
-    unavailable_as_error,
     write_stamped_json,
 )
 
@@ -243,7 +243,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        with unavailable_as_error(path):
+        with on_disk(path):
             return Manifest.model_validate(read_stamped_json(path, damage_remedy(folder), strict=False))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{path} is missing; {damage_remedy(folder)}") from None
@@ -303,7 +303,7 @@ def file_damage(path: Path, expected: OutputFile, digest: Callable[[Path], str] 
         UnavailableError: it cannot be read now.
     """
     try:
-        with unavailable_as_error(path):
+        with on_disk(path):
             found = path.stat()
             if not stat.S_ISREG(found.st_mode):
                 return "is not a file"
@@ -381,7 +381,7 @@ def folders_in(folder: Path) -> list[Path]:
     Raises:
         UnavailableError: it cannot be read now.
     """
-    with unavailable_as_error(folder), contextlib.suppress(FileNotFoundError):
+    with on_disk(folder), contextlib.suppress(FileNotFoundError):
         return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     return []
 

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UnavailableError, reason_of
 
@@ -28,7 +28,6 @@ _STAMPED = re.compile(_STAMP + rb"[0-9a-f]{64}")
 CHECKSUM = "checksum"
 """Key of the stamp in JSON."""
 _CHUNK = 1 << 22
-FULL_DISK_CODES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_ANSWER = "the disk or network file system does not answer; check it and run the same command again"
 _PERMISSIONS = "check its permissions and those of the folders above it, then run the same command again"
 _NAMES = "give it a shorter name, or choose a shorter path"
@@ -62,17 +61,19 @@ OF_THE_FILE = (
 """Errors of opening that say something of the file or its path; others say something of the disk."""
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file so that a reader sees the old content or the new one, never a part.
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A new file that takes its place in the end, so that a reader sees the old content or the new one, never a part.
 
     Raises:
         DiskFullError: no space is left.
+        UnavailableError: it cannot be written now.
     """
-    temporary = temporary_of(path)
-    with full_disk_as_error(path):
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}{TEMPORARY}")
+    with on_disk(path):
         try:
             with temporary.open("wb") as stream:
-                stream.write(content)
+                yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
             os.replace(temporary, path)
@@ -80,13 +81,14 @@ def write_bytes(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def temporary_of(path: Path) -> Path:
-    """Where a file is written until it is whole, by this process of this machine."""
-    return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}{TEMPORARY}")
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a whole file; see `whole_file`."""
+    with whole_file(path) as stream:
+        stream.write(content)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes from a folder what processes of this machine, killed in the middle of `write_bytes`, have left there."""
+    """Removes from a folder what processes of this machine, killed in the middle of `whole_file`, have left there."""
     for path in folder.glob(f".*.{glob.escape(socket.gethostname())}.*{TEMPORARY}"):
         process = path.name.removesuffix(TEMPORARY).rpartition(".")[2]
         if process.isdigit():
@@ -120,40 +122,7 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path} is not valid JSON: {error}; remove it and rerun") from None
 
 
-@contextlib.contextmanager
-def full_disk_as_error(path: Path) -> Iterator[None]:
-    """Turns the operating system's full-disk errors into one line that says what to do.
-
-    Raises:
-        DiskFullError: no space or quota is left.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in FULL_DISK_CODES:
-            raise
-        raise full_disk(error, path) from error
-
-
-def full_disk(error: OSError, path: Path | None = None) -> DiskFullError:
-    """The error that tells a user what a disk lacks.
-
-    Args:
-        error: one of `FULL_DISK_CODES`.
-        path: what was to be written, where the error does not name it.
-    """
-    named = path or (Path(str(error.filename)) if error.filename else None)
-    where = "" if named is None else f" while writing {named}"
-    found = None if named is None else os.statvfs(_existing_parent(named))
-    if found is not None and found.f_files and not found.f_favail:
-        lacks, remedy = f"no room for another file{where} (the disk can hold {found.f_files:,})", "remove some"
-    else:
-        free = "" if found is None else f", {found.f_bavail * found.f_frsize / 2**20:,.0f} MiB free"
-        lacks, remedy = f"no space left{where} ({os.strerror(error.errno or 0)}{free})", "free some"
-    return DiskFullError(f"{lacks}; {remedy} and run the same command again, it goes on where it stopped")
-
-
-def unavailable(error: BaseException, path: Path | None = None) -> UnavailableError | None:
+def unavailable(error: BaseException, path: Path | None = None) -> ItrpipeError | None:
     """The error that tells a user what cannot be read or written now, and what to do.
 
     Args:
@@ -161,28 +130,39 @@ def unavailable(error: BaseException, path: Path | None = None) -> UnavailableEr
         path: what was to be read or written, where the error does not name it.
 
     Returns:
-        None where the error may say something about the content of a file.
+        A DiskFullError or an UnavailableError; None where the error may say something about the content of a file.
     """
-    if not isinstance(error, OSError) or error.errno not in _REMEDIES:
+    if not isinstance(error, OSError):
         return None
-    named = next((each for each in (error.filename, path) if each is not None), "a file")
-    reason = os.strerror(error.errno)
-    return UnavailableError(f"{named} cannot be read or written now ({reason}); {_REMEDIES[error.errno]}")
+    reason, named = os.strerror(error.errno or 0), error.filename or path
+    if error.errno in _REMEDIES:
+        return UnavailableError(
+            f"{named or 'a file'} cannot be read or written now ({reason}); {_REMEDIES[error.errno]}"
+        )
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return None
+    lacks, remedy = f"no space left ({reason})", "free some"
+    if path := path or named:
+        found = os.statvfs(_existing_parent(Path(str(path))))
+        free = f"{found.f_bavail * found.f_frsize / 2**20:,.0f} MiB free"
+        lacks = f"no space left while writing {path} ({reason}, {free})"
+        if found.f_files and not found.f_favail:
+            lacks, remedy = f"no room for another file while writing {path} ({found.f_files:,} at most)", "remove some"
+    return DiskFullError(f"{lacks}; {remedy} and run the same command again, it goes on where it stopped")
 
 
 @contextlib.contextmanager
-def unavailable_as_error(path: Path) -> Iterator[None]:
+def on_disk(path: Path) -> Iterator[None]:
     """Turns errors that say that a file cannot be read or written now into one line; all others pass.
 
     Raises:
+        DiskFullError: no space or quota is left.
         UnavailableError: see `unavailable`.
     """
     try:
         yield
     except OSError as error:
-        if told := unavailable(error, path):
-            raise told from None
-        raise
+        raise unavailable(error, path) or error from None
 
 
 @contextlib.contextmanager
@@ -233,7 +213,7 @@ def make_folder(path: Path) -> None:
         DiskFullError: no space is left.
         MissingInputError: it cannot be created there.
     """
-    with full_disk_as_error(path):
+    with on_disk(path):
         try:
             path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
@@ -256,14 +236,12 @@ def require_writable(path: Path, option: str) -> None:
     """
     if not path.absolute().parent.is_dir():
         raise MissingInputError(f"{option} {path}: there is no folder {path.parent}; make it first")
-    with full_disk_as_error(path):
-        try:
-            tempfile.NamedTemporaryFile(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.absolute().parent).close()
-        except OSError as error:
-            if error.errno in FULL_DISK_CODES:
-                raise
-            remedy = _REMEDIES.get(error.errno or 0, "name a file in another folder")
-            raise UnavailableError(f"{option} {path} cannot be written ({error.strerror}); {remedy}") from None
+    try:
+        tempfile.NamedTemporaryFile(prefix=f".{path.name}.", suffix=TEMPORARY, dir=path.absolute().parent).close()
+    except OSError as error:
+        error.filename = path  # and not the name that was tried
+        told = UnavailableError(f"{path} cannot be written ({error.strerror}); name a file in another folder")
+        raise unavailable(error) or told from None
 
 
 def file_digest(path: Path, on_read: Callable[[int], None] = lambda count: None) -> str:

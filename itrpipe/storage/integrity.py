@@ -30,10 +30,10 @@ from itrpipe.storage.artifact import (
 from itrpipe.storage.disk import (
     file_digest,
     make_folder,
+    on_disk,
     read_json,
     read_stamped_json,
     reading,
-    unavailable_as_error,
     write_stamped_json,
 )
 
@@ -122,7 +122,7 @@ def _artifact_of(path: Path) -> tuple[Path, Manifest] | None:
     """The folder of the artifact that a file lies in, and its manifest, which is read again when it changes."""
     for folder in filter(is_finished, list(path.parents)[:_DEEPEST]):
         try:
-            with unavailable_as_error(folder / MANIFEST):
+            with on_disk(folder / MANIFEST):
                 status = os.stat(folder / MANIFEST)
         except (FileNotFoundError, NotADirectoryError):
             continue
@@ -163,7 +163,7 @@ class DigestCache:
             UnavailableError: it cannot be read now.
         """
         try:
-            with unavailable_as_error(path):
+            with on_disk(path):
                 status = path.stat()
                 if not stat.S_ISREG(status.st_mode):
                     raise DataError(f"source file {path} is no regular file; correct it or name another")

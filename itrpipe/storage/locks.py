@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from itrpipe.errors import LockedError, UnavailableError, UsageError
 from itrpipe.storage.artifact import BEGINNING, PARTIAL, Location, open_partial, recover_sealed
-from itrpipe.storage.disk import make_folder, unavailable_as_error
+from itrpipe.storage.disk import make_folder, on_disk
 
 HOURS = "ITRPIPE_LOCK_HOURS"
 DEFAULT_HOURS = 72.0
@@ -136,7 +136,7 @@ def _acquired(path: Path, on_wait: Callable[[Path], None] | None, *, sign: bool 
 def _take(lock: FileLock, path: Path, seconds: float) -> bool:
     """Takes a lock, and whether it was free in so many seconds."""
     try:
-        with unavailable_as_error(path):
+        with on_disk(path):
             lock.acquire(timeout=seconds)
     except Timeout:
         return False

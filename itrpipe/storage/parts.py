@@ -6,39 +6,80 @@ read a few rows at a time without any of them in memory.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.errors import DataError
 from itrpipe.storage.arrays import StoredRows
 from itrpipe.storage.disk import (
     AGAIN,
     CHECKSUM,
     STAMP_HERE,
     file_digest,
-    full_disk_as_error,
+    reading,
     stamp,
     stamped,
-    temporary_of,
+    whole_file,
     write_bytes,
 )
 
-_FACTS, _END = "__metadata__", "__end__"
+_FACTS = "__metadata__"
 _LENGTH = 8
 _ROOM = 64
 """Bytes that a header has left for the numbers of an array that grows."""
 
 
 class ArrayWriter:
-    """Writes a file of arrays whose rows come in any order; the file takes its place at the end of `with`, whole.
+    """Writes the arrays of a file, whose rows come in any order; `array_writer` opens and ends it."""
+
+    def __init__(self, file: IO[bytes], arrays: Mapping[str, tuple[Any, tuple[int, ...]]], facts: Any) -> None:
+        self._file, self._facts, end = file, facts, 0
+        self._arrays: dict[str, tuple[int, np.dtype, tuple[int, ...]]] = {}
+        for name, (kind, shape) in arrays.items():
+            self._arrays[name] = end, (dtype := np.dtype(kind).newbyteorder("<")), tuple(shape)
+            end += dtype.itemsize * math.prod(shape)
+        self._room = len(self._header()) + _ROOM
+
+    def write(self, name: str, start: int, rows: np.ndarray) -> None:
+        """Writes rows `start`, ... of an array."""
+        begin, dtype, shape = self._arrays[name]
+        self._file.seek(_LENGTH + self._room + begin + start * dtype.itemsize * math.prod(shape[1:]))
+        self._file.write(np.ascontiguousarray(rows, dtype).reshape(-1).view(np.uint8).data)
+
+    def append(self, name: str, rows: np.ndarray) -> None:
+        """Writes rows behind those of the last array, which grows by them."""
+        begin, dtype, (count, *rest) = self._arrays[name]
+        self.write(name, count, rows)
+        self._arrays[name] = begin, dtype, (count + len(rows), *rest)
+
+    def finish(self, path: Path) -> None:
+        """Writes the header, with a checksum of the whole file, which lies at `path`."""
+        header = self._room.to_bytes(_LENGTH, "little") + self._header().ljust(self._room)
+        self._file.seek(0)
+        self._file.write(header)
+        self._file.flush()
+        self._file.seek(header.index(STAMP_HERE.encode()))
+        self._file.write(stamp(file_digest(path)))
+
+    def _header(self) -> bytes:
+        header: dict[str, Any] = {_FACTS: {CHECKSUM: STAMP_HERE, "facts": json.dumps(self._facts, sort_keys=True)}}
+        for name, (begin, dtype, shape) in self._arrays.items():
+            places = begin, begin + dtype.itemsize * math.prod(shape)
+            header[name] = {"dtype": dtype.str, "shape": shape, "data_offsets": places}
+        return json.dumps(header).encode()
+
+
+@contextmanager
+def array_writer(
+    path: Path, arrays: Mapping[str, tuple[Any, tuple[int, ...]]], facts: Any = None
+) -> Iterator[ArrayWriter]:
+    """A writer of a file of arrays, which takes its place in the end, whole.
 
     Args:
         path: the file.
@@ -48,123 +89,35 @@ class ArrayWriter:
     Raises:
         DiskFullError: no space is left.
     """
-
-    def __init__(self, path: Path, arrays: Mapping[str, tuple[Any, tuple[int, ...]]], facts: Any = None) -> None:
-        self._path, self._facts = path, facts
-        self._arrays = {
-            name: (np.dtype(kind).newbyteorder("<"), tuple(shape)) for name, (kind, shape) in arrays.items()
-        }
-        self._room = len(_layout(self._arrays, facts)[0]) - _LENGTH + _ROOM
-        self._begun, self._starts = _layout(self._arrays, facts, self._room)
-        # What comes in the order of the file is hashed at once; otherwise the file is read again in the end.
-        self._digest, self._hashed = hashlib.sha256(self._begun), len(self._begun)
-        self._temporary = temporary_of(path)
-        with full_disk_as_error(path):
-            self._file = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-
-    def write(self, name: str, start: int, rows: np.ndarray) -> None:
-        """Writes rows `start`, ... of an array."""
-        dtype, shape = self._arrays[name]
-        content = np.ascontiguousarray(rows, dtype=dtype).reshape(-1).view(np.uint8).data
-        offset = self._starts[name] + start * dtype.itemsize * math.prod(shape[1:])
-        with full_disk_as_error(self._path):
-            written = 0
-            while written < len(content):
-                written += os.pwrite(self._file, content[written:], offset + written)
-        if offset == self._hashed:  # now, while the disk is at work on it
-            self._digest.update(content)
-            self._hashed += len(content)
-        elif offset < self._hashed:
-            self._hashed = 0
-
-    def append(self, name: str, rows: np.ndarray) -> None:
-        """Writes rows behind those of the last array, which grows by them."""
-        dtype, (count, *rest) = self._arrays[name]
-        self.write(name, count, rows)
-        self._arrays[name] = dtype, (count + len(rows), *rest)
-
-    def __enter__(self) -> ArrayWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        try:
-            if kind is None:
-                self._finish()
-        finally:
-            os.close(self._file)
-            self._temporary.unlink(missing_ok=True)
-
-    def _finish(self) -> None:
-        """Stamps the file and puts it in its place."""
-        header, starts = _layout(self._arrays, self._facts, self._room)
-        with full_disk_as_error(self._path):
-            os.ftruncate(self._file, starts[_END])
-            if header == self._begun and self._hashed == starts[_END]:
-                digest = self._digest.hexdigest()
-            else:
-                os.pwrite(self._file, header, 0)
-                digest = file_digest(self._temporary)
-            os.pwrite(self._file, header.replace(STAMP_HERE.encode(), stamp(digest)), 0)
-            os.fsync(self._file)
-            os.replace(self._temporary, self._path)
+    with whole_file(path) as file:
+        writer = ArrayWriter(file, arrays, facts)
+        yield writer
+        writer.finish(Path(file.name))
 
 
-def _layout(
-    arrays: Mapping[str, tuple[np.dtype, tuple[int, ...]]], facts: Any, room: int = 0
-) -> tuple[bytes, dict[str, int]]:
-    """The header, of so many bytes at least, with its length before it; first byte of every array, and of the end."""
-    header: dict[str, Any] = {_FACTS: {CHECKSUM: STAMP_HERE, "facts": json.dumps(facts, sort_keys=True)}}
-    ends = [0]
-    for name, (dtype, shape) in arrays.items():
-        ends.append(ends[-1] + dtype.itemsize * math.prod(shape))
-        header[name] = {"dtype": dtype.str, "shape": shape, "data_offsets": ends[-2:]}
-    text = json.dumps(header).encode().ljust(room)
-    places = [_LENGTH + len(text) + end for end in ends]
-    return len(text).to_bytes(_LENGTH, "little") + text, dict(zip((*arrays, _END), places, strict=True))
-
-
-class ArrayFile:
-    """Reads a file of arrays, a few rows at a time; what it gives is in memory and the file is not mapped.
+class ArrayFile(dict[str, StoredRows]):
+    """The arrays of a file by their names, none of which is read yet.
 
     Args:
         path: the file, which an engine has checked.
 
     Raises:
         DataError: it is no file of arrays.
-        OSError: it cannot be read.
+        UnavailableError: it cannot be read now.
 
     Attributes:
         facts: what was kept beside the arrays.
-        shapes: name -> shape.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            with path.open("rb") as stream:
-                length = int.from_bytes(stream.read(_LENGTH), "little")
-                header = json.loads(stream.read(min(length, os.fstat(stream.fileno()).st_size)))
-            known = header.pop(_FACTS)
-            self.facts = json.loads(known["facts"])
-            self._rows: dict[str, StoredRows] = {}
+        with reading(path, "a file of arrays", AGAIN), path.open("rb") as stream:
+            length = int.from_bytes(stream.read(_LENGTH), "little")
+            header = json.loads(stream.read(length))
+            self.facts: Any = json.loads(header.pop(_FACTS)["facts"])
             for name, each in header.items():
-                dtype, shape, begin = np.dtype(each["dtype"]), tuple(each["shape"]), each["data_offsets"][0]
-                self._rows[name] = StoredRows(path.absolute(), _LENGTH + length + begin, dtype, shape, name)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{path} is no file of arrays ({error}); {AGAIN}") from None
-        self.shapes = {name: each.shape for name, each in self._rows.items()}
-
-    def stored(self, name: str) -> StoredRows:
-        """Where an array lies; it can be pickled."""
-        return self._rows[name]
-
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Rows start..stop of an array, by default all."""
-        return self._rows[name].read(start, self.shapes[name][0] if stop is None else stop)
-
-    def all(self) -> dict[str, np.ndarray]:
-        """All arrays."""
-        return {name: self.read(name) for name in self.shapes}
+                offset, shape = _LENGTH + length + each["data_offsets"][0], tuple(each["shape"])
+                self[name] = StoredRows(path.absolute(), offset, np.dtype(each["dtype"]), shape, name)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Any = None) -> None:
@@ -173,7 +126,7 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Any = None
     Raises:
         DiskFullError: no space is left.
     """
-    with ArrayWriter(path, {name: (each.dtype, each.shape) for name, each in arrays.items()}, facts) as writer:
+    with array_writer(path, {name: (each.dtype, each.shape) for name, each in arrays.items()}, facts) as writer:
         for name, each in arrays.items():
             writer.write(name, 0, each)
 

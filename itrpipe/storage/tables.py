@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.storage.disk import full_disk_as_error, reading
+from itrpipe.storage.disk import on_disk, reading
 from itrpipe.storage.integrity import checked
 
 
@@ -97,7 +97,7 @@ def table_writer(path: Path, schema: pa.Schema) -> Iterator[pq.ParquetWriter]:
         DiskFullError: no space is left.
     """
     with (
-        full_disk_as_error(path),
+        on_disk(path),
         pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer,
     ):
         yield writer

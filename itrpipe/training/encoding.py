@@ -75,8 +75,8 @@ class Encoding(Work[Reopened]):
         parts = list(zip(self.parts(), paths, strict=True))
         for name, data in splits.items():
             own = [(part.content, path) for part, path in parts if part.content[0] == name]
-            width, split = ArrayFile(own[0][1]).shapes[_VECTORS][1], data.split
+            width, split = ArrayFile(own[0][1])[_VECTORS].shape[1], data.split
             about = (split.image_ids, split.caption_ids, split.caption_image, width, measure)
             with EmbeddingWriter(target, name, *about) as writer:
                 for (_, side, start, _), path in own:
-                    writer.write(side, start, ArrayFile(path).read(_VECTORS))
+                    writer.write(side, start, ArrayFile(path)[_VECTORS].read())

@@ -85,6 +85,6 @@ def _read(path: Path) -> Lists:
     remedy = f"remove {partial_of(path)} and run the same command again"
     try:
         check_stamp(path, remedy)
-        return ArrayFile(path).all()
+        return {name: rows.read() for name, rows in ArrayFile(path).items()}
     except OSError as error:
         raise unavailable(error, path) or DataError(f"{path} cannot be read ({error}); {remedy}") from None

@@ -73,7 +73,7 @@ class Scoring(Work["_Scorer"]):
         data = self.data
         matrix = np.empty((data.num_images, data.num_captions), dtype=np.float32)
         for part, path in zip(self.parts(), paths, strict=True):
-            matrix[:, part.content.start : part.content.stop] = ArrayFile(path).read(_SCORES).T
+            matrix[:, part.content.start : part.content.stop] = ArrayFile(path)[_SCORES].read().T
         return SplitScores(matrix, data.split.image_ids, data.split.caption_ids, data.split.caption_image)
 
 

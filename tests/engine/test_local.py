@@ -59,7 +59,7 @@ def test_bytes_are_equal_however_parts_are_made(
     result = made(kind(COUNT, partial(toy.note, notes)), folder, workers)
     assert content(folder) == whole
     assert [path.name for path in result.paths] == NAMES
-    squares = np.concatenate([ArrayFile(path).read("squares") for path in result.paths])
+    squares = np.concatenate([ArrayFile(path)["squares"].read() for path in result.paths])
     assert squares.tolist() == [number**2 for number in range(5 * COUNT)]
     assert (result.rows, made(kind(COUNT), folder, workers).rows) == (5 * COUNT, 0)
     assert made(kind(0), folder.with_name("none"), workers)[:2] == ([], 0)

@@ -18,7 +18,7 @@ from rich.console import Console
 from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.progress import Reporter
-from itrpipe.storage.parts import ArrayWriter
+from itrpipe.storage.parts import array_writer
 
 ROWS, COUNT = 5, 8
 """Numbers of a part, and parts of most maps."""
@@ -50,7 +50,7 @@ class Toy(Work[int]):
         return 2
 
     def make(self, worker: int, part: Part, path: Path) -> None:
-        with ArrayWriter(path, {"squares": (np.int64, (ROWS,))}, {"of": part.name}) as writer:
+        with array_writer(path, {"squares": (np.int64, (ROWS,))}, {"of": part.name}) as writer:
             if self._spoil is not None:
                 self._spoil(part)
             writer.write("squares", 0, np.array(part.content) ** worker)

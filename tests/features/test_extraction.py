@@ -141,7 +141,7 @@ def test_the_images_of_one_batch_are_decoded_at_once_each_by_a_thread_of_torch(f
     part = work.parts()[0]
     work.make(work.open(), part, tmp_path / "part.arrays")
     assert threads == {1}
-    assert len(ArrayFile(tmp_path / "part.arrays").read("rows")) == part.rows == 4
+    assert len(ArrayFile(tmp_path / "part.arrays")["rows"].read()) == part.rows == 4
 
 
 @pytest.mark.parametrize(("cores", "decoders", "expected"), [(3, 0, 3), (64, 0, 32), (3, 5, 5)])
@@ -242,7 +242,7 @@ def test_a_part_that_changed_on_the_disk_is_made_again(folder: Folder, tmp_path:
     extract(folder, target)
     expected = target.read_bytes()
     path = parts_of(target) / "000002.arrays"
-    whole, row = path.read_bytes(), ArrayFile(path).read("regions", 1, 2)
+    whole, row = path.read_bytes(), ArrayFile(path)["regions"].read(1, 2)
     if where == "the end":
         path.write_bytes(whole[:-3])
     else:

@@ -17,7 +17,7 @@ from itrpipe.mining.merging import join_mined
 from itrpipe.mining.mined import DIRECTIONS, MinedFile, layout, write_slice
 from itrpipe.mining.products import Norms, measured_norms
 from itrpipe.mining.vectors import HeldRows
-from itrpipe.storage.parts import ArrayWriter
+from itrpipe.storage.parts import array_writer
 from tests.maps import made
 
 FIELDS = tuple(MinedLists.__dataclass_fields__)
@@ -111,7 +111,7 @@ def write_lists(path: Path, lists: MinedLists) -> MinedFile:
     both = dict(zip(DIRECTIONS, (lists.texts_for_images, lists.images_for_texts), strict=True))
     others = {DIRECTIONS[0]: len(lists.images_per_text), DIRECTIONS[1]: len(lists.texts_per_image)}
     shapes = {name: (*each.candidates.shape, others[name]) for name, each in both.items()}
-    with ArrayWriter(path, layout(shapes)) as writer:
+    with array_writer(path, layout(shapes)) as writer:
         for name, each in both.items():
             write_slice(writer, name, 0, each)
     return MinedFile(path)

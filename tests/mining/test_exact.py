@@ -199,7 +199,7 @@ def test_floors_guessed_too_high_are_found_out_and_the_lists_made_again(tmp_path
     arguments = (images, texts, caption_image, 60, 20)
     work = exact_work(tmp_path, *arguments, block=30, text_block=150, precision="bf16+fp32")
     paths = made(work, tmp_path / "parts").paths
-    assert any((ArrayFile(path).read(IMAGE_KEYS) == NO_CANDIDATE).any() for path in paths)
+    assert any((ArrayFile(path)[IMAGE_KEYS].read() == NO_CANDIDATE).any() for path in paths)
     assert_same(joined(work, paths, tmp_path), pair_score_lists(*arguments))
     assert 0 < made_again["images"] < 120
     assert 0 < made_again["texts"] < 600

@@ -20,7 +20,7 @@ from itrpipe.mining.lists import CandidateLists, MinedLists
 from itrpipe.mining.mined import DIRECTIONS, MinedFile, layout, row_type, write_slice
 from itrpipe.mining.products import pair_scores
 from itrpipe.mining.top_k import LARGEST_INDEX, NO_CANDIDATE, pack, unpack
-from itrpipe.storage.parts import ArrayFile, ArrayWriter, write_arrays
+from itrpipe.storage.parts import ArrayFile, array_writer, write_arrays
 from tests.maps import made
 from tests.mining.mine import assert_same, exact_work, joined, made_in_order, mine
 
@@ -165,7 +165,7 @@ def test_floors_are_those_of_the_first_part_or_a_part_s_own_without_it(arguments
     parts = work.parts()
     with_first = made_in_order(work, parts, tmp_path / "with")
     without = made_in_order(work, [*parts[1:], parts[0]], tmp_path / "without")
-    floors, own = ([ArrayFile(path).read(FLOORS) for path in paths] for paths in (with_first, without))
+    floors, own = ([ArrayFile(path)[FLOORS].read() for path in paths] for paths in (with_first, without))
     assert all((each == floors[0]).all() for each in floors)
     assert np.isfinite(floors[0]).all()
     np.testing.assert_array_equal(own[0], floors[0])
@@ -178,7 +178,7 @@ def test_floors_are_those_of_the_first_part_or_a_part_s_own_without_it(arguments
 
 def damages(path: Path) -> dict[str, Callable[[], object]]:
     content = path.read_bytes()
-    floors = ArrayFile(path).stored(FLOORS)
+    floors = ArrayFile(path)[FLOORS]
 
     def fill(number: float) -> None:
         count = floors.shape[0]
@@ -230,7 +230,7 @@ def made_again(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
 
 def with_floors(path: Path, floors: dict[int, float]) -> None:
     """Rewrites a part as if captions had had other floors there."""
-    found = ArrayFile(path).all()
+    found = {name: rows.read() for name, rows in ArrayFile(path).items()}
     ends = found[COUNTS].cumsum()
     kept, counts = [], found[COUNTS].copy()
     for text, (count, end) in enumerate(zip(found[COUNTS].tolist(), ends.tolist(), strict=True)):
@@ -273,7 +273,7 @@ def test_floors_that_let_nothing_in_lose_nothing(arguments, expected, tmp_path, 
 def test_images_whose_lists_are_not_full_are_made_again(arguments, expected, tmp_path, made_again):
     work = exact_work(tmp_path, *arguments, block=60, text_block=250, precision="bf16+fp32")
     paths = made(work, tmp_path / "parts").paths
-    found = ArrayFile(paths[1]).all()
+    found = {name: rows.read() for name, rows in ArrayFile(paths[1]).items()}
     found[IMAGE_KEYS][[0, 17, -1], -1] = NO_CANDIDATE
     write_arrays(paths[1], found)
     assert_same(joined(work, paths, tmp_path), expected)
@@ -327,7 +327,7 @@ def test_lists_of_one_are_made_again_too(tmp_path, made_again, precision):
     arguments = (*split(), 1, 1)
     work = exact_work(tmp_path, *arguments, block=60, text_block=250, precision=precision)
     paths = made(work, tmp_path / "parts").paths
-    found = ArrayFile(paths[1]).all()
+    found = {name: rows.read() for name, rows in ArrayFile(paths[1]).items()}
     found[IMAGE_KEYS][:] = NO_CANDIDATE
     write_arrays(paths[1], found)
     with_floors(paths[0], dict.fromkeys(range(900), np.inf))
@@ -364,7 +364,7 @@ def test_rows_beyond_2_31_keep_their_numbers_from_keys_to_files(tmp_path):
     scores = torch.tensor([[0.9, 0.5, 0.5], [-0.1, -0.2, -0.2]])
     lists = merging._lists(pack(scores, rows).numpy(), LARGEST_INDEX)
     shapes = {DIRECTIONS[0]: (4, 3, LARGEST_INDEX), DIRECTIONS[1]: (2, 1, 4)}
-    with ArrayWriter(tmp_path / "mined.arrays", layout(shapes)) as writer:
+    with array_writer(tmp_path / "mined.arrays", layout(shapes)) as writer:
         write_slice(writer, DIRECTIONS[0], 1, lists)
         write_slice(writer, DIRECTIONS[1], 0, CandidateLists(np.array([[3], [1]]), np.zeros((2, 1))))
     found = MinedFile(tmp_path / "mined.arrays")

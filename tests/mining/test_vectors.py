@@ -35,7 +35,7 @@ def rows(request: pytest.FixtureRequest, folder: Path) -> Rows:
     ways: dict[str, Rows] = {
         "held": HeldRows(VALUES),
         "npy": npy,
-        "arrays": ArrayFile(folder / "values.arrays").stored("values"),
+        "arrays": ArrayFile(folder / "values.arrays")["values"],
         "joined": JoinedRows([*parts, HeldRows(VALUES[9:10]), HeldRows(VALUES[10:])]),
         "joined of one": JoinedRows([npy]),
     }

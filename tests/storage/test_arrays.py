@@ -273,7 +273,7 @@ REFUSALS: list[tuple[Callable[[Path], object], str]] = [
         "'it' cannot.* holds Python objects",
     ),
     (lambda path: write_numpy(path, np.asfortranarray(np.eye(3, 2)), np.savez), "'it' .*column by column"),
-    (lambda path: pq.write_table(pa.table({"it": [[1.0], [1.0, 2]]}), path), "'it' .*one length"),
+    (lambda path: pq.write_table(pa.table({"it": [[1.0], [1.0, 2]]}), path), "'it' .*the expected size"),
     (lambda path: pq.write_table(pa.table({"it": [[1.0], None]}), path), "'it' .*empty values"),
     (lambda path: pq.write_table(pa.table({"it": [[1.0], [None]]}), path), "'it' .*empty values"),
     (Path.mkdir, "holds no Parquet file"),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from itrpipe.commands.stages import run_stage
-from itrpipe.errors import DataError, DiskFullError, LockedError
+from itrpipe.errors import DataError, DiskFullError, LockedError, UnavailableError
 from itrpipe.stages import prepare
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage import disk
@@ -112,7 +112,7 @@ def test_damage_is_one_line_with_the_remedy(
 @pytest.mark.parametrize(
     ("code", "files", "error", "message"),
     [
-        (errno.EIO, 1, OSError, os.strerror(errno.EIO)),
+        (errno.EIO, 1, UnavailableError, r"state\.json cannot be read or written now"),
         (errno.ENOSPC, 1, DiskFullError, r"no space left while writing .*state\.json"),
         (errno.ENOSPC, 0, DiskFullError, r"no room for another file .*1,234"),
     ],
