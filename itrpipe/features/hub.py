@@ -19,7 +19,7 @@ from itrpipe.errors import DataError, MissingInputError, reason_of
 from itrpipe.storage.disk import reading
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 CONFIG = "config.json"
 PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
@@ -29,7 +29,7 @@ _SHARDS = {SAFETENSORS: "model-*-of-*.safetensors", PICKLES: "pytorch_model-*-of
 RANDOM_NOTE = "random weights: these features are noise"
 SUFFIXES = (".bin", ".pth", ".pt", ".safetensors")
 # Counters of batches serve training only; not every file has them.
-COUNTER = ".num_batches_tracked"
+_COUNTER = ".num_batches_tracked"
 _SECONDS = 10.0
 """How long the hub is waited for."""
 _NO_CONNECTION = "there is no connection, and no earlier download"
@@ -247,32 +247,36 @@ def read_state(path: Path) -> dict[str, Tensor]:
     import torch
     from safetensors.torch import load_file
 
-    remedy = "get it again, or name a plain state dict"
-    with reading_weights(path, remedy):
-        content = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
-        content = content["model"]
-    if not isinstance(content, Mapping):
-        raise DataError(f"{path} holds a {type(content).__name__}; {remedy}.")
-    for key, value in content.items():
-        if not isinstance(value, torch.Tensor):
-            raise DataError(f"{path}: '{key}' is not a tensor; {remedy}.")
+    with reading_weights(path, "get it again, or name a plain state dict"):
+        safe = path.suffix == ".safetensors"
+        content: Any = load_file(path) if safe else torch.load(path, "cpu", weights_only=True)
+        content = dict(content.get("model", content))
+        for key, value in content.items():
+            if not isinstance(value, torch.Tensor):
+                raise TypeError(f"'{key}' is not a tensor")
     return {str(key): value for key, value in content.items()}
 
 
-def fitting(path: Path, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], remedy: str) -> dict[str, Tensor]:
-    """Returns all tensors that a network wants, in float32.
+def fill(network: nn.Module, path: Path, state: Mapping[str, Tensor], remedy: str) -> tuple[str, ...]:
+    """Gives a network all its tensors, in float32; it may have been made without memory for them.
 
     Args:
+        network: it gets the tensors themselves, where they are float32 already.
         path: where they are from, for messages.
-        state: the tensors of the file; further ones are passed over.
-        wanted: the state of the network; its values do not count.
+        state: the tensors of the file, by their names in the network.
         remedy: for messages.
+
+    Returns:
+        A note on tensors that the network does not have, if there are some.
 
     Raises:
         DataError: a tensor is missing, has another shape, or holds no finite numbers.
     """
-    missing = sorted(name for name in wanted.keys() - state.keys() if not name.endswith(COUNTER))
+    wanted = network.state_dict()
+    missing, further = (
+        sorted(name for name in names if not name.endswith(_COUNTER))
+        for names in (wanted.keys() - state.keys(), state.keys() - wanted.keys())
+    )
     if missing:
         raise DataError(f"{path} lacks '{missing[0]}', {len(missing)} tensors in all; {remedy}.")
     found = {}
@@ -283,7 +287,8 @@ def fitting(path: Path, state: Mapping[str, Tensor], wanted: Mapping[str, Tensor
             raise DataError("{}: '{}' is {}, and this network's is {}; {}.".format(path, name, *kinds, remedy))
         found[name] = value.to(tensor.dtype)
     refuse_not_finite(path, found, remedy)
-    return found
+    network.load_state_dict(found, assign=True)
+    return (f"{path}: '{further[0]}', one of {len(further)} tensors, is none of this network",) if further else ()
 
 
 def refuse_not_finite(where: Path, state: Mapping[str, Tensor], remedy: str) -> None:

@@ -23,7 +23,7 @@ class Transform(Protocol):
 
 
 class Extractor(Protocol):
-    """Turns batches of images into feature rows.
+    """Turns batches of images into feature rows; a base of classes, which says what most of them have in common.
 
     A module of this folder has `build(settings, device) -> Extractor`.
 
@@ -36,16 +36,18 @@ class Extractor(Protocol):
 
     spec: FeatureSpec
     transform: Transform
-    notes: tuple[str, ...]
-    batch: int
+    notes: tuple[str, ...] = ()
+    batch: int = 64
 
     def group(self, height: int, width: int) -> tuple[int, int]:
         """Images of equal groups may share a batch; their features are the same as alone, up to rounding.
 
+        By default all do, because they have one size after the transform.
+
         Args:
             height, width: of the image file in pixels, after EXIF rotation.
         """
-        ...
+        return 0, 0
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Extracts the features of a batch.

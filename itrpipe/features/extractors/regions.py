@@ -1,4 +1,4 @@
-"""What detectors share: boxes, and which of the proposed ones an image keeps.
+"""Detectors of photographs: from region proposals to the rows of a feature file, and boxes.
 
 The rules are those of the bottom-up-attention tool. It leaves the proposals where they are. Within each class it
 suppresses the boxes that a surer box of that class covers, takes as a box's confidence the largest probability of a
@@ -10,17 +10,20 @@ Source: Anderson et al., Bottom-Up and Top-Down Attention for Image Captioning a
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from itrpipe.features.declaration import RegionSettings
+from itrpipe.features.extractors.base import Extractor, Images, channels_first
+from itrpipe.features.store import FeatureSpec
 
 # Bits in a word of a set of boxes.
 _WORD = 64
@@ -32,6 +35,7 @@ class Proposals(NamedTuple):
     Attributes:
         boxes: for each image [P, 4] in pixels of the network's input, by falling objectness.
         extents: for each image its width and height in these pixels.
+        overlaps: [B, P, P] intersection over union of each image's proposals, filled up to the largest P.
         vectors: [K, D].
         probabilities: [K, C] of the classes without the background.
         first_label: number of the first class.
@@ -40,18 +44,89 @@ class Proposals(NamedTuple):
 
     boxes: Sequence[Tensor]
     extents: Sequence[tuple[float, float]]
+    overlaps: Tensor
     vectors: Tensor
     probabilities: Tensor
     first_label: int = 0
     attributes: Tensor | None = None
 
 
-def region_rows(found: Proposals, overlaps: Tensor, nms: float, settings: RegionSettings) -> dict[str, np.ndarray]:
+class Detector(Extractor):
+    """Turns images into rows of a feature file: `region_rows` of what a network proposes.
+
+    Args:
+        network: of torch, on the device, for inference.
+        settings: how many regions are kept.
+        device: where it computes.
+        notes: what there is to say of the weights.
+
+    Attributes:
+        spec: regions [N, max_regions, `width`], boxes, labels, scores and perhaps attributes.
+        transform: the decoded image, channels first; scaling gives fractions of grey levels and runs on the device.
+        batch: small, since an image has hundreds of proposals; a larger one takes memory and gains nothing.
+        width: of a region's vector.
+        attributes: whether regions have some.
+        nms: see `surviving_confidence`.
+    """
+
+    batch = 4
+    width: ClassVar[int]
+    attributes: ClassVar[bool] = False
+    nms: float
+
+    def __init__(
+        self, network: Any, settings: RegionSettings, device: torch.device, notes: tuple[str, ...] = ()
+    ) -> None:
+        self.spec = FeatureSpec(settings.max_regions, self.width, 0, True, True, True, self.attributes)
+        self.transform, self.notes = channels_first, notes
+        self._network, self._settings, self._device = network, settings, device
+
+    @abstractmethod
+    def propose(self, images: list[Tensor]) -> Proposals:
+        """Runs the network on B images [3, h, w] uint8 of one group, on its device."""
+
+    @torch.inference_mode()
+    def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
+        """Detects regions.
+
+        Args:
+            images: B images, see `Images`.
+            sizes: [B, 2]; not needed, since boxes are fractions.
+        """
+        # TF32 keeps 10 bits of a factor: with it, `fp32` would not be what its name says.
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            found = self.propose([image.to(self._device, non_blocking=True) for image in images])
+        return region_rows(found, self.nms, self._settings)
+
+
+class _InBfloat16(nn.Module):
+    """Runs a part of a network in mixed precision and gives its results in single precision."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, inputs: Tensor) -> Tensor | dict[str, Tensor]:
+        with torch.autocast(inputs.device.type, torch.bfloat16):
+            found = self.part(inputs)
+        return {name: each.float() for name, each in found.items()} if isinstance(found, dict) else found.float()
+
+
+def in_bfloat16(network: nn.Module, *parts: str) -> None:
+    """Lets parts of a network compute in mixed precision.
+
+    Layers that predict scores and boxes should not be among them: in the 8 bits of bfloat16 many proposals would tie.
+    """
+    for name in parts:
+        network.set_submodule(name, _InBfloat16(network.get_submodule(name)))
+    network.to(memory_format=torch.channels_last)
+
+
+def region_rows(found: Proposals, nms: float, settings: RegionSettings) -> dict[str, np.ndarray]:
     """Selects the regions of each image.
 
     Args:
         found: the proposals.
-        overlaps: [B, P, P] intersection over union of each image's proposals, filled up to the largest P.
         nms: see `surviving_confidence`.
         settings: how many are kept.
 
@@ -63,11 +138,11 @@ def region_rows(found: Proposals, overlaps: Tensor, nms: float, settings: Region
     counts = [len(boxes) for boxes in found.boxes]
     # Boxes that only fill up have no probability: they come last in every class and cover no other.
     probabilities = pad_sequence(list(found.probabilities.split(counts)), batch_first=True)
-    confidence = surviving_confidence(overlaps, probabilities, nms).cpu()  # one transfer for the whole batch
+    confidence = surviving_confidence(found.overlaps, probabilities, nms).cpu()  # one transfer for the whole batch
     limits = settings.min_regions, settings.max_regions, settings.min_score
     kept = [select_regions(row[:count], *limits) for row, count in zip(confidence, counts, strict=True)]
     starts = accumulate(counts[:-1], initial=0)
-    rows = torch.cat([own + start for own, start in zip(kept, starts, strict=True)]).to(overlaps.device)
+    rows = torch.cat([own + start for own, start in zip(kept, starts, strict=True)]).to(found.vectors.device)
     parts = zip(found.boxes, found.extents, strict=True)
     fractions = torch.cat([boxes / boxes.new_tensor([*extent, *extent]) for boxes, extent in parts])
     scores, labels = found.probabilities[rows].max(dim=1)

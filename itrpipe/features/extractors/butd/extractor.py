@@ -17,9 +17,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,11 +25,9 @@ from torch.nn.utils.rnn import pad_sequence
 from torchvision.models.resnet import Bottleneck, ResNet, resnet101
 from torchvision.ops import FrozenBatchNorm2d, clip_boxes_to_image, nms, roi_pool
 
-from itrpipe.features.extractors.base import Images, channels_first
 from itrpipe.features.extractors.butd.declaration import Butd
-from itrpipe.features.extractors.regions import Proposals, box_overlaps, moved, place_anchors, region_rows
-from itrpipe.features.hub import RANDOM_NOTE, download, fitting, local_weights, read_state, same_random_numbers
-from itrpipe.features.store import FeatureSpec
+from itrpipe.features.extractors.regions import Detector, Proposals, box_overlaps, in_bfloat16, moved, place_anchors
+from itrpipe.features.hub import RANDOM_NOTE, download, fill, local_weights, read_state, same_random_numbers
 
 # Pixels to which an image is resized.
 SHORT_SIDE, LONG_SIDE = 600, 1000
@@ -50,168 +46,8 @@ _MEAN_BGR = (102.9801, 115.9465, 122.7717)
 _SIZES = (64, 128, 256, 512)
 _WINDOWS = ((23, 12), (16, 16), (11, 22))
 _CENTRE = 7.5
-# Of 300 proposals each; a larger batch gains nothing.
-_BATCH = 4
 
-
-def build(settings: Butd, device: torch.device) -> ButdExtractor:
-    """Returns the extractor with the weights that the settings name.
-
-    Raises:
-        MissingInputError: there is no such file of weights, or the hub does not give it.
-        DataError: the weights are damaged or of another network.
-    """
-    network, notes = load_network(settings)
-    return ButdExtractor(network.for_inference(device, settings.precision), settings, device, notes)
-
-
-class Picture(NamedTuple):
-    """An image as the network takes it.
-
-    Attributes:
-        pixels: [3, h, w] float32, resized, BGR minus the mean.
-        scale: pixels here per pixel of the image file.
-        extent: width and height of the image file times its scale. Not always whole, so not always those of `pixels`.
-    """
-
-    pixels: Tensor
-    scale: float
-    extent: tuple[float, float]
-
-
-class ButdExtractor:
-    """Turns images into rows of a feature file; see `Extractor`. The boxes are the region proposals.
-
-    Attributes:
-        spec: regions [N, max_regions, 2048], boxes, labels, scores and attributes.
-        transform: the decoded image, channels first; the resize gives fractions of grey levels and runs on the device.
-        batch: see `Extractor`.
-        notes: what there is to say of the weights and settings.
-    """
-
-    batch = _BATCH
-
-    def __init__(self, network: ButdNetwork, settings: Butd, device: torch.device, notes: tuple[str, ...] = ()) -> None:
-        self.spec = FeatureSpec(settings.max_regions, REGION_DIM, boxes=True, labels=True, scores=True, attributes=True)
-        self.transform, self.notes = channels_first, notes
-        self._network, self._settings, self._device = network, settings, device
-
-    def group(self, height: int, width: int) -> tuple[int, int]:
-        """The size itself: padded beside a larger image, an image would get slightly other features at the seam."""
-        return height, width
-
-    @torch.inference_mode()
-    def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """Detects regions.
-
-        Args:
-            images: B images, see `Images`; where their sizes differ they are padded.
-            sizes: [B, 2]; not needed, since the images still have the size of their files.
-
-        Returns:
-            As of `region_rows`: regions of width 2048, labels in 0..1599 and attributes in 0..399.
-        """
-        pictures = [resized(image.to(self._device)) for image in images]
-        # TF32 keeps 10 bits of a factor: with it, `fp32` would not be what its name says.
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            feature_map = self._network.feature_map(padded([picture.pixels for picture in pictures]))
-            boxes = propose(self._network, feature_map, pictures)
-            vectors = self._network.region_features(feature_map, boxes)
-        said = self._network.box_predictor(vectors)
-        classes, attributes = (logits.softmax(dim=1)[:, :-1] for logits in said)
-        found = Proposals(boxes, [each.extent for each in pictures], vectors, classes, attributes=attributes)
-        # Overlaps are those in the image file, where the pixel that a width includes weighs more than here.
-        in_files = [box / picture.scale for box, picture in zip(boxes, pictures, strict=True)]
-        overlaps = box_overlaps(pad_sequence(in_files, batch_first=True), extra=1)
-        return region_rows(found, overlaps, _CLASS_NMS, self._settings)
-
-
-def resized(image: Tensor) -> Picture:
-    """Resizes [3, H, W] uint8 RGB as `caffe_size` says; bilinear without antialiasing, both axes by one factor."""
-    factor, height, width = caffe_size(image.shape[1], image.shape[2])
-    pixels = image.flip(0).float() - torch.tensor(_MEAN_BGR, device=image.device).view(3, 1, 1)
-    pixels = _interpolate(_interpolate(pixels, 1, factor, height), 2, factor, width)
-    return Picture(pixels, factor, (image.shape[2] * factor, image.shape[1] * factor))
-
-
-def caffe_size(height: int, width: int) -> tuple[float, int, int]:
-    """Returns the factor and the resized height and width: round half to even, where the factor itself is not round."""
-    factor = SHORT_SIDE / min(height, width)
-    if round(factor * max(height, width)) > LONG_SIDE:
-        factor = LONG_SIDE / max(height, width)
-    return factor, max(1, round(factor * height)), max(1, round(factor * width))
-
-
-def _interpolate(image: Tensor, axis: int, factor: float, length: int) -> Tensor:
-    """Resizes one axis of an image to `length` as OpenCV does for a given factor.
-
-    Pixel i lies at (i + 0.5) / factor - 0.5. torch's `interpolate` takes the factor from the sizes, where it was
-    rounded; at edges that is wrong by up to 60 grey levels.
-    """
-    last = image.shape[axis] - 1
-    places = ((torch.arange(length, dtype=torch.float64, device=image.device) + 0.5) / factor - 0.5).clamp(0, last)
-    before = places.long()
-    shape = [-1 if number == axis else 1 for number in range(image.ndim)]
-    part = (places - before).to(image.dtype).view(shape)
-    return torch.lerp(image.index_select(axis, before), image.index_select(axis, (before + 1).clamp(max=last)), part)
-
-
-def padded(images: Sequence[Tensor]) -> Tensor:
-    """Joins resized images in [B, 3, H, W], zero (the mean) at the right and the bottom of the smaller ones."""
-    height, width = (max(_SHORTEST_SIDE, *(image.shape[axis] for image in images)) for axis in (1, 2))
-    return torch.stack([F.pad(each, (0, width - each.shape[2], 0, height - each.shape[1])) for each in images])
-
-
-def caffe_anchors() -> Tensor:
-    """The anchors of the Caffe original, [A, 4]: x2 and y2 are the last pixels inside the box.
-
-    The order is size-major, three ratios (height / width = 0.5, 1, 2) for each size, as in the published conversion.
-    Caffe itself orders by ratio first.
-    """
-    sides = torch.tensor([[width * size // 16, height * size // 16] for size in _SIZES for width, height in _WINDOWS])
-    return torch.cat([_CENTRE - (sides - 1) / 2, _CENTRE + (sides - 1) / 2], dim=1)
-
-
-def propose(network: ButdNetwork, feature_map: Tensor, pictures: Sequence[Picture]) -> list[Tensor]:
-    """Returns the region proposals of each image, [P, 4] in pixels of the network's input, by falling objectness.
-
-    Args:
-        network: the detector.
-        feature_map: [B, 1024, h, w].
-        pictures: the B images.
-    """
-    logits, deltas = network.rpn_head(feature_map)
-    height, width = feature_map.shape[-2:]
-    anchors = place_anchors(caffe_anchors().to(feature_map.device), height, width, STRIDE)
-    return [surest(logits[row], deltas[row], anchors, picture) for row, picture in enumerate(pictures)]
-
-
-def surest(logits: Tensor, deltas: Tensor, anchors: Tensor, picture: Picture) -> Tensor:
-    """Drops what is too small first, takes the surest anchors after that, and then applies NMS.
-
-    Args:
-        logits: [M] objectness of every anchor of the feature map.
-        deltas: [M, 4] how far the object is from the anchor.
-        anchors: [M, 4] in pixels of the network's input.
-        picture: the image.
-
-    Returns:
-        [P, 4] by falling objectness, in pixels of the picture.
-    """
-    sides = anchors[:, 2:] - anchors[:, :2] + 1
-    # x2 comes out one too large for a box with both ends inside. The original does so too.
-    boxes = moved(deltas, anchors[:, :2] + sides / 2, sides)
-    boxes = clip_boxes_to_image(boxes, (picture.pixels.shape[1] - 1, picture.pixels.shape[2] - 1))
-    large = (boxes[:, 2:] - boxes[:, :2] + 1 >= _SMALLEST_SIDE * picture.scale).all(dim=1)
-    boxes, logits = boxes[large], logits[large]
-    order = logits.argsort(descending=True, stable=True)[:_CANDIDATES]
-    # With both ends inside, a box covers what an ordinary box covers that ends one pixel later.
-    ordinary = boxes[order] + boxes.new_tensor([0, 0, 1, 1])
-    return boxes[order][nms(ordinary, logits[order], _PROPOSAL_NMS)[:PROPOSALS]]
-
-
-# The network.
-
+# Of the network.
 STRIDE = 16
 """Pixels of the network's input per cell of the feature map."""
 ANCHORS = 12
@@ -228,17 +64,133 @@ _CROP = 14  # cells of a pooled region, per side
 # One activation of res5 takes 1.6 MB per region in single precision.
 _REGIONS_AT_ONCE = 50
 
-HUB_FILE = "pytorch_model.bin"
+_HUB_FILE = "pytorch_model.bin"
 _REMEDY = "name the published unc-nlp/frcnn-vg-finetuned, or get the file again"
-# Parts of the network's names -> those of the published conversion.
+# Parts of names in the published conversion -> those of the network.
 _NAMES = (
-    (r"^rpn_head\.", "proposal_generator.rpn_head."),
-    (r"^box_predictor\.", "roi_heads.box_predictor."),
-    (r"^res5\.", "roi_heads.res5."),
-    (r"\.bn(\d)\.", r".conv\1.norm."),
-    (r"\.downsample\.0\.", ".shortcut."),
-    (r"\.downsample\.1\.", ".shortcut.norm."),
+    (r"^(proposal_generator|roi_heads)\.", ""),
+    (r"\.conv(\d)\.norm\.", r".bn\1."),
+    (r"\.shortcut\.norm\.", ".downsample.1."),
+    (r"\.shortcut\.", ".downsample.0."),
 )
+# What the published conversion holds besides: of training, of other ways to resize, and of moving boxes.
+_UNREAD = re.compile(r"\.num_batches_tracked$|pixel_(mean|std)$|\.cell_anchors\.|\.bbox_pred\.")
+
+
+def build(settings: Butd, device: torch.device) -> ButdExtractor:
+    """Returns the extractor with the weights that the settings name.
+
+    Raises:
+        MissingInputError: there is no such file of weights, or the hub does not give it.
+        DataError: the weights are damaged or of another network.
+    """
+    network, notes = load_network(settings)
+    network.eval().requires_grad_(False)
+    _fold_batch_norms(network)
+    if settings.precision == "bf16":
+        in_bfloat16(network, "backbone", "res5", "rpn_head.conv")
+    return ButdExtractor(network.to(device), settings, device, notes)
+
+
+class ButdExtractor(Detector):
+    """The detector; labels are in 0..1599 and attributes in 0..399."""
+
+    width, attributes, nms = REGION_DIM, True, _CLASS_NMS
+
+    def group(self, height: int, width: int) -> tuple[int, int]:
+        """The size itself: padded beside a larger image, an image would get slightly other features at the seam."""
+        return height, width
+
+    def propose(self, images: list[Tensor]) -> Proposals:
+        """Runs the network on B images [3, H, W] uint8 of one size; the boxes are the region proposals."""
+        network: ButdNetwork = self._network
+        pixels, scale = resized(torch.stack(images))
+        height, width = pixels.shape[2:]
+        padded = F.pad(pixels, (0, max(0, _SHORTEST_SIDE - width), 0, max(0, _SHORTEST_SIDE - height)))
+        feature_map = network.backbone(padded)
+        rows, columns = feature_map.shape[2:]
+        anchors = place_anchors(caffe_anchors().to(self._device), rows, columns, STRIDE)
+        found = zip(*network.rpn_head(feature_map), strict=True)
+        boxes = [surest(logits, deltas, anchors, (height, width), scale) for logits, deltas in found]
+        vectors = network.region_features(feature_map, boxes)
+        classes, attributes = (logits.softmax(dim=1)[:, :-1] for logits in network.box_predictor(vectors))
+        # Overlaps are those in the image file, where the pixel that a width includes weighs more than here.
+        overlaps = box_overlaps(pad_sequence(boxes, batch_first=True) / scale, extra=1)
+        # In pixels here; not always whole, and so not always the size of `pixels`.
+        extents = [(images[0].shape[2] * scale, images[0].shape[1] * scale)] * len(images)
+        return Proposals(boxes, extents, overlaps, vectors, classes, attributes=attributes)
+
+
+def resized(images: Tensor) -> tuple[Tensor, float]:
+    """Resizes images as `caffe_size` says; bilinear without antialiasing, both axes by one factor.
+
+    Args:
+        images: [B, 3, H, W] uint8 RGB.
+
+    Returns:
+        Pixels [B, 3, h, w] float32, BGR minus the mean; and how many of them a pixel of the file becomes.
+    """
+    factor, height, width = caffe_size(*images.shape[2:])
+    pixels = images.flip(1).float() - torch.tensor(_MEAN_BGR, device=images.device).view(3, 1, 1)
+    return _interpolate(_interpolate(pixels.mT, factor, height).mT, factor, width), factor
+
+
+def caffe_size(height: int, width: int) -> tuple[float, int, int]:
+    """Returns the factor and the resized height and width: round half to even, where the factor itself is not round."""
+    factor = SHORT_SIDE / min(height, width)
+    if round(factor * max(height, width)) > LONG_SIDE:
+        factor = LONG_SIDE / max(height, width)
+    return factor, max(1, round(factor * height)), max(1, round(factor * width))
+
+
+def _interpolate(image: Tensor, factor: float, length: int) -> Tensor:
+    """Resizes the last axis of an image to `length` as OpenCV does for a given factor.
+
+    Pixel i lies at (i + 0.5) / factor - 0.5. torch's `interpolate` takes the factor from the sizes, where it was
+    rounded; at edges that is wrong by up to 60 grey levels.
+    """
+    last = image.shape[-1] - 1
+    places = ((torch.arange(length, dtype=torch.float64, device=image.device) + 0.5) / factor - 0.5).clamp(0, last)
+    before = places.long()
+    return torch.lerp(image[..., before], image[..., (before + 1).clamp(max=last)], (places - before).float())
+
+
+def caffe_anchors() -> Tensor:
+    """The anchors of the Caffe original, [A, 4]: x2 and y2 are the last pixels inside the box.
+
+    The order is size-major, three ratios (height / width = 0.5, 1, 2) for each size, as in the published conversion.
+    Caffe itself orders by ratio first.
+    """
+    sides = torch.tensor([[width * size // 16, height * size // 16] for size in _SIZES for width, height in _WINDOWS])
+    return torch.cat([_CENTRE - (sides - 1) / 2, _CENTRE + (sides - 1) / 2], dim=1)
+
+
+def surest(logits: Tensor, deltas: Tensor, anchors: Tensor, size: tuple[int, int], scale: float) -> Tensor:
+    """Drops what is too small first, takes the surest anchors after that, and then applies NMS.
+
+    Args:
+        logits: [M] objectness of every anchor of the feature map.
+        deltas: [M, 4] how far the object is from the anchor.
+        anchors: [M, 4] in pixels of the network's input.
+        size: height and width of the image, in these pixels.
+        scale: of these pixels per pixel of the image file.
+
+    Returns:
+        [P, 4] by falling objectness, in pixels of the network's input.
+    """
+    sides = anchors[:, 2:] - anchors[:, :2] + 1
+    # x2 comes out one too large for a box with both ends inside. The original does so too.
+    boxes = moved(deltas, anchors[:, :2] + sides / 2, sides)
+    boxes = clip_boxes_to_image(boxes, (size[0] - 1, size[1] - 1))
+    large = (boxes[:, 2:] - boxes[:, :2] + 1 >= _SMALLEST_SIDE * scale).all(dim=1)
+    boxes, logits = boxes[large], logits[large]
+    order = logits.argsort(descending=True, stable=True)[:_CANDIDATES]
+    # With both ends inside, a box covers what an ordinary box covers that ends one pixel later.
+    ordinary = boxes[order] + boxes.new_tensor([0, 0, 1, 1])
+    return boxes[order][nms(ordinary, logits[order], _PROPOSAL_NMS)[:PROPOSALS]]
+
+
+# The network.
 
 
 class RpnHead(nn.Module):
@@ -303,22 +255,6 @@ class ButdNetwork(nn.Module):
         self.rpn_head = RpnHead()
         self.box_predictor = BoxPredictor()
 
-    def _cast(self, values: Tensor) -> Tensor:
-        """To the type of the convolutions, and for bfloat16 to the order in which tensor cores want it."""
-        dtype = self.rpn_head.conv.weight.dtype
-        return values.to(dtype, memory_format=_memory_format(dtype))
-
-    def feature_map(self, images: Tensor) -> Tensor:
-        """Returns the map of res4.
-
-        Args:
-            images: [B, 3, H, W] float32, BGR minus its mean, zero where an image is padded.
-
-        Returns:
-            [B, 1024, h, w] of the network's type.
-        """
-        return self.backbone(self._cast(images))
-
     def region_features(self, feature_map: Tensor, boxes: Sequence[Tensor]) -> Tensor:
         """Returns the feature vectors of all images' regions, one image after the other.
 
@@ -334,27 +270,11 @@ class ButdNetwork(nn.Module):
         """
         image_of = [box.new_full((len(box), 1), number) for number, box in enumerate(boxes)]
         regions = torch.cat([torch.cat(image_of), torch.cat(list(boxes))], dim=1)  # [K, 5]
-        feature_map, vectors = feature_map.float(), []  # the pooling knows no bfloat16; a maximum stays what it was
+        vectors = []
         for chunk in regions.split(_REGIONS_AT_ONCE):
             crops = roi_pool(feature_map, chunk, _CROP, spatial_scale=1 / STRIDE)  # [k, 1024, 14, 14]
-            vectors.append(self.res5(self._cast(crops)).mean(dim=(2, 3), dtype=torch.float32))
+            vectors.append(self.res5(crops).mean(dim=(2, 3)))
         return torch.cat(vectors)
-
-    def for_inference(self, device: torch.device, precision: str) -> ButdNetwork:
-        """Makes the loaded network fast: no gradients, no batch norm, and with `bf16` convolutions in bfloat16.
-
-        The predictors stay in single precision: with the 8 bits of bfloat16 many proposals would tie.
-        """
-        self.eval().requires_grad_(False)
-        _fold_batch_norms(self)
-        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        for stage in (self.backbone, self.res5, self.rpn_head.conv):
-            stage.to(dtype).to(memory_format=_memory_format(dtype))
-        return self.to(device)
-
-
-def _memory_format(dtype: torch.dtype) -> torch.memory_format:
-    return torch.channels_last if dtype == torch.bfloat16 else torch.contiguous_format
 
 
 def _caffe_resnet101() -> ResNet:
@@ -396,21 +316,15 @@ def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
     """
     if settings.weights == "random":
         return random_network(), (RANDOM_NOTE,)
-    path = local_weights(settings.weights)
-    if path is None:
-        path = download(settings.weights, settings.revision, (HUB_FILE,)) / HUB_FILE
-    state = read_state(path)
+    path = local_weights(settings.weights) or download(settings.weights, settings.revision, (_HUB_FILE,)) / _HUB_FILE
     with torch.device("meta"):  # without memory: the tensors of the file take their place
         network = ButdNetwork()
-    names = {name: file_name(name) for name in network.state_dict()}
-    wanted = {names[name]: tensor for name, tensor in network.state_dict().items()}
-    found = fitting(path, state, wanted, _REMEDY)
-    network.load_state_dict({ours: found[theirs] for ours, theirs in names.items()}, assign=True)
-    return network, ()
+    state = {own_name(name): tensor for name, tensor in read_state(path).items() if not _UNREAD.search(name)}
+    return network, fill(network, path, state, _REMEDY)
 
 
-def file_name(name: str) -> str:
-    """Returns the name that a tensor of `ButdNetwork` has in the published conversion."""
+def own_name(name: str) -> str:
+    """Returns the name that a tensor of the published conversion has in `ButdNetwork`."""
     for pattern, replacement in _NAMES:
         name = re.sub(pattern, replacement, name)
     return name

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torchvision.models.detection import FasterRCNN, FasterRCNN_ResNet50_FPN_V2_Weights, fasterrcnn_resnet50_fpn_v2
 
 from itrpipe.errors import DataError, MissingInputError, reason_of
-from itrpipe.features.extractors.base import Images, channels_first
+from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.extractors.frcnn.declaration import Frcnn
-from itrpipe.features.extractors.regions import Proposals, box_overlaps, region_rows
-from itrpipe.features.hub import COUNTER, RANDOM_NOTE, fitting, local_weights, read_state, same_random_numbers
-from itrpipe.features.store import FeatureSpec
+from itrpipe.features.extractors.regions import Detector, Proposals, box_overlaps, in_bfloat16
+from itrpipe.features.hub import RANDOM_NOTE, fill, local_weights, read_state, same_random_numbers
 
 NAMES = tuple(FasterRCNN_ResNet50_FPN_V2_Weights.__members__)
 REGION_DIM = 1024
@@ -37,12 +35,8 @@ _RANDOM_CLASSES = 91
 # Boxes per level of the feature pyramid before NMS, in torchvision; must not be fewer than are left after it.
 _PRE_NMS_PROPOSALS = 1000
 _REMEDY = "name weights of torchvision's fasterrcnn_resnet50_fpn_v2"
-# The layers that predict scores and boxes stay in single precision: in 8 bits many proposals would tie.
-_BFLOAT16_PARTS = ("backbone", "rpn.head.conv", "roi_heads.box_head")
 # torchvision pads a batch to a multiple of this, the stride of the coarsest feature map that is pooled.
 _STRIDE = 32
-# Of 300 proposals each; a larger batch takes memory and gains nothing.
-_BATCH = 4
 # Pixels of a short side after scaling, at least: of fewer, rounding may leave none.
 _THINNEST = 2
 
@@ -57,8 +51,7 @@ def build(settings: Frcnn, device: str | torch.device) -> FrcnnExtractor:
     network, notes = load_network(settings)
     network.eval().requires_grad_(False)
     if settings.precision == "bf16":
-        for name in _BFLOAT16_PARTS:
-            network.set_submodule(name, _InBfloat16(network.get_submodule(name)))
+        in_bfloat16(network, "backbone", "rpn.head.conv", "roi_heads.box_head")
     device = torch.device(device)
     return FrcnnExtractor(network.to(memory_format=torch.channels_last).to(device), settings, device, notes)
 
@@ -83,10 +76,8 @@ def load_network(settings: Frcnn) -> tuple[FasterRCNN, tuple[str, ...]]:
         raise DataError(f"{path} lacks '{_CLASS_SCORES}', or a class beside the background; {_REMEDY}.")
     with torch.device("meta"):  # without memory: the tensors of the file take their place
         network = _network(settings, classes)
-    wanted = network.state_dict()
-    if further := [name for name in state.keys() - wanted.keys() if not name.endswith(COUNTER)]:
-        raise DataError(f"{path} holds '{min(further)}', which this network does not have; {_REMEDY}.")
-    network.load_state_dict(fitting(path, state, wanted, _REMEDY), assign=True)
+    if further := fill(network, path, state, _REMEDY):
+        raise DataError(f"{further[0]}; {_REMEDY}.")
     return network, ()
 
 
@@ -145,55 +136,34 @@ class Prepare:
         return (_THINNEST, self.long_side) if height < width else (self.long_side, _THINNEST)
 
 
-class FrcnnExtractor:
-    """Turns images into rows of a feature file; see `Extractor`.
+class FrcnnExtractor(Detector):
+    """The detector; its labels are torchvision's, from 1, since 0 is the background.
 
     Attributes:
-        spec: regions [N, max_regions, 1024], boxes, labels and scores.
         transform: see `Prepare`.
-        notes: what there is to say of the weights.
-        batch: see `Extractor`.
     """
 
-    batch = _BATCH
+    transform: Prepare
+    width = REGION_DIM
 
-    def __init__(self, network: FasterRCNN, settings: Frcnn, device: torch.device, notes: tuple[str, ...] = ()) -> None:
-        self.spec = FeatureSpec(settings.max_regions, REGION_DIM, boxes=True, labels=True, scores=True)
-        self.transform, self.notes = Prepare(settings.long_side), notes
-        # torchvision does not say of the parts of a detector what they are.
-        self._network: Any = network
-        self._settings, self._device = settings, device
+    def __init__(self, network: Any, settings: Frcnn, device: torch.device, notes: tuple[str, ...] = ()) -> None:
+        super().__init__(network, settings, device, notes)
+        self.transform, self.nms = Prepare(settings.long_side), settings.nms
+        self._sides = settings.short_side, settings.long_side
 
     def group(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the image after scaling and padding, so that padding does not depend on other images."""
         height, width = self.transform.size(height, width)
         shorter, longer = min(height, width), max(height, width)
         # The very arithmetic of torchvision, whose results are rounded down.
-        factor = min(self._settings.short_side / shorter, self._settings.long_side / longer)
-        scaled = math.floor(height * factor), math.floor(width * factor)
-        return math.ceil(scaled[0] / _STRIDE) * _STRIDE, math.ceil(scaled[1] / _STRIDE) * _STRIDE
+        factor = min(self._sides[0] / shorter, self._sides[1] / longer)
+        high, wide = (math.ceil(math.floor(side * factor) / _STRIDE) * _STRIDE for side in (height, width))
+        return high, wide
 
-    @torch.inference_mode()
-    def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        """Detects regions.
-
-        Args:
-            images: B images, see `Images`.
-            sizes: [B, 2]; not needed, since boxes are fractions.
-
-        Returns:
-            As of `region_rows`: regions of width 1024 and torchvision's labels from 1; 0 is the background.
-        """
-        # TF32 keeps 10 bits of a factor: with it, `fp32` would not be what its name says.
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            found = self.propose(images)
-        overlaps = box_overlaps(pad_sequence(list(found.boxes), batch_first=True))
-        return region_rows(found, overlaps, self._settings.nms, self._settings)
-
-    def propose(self, images: Sequence[Tensor] | Tensor) -> Proposals:
+    def propose(self, images: list[Tensor]) -> Proposals:
         """Runs the network on B images [3, h, w] uint8 of one group."""
         network = self._network
-        scaled, _ = network.transform([image.to(self._device, non_blocking=True).float() / 255 for image in images])
+        scaled, _ = network.transform([image.float() / 255 for image in images])
         scaled.tensors = scaled.tensors.contiguous(memory_format=torch.channels_last)
         maps = network.backbone(scaled.tensors)
         boxes, _ = network.rpn(scaled, maps)
@@ -202,17 +172,5 @@ class FrcnnExtractor:
         vectors = network.roi_heads.box_head(network.roi_heads.box_roi_pool(maps, boxes, padded))
         logits, _ = network.roi_heads.box_predictor(vectors)
         extents = [(width, height) for height, width in scaled.image_sizes]
-        return Proposals(boxes, extents, vectors, logits.softmax(dim=1)[:, 1:], first_label=1)
-
-
-class _InBfloat16(nn.Module):
-    """Runs a part of the network in mixed precision and gives its results in single precision."""
-
-    def __init__(self, part: nn.Module) -> None:
-        super().__init__()
-        self.part = part
-
-    def forward(self, inputs: Tensor) -> Tensor | dict[str, Tensor]:
-        with torch.autocast(inputs.device.type, torch.bfloat16):
-            found = self.part(inputs)
-        return {name: each.float() for name, each in found.items()} if isinstance(found, dict) else found.float()
+        overlaps = box_overlaps(pad_sequence(boxes, batch_first=True))
+        return Proposals(boxes, extents, overlaps, vectors, logits.softmax(dim=1)[:, 1:], first_label=1)

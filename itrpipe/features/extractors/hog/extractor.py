@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from itrpipe.features.extractors.base import Images, stacked
+from itrpipe.features.extractors.base import Extractor, Images, stacked
 from itrpipe.features.extractors.hog.declaration import Hog
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FeatureSpec
@@ -38,7 +38,7 @@ def build(settings: Hog, device: str | torch.device) -> HogExtractor:
     return HogExtractor(settings.grid, settings.cell, torch.device(device))
 
 
-class HogExtractor:
+class HogExtractor(Extractor):
     """Fills `/regions`, `/count`, `/boxes` and `/global`; see `Extractor`.
 
     Args:
@@ -49,12 +49,7 @@ class HogExtractor:
     Attributes:
         spec: grid² regions of `REGION_DIM`, a global vector of `GLOBAL_DIM`.
         transform: resizes to a square.
-        notes: none.
-        batch: see `Extractor`.
     """
-
-    notes: tuple[str, ...] = ()
-    batch: int = 64
 
     def __init__(self, grid: int, cell: int, device: torch.device) -> None:
         self._grid, self._device = grid, device
@@ -63,10 +58,6 @@ class HogExtractor:
         edges = np.linspace(0, 1, grid + 1, dtype=np.float32)
         top, left = np.meshgrid(edges[:-1], edges[:-1], indexing="ij")
         self._boxes = np.stack([left, top, left + edges[1], top + edges[1]], axis=-1).reshape(-1, 4).clip(0, 1)
-
-    def group(self, height: int, width: int) -> tuple[int, int]:
-        """All images have one size after the transform, so any of them may share a batch."""
-        return 0, 0
 
     @torch.inference_mode()
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
@@ -139,7 +130,5 @@ def mean_colours(colours: torch.Tensor, grid: int) -> torch.Tensor:
 
 def _cells(pooled: torch.Tensor, grid: int) -> torch.Tensor:
     """[B, C, grid * p, grid * p] as [B, grid * grid, C * p * p], cells row by row."""
-    batch, channels, side, _ = pooled.shape
-    parts = side // grid
-    split = pooled.reshape(batch, channels, grid, parts, grid, parts)
-    return split.permute(0, 2, 4, 1, 3, 5).reshape(batch, grid * grid, channels * parts * parts)
+    parts = pooled.shape[2] // grid
+    return F.unfold(pooled, parts, stride=parts).mT.contiguous()

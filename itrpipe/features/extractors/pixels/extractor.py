@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from itrpipe.features.extractors.base import Images, Transform, channels_first, stacked
+from itrpipe.features.extractors.base import Extractor, Images, Transform, channels_first, stacked
 from itrpipe.features.extractors.pixels.declaration import Pixels
 from itrpipe.features.store import FeatureSpec
 
@@ -48,7 +48,7 @@ class Resize:
         return left, top, left + kept_width, top + kept_height
 
 
-class PixelExtractor:
+class PixelExtractor(Extractor):
     """Hands resized images on; see `Extractor`.
 
     Args:
@@ -58,19 +58,10 @@ class PixelExtractor:
     Attributes:
         spec: pixels [N, height, width, 3].
         transform: as given.
-        notes: none.
-        batch: see `Extractor`.
     """
-
-    notes: tuple[str, ...] = ()
-    batch: int = 64
 
     def __init__(self, transform: Transform, frame: tuple[int, int]) -> None:
         self.spec, self.transform = FeatureSpec(0, 0, pixels=frame), transform
-
-    def group(self, height: int, width: int) -> tuple[int, int]:
-        """All images have one size after the transform, so any of them may share a batch."""
-        return self.spec.pixels
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Returns `pixels` [B, height, width, 3] uint8 of images [B, 3, height, width] uint8."""

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.ops import clip_boxes_to_image, roi_align
+from torchvision.ops import Conv2dNormActivation, clip_boxes_to_image, roi_align
 
 from itrpipe.errors import DataError
-from itrpipe.features.extractors.base import Images, channels_first
+from itrpipe.features.extractors.base import Extractor, Images, channels_first
 from itrpipe.features.extractors.regions import box_overlaps, moved, place_anchors
 from itrpipe.features.extractors.scenes.declaration import WEIGHTS, Scenes
-from itrpipe.features.hub import fitting, read_state
+from itrpipe.features.hub import fill, read_state
 from itrpipe.features.store import FeatureSpec
 from itrpipe.scenes.layout import HEIGHT, WIDTH
 from itrpipe.scenes.world import KINDS
@@ -58,11 +58,11 @@ def build(settings: Scenes, device: torch.device) -> ScenesExtractor:
     """
     model = ScenesDetector()
     remedy = "install itrpipe again, its weights come with it"
-    model.load_state_dict(fitting(WEIGHTS, read_state(WEIGHTS), model.state_dict(), remedy))
+    fill(model, WEIGHTS, read_state(WEIGHTS), remedy)
     return ScenesExtractor(model, device)
 
 
-class ScenesExtractor:
+class ScenesExtractor(Extractor):
     """Turns drawings into rows of a feature file; see `Extractor`.
 
     Attributes:
@@ -70,16 +70,10 @@ class ScenesExtractor:
     """
 
     spec = FeatureSpec(REGIONS, REGION_DIM, GLOBAL_DIM, boxes=True, labels=True, scores=True)
-    notes = ()
-    batch = 64
 
     def __init__(self, model: ScenesDetector, device: torch.device) -> None:
         self.transform = channels_first
         self._model, self._device = model.eval().to(device), device
-
-    def group(self, height: int, width: int) -> tuple[int, int]:
-        """The size itself; all drawings have one."""
-        return height, width
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Detects regions; region 0 is the whole image, then one per thing by falling score, then more.
@@ -105,21 +99,13 @@ class ScenesExtractor:
         return {**found, "count": np.full(len(images), REGIONS, dtype=np.int16)}
 
 
-class _ConvNorm(nn.Sequential):
-    """3 x 3 convolution, batch normalisation, ReLU."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
-        convolution = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
-        super().__init__(convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
-
-
 class _Residual(nn.Module):
     """Two convolutions around which the input passes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.first = _ConvNorm(width, width)
-        self.second = nn.Sequential(nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width))
+        self.first = Conv2dNormActivation(width, width)
+        self.second = Conv2dNormActivation(width, width, activation_layer=None)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x + self.second(self.first(x)))
@@ -131,13 +117,15 @@ class _Backbone(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         first, second, third, fourth = _WIDTHS
-        self.fine = nn.Sequential(_ConvNorm(3, first, 2), _ConvNorm(first, second, 2), _Residual(second))
-        self.middle = nn.Sequential(_ConvNorm(second, third, 2), _Residual(third))
-        self.coarse = nn.Sequential(_ConvNorm(third, fourth, 2), _Residual(fourth))
+        self.fine = nn.Sequential(
+            Conv2dNormActivation(3, first, stride=2), Conv2dNormActivation(first, second, stride=2), _Residual(second)
+        )
+        self.middle = nn.Sequential(Conv2dNormActivation(second, third, stride=2), _Residual(third))
+        self.coarse = nn.Sequential(Conv2dNormActivation(third, fourth, stride=2), _Residual(fourth))
         self.from_fine = nn.Conv2d(second, _MAP_WIDTH, 2, 2)
         self.from_middle = nn.Conv2d(third, _MAP_WIDTH, 1)
         self.from_coarse = nn.Conv2d(fourth, _MAP_WIDTH, 1)
-        self.merge = _ConvNorm(_MAP_WIDTH, _MAP_WIDTH)
+        self.merge = Conv2dNormActivation(_MAP_WIDTH, _MAP_WIDTH)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the map [B, C, H / 8, W / 8], and the mean of the deepest layer [B, G], of pixels [B, 3, H, W]."""
@@ -153,12 +141,11 @@ class ScenesDetector(nn.Module):
     """Backbone, region proposals, and heads for kind, box and attributes; for inference only."""
 
     anchors: Tensor
-    delta_scale: Tensor
 
     def __init__(self) -> None:
         super().__init__()
         self.backbone = _Backbone()
-        self.proposal_hidden = _ConvNorm(_MAP_WIDTH, _MAP_WIDTH)
+        self.proposal_hidden = Conv2dNormActivation(_MAP_WIDTH, _MAP_WIDTH)
         self.objectness = nn.Conv2d(_MAP_WIDTH, _ANCHORS, 1)
         self.anchor_deltas = nn.Conv2d(_MAP_WIDTH, 4 * _ANCHORS, 1)
         self.appearance = nn.Sequential(
@@ -177,7 +164,6 @@ class ScenesDetector(nn.Module):
         cell = torch.cat([-torch.tensor(shapes) / 2, torch.tensor(shapes) / 2], dim=1)
         anchors = place_anchors(cell, HEIGHT // _STRIDE, WIDTH // _STRIDE, _STRIDE, _STRIDE / 2)
         self.register_buffer("anchors", anchors, persistent=False)
-        self.register_buffer("delta_scale", torch.tensor(_DELTA_SCALE), persistent=False)
 
     def propose(self, cells: Tensor) -> Tensor:
         """Returns the best proposals [B, 40, 4] that do not overlap much, from the map [B, C, H, W]."""
@@ -200,7 +186,7 @@ class ScenesDetector(nn.Module):
         appearance = self.appearance(crops.flatten(1)).view(*boxes.shape[:2], -1)  # [B, 40, 132]
         # The last kind is the background.
         scores, kinds = self.kinds(appearance).softmax(dim=-1)[..., : len(KINDS)].max(dim=-1)  # [B, 40]
-        boxes = decode(self.region_deltas(appearance) * self.delta_scale, boxes)
+        boxes = decode(self.region_deltas(appearance) * boxes.new_tensor(_DELTA_SCALE), boxes)
         order = scores.argsort(dim=1, descending=True, stable=True)
         chosen = take(order, spread(take(boxes, order), _REGION_OVERLAP, REGIONS - 1))
         appearance, kinds = take(appearance, chosen), take(kinds, chosen)

@@ -30,8 +30,9 @@ import numpy as np
 import torch
 
 from itrpipe.features.declaration import NetworkSettings
-from itrpipe.features.extractors.base import Images, stacked
+from itrpipe.features.extractors.base import Extractor, Images, stacked
 from itrpipe.features.extractors.vit.declaration import Vit
+from itrpipe.features.frames import Framing
 from itrpipe.features.store import FeatureSpec
 from itrpipe.features.towers import PATCHES, Kind, Seen, open_vision, see
 
@@ -41,7 +42,7 @@ def build(settings: Vit, device: str | torch.device) -> GridExtractor:
     return GridExtractor(settings, PATCHES, torch.device(device))
 
 
-class GridExtractor:
+class GridExtractor(Extractor):
     """Fills `/regions`, `/count`, `/boxes` and `/global` with the vectors of a network's grid.
 
     Boxes are the grid's cells in the original image: a cell is what a vector stands for, not all that it has seen.
@@ -57,6 +58,7 @@ class GridExtractor:
         network: in evaluation mode, on `device`.
     """
 
+    transform: Framing
     batch = 32
 
     def __init__(
@@ -75,10 +77,6 @@ class GridExtractor:
         self._cells = probe.grid.cells(self.transform.frame)
         whole = probe.tokens if probe.own is None else probe.own
         self.spec = FeatureSpec(len(self._cells), probe.tokens.shape[2], whole.shape[-1], boxes=True)
-
-    def group(self, height: int, width: int) -> tuple[int, int]:
-        """All images share batches, because they have one size after the transform."""
-        return 0, 0
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Extracts the features of a batch.
