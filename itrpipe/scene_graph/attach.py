@@ -14,20 +14,16 @@ from itrpipe.scene_graph.tag import Sentence
 from itrpipe.scene_graph.words import lists
 
 VERB_KINDS = frozenset({"V", "VBG", "VBN"})
-JOINED_PARTICIPLES = {
-    "Mg": {"Pg": "Pg", "Pv": "Pg", "Mg": "Mg", "Mv": "Mg"},
-    "Mv": {"Pg": "Pv", "Pv": "Pv", "Mg": "Mv", "Mv": "Mv"},
-}
-"""Link of a participle after "and", by its own kind and by the link of the participle before."""
+PARTICIPLES = frozenset({"Pg", "Pv", "Mg", "Mv"})
+"""Links of active (g) and passive (v) participles, with a form of be (P) or after a noun (M)."""
 
 
 def find_links(sentence: Sentence) -> list[Link]:
-    """Links between the words of a tagged caption, sorted, each once."""
+    """Links between the words of a tagged caption, in any order."""
     chunker = Chunker(sentence)
     attacher = Attacher(sentence, chunker.chunks())
     attacher.attach()
-    links = {*attacher.links, *chunker.links}
-    return sorted(links, key=lambda link: (link.dependent, link.head, link.kind))
+    return attacher.links + chunker.links
 
 
 @dataclass(slots=True)
@@ -68,9 +64,9 @@ class Clause:
     gap: int | None = None
     predicate: int | None = None
     nouns: list[int] = field(default_factory=list)
-    objects: dict[int, int] = field(default_factory=dict)
-    homes: dict[int, int | None] = field(default_factory=dict)
-    prepositions: dict[int, str] = field(default_factory=dict)
+    objects: dict[int | None, int] = field(default_factory=dict)
+    homes: dict[int | None, int | None] = field(default_factory=dict)
+    prepositions: dict[int | None, str] = field(default_factory=dict)
     dangling: list[tuple[str, int]] = field(default_factory=list)
     bare_participles: set[int] = field(default_factory=set)
     interrupted: bool = False
@@ -103,7 +99,7 @@ class Attacher:
         self.chunks, self.lists = chunks, Lists(sentence.lemmas, chunks)
         self.kinds = self.lists.kinds
         self.links: list[Link] = []
-        self._governor: dict[int, Link] = {}
+        self._governor: dict[int | None, Link] = {}
         self.clause = Clause()
 
     def attach(self) -> None:
@@ -157,8 +153,7 @@ class Attacher:
         if index in self.lists.place:
             # A further member of a list of noun phrases.
             conjunction, first = self.lists.place[index]
-            if clause.last == first:
-                self._link("SJl", conjunction, first)
+            self._link("SJl", conjunction, first)
             self._link("SJl" if noun < conjunction else "SJr", conjunction, noun)
             self._copy_role(noun, first)
         elif clause.after == "CC" and clause.main_verb is not None and self.lists.clause_follows(index):
@@ -171,24 +166,21 @@ class Attacher:
             self._link("O", clause.be, noun)
             clause.predicate = noun
             clause.subject = noun if clause.subject is None else clause.subject
-        elif (verb := self._verb_of_object()) is not None:
-            self._link("O", verb, noun)
-            clause.objects[noun] = verb
         else:
-            self._new_subject(chunk)
+            verb = clause.open_verb
+            if verb is None and clause.after == "NP" and clause.objects.get(clause.last) == clause.verb:
+                verb = clause.verb  # which takes a second object after the first: gives the boy a ball
+            if verb is None:
+                self._new_subject(chunk)
+            else:
+                self._link("O", verb, noun)
+                clause.objects[noun] = verb
         clause.close_verb()
         clause.nouns.append(noun)
 
-    def _verb_of_object(self) -> int | None:
-        """The verb that waits for an object, or takes a second one after the first: gives the boy a ball."""
-        clause = self.clause
-        if clause.open_verb is not None or clause.after != "NP" or clause.verb is None:
-            return clause.open_verb
-        return clause.verb if clause.objects.get(clause.nouns[-1]) == clause.verb else None
-
     def _copy_role(self, noun: int, model: int) -> None:
         """Gives a noun the object and preposition of another one in its list."""
-        role: dict[int, Any]
+        role: dict[int | None, Any]
         for role in (self.clause.objects, self.clause.homes, self.clause.prepositions):
             if model in role:
                 role[noun] = role[model]
@@ -263,7 +255,7 @@ class Attacher:
         clause, last, subject = self.clause, self.clause.last, self.clause.subject
         if clause.after == "TO":
             subject = subject if clause.actor is None else clause.actor
-        elif last is not None and clause.after == "NP" and last in clause.objects:
+        elif clause.after == "NP" and last in clause.objects:
             watched = self.lemmas[clause.objects[last]] in lists.PERCEPTION_VERBS
             subject = last if watched and self.lemmas[verb] == self.words[verb] else subject
         clause.close_verb()
@@ -308,9 +300,9 @@ class Attacher:
     def _share_subject(self, verb: int, kind: str) -> bool:
         """A participle after and, while, a comma or another verb has the subject of the verb before."""
         clause = self.clause
-        previous = self._governor.get(clause.verb) if clause.after == "CC" and clause.verb is not None else None
-        if previous is not None and previous.kind in JOINED_PARTICIPLES[kind]:
-            self._link(JOINED_PARTICIPLES[kind][previous.kind], previous.head, verb)
+        previous = self._governor.get(clause.verb) if clause.after == "CC" else None
+        if previous is not None and previous.kind in PARTICIPLES:
+            self._link(previous.kind[0] + kind[1], previous.head, verb)
             return True
         if clause.after in {"NP", "J", ""} or (clause.after == "P" and clause.preposition is None):
             return False
@@ -352,41 +344,37 @@ class Attacher:
         clause, following, spelled = self.clause, self.kinds[index + 1], self.words[word]
         verb = self.lemmas[clause.open_verb] if clause.open_verb is not None else ""
         phrasal = clause.after in {"V", "VBG"} and (verb, spelled) in lists.PHRASAL_VERBS
-        last_is_object = clause.last is not None and clause.objects.get(clause.last) == clause.verb
         if following == "VBG" and not (clause.after in VERB_KINDS and spelled in lists.LONE_PARTICLES):
             if clause.verb is not None:
                 self._link("MVp", clause.verb, word)
             clause.preposition = word
         elif following not in {"NP", "J"}:
-            near = clause.after in VERB_KINDS or (last_is_object and clause.after == "NP")
+            follows_object = clause.after == "NP" and clause.objects.get(clause.last) == clause.verb
+            near = clause.after in VERB_KINDS or follows_object
             if clause.verb is not None and near and spelled in lists.PARTICLES:
                 self._link("K", clause.verb, word)
         elif following == "NP" and phrasal:
             self._link("K", clause.verb or 0, word)  # verb and particle take the noun together: puts on a hat
         else:
-            self._attach_preposition(index, word)
+            target = self.chunks[index + 1].head
+            if spelled == "of" and clause.last is not None and clause.after not in VERB_KINDS:
+                self._link("OF", clause.last, word)
+                clause.homes[target] = clause.last
+            elif (noun := self._noun_of_preposition(index)) is not None:
+                # Members of a list share a place: a man and a woman on a bench; not a man and a woman in a dress.
+                members = self.lists.members(noun)
+                place = spelled in lists.PLACES and self.lemmas[target] not in lists.CLOTHES
+                for host in members if place and members[0] == clause.subject else [noun]:
+                    self._link("Mp", host, word)
+                clause.homes[target] = noun
+            elif clause.verb is not None:
+                # Is ready for a guest: for belongs to the adjective; not so in "safe on a shelf" or "blue with dots".
+                after_is = clause.after == "J" and self.lemmas[clause.verb] == "be"
+                if not (after_is and spelled in lists.ADJECTIVE_PREPOSITIONS):
+                    self._link("MVp", clause.verb, word)
+                    clause.homes[target] = clause.actor
             clause.close_verb()
             clause.preposition = word
-
-    def _attach_preposition(self, index: int, word: int) -> None:
-        clause, spelled, target = self.clause, self.words[word], self.chunks[index + 1].head
-        if spelled == "of" and clause.last is not None and clause.after not in VERB_KINDS:
-            self._link("OF", clause.last, word)
-            clause.homes[target] = clause.last
-            return
-        noun = None if clause.be is not None else self._noun_of_preposition(index)
-        after_is = clause.after == "J" and clause.verb is not None and self.lemmas[clause.verb] == "be"
-        if noun is not None:
-            # Members of a list share a place: a man and a woman on a bench; not a man and a woman in a dress.
-            members = self.lists.members(noun)
-            place = spelled in lists.PLACES and self.lemmas[target] not in lists.CLOTHES
-            for host in members if place and members[0] == clause.subject else [noun]:
-                self._link("Mp", host, word)
-            clause.homes[target] = noun
-        elif clause.verb is not None and not (after_is and spelled in lists.ADJECTIVE_PREPOSITIONS):
-            # Is ready for a guest: for belongs to the adjective; not so in "safe on a shelf" or "blue with dots".
-            self._link("MVp", clause.verb, word)
-            clause.homes[target] = clause.actor
 
     def _noun_of_preposition(self, index: int) -> int | None:
         """Noun that a preposition belongs to, None for the last verb.
@@ -395,7 +383,7 @@ class Attacher:
             index: number of the preposition's chunk; a noun follows it.
         """
         clause, last = self.clause, self.clause.last
-        if last is None or clause.after in VERB_KINDS:
+        if last is None or clause.be is not None or clause.after in VERB_KINDS:
             return None if clause.verb is not None else last
         preposition, thing = self.words[self.chunks[index].head], self.lemmas[self.chunks[index + 1].head]
         if preposition == "during":

@@ -100,8 +100,8 @@ class Chunker:
         """Determiner, numbers, adjectives and nouns from a word on; J where there is no noun."""
         members: list[int] = []
         end = i
-        while end < self.size and (step := self._continues(end, members)):
-            if step == 1:
+        while end < self.size and self._continues(end, [self.tags[j] for j in members]):
+            if self.tags[end] not in {"CC", ","}:
                 members.append(end)
             end += 1
         if not members:
@@ -117,25 +117,25 @@ class Chunker:
         self.links.extend(Link(INSIDE[self.tags[j]], head, j) for j in inside)
         return Chunk("NP", head, i, last)
 
-    def _continues(self, i: int, members: list[int]) -> int:
-        """1 where the phrase goes on with this word, 2 where it goes on and the word itself does not count, 0 else."""
-        tag, following, seen = self.tags[i], self.tags[i + 1], [self.tags[j] for j in members]
-        if tag == "N":
-            return int(not self._is_incorporated(i))
-        if tag == "CD":
-            return int(following != "N" if members and self.words[i].isdecimal() else "N" not in seen)
-        if tag == "D":
-            return int(set(seen) <= {"D", "CD"})
-        if tag == "VBG":
-            return int(bool(members) and following == "N" and tuple(self.words[i - 1 : i + 1]) in lists.INCORPORATED)
-        if tag == "J":
-            return int("N" not in seen or (following == "N" and self.words[i] not in lists.COLOURS))
-        if tag == "R":
-            return int("N" not in seen and following == "J")
-        if self._is_quote(i):
-            return 2 if members else 0
-        joins = tag in {"CC", ","} and seen[-1:] == ["J"] and self._joins_adjectives(i)
-        return 2 if joins else 0
+    def _continues(self, i: int, seen: list[str]) -> bool:
+        """Whether a phrase of words with these tags goes on with a word."""
+        following = self.tags[i + 1]
+        match self.tags[i]:
+            case "N":
+                return not self._is_incorporated(i)
+            case "CD":
+                return following != "N" if seen and self.words[i].isdecimal() else "N" not in seen
+            case "D":
+                return set(seen) <= {"D", "CD"}
+            case "VBG":
+                return bool(seen) and following == "N" and tuple(self.words[i - 1 : i + 1]) in lists.INCORPORATED
+            case "J":
+                return "N" not in seen or (following == "N" and self.words[i] not in lists.COLOURS)
+            case "R":
+                return "N" not in seen and following == "J"
+            case "CC" | ",":
+                return bool(seen) and (self._is_quote(i) or (seen[-1] == "J" and self._joins_adjectives(i)))
+        return False
 
     def _joins_adjectives(self, i: int) -> bool:
         """Whether adjectives go on after a comma or conjunction and end in a noun: a black, white and brown dog."""

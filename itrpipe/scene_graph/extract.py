@@ -17,6 +17,7 @@ from itrpipe.scene_graph.graph import (
     Relation,
     RelationKind,
     SceneGraph,
+    Status,
 )
 from itrpipe.scene_graph.words import lists, plain
 
@@ -38,11 +39,7 @@ def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
     """
     said = _Extraction(analysis)
     said.say()
-    number = {head: i for i, head in enumerate(said.objects())}
-    words = [(*said.compound(head), head) for head in number]
-    objects = [Object(i, own[-1], own, said.lemma(own)) for i, own in enumerate(words)]
-    attributes, relations = said.attributes(number), said.relations(number)
-    return SceneGraph(text, said.tokens, tuple(objects), tuple(attributes), tuple(relations), analysis.status)
+    return said.graph(text, analysis.status)
 
 
 class _Extraction:
@@ -52,6 +49,8 @@ class _Extraction:
         tokens: of the caption.
         words: see `itrpipe.scene_graph.words.plain`.
         pairs: heads and dependents of each kind of link, rising.
+        governed: tokens that a head governs by a kind of link, rising.
+        governing: tokens that govern a dependent by a kind of link, rising.
         nouns: tokens that can be objects, rising.
         properties: attributes before objects have numbers: noun, words, kind.
         edges: relations before objects have numbers: subject, words, object, kind.
@@ -62,18 +61,18 @@ class _Extraction:
         self.words = [plain(token.text) for token in analysis.tokens]
         self.properties: set[tuple[int, Words, AttributeKind]] = set()
         self.edges: set[tuple[int, Words, int, RelationKind]] = set()
-        self._dependents: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-        self._heads: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         self.pairs: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        for kind, head, dependent in sorted({(link.kind, link.head, link.dependent) for link in analysis.links}):
-            self._dependents[kind, head].append(dependent)
-            self._heads[kind, dependent].append(head)
+        self.governed: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        self.governing: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        for kind, head, dependent in sorted(set(analysis.links)):
             self.pairs[kind].append((head, dependent))
+            self.governed[kind, head].append(dependent)
+            self.governing[kind, dependent].append(head)
 
         # Lists that share a noun are one.
         self._lists: dict[int, list[int]] = {}
         for conjunction, _ in self.pairs["SJl"] + self.pairs["SJr"]:
-            members = self._governed("SJl", conjunction) + self._governed("SJr", conjunction)
+            members = self.governed["SJl", conjunction] + self.governed["SJr", conjunction]
             merged = sorted({other for noun in members for other in self._joined(noun)})
             self._lists.update(dict.fromkeys(merged, merged))
 
@@ -82,14 +81,6 @@ class _Extraction:
         found.update(noun for kind in NOUN_ROLES for _, noun in self.pairs[kind])
         found.difference_update(word for kind in ("AN", "IX", "K") for _, word in self.pairs[kind])
         self.nouns = [noun for noun in sorted(found) if self._is_object(noun)]
-
-    def _governed(self, kind: str, head: int) -> list[int]:
-        """Tokens that a word governs by a kind of link, rising."""
-        return self._dependents.get((kind, head), [])
-
-    def _governing(self, kind: str, dependent: int) -> list[int]:
-        """Tokens that govern a word by a kind of link, rising."""
-        return self._heads.get((kind, dependent), [])
 
     def lemma(self, words: Iterable[int]) -> str:
         """Lemmas of some tokens."""
@@ -101,7 +92,7 @@ class _Extraction:
         word = self.words[noun]
         if word in lists.NEVER_OBJECTS or not word[0].isalnum() or word.isdecimal():
             return False
-        if word in lists.COLOURS and not (self._governing("O", noun) or self._governing("J", noun)):
+        if word in lists.COLOURS and not (self.governing["O", noun] or self.governing["J", noun]):
             return False  # a colour is one only where it is worn: a woman in blue
         return self._counted(noun) == noun and not self._is_location(noun)
 
@@ -116,7 +107,7 @@ class _Extraction:
         """
         seen = {noun}
         while self.words[noun] in lists.COUNTING:
-            counted = [thing for of in self._governed("OF", noun) for thing in self._governed("J", of)]
+            counted = [thing for of in self.governed["OF", noun] for thing in self.governed["J", of]]
             if not counted or counted[0] in seen:
                 return noun
             noun = counted[0]
@@ -127,18 +118,18 @@ class _Extraction:
         """Whether a noun only says where at something: side in "on the side of X"."""
         if self.tokens[noun].lemma not in lists.LOCATIONS:
             return False
-        before = any(self.words[each] in lists.LOCATION_PREPOSITIONS for each in self._governing("J", noun))
-        return before and any(self._governed("J", of) for of in self._governed("OF", noun))
+        before = any(self.words[each] in lists.LOCATION_PREPOSITIONS for each in self.governing["J", noun])
+        return before and any(self.governed["J", of] for of in self.governed["OF", noun])
 
     def _targets(self, preposition: int) -> Iterator[tuple[Words, int]]:
         """Nouns after a preposition, with all words that amount to the preposition.
 
         "On the edge of a table" leads to the table by "on edge of".
         """
-        words = (preposition, *self._governed("IX", preposition))
-        for noun in self._governed("J", preposition):
-            ofs = self._governed("OF", noun) if self._is_location(noun) else []
-            things = [((*words, noun, of), thing) for of in ofs for thing in self._governed("J", of)]
+        words = (preposition, *self.governed["IX", preposition])
+        for noun in self.governed["J", preposition]:
+            ofs = self.governed["OF", noun] if self._is_location(noun) else []
+            things = [((*words, noun, of), thing) for of in ofs for thing in self.governed["J", of]]
             yield from things or [(words, noun)]
 
     def _referents(self, noun: int, excluded: Sequence[int] = (), nearest: bool = False) -> list[int]:
@@ -157,13 +148,12 @@ class _Extraction:
         meant = content if content in self.nouns else self._antecedent(content)
         return [] if meant is None else [meant]
 
-    def compound(self, head: int) -> Words:
-        """The words before a noun that make a compound with it."""
-        modifiers = self._governed("AN", head)
-        first = head
-        while first - 1 in modifiers:
+    def named(self, noun: int) -> Words:
+        """A noun and the words before it that make a compound with it."""
+        first = noun
+        while first - 1 in self.governed["AN", noun]:
             first -= 1
-        return tuple(range(first, head))
+        return tuple(range(first, noun + 1))
 
     # -- pronouns ------------------------------------------------------------------------------------------------------
     # The search of Schuster et al., 2015, section 4.2 (after Hobbs, 1978) comes down, in sentences as plain as
@@ -175,10 +165,10 @@ class _Extraction:
         before = [noun for noun in self.nouns if noun < pronoun and noun != thing]
         if word == "whose":
             return before[-1] if before else None
-        verbs = list(self._governing("O", thing))
-        for preposition in self._governing("J", thing):
-            verbs += self._governing("MVp", preposition)
-            verbs += [verb for noun in self._governing("Mp", preposition) for verb in self._governing("O", noun)]
+        verbs = list(self.governing["O", thing])
+        for preposition in self.governing["J", thing]:
+            verbs += self.governing["MVp", preposition]
+            verbs += [verb for noun in self.governing["Mp", preposition] for verb in self.governing["O", noun]]
         subjects = [noun for verb in verbs for noun in self._subjects(verb)]
         for candidates in (self._joined(thing), subjects, before):
             meant = self._choose(word, [noun for noun in candidates if noun < pronoun and noun != thing])
@@ -234,7 +224,7 @@ class _Extraction:
         """Finds properties and edges."""
         verbs = {verb for verb, _ in self.pairs["S"]}
         verbs |= {verb for kind in ("Pg", "Pv", "Mg", "Mv", "RS") for _, verb in self.pairs[kind]}
-        for verb in sorted(verbs):
+        for verb in verbs:
             subjects = self._subjects(verb)
             if self.tokens[verb].lemma == "be":
                 self._say_of_be(verb, subjects)
@@ -244,12 +234,12 @@ class _Extraction:
 
     def _subjects(self, verb: int) -> list[int]:
         """Nouns that do, are or suffer what a verb says."""
-        found = [noun for subject in self._governed("S", verb) for noun in self._referents(subject)]
-        for be in self._governing("Pg", verb) + self._governing("Pv", verb):
+        found = [noun for subject in self.governed["S", verb] for noun in self._referents(subject)]
+        for be in self.governing["Pg", verb] + self.governing["Pv", verb]:
             found += self._subjects(be) if be != verb else []
-        for pronoun in self._governing("RS", verb):
-            found += [noun for head in self._governing("R", pronoun) for noun in self._content(head)]
-        for noun in self._governing("Mg", verb) + self._governing("Mv", verb):
+        for pronoun in self.governing["RS", verb]:
+            found += [noun for head in self.governing["R", pronoun] for noun in self._content(head)]
+        for noun in self.governing["Mg", verb] + self.governing["Mv", verb]:
             found += self._referents(noun) if self._is_tight(noun) else self._content(noun)
         return list(dict.fromkeys(found))
 
@@ -268,16 +258,16 @@ class _Extraction:
 
     def _say_of_verb(self, verb: int, subjects: list[int]) -> None:
         """Rules 1, 2, 3 and 9: whom and where an action meets, or the action alone."""
-        words = (verb, *self._governed("K", verb))
-        adjectives = self._governed("Pa", verb)
-        met = [noun for thing in self._governed("O", verb) for noun in self._referents(thing, subjects)]
+        words = (verb, *self.governed["K", verb])
+        adjectives = self.governed["Pa", verb]
+        met = [noun for thing in self.governed["O", verb] for noun in self._referents(thing, subjects)]
         places = [
             (extra, noun)
-            for preposition in self._governed("MVp", verb)
+            for preposition in self.governed["MVp", verb]
             for extra, target in self._targets(preposition)
             for noun in self._referents(target, subjects)
         ]
-        suffers = self._governing("Mv", verb) or self._governing("Pv", verb)
+        suffers = self.governing["Mv", verb] or self.governing["Pv", verb]
         suffers = suffers and self.words[verb] not in lists.STATIVE_PARTICIPLES
         lemma = self.tokens[verb].lemma
         linking = lemma in lists.EMPTY_VERBS or (lemma in lists.LINKING_VERBS and adjectives)
@@ -297,12 +287,12 @@ class _Extraction:
     def _say_of_be(self, be: int, subjects: list[int]) -> None:
         """Rules 4 and 6: what somebody is, and where."""
         for subject in subjects:
-            for adjective in self._governed("Pa", be):
+            for adjective in self.governed["Pa", be]:
                 self._say(subject, [adjective], "adjective")
-            for noun in self._governed("O", be):
+            for noun in self.governed["O", be]:
                 if noun in self.nouns:
-                    self._say(subject, (*self.compound(noun), noun), "copula")
-            for preposition in self._governed("MVp", be):
+                    self._say(subject, self.named(noun), "copula")
+            for preposition in self.governed["MVp", be]:
                 self._locate(subject, preposition)
 
     def _locate(self, subject: int, preposition: int, nearest: bool = False) -> None:
@@ -323,7 +313,7 @@ class _Extraction:
                 for counted in self._content(noun):
                     self._say(counted, [noun], "quantity")
         for thing, word in self.pairs["D"]:  # rule 8: possession by 's or by a pronoun
-            owners = [noun for owner in self._governed("YS", word) for noun in self._referents(owner)]
+            owners = [noun for owner in self.governed["YS", word] for noun in self._referents(owner)]
             if self.words[word] in lists.POSSESSIVE_PRONOUNS:
                 meant = self._owner(word, thing)
                 owners = [] if meant is None else [meant]
@@ -338,28 +328,26 @@ class _Extraction:
 
     # -- assembly ------------------------------------------------------------------------------------------------------
 
-    def objects(self) -> list[int]:
-        """Nouns without those that only say what another one is; these stay where something else is said of them."""
-        named = {words[-1] for _, words, kind in self.properties if kind == "copula"}
+    def graph(self, text: str, status: Status) -> SceneGraph:
+        """What was said as a graph, each property and edge once."""
+        # Nouns that only say what another one is are no objects, but where something else is said of them.
+        copulas = {words[-1] for _, words, kind in self.properties if kind == "copula"}
         described = {noun for noun, _, kind in self.properties if kind != "compound"}
         described.update(noun for subject, _, thing, _ in self.edges for noun in (subject, thing))
-        return [noun for noun in self.nouns if noun in described or noun not in named]
-
-    def attributes(self, number: dict[int, int]) -> Iterator[Attribute]:
-        """The properties, each once, of nouns whose objects have these numbers."""
-        seen: set[tuple[int, str]] = set()
+        heads = [noun for noun in self.nouns if noun in described or noun not in copulas]
+        number = {head: i for i, head in enumerate(heads)}
+        objects = [Object(number[head], head, self.named(head), self.lemma(self.named(head))) for head in heads]
+        attributes: dict[tuple[int, str], Attribute] = {}
         for noun, words, kind in sorted(self.properties):
-            lemma = self.lemma(words)
-            if noun in number and (noun, lemma) not in seen:
-                seen.add((noun, lemma))
-                yield Attribute(len(seen) - 1, number[noun], words, lemma, kind)
-
-    def relations(self, number: dict[int, int]) -> Iterator[Relation]:
-        """The edges, each once, between nouns whose objects have these numbers."""
-        seen: set[tuple[int, int, str]] = set()
+            if noun in number:
+                lemma = self.lemma(words)
+                attribute = Attribute(len(attributes), number[noun], words, lemma, kind)
+                attributes.setdefault((noun, lemma), attribute)
+        relations: dict[tuple[int, int, str], Relation] = {}
         for subject, words, thing, kind in sorted(self.edges):
-            lemma = "have" if kind == "have" else self.lemma(words)
-            key = (subject, thing, lemma)
-            if subject in number and thing in number and subject != thing and key not in seen:
-                seen.add(key)
-                yield Relation(len(seen) - 1, number[subject], number[thing], words, lemma, kind)
+            if subject in number and thing in number and subject != thing:
+                lemma = "have" if kind == "have" else self.lemma(words)
+                relation = Relation(len(relations), number[subject], number[thing], words, lemma, kind)
+                relations.setdefault((subject, thing, lemma), relation)
+        elements = tuple(objects), tuple(attributes.values()), tuple(relations.values())
+        return SceneGraph(text, self.tokens, *elements, status)

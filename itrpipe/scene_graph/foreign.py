@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,19 +126,15 @@ def _factual(graph: Any) -> Tuples | None:
     return [*map(_names, groups), *([[]] if rest else [])]
 
 
-def _tuples(graph: Any) -> Tuples | None:
-    if isinstance(graph, list) and all(isinstance(each, list) for each in graph):
-        return [_names(each) for each in graph]
-    return None
+def _listed(graph: Any, key: str = "") -> Tuples | None:
+    """A list of lists of names, or of records with such lists under a key."""
+    if not isinstance(graph, list):
+        return None
+    known = (isinstance(each, dict) and key in each if key else isinstance(each, list) for each in graph)
+    return [_names(each[key] if key else each) for each in graph] if all(known) else None
 
 
-def _spice(graph: Any) -> Tuples | None:
-    if isinstance(graph, list) and all(isinstance(each, dict) and "tuple" in each for each in graph):
-        return [_names(each["tuple"]) for each in graph]
-    return None
-
-
-FORMATS = {"factual": _factual, "tuples": _tuples, "spice": _spice}
+FORMATS = {"factual": _factual, "tuples": _listed, "spice": partial(_listed, key="tuple")}
 
 
 def _names(group: Any) -> list[str]:

@@ -53,8 +53,7 @@ class Token:
     lemma: str
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """A typed dependency between two tokens.
 
     Attributes:

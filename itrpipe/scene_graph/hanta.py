@@ -123,7 +123,7 @@ def _merged(sentence: Sentence, i: int, previous: str, name: str) -> str:
     noun, adjective, adverb = name.startswith("NN"), name.startswith("AJ"), name.startswith("AV")
     if (
         (tag == "N" and here.word in lists.ING_NOUNS and previous != "BE")
-        or (tag == "V" and noun and here.verb in lists.ACTION_VERBS and here.verb != here.word)
+        or (tag == "V" and noun and here.verb in lists.ACTION_VERBS and not here.bare)
         or (tag == "J" and adverb and previous == "D")
         or (tag == "J" and (here.word.endswith(("ing", "ed")) or describes(here.word)))
         or (tag == "VBG" and previous in {"BE", "SUB"})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain, takewhile
 
 from itrpipe.scene_graph.words import Entry, describes, lemma_of, lists, look_up
 
@@ -90,7 +91,7 @@ def _closed(sentence: Sentence, i: int) -> str:
     if word in lists.BE:
         return "BE"
     if word in lists.DO:
-        return "AUX" if after.word == "not" or (after.verb and after.verb == after.word and not after.noun) else "V"
+        return "AUX" if after.word == "not" or (after.bare and not after.noun) else "V"
     if word in lists.AUXILIARIES:
         return "AUX" if after.verb or after.word in lists.BE or after.word == "not" else "V"
     if word in lists.HAVE:
@@ -113,8 +114,8 @@ def _closed(sentence: Sentence, i: int) -> str:
     if word == "there" and (after.word in lists.BE or after.word in lists.AUXILIARIES):
         return "EX"
     if word == "that" and (previous != "N" or after.nounish):
-        bare = after.verb and after.verb == after.word and sentence.plural_before(i)
-        return "WH" if previous == "N" and (after.third_person or bare) else "D"
+        verb = after.third_person or (after.bare and sentence.plural_before(i))
+        return "WH" if previous == "N" and verb else "D"
     if word in lists.RELATIVES:
         return "WH"
     if word == "her":
@@ -139,7 +140,7 @@ def _adverb_or_preposition(sentence: Sentence, i: int) -> str:
         if not (place or previous in NOUN_PHRASE or (here.adjective and after.nounish)):
             return "R"
     if word == "to":
-        if not after.verb or after.verb != after.word:
+        if not after.bare:
             return "TO" if after.word == "be" else "P"
         ends = later.word in {"", "."} or later.word in lists.DETERMINERS | lists.PREPOSITIONS | lists.PRONOUNS
         return "TO" if ends or not after.noun else "P"
@@ -192,7 +193,7 @@ def _participle(sentence: Sentence, i: int) -> str:
     if irregular or (word.endswith("ed") and len(word) > 4 and (here.verb or not here.noun)):
         if describes(word):
             return "J"
-        if irregular and here.verb == word and previous in NOUN_PHRASE | {""}:
+        if irregular and here.bare and previous in NOUN_PHRASE | {""}:
             return ""
         if word in lists.COVER_WORDS and previous == "N" and after.nounish:
             return "J"
@@ -221,7 +222,7 @@ def _finite_verb(sentence: Sentence, i: int) -> str:
             tag == "V" and entry.third_person for entry, tag in zip(sentence.entries, tags, strict=False)
         )
         return "V" if joined or (closes and (due or previous in {"PRP", "WH"})) else ""
-    if here.verb != here.word or not due or not sentence.plural_before(i):
+    if not (here.bare and due) or not sentence.plural_before(i):
         return ""
     plural = after.word.endswith("s") and after.noun and after.noun != after.word
     return "V" if plural or (closes and after.word != ".") else ""
@@ -239,7 +240,7 @@ def _open_class(sentence: Sentence, i: int) -> str:
     joined = previous == "CC" and i > 1 and sentence.tags[i - 2] == "J" and not after.nounish
     if here.adjective and (described or joined or previous == "BE"):
         return "J"
-    if here.noun or not here.known or (here.verb == here.word and previous in NOUN_PHRASE):
+    if here.noun or not here.known or (here.bare and previous in NOUN_PHRASE):
         return "N"
     return "V" if here.verb else "J" if here.adjective else "R"
 
@@ -291,17 +292,9 @@ def _stands_for_noun(sentence: Sentence, i: int) -> bool:
 def _has_verb(sentence: Sentence, i: int) -> bool:
     """Whether the clause of a word has a finite verb; "and" ends it to the right, "and a" also to the left."""
     tags = sentence.tags
-    for left in range(i - 1, -1, -1):
-        if tags[left] in VERBS:
-            return True
-        if tags[left] in BORDERS or tags[left : left + 2] == ["CC", "D"]:
-            break
-    for right in range(i + 1, sentence.size):
-        if tags[right] in VERBS:
-            return True
-        if tags[right] in BORDERS or tags[right] == "CC":
-            break
-    return False
+    left = takewhile(lambda j: tags[j] not in BORDERS and tags[j : j + 2] != ["CC", "D"], range(i - 1, -1, -1))
+    right = takewhile(lambda j: tags[j] not in BORDERS and tags[j] != "CC", range(i + 1, sentence.size))
+    return any(tags[j] in VERBS for j in chain(left, right))
 
 
 def _ends_in_s(sentence: Sentence, i: int) -> bool:
@@ -332,10 +325,10 @@ def _is_worn_before(sentence: Sentence, i: int) -> bool:
 
 def _is_bare(sentence: Sentence, i: int) -> bool:
     """Whether a word is the bare verb of a plural subject: cyclists race down a hill."""
-    tags, word, before = sentence.tags, sentence.words[i], sentence.words[i - 1]
-    if tags[i - 1] != "N" or sentence.entries[i].verb != word:
+    tags, before = sentence.tags, sentence.words[i - 1]
+    if tags[i - 1] != "N" or not sentence.entries[i].bare:
         return False
-    if word in lists.MOSTLY_VERBS and tags[i + 1] in {"P", "R", "TO", "VBG"}:
+    if sentence.words[i] in lists.MOSTLY_VERBS and tags[i + 1] in {"P", "R", "TO", "VBG"}:
         first = tags.index("N")
         if _is_plural(sentence.words[first]) or any(tags[j : j + 2] == ["CC", "D"] for j in range(first, i)):
             return True
@@ -350,7 +343,7 @@ def _continues_verb(sentence: Sentence, i: int) -> bool:
     j = i - 2
     while entries[i].word in lists.MOSTLY_VERBS and j > 0 and tags[j] not in VERBS | BORDERS:
         j -= 1
-    return tags[j] == "V" and all(each.verb == each.word for each in (entries[i], entries[j]))
+    return tags[j] == "V" and entries[i].bare and entries[j].bare
 
 
 def _is_watched(sentence: Sentence, i: int) -> bool:
@@ -358,7 +351,7 @@ def _is_watched(sentence: Sentence, i: int) -> bool:
     words, tags, entries = sentence.words, sentence.tags, sentence.entries
     if i < 2 or tags[i - 1] != "N" or tags[i + 1] not in AFTER_VERB:
         return False
-    if entries[i].verb != words[i] or lemma_of(words[i - 1], "N") not in lists.ANIMATE:
+    if not entries[i].bare or lemma_of(words[i - 1], "N") not in lists.ANIMATE:
         return False
     j = i - 1
     while j > 0 and tags[j] in PHRASE:

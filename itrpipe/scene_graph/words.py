@@ -85,6 +85,7 @@ class Entry:
         word: in lower case; "" beyond the ends of a caption.
         noun, verb, adjective, adverb: lemma as that part of speech, or "" where the dictionary knows no such reading.
         known: whether there is any reading.
+        bare: whether the word can be a verb in its base form.
         third_person: whether the word can be a verb that ends in the s of he, she and it.
         nounish: whether it can stand inside a noun phrase after the first word.
         opens: whether a noun phrase can start with it.
@@ -96,6 +97,7 @@ class Entry:
     adjective: str = ""
     adverb: str = ""
     known: bool = False
+    bare: bool = False
     third_person: bool = False
     nounish: bool = False
     opens: bool = False
@@ -121,6 +123,7 @@ def look_up(word: str) -> Entry:
     inside = word[0].isalnum() and not word.isdecimal() and word not in lists.OUTSIDE_PHRASES
     return Entry(
         *(word, noun, verb, adjective, adverb, known),
+        bare=verb == word,
         third_person=bool(verb) and word.endswith("s") and verb != word,
         nounish=inside and bool(noun or adjective or not known),
         opens=word in lists.PHRASE_OPENERS or word.isdecimal(),

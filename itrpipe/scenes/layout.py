@@ -125,7 +125,7 @@ def arrange(rng: Random, symbolic: SymbolicScene, *, image_id: str, split: str, 
     planned: set[Triple] = set()
     main = 0
     for unit in symbolic.units:
-        if unit.relation is not None:
+        if unit.relation:
             planned.add((main, "hold", main + 1) if unit.relation == "hold" else (main + 1, unit.relation, main))
         main += len(unit.objects)
     contacts = {triple for triple in planned if triple[1] in CONTACTS}
@@ -252,7 +252,7 @@ def _place_unit(rng: Random, unit: Unit, centre: float, horizon: float) -> list[
     else:
         base = rng.uniform(0.80, 0.95) if unit.relation == "behind" else rng.uniform(horizon + 0.22, 0.95)
         main = _place(rng, thing, centre, base, _ground_scale(base, horizon))
-    if unit.relation is None:
+    if not unit.relation:
         return [main]
     thing, top, scale = unit.objects[1], main.box[1], main.height / _full_height(main)
     match unit.relation:

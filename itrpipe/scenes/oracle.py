@@ -195,4 +195,4 @@ def true_matches(captions: Sequence[Caption], scenes: Sequence[Scene]) -> list[n
         T ascending arrays of indices into `scenes`.
     """
     oracle = Oracle(scenes)
-    return [np.flatnonzero(oracle.matches(caption.form)).astype(np.int64) for caption in captions]
+    return [np.flatnonzero(oracle.matches(caption.form)) for caption in captions]

@@ -21,14 +21,6 @@ from itrpipe.scenes.world import COLOURS, KIND_TABLE, PEOPLE
 MAX_WORDS = 22
 _SPECIFIC_TRIES = 10
 _MAX_TRIES = 200
-_STYLES_OF_SLOTS = (
-    ("long",),
-    ("long", "middle"),
-    ("middle",),
-    ("middle", "middle", "enumeration"),
-    ("general", "single", "enumeration", "middle"),
-)
-_SPARE_STYLES = ("long", "middle", "middle", "single", "enumeration")
 _TELLING_LITTLE = ("single", "general")
 _HYPERNYM_RATE = 0.16
 _GENERAL_SETTING_RATE = 0.12
@@ -66,6 +58,7 @@ class Sayings:
         relations: relation -> wordings, where {a} is the first object and {b} the second.
         clause_joints, enumeration_leads: what joins two clauses, and what begins an enumeration.
         verbs, flying_verbs: kind -> what it does on the ground and in the air; `air_phrases` follow the latter.
+        slots, spare_styles: styles of the five captions, of each slot, and of captions that are drawn again.
     """
 
     nouns: dict[str, Words]
@@ -83,6 +76,8 @@ class Sayings:
     verbs: dict[str, Words]
     flying_verbs: dict[str, Words]
     air_phrases: Words
+    slots: tuple[Words, ...]
+    spare_styles: Words
 
 
 SAYINGS = TypeAdapter(Sayings).validate_json(Path(__file__).with_name("sayings.json").read_bytes())
@@ -111,7 +106,7 @@ def write_captions(
         DataError: the scene does not allow five different captions.
     """
     captions: list[Caption] = []
-    for styles in _STYLES_OF_SLOTS:
+    for styles in SAYINGS.slots:
         style = rng.choice(styles)
         if caption_detail > USUAL_DETAIL and style in _TELLING_LITTLE and rng.random() < _leaning(0.0, caption_detail):
             style = "middle"
@@ -121,7 +116,7 @@ def write_captions(
             if attempt >= _SPECIFIC_TRIES:
                 if best is not None:
                     break
-                style = rng.choice(_SPARE_STYLES)
+                style = rng.choice(SAYINGS.spare_styles)
             caption = _STYLES[style](_Draft(rng, scene, caption_detail))
             if caption.text in taken or len(caption.text.split()) > MAX_WORDS:
                 continue

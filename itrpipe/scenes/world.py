@@ -18,8 +18,6 @@ from random import Random
 from pydantic import TypeAdapter
 
 COLOURS = ("red", "blue", "green", "yellow", "orange", "purple", "pink", "brown", "black", "white", "grey")
-PATTERNS = ("plain", "striped", "dotted")
-SIZES = ("small", "medium", "large")
 INDOOR_SETTINGS = ("kitchen", "room")
 SETTINGS = ("park", "beach", "snow", "street", "desert", "night", *INDOOR_SETTINGS)
 
@@ -68,23 +66,22 @@ class World:
         partners: relation -> kind of the main object -> kinds its partner can be. Read "main holds partner", and for
             every other relation "partner is on/under/behind/above main". What is behind is not much lower, so that it
             still shows.
+        weights: how often units have a relation (or none), objects a pattern and a size, scenes so many units, and how
+            often edits are made.
     """
 
     kinds: dict[str, Kind]
     similar: tuple[tuple[str, ...], ...]
     partners: dict[str, dict[str, tuple[str, ...]]]
+    weights: dict[str, dict[str, float]]
 
 
 WORLD = TypeAdapter(World).validate_json(Path(__file__).with_suffix(".json").read_bytes())
 KIND_TABLE = WORLD.kinds
 KINDS = tuple(KIND_TABLE)
+PATTERNS, SIZES, EDIT_NAMES = (tuple(WORLD.weights[name]) for name in ("pattern", "size", "edit"))
 PEOPLE = ("man", "woman", "boy", "girl")
 
-# How often a unit is of which form; None is a single object.
-_UNIT_WEIGHTS = {"hold": 0.26, "on": 0.18, "under": 0.12, "behind": 0.10, "above": 0.10, None: 0.24}
-_PATTERN_WEIGHTS = (0.50, 0.28, 0.22)
-_SIZE_WEIGHTS = (0.30, 0.40, 0.30)
-_UNIT_COUNT_WEIGHTS = {2: 0.45, 3: 0.55, 4: 0.80, 5: 1.20}
 _COMPANION_PROBABILITY = 0.3
 _TOO_WIDE_FOR_COMPANIONS = ("tree", "house", "bus", "table")
 MIN_OBJECTS = MIN_UNITS = 2
@@ -117,11 +114,11 @@ class Unit:
 
     Attributes:
         objects: the main one, and its partner where there is a relation.
-        relation: of `World.partners`; None of a single object.
+        relation: of `World.partners`; empty for a single object.
     """
 
     objects: tuple[SceneObject, ...]
-    relation: str | None = None
+    relation: str = ""
 
 
 @dataclass(frozen=True)
@@ -159,26 +156,32 @@ def is_valid(scene: SymbolicScene) -> bool:
         and all(
             unit.objects[1].kind in WORLD.partners[unit.relation].get(unit.objects[0].kind, ())
             for unit in scene.units
-            if unit.relation is not None
+            if unit.relation
         )
     )
+
+
+def _drawn(rng: Random, weights: str) -> str:
+    """Draws one of the values that have weights of some sort."""
+    table = WORLD.weights[weights]
+    return rng.choices(list(table), list(table.values()))[0]
 
 
 def _sample_object(rng: Random, kind: str) -> SceneObject:
     """Draws the looks of an object of the kind; patterns and sizes other than plain and medium where it has them."""
     row = KIND_TABLE[kind]
-    pattern = rng.choices(PATTERNS, _PATTERN_WEIGHTS)[0] if row.patterned else "plain"
-    size = rng.choices(SIZES, _SIZE_WEIGHTS)[0] if row.sized else "medium"
+    pattern = _drawn(rng, "pattern") if row.patterned else "plain"
+    size = _drawn(rng, "size") if row.sized else "medium"
     return SceneObject(kind, rng.choice(row.colours), pattern, size)
 
 
-def _sample_unit(rng: Random, setting: str, relation: str | None = None) -> Unit:
+def _sample_unit(rng: Random, setting: str, relation: str = "") -> Unit:
     """Draws a unit of kinds that occur in the setting."""
 
     def occurring(kinds: Iterable[str]) -> list[str]:
         return [kind for kind in kinds if setting in KIND_TABLE[kind].settings]
 
-    if relation is None:
+    if not relation:
         kinds = occurring(KINDS)
         drawn = rng.choices(kinds, [KIND_TABLE[kind].weight for kind in kinds])
     else:
@@ -197,9 +200,8 @@ def sample_scene(rng: Random, room: int = USUAL_UNITS) -> SymbolicScene:
     """
     setting = rng.choice(SETTINGS)
     counts = range(MIN_UNITS, room + 1)
-    count = rng.choices(counts, [_UNIT_COUNT_WEIGHTS[number] for number in counts])[0]
-    forms, weights = list(_UNIT_WEIGHTS), list(_UNIT_WEIGHTS.values())
-    units = [_sample_unit(rng, setting, rng.choices(forms, weights)[0]) for _ in range(count)]
+    count = rng.choices(counts, [WORLD.weights["units"][str(number)] for number in counts])[0]
+    units = [_sample_unit(rng, setting, _drawn(rng, "relation")) for _ in range(count)]
     if rng.random() < _COMPANION_PROBABILITY:
         kind = rng.choice(units).objects[0].kind
         if kind not in _TOO_WIDE_FOR_COMPANIONS:
@@ -316,19 +318,18 @@ def _edit_add(rng: Random, scene: SymbolicScene) -> SymbolicScene:
     return _spliced(scene, index, index, _sample_unit(rng, scene.setting))
 
 
-_EDITS: dict[str, tuple[float, Callable[[Random, SymbolicScene], SymbolicScene]]] = {
-    "colour": (0.24, _edit_colour),
-    "kind": (0.18, _edit_kind),
-    "pattern": (0.10, _edit_pattern),
-    "size": (0.06, _edit_size),
-    "setting": (0.10, _edit_setting),
-    "swap": (0.10, _edit_swap),
-    "break": (0.08, _edit_break),
-    "exchange": (0.06, _edit_exchange),
-    "drop": (0.04, _edit_drop),
-    "add": (0.04, _edit_add),
+_EDITS: dict[str, Callable[[Random, SymbolicScene], SymbolicScene]] = {
+    "colour": _edit_colour,
+    "kind": _edit_kind,
+    "pattern": _edit_pattern,
+    "size": _edit_size,
+    "setting": _edit_setting,
+    "swap": _edit_swap,
+    "break": _edit_break,
+    "exchange": _edit_exchange,
+    "drop": _edit_drop,
+    "add": _edit_add,
 }
-EDIT_NAMES = tuple(_EDITS)
 # Most objects have no pattern and no size: a few draws keep such edits about as frequent as their weights say.
 _TRIES_PER_EDIT = 8
 
@@ -343,10 +344,9 @@ def edit_scene(rng: Random, scene: SymbolicScene) -> tuple[SymbolicScene, str]:
     Returns:
         A valid scene that differs from `scene`, and which of `EDIT_NAMES` made it.
     """
-    weights = [weight for weight, _ in _EDITS.values()]
     while True:  # ends: every object has another colour, so the edit "colour" always succeeds
-        name = rng.choices(EDIT_NAMES, weights)[0]
+        name = _drawn(rng, "edit")
         for _ in range(_TRIES_PER_EDIT):
-            edited = _EDITS[name][1](rng, scene)
+            edited = _EDITS[name](rng, scene)
             if edited != scene and is_valid(edited):
                 return edited, name
