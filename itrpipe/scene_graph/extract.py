@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 
 from itrpipe.scene_graph.graph import (
     Analysis,
@@ -193,30 +194,26 @@ class _Extraction:
     def _choose(self, pronoun: str, nouns: list[int]) -> int | None:
         """First of the most fitting nouns that agree: people before animals before things, for "they" plurals first."""
 
-        def distance(noun: int) -> tuple[bool, int]:
-            lemma = self.tokens[noun].lemma
-            if pronoun in lists.PLURAL:
-                return not self._is_plural(noun), int(lemma not in lists.ANIMATE)
-            things = lemma not in lists.ANIMATE
-            return False, 0 if pronoun in lists.NEUTER else things + (lemma not in lists.PERSONS)
+        ranks = {noun: rank for noun in nouns if (rank := self._rank(pronoun, noun)) is not None}
+        return min(ranks, key=ranks.__getitem__, default=None)
 
-        return min((noun for noun in nouns if self._agrees(pronoun, noun)), key=distance, default=None)
+    def _rank(self, pronoun: str, noun: int) -> int | None:
+        """How far a noun is from the likeliest meaning of a pronoun; None where they do not agree."""
+        lemma, plural = self.tokens[noun].lemma, self._is_plural(noun)
+        person, thing = lemma in lists.PERSONS, lemma not in lists.ANIMATE
+        if pronoun in lists.PLURAL:
+            return 2 * (not plural) + thing if plural or person else None
+        if pronoun not in lists.REFERRING or (plural and len(self._joined(noun)) == 1):
+            return None
+        if pronoun not in lists.MASCULINE | lists.FEMININE:
+            return None if person else thing * (pronoun not in lists.NEUTER)
+        others = lists.FEMALES if pronoun in lists.MASCULINE else lists.MALES
+        animate = any(self.tokens[each].lemma in lists.ANIMATE for each in self.nouns)
+        return None if lemma in others or (thing and animate) else thing + (not person)
 
     def _is_plural(self, noun: int) -> bool:
         lemma = self.tokens[noun].lemma
         return self.words[noun] != lemma or lemma in lists.MANY or len(self._joined(noun)) > 1
-
-    def _agrees(self, pronoun: str, noun: int) -> bool:
-        lemma = self.tokens[noun].lemma
-        if pronoun in lists.PLURAL:
-            return self._is_plural(noun) or lemma in lists.PERSONS
-        if pronoun not in lists.REFERRING or (self._is_plural(noun) and len(self._joined(noun)) == 1):
-            return False
-        if pronoun not in lists.MASCULINE | lists.FEMININE:
-            return lemma not in lists.PERSONS
-        others = lists.FEMALES if pronoun in lists.MASCULINE else lists.MALES
-        animate = any(self.tokens[each].lemma in lists.ANIMATE for each in self.nouns)
-        return lemma not in others and (lemma in lists.ANIMATE or not animate)
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
@@ -226,6 +223,8 @@ class _Extraction:
         verbs |= {verb for kind in ("Pg", "Pv", "Mg", "Mv", "RS") for _, verb in self.pairs[kind]}
         for verb in verbs:
             subjects = self._subjects(verb)
+            for subject, adjective in product(subjects, self.governed["Pa", verb]):
+                self._say(subject, [adjective], "adjective")
             if self.tokens[verb].lemma == "be":
                 self._say_of_be(verb, subjects)
             else:
@@ -259,7 +258,6 @@ class _Extraction:
     def _say_of_verb(self, verb: int, subjects: list[int]) -> None:
         """Rules 1, 2, 3 and 9: whom and where an action meets, or the action alone."""
         words = (verb, *self.governed["K", verb])
-        adjectives = self.governed["Pa", verb]
         met = [noun for thing in self.governed["O", verb] for noun in self._referents(thing, subjects)]
         places = [
             (extra, noun)
@@ -270,7 +268,7 @@ class _Extraction:
         suffers = self.governing["Mv", verb] or self.governing["Pv", verb]
         suffers = suffers and self.words[verb] not in lists.STATIVE_PARTICIPLES
         lemma = self.tokens[verb].lemma
-        linking = lemma in lists.EMPTY_VERBS or (lemma in lists.LINKING_VERBS and adjectives)
+        linking = lemma in lists.EMPTY_VERBS or (lemma in lists.LINKING_VERBS and self.governed["Pa", verb])
         for subject in subjects:
             for noun in met:
                 self._relate(subject, words, noun, "verb")
@@ -279,16 +277,12 @@ class _Extraction:
                     self._relate(noun, words, subject, "agent")
                 else:
                     self._relate(subject, (*words, *extra), noun, "verb_prep")
-            for adjective in adjectives:
-                self._say(subject, [adjective], "adjective")
             if not (met or places or linking):
                 self._say(subject, words, "action")
 
     def _say_of_be(self, be: int, subjects: list[int]) -> None:
         """Rules 4 and 6: what somebody is, and where."""
         for subject in subjects:
-            for adjective in self.governed["Pa", be]:
-                self._say(subject, [adjective], "adjective")
             for noun in self.governed["O", be]:
                 if noun in self.nouns:
                     self._say(subject, self.named(noun), "copula")

@@ -26,27 +26,6 @@ NONE = -1
 
 
 @dataclass(frozen=True)
-class PairSet:
-    """A set of pairs of numbers 0..2^31 - 1, which tells of many pairs at once whether it holds them.
-
-    Attributes:
-        keys: int64, first number << 32 | second number, rising; the last one is above every pair.
-    """
-
-    keys: np.ndarray
-
-    @classmethod
-    def of(cls, first: np.ndarray, second: np.ndarray) -> PairSet:
-        """The distinct ones of n pairs, int [n] each."""
-        return cls(np.append(_distinct(first.astype(np.int64) << 32 | second), LAST))
-
-    def has(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Whether the set holds each of n pairs, bool [n]."""
-        keys = first.astype(np.int64) << 32 | second
-        return self.keys[np.searchsorted(self.keys, keys)] == keys
-
-
-@dataclass(frozen=True)
 class CaptionGroups:
     """Groups of words of T captions.
 
@@ -112,7 +91,8 @@ class CaptionPhrases(CaptionGroups):
         word_ids: int32, positions in `words` of the words of each caption.
         word_labels, phrase_labels: int32, numbers of the labels of the words and of the phrases of each caption.
         kinds: int8, positions in `KINDS` of the phrases of each caption.
-        labels: pairs of an image and a label that is one of the image's, or a contiguous part of one.
+        held: int64, image << 32 | label for every image and label that is one of the image's, or a contiguous part of
+            one; rising, and the last one is above all.
         max_words: words kept of a caption.
         longer: bool [T], captions that have more.
     """
@@ -124,7 +104,7 @@ class CaptionPhrases(CaptionGroups):
     word_labels: Ragged
     phrase_labels: Ragged
     kinds: Ragged
-    labels: PairSet
+    held: np.ndarray
     max_words: int
     longer: np.ndarray
 
@@ -165,7 +145,7 @@ class CaptionPhrases(CaptionGroups):
             word_labels=_cut(word_labels, max_words),
             phrase_labels=phrase_labels,
             kinds=kinds,
-            labels=_held(said, labels),
+            held=_held(said, labels),
             max_words=max_words,
             longer=word_ids.counts > max_words,
         )
@@ -195,9 +175,12 @@ class CaptionPhrases(CaptionGroups):
 
         Source: SSAMT, Sec. 3.4; words are compared by their lemmas.
         """
-        words, phrases = (each.take(captions) for each in (self.word_labels, self.phrase_labels))
-        held = [self.labels.has(images[each.owners()], each.values) for each in (words, phrases)]
-        return Ragged(words.offsets, held[0]).padded(), Ragged(phrases.offsets, held[1]).padded()
+        found = []
+        for labels in (self.word_labels, self.phrase_labels):
+            own = labels.take(captions)
+            keys = images[own.owners()] << 32 | own.values
+            found.append(Ragged(own.offsets, self.held[np.searchsorted(self.held, keys)] == keys).padded())
+        return found[0], found[1]
 
 
 @dataclass(frozen=True)
@@ -349,8 +332,8 @@ def _cut(lists: Ragged, most: int) -> Ragged:
     return Ragged.of_counts(np.minimum(lists.counts, most), lists.values[lists.places() < most])
 
 
-def _held(said: Iterable[tuple[np.ndarray, np.ndarray]], labels: Iterable[str]) -> PairSet:
-    """Images with their labels and all labels that are contiguous parts of them.
+def _held(said: Iterable[tuple[np.ndarray, np.ndarray]], labels: Iterable[str]) -> np.ndarray:
+    """`CaptionPhrases.held`: images with their labels and all labels that are contiguous parts of these.
 
     Args:
         said: arrays of images and of the numbers of labels of theirs, repeated or not.
@@ -364,13 +347,13 @@ def _held(said: Iterable[tuple[np.ndarray, np.ndarray]], labels: Iterable[str]) 
         spelled = (" ".join(words[start:end]) for end in ends for start in range(end))
         lists.append([numbers[part] for part in spelled if part in numbers])
     parts = Ragged.of_lists(lists, np.int32)
-    keys = [np.array([LAST])]
+    keys = [np.zeros(0, np.int64)]
     for images, own in said:
         for start in range(0, len(own), LABELS_AT_ONCE):
             block = slice(start, start + LABELS_AT_ONCE)
             found = parts.take(own[block])
-            keys.append(PairSet.of(images[block][found.owners()], found.values).keys)
-    return PairSet(_distinct(np.concatenate(keys)))
+            keys.append(_distinct(images[block][found.owners()] << 32 | found.values))
+    return np.append(_distinct(np.concatenate(keys)), LAST)
 
 
 def _positions(known: list[str], wanted: Sequence[str], what: str) -> np.ndarray:

@@ -66,8 +66,8 @@ def graphs_table(graphs: Sequence[SceneGraph], parser: str) -> pa.Table:
             for name, kind in zip(names, fields.values(), strict=True)
         ]
         structs = pa.StructArray.from_arrays(arrays, fields=[pa.field(*each) for each in fields.items()])
-        offsets = Ragged.of_counts(np.array([len(row) for row in rows], dtype=np.int64)).offsets
-        columns.append(pa.ListArray.from_arrays(pa.array(offsets, INT32), structs))
+        offsets = pa.array(np.cumsum([0, *map(len, rows)]), INT32)
+        columns.append(pa.ListArray.from_arrays(offsets, structs))
     return pa.Table.from_arrays(columns, schema=GRAPH_SCHEMA)
 
 

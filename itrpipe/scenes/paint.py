@@ -68,8 +68,7 @@ def paint(scene: Scene, difficulty: Difficulty = EASY) -> Image.Image:
     _cast_shadows(image, scene.objects)
     for item in sorted(scene.objects, key=lambda placed: placed.depth):
         draw_object(image, item, _stream(scene, item))
-    if difficulty.occlusion > 0:
-        _hide_parts(image, scene, difficulty.occlusion)
+    _hide_parts(image, scene, difficulty.occlusion)
     if scene.setting == "snow":
         rng, draw = Random(f"{scene.paint_seed}/snow"), ImageDraw.Draw(image)
         for _ in range(_SNOWFLAKES):
