@@ -22,7 +22,7 @@ from itrpipe.datasets.definition import (
     seed_option,
 )
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
-from itrpipe.features.declaration import importer_module, importers, names_a_file
+from itrpipe.features.declaration import IMPORTERS, names_a_file
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step, pending_steps
@@ -253,7 +253,7 @@ def _importer_of(source: Path, features: str | None) -> str:
             raise UsageError(f"--from imports files and --features {features} is no importer{hint}")
         return features
     kinds = {name: kind_of(load_declaration("extract"), name) for name in known}
-    layouts = {name: importer_module(kind).layout(source) for name, kind in kinds.items()}
+    layouts = {name: IMPORTERS.module(kind).layout(source) for name, kind in kinds.items()}
     found = {name: layout for name, layout in layouts.items() if layout is not None}
     shown = [f"{name} ({layout})" for name, layout in found.items()]
     complete = [name for name, layout in found.items() if len(found) == 1 or not layout.lacks]
@@ -266,7 +266,7 @@ def _importer_of(source: Path, features: str | None) -> str:
 
 
 def _imports(conf: str) -> bool:
-    return kind_of(load_declaration("extract"), conf).replace("_", "-") in importers()
+    return kind_of(load_declaration("extract"), conf).replace("_", "-") in IMPORTERS.classes
 
 
 def _check_conf(conf: str) -> None:

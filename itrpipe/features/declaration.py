@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, create_model, field_validator
@@ -47,25 +46,26 @@ class FeatureSettings(Settings):
         """What these features may hold, a part of `EVERYTHING`."""
         return self.holds
 
-    def own_files(self) -> Mapping[str, Path]:
-        """Files of its package that the features depend on."""
-        return {}
+    def further_files(self, source: Path | None) -> Mapping[str, Path]:
+        """Files that the features depend on, beside the imported ones and those that a setting names by its path.
 
-    def beside(self, source: Path) -> Mapping[str, Path]:
-        """Files that are read together with the imported one."""
+        Args:
+            source: the file or folder that is imported.
+        """
         return {}
 
     def local_files(self) -> dict[str, Path]:
         """The settings that name a file or folder of this machine, with its path."""
-        values = {key: getattr(self, key, "") for key in _FILES}
-        paths = {key: Path(value).expanduser() for key, value in values.items() if value not in _NO_FILES}
+        paths = {key: Path(value).expanduser() for key, value in self._named().items()}
         return {key: path for key, path in paths.items() if path.is_absolute() or path.exists()}
 
     def from_hub(self) -> dict[str, str]:
         """The models of the hub that it computes with, and their revisions."""
-        named = {value for key in _FILES if (value := getattr(self, key, "")) not in _NO_FILES}
-        here = {str(getattr(self, key)) for key in self.local_files()}
-        return dict.fromkeys(sorted(named - here), getattr(self, "revision", "main"))
+        here, revision = self.local_files(), getattr(self, "revision", "main")
+        return {value: revision for key, value in self._named().items() if key not in here}
+
+    def _named(self) -> dict[str, str]:
+        return {key: value for key in _FILES if (value := getattr(self, key, "")) not in _NO_FILES}
 
     def fingerprinted(self) -> dict[str, Any]:
         """The settings as the fingerprint sees them: of local files their content counts and not where they lie."""
@@ -118,20 +118,10 @@ def names_a_file(key: str, value: object) -> bool:
     return key in (*_FILES, "ids") and isinstance(value, str) and value not in _NO_FILES
 
 
-# The extractors and importers that there are.
-
-_EXTRACTORS: Registry[FeatureSettings] = Registry("itrpipe.features.extractors", "extractor", plugins.EXTRACTORS)
-_IMPORTERS: Registry[FeatureSettings] = Registry("itrpipe.features.importers", "importer", makes="open_source")
-
-
-def extractors() -> dict[str, type[FeatureSettings]]:
-    """Extractor name -> its settings class."""
-    return _EXTRACTORS.classes
-
-
-def importers() -> dict[str, type[FeatureSettings]]:
-    """Importer name -> its settings class."""
-    return _IMPORTERS.classes
+EXTRACTORS: Registry[FeatureSettings] = Registry("itrpipe.features.extractors", "extractor", plugins.EXTRACTORS)
+"""Whose modules have `build`, which makes the extractor."""
+IMPORTERS: Registry[FeatureSettings] = Registry("itrpipe.features.importers", "importer", makes="open_source")
+"""Whose modules have `layout` and `open_source`."""
 
 
 def feature_settings(values: Mapping[str, Any]) -> type[Settings]:
@@ -148,26 +138,11 @@ def feature_settings(values: Mapping[str, Any]) -> type[Settings]:
 
 
 def _settings_of(kind: Any) -> type[Settings]:
-    known = extractors() | importers()
+    known = EXTRACTORS.classes | IMPORTERS.classes
     found = known.get(str(kind).replace("_", "-"))
     if found is None:
         raise UsageError(f"extract: kind = {kind!r} is none of {', '.join(known)}; leave it out")
     return found
-
-
-def extractor_package(kind: str) -> str:
-    """Name and version of the package that brings an extractor; empty for itrpipe."""
-    return _EXTRACTORS.package(kind)
-
-
-def extractor_module(kind: str) -> ModuleType:
-    """The extractor itself, which needs torch: its `build` makes it."""
-    return _EXTRACTORS.module(kind)
-
-
-def importer_module(kind: str) -> ModuleType:
-    """The importer itself: its `layout` and `open_source`."""
-    return _IMPORTERS.module(kind)
 
 
 def passes_of(name: str, settings: Settings) -> dict[str, FeatureSettings]:

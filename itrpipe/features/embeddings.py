@@ -54,29 +54,20 @@ class SplitEmbeddings:
         return compare(self.images, self.texts, self.measure)
 
 
-def _inner_products(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    return images @ texts.T
-
-
-def _order_violations(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
-    """-|max(0, text - image)|, a block of images at a time. Source: Order-embeddings (Vendrov et al., ICLR 2016)."""
-    height = max(1, _BLOCK_VALUES // texts.size)
-    blocks = (images[start : start + height, None] for start in range(0, len(images), height))
-    return np.concatenate([-np.linalg.norm(np.maximum(texts[None] - block, 0), axis=2) for block in blocks])
-
-
-_MEASURES = {INNER_PRODUCT: _inner_products, ORDER: _order_violations}
-
-
 def compare(images: np.ndarray, texts: np.ndarray, measure: str) -> np.ndarray:
     """Scores [N, T] of every image with every caption; higher is better.
 
     Args:
         images: [N, D].
         texts: [T, D].
-        measure: `INNER_PRODUCT` or `ORDER`.
+        measure: `INNER_PRODUCT`; or `ORDER`, -|max(0, text - image)|. Source: Order-embeddings (Vendrov et al., ICLR
+            2016).
     """
-    return _MEASURES[measure](images, texts)
+    if measure == INNER_PRODUCT:
+        return images @ texts.T
+    height = max(1, _BLOCK_VALUES // texts.size)  # images at a time
+    blocks = (images[start : start + height, None] for start in range(0, len(images), height))
+    return np.concatenate([-np.linalg.norm(np.maximum(texts[None] - block, 0), axis=2) for block in blocks])
 
 
 class EmbeddingWriter:

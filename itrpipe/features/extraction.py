@@ -25,7 +25,7 @@ from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import read_rgb
 from itrpipe.engine.work import CUDA, Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.declaration import FeatureSettings, extractor_module
+from itrpipe.features.declaration import EXTRACTORS, FeatureSettings
 from itrpipe.features.extractors.base import Extractor, Images, Transform
 from itrpipe.features.importers.base import Import
 from itrpipe.features.store import FeatureSpec, stored_rows, write_features
@@ -312,7 +312,7 @@ def extractions(parts: Mapping[str, FeatureSettings], images: ImageFiles, **opti
         UsageError: an extractor would contribute nothing.
     """
     works = {
-        name: Extraction(f"extracting {name}", images, partial(extractor_module(part.kind).build, part), **options)
+        name: Extraction(f"extracting {name}", images, partial(EXTRACTORS.module(part.kind).build, part), **options)
         for name, part in parts.items()
     }
     for name, spec in divide({name: work.spec for name, work in works.items()}).items():

@@ -13,7 +13,7 @@ from PIL import Image
 from itrpipe.datasets.pictures import DECODER_ERRORS, picture_rgb, read_rgb, refusal
 from itrpipe.engine.local import usable_cores
 from itrpipe.errors import DataError
-from itrpipe.features.declaration import FeatureSettings, extractor_module
+from itrpipe.features.declaration import EXTRACTORS, FeatureSettings
 from itrpipe.features.extraction import (
     MOST_DECODERS,
     Decoders,
@@ -48,7 +48,7 @@ class Photographs:
     def by(cls, name: str, parts: Mapping[str, FeatureSettings], device: str) -> Photographs:
         """Opens the extractors of `itrpipe.features.declaration.passes_of`, none of which is an importer."""
         place = torch.device(device)
-        return cls(name, {each: extractor_module(part.kind).build(part, place) for each, part in parts.items()})
+        return cls(name, {each: EXTRACTORS.module(part.kind).build(part, place) for each, part in parts.items()})
 
     def features(
         self,
@@ -110,26 +110,25 @@ class Photographs:
         """
         images, places = list(decoded.values()), list(decoded)
         sizes = np.array([size for size, _ in images], dtype=np.int64).reshape(-1, 2)
-        kept = np.ones(len(images), dtype=bool)
         found: dict[str, np.ndarray] = {}
+        refused: dict[int, str] = {}
         for place, (name, spec) in enumerate(self._specs.items()):
             extractor = self._extractors[name]
             found |= {each: np.zeros((len(images), *shape), TYPES[each]) for each, shape in spec.shapes().items()}
             for rows in plan_batches(sizes, extractor.group, extractor.batch):
                 pixels = stack([images[row][1][place] for row in rows.tolist()])
                 try:
-                    arrays, refused = stored_rows(spec, extractor(pixels, sizes[rows]))
+                    arrays, unfit = stored_rows(spec, extractor(pixels, sizes[rows]))
                 except DataError as error:
                     first = places[rows[0]]
                     raise DataError(f"{_name(photographs[first], first)}: {error}") from None
-                for row, reason in refused.items():
-                    refuse(places[rows[row]], reason)
-                    kept[rows[row]] = False
+                refused |= {int(rows[at]): reason for at, reason in unfit.items()}
                 for each, values in arrays.items():
                     found[each][rows] = values
-        if not kept.all():
-            found = {name: values[kept] for name, values in found.items()}
-        return [place for place, whole in zip(places, kept, strict=True) if whole], found
+        for row, reason in refused.items():
+            refuse(places[row], reason)
+        kept = [row for row in range(len(images)) if row not in refused]
+        return [places[row] for row in kept], {name: values[kept] for name, values in found.items()}
 
 
 def _name(photograph: Photograph, row: int) -> str:

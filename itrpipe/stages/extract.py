@@ -12,7 +12,7 @@ from itrpipe.config import Settings
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.run import OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.declaration import extractor_package, feature_settings, importer_module, passes_of
+from itrpipe.features.declaration import EXTRACTORS, IMPORTERS, feature_settings, passes_of
 from itrpipe.stages.base import PARTS, Job, Need, prepare_need, reason_with_file
 from itrpipe.stages.checks import check_extraction
 from itrpipe.storage.artifact import NOTES
@@ -75,18 +75,17 @@ def sources(settings: Settings, definition: StageDefinition | None, cache: Diges
     digests: dict[str, str] = {}
     for name, part in passes_of("", settings).items():
         prefix = f"{name} " if name else ""
-        for key, file in part.own_files().items():
-            digests[f"{prefix}{key}"] = cache.digest(file)
-        if part.imported:
-            path = _source(definition)
-            layout = importer_module(part.kind).layout(path)
+        path = _source(definition) if part.imported else None
+        if path:
+            layout = IMPORTERS.module(part.kind).layout(path)
             if layout is None or layout.lacks:
                 found = f" ({layout})" if layout else ""
                 raise MissingInputError(
                     f"{path} holds no features that {part.kind} reads{found}; see `itrpipe extract --help`"
                 )
             digests[part.kind] = cache.combined(layout.files, path, "hashing features")
-            digests |= {key: cache.digest(file) for key, file in part.beside(path).items()}
+        for key, file in part.further_files(path).items():
+            digests[f"{prefix}{key}"] = cache.digest(file)
         for key, weights in part.local_files().items():
             digests[f"{prefix}{key}"] = _digest(weights, cache)
     return digests
@@ -100,7 +99,7 @@ def fingerprinted(settings: Settings) -> dict[str, Any]:
 
 
 def _brought(kind: str) -> dict[str, str]:
-    package = extractor_package(kind)
+    package = EXTRACTORS.package(kind)
     return {"package": package} if package else {}
 
 

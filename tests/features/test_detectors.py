@@ -25,7 +25,7 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import box_iou, nms
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError
-from itrpipe.features.declaration import extractors
+from itrpipe.features.declaration import EXTRACTORS
 from itrpipe.features.extractors.butd import extractor as butd
 from itrpipe.features.extractors.butd.extractor import ButdNetwork, load_network
 from itrpipe.features.extractors.frcnn.extractor import FrcnnExtractor, Prepare
@@ -53,7 +53,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def settings(kind: str, **changes: Any) -> Any:
-    return extractors()[kind].model_validate({"kind": kind, **OTHERS[kind], **changes})
+    return EXTRACTORS.classes[kind].model_validate({"kind": kind, **OTHERS[kind], **changes})
 
 
 def random_boxes(seed: int, *shape: int) -> Tensor:

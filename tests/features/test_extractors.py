@@ -16,7 +16,7 @@ import pytest
 import torch
 import transformers as t
 
-from itrpipe.features.declaration import extractor_module, extractors
+from itrpipe.features.declaration import EXTRACTORS
 from itrpipe.scenes import generate, paint
 
 GOLDEN = Path(__file__).with_name("golden_extractors.json")
@@ -108,8 +108,8 @@ def built(name: str, model: Path | str = "", **changes: Any) -> Any:
     if values is None:
         kind, values = NETWORKS[name][0], {"weights": "pretrained", "precision": "fp32"}
         values |= {"model": str(model), "revision": "main"}
-    settings = extractors()[kind].model_validate({"kind": kind, **values, **changes})
-    return extractor_module(kind).build(settings, torch.device("cpu"))
+    settings = EXTRACTORS.classes[kind].model_validate({"kind": kind, **values, **changes})
+    return EXTRACTORS.module(kind).build(settings, torch.device("cpu"))
 
 
 _OPEN: dict[str, Any] = {}

@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, ItrpipeError
-from itrpipe.features.declaration import importer_module, importers
+from itrpipe.features.declaration import IMPORTERS
 from itrpipe.features.importers.base import WantedImage, checked, match
 
 DIM, CLASSES, GLOBAL = 7, 9, 3
@@ -245,10 +245,12 @@ def layout(request: pytest.FixtureRequest) -> Layout:
 
 
 def opened(layout: Layout, path: Path) -> Any:
-    found = importer_module(layout.kind).layout(path)
+    found = IMPORTERS.module(layout.kind).layout(path)
     if found is None or found.lacks:
         raise DataError(f"{path}: {found}")
-    return importer_module(layout.kind).open_source(path, importers()[layout.kind](kind=layout.kind, **layout.settings))
+    return IMPORTERS.module(layout.kind).open_source(
+        path, IMPORTERS.classes[layout.kind](kind=layout.kind, **layout.settings)
+    )
 
 
 @pytest.fixture
@@ -284,7 +286,7 @@ def assert_equal(layout: Layout, rows: list[dict[str, np.ndarray]], made: list[I
 
 
 def test_every_importer_has_a_layout_here() -> None:
-    assert {layout.kind for layout in LAYOUTS.values()} == importers().keys()
+    assert {layout.kind for layout in LAYOUTS.values()} == IMPORTERS.classes.keys()
 
 
 @pytest.mark.parametrize("block", [1, 4, 100])
@@ -304,9 +306,9 @@ def test_it_is_described_and_no_other_importer_takes_it(layout: Layout, folder: 
     wanted = [WantedImage(image["name"], "x.jpg", image["captions"]) for image in images()]
     assert match(source, wanted)[1] == 6 * layout.by_captions
     assert (source.path, len(source.names), "\n" in source.summary) == (path, 6, False)
-    known = {kind: importer_module(kind).layout(path) for kind in importers()}
+    known = {kind: IMPORTERS.module(kind).layout(path) for kind in IMPORTERS.classes}
     assert [kind for kind, found in known.items() if found and not found.lacks] == [layout.kind]
-    files = importer_module(layout.kind).layout(path).files
+    files = IMPORTERS.module(layout.kind).layout(path).files
     assert set(files) == {file for file in [path, *path.rglob("*")] if file.is_file()}
 
 
@@ -365,7 +367,7 @@ def test_boxes_that_tools_round_or_clip_a_pixel_late_are_kept(layout: Layout, fo
 
 def test_a_file_that_is_cut_off_or_gone_is_an_error(layout: Layout, folder: Path) -> None:
     made, path = images(layout.ragged), layout.write(folder, images(layout.ragged))
-    for file in importer_module(layout.kind).layout(path).files:
+    for file in IMPORTERS.module(layout.kind).layout(path).files:
         whole = file.read_bytes()
         for length in {0, 1, len(whole) // 2, len(whole) - 30, len(whole) - 4} if file.suffix != ".txt" else ():
             file.write_bytes(whole[:length])
@@ -381,7 +383,7 @@ def test_random_damage_is_an_error_or_harmless(layout: Layout, folder: Path, see
     made = images(layout.ragged)
     (own := folder / str(len(list(folder.iterdir())))).mkdir()
     path = layout.write(own, made)
-    file = random.Random(seed).choice(importer_module(layout.kind).layout(path).files)
+    file = random.Random(seed).choice(IMPORTERS.module(layout.kind).layout(path).files)
     content = bytearray(file.read_bytes())
     content[random.Random(seed).randrange(len(content))] ^= bits
     file.write_bytes(content)
@@ -392,7 +394,7 @@ def test_random_damage_is_an_error_or_harmless(layout: Layout, folder: Path, see
 
 def test_importers_are_light_to_import() -> None:
     """Plans ask which importer knows a path; that must not load what only reading needs."""
-    names = ", ".join(f"itrpipe.features.importers.{kind.replace('-', '_')}.importer" for kind in importers())
+    names = ", ".join(f"itrpipe.features.importers.{kind.replace('-', '_')}.importer" for kind in IMPORTERS.classes)
     heavy = {"h5py", "torch", "PIL", "lmdb", "msgpack", "lz4", "pyarrow", "transformers"}
     code = f"import sys, {names}; print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -19,7 +19,7 @@ from itrpipe.analysis.benchmarks import pairs_of_scenes
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.features import extraction
-from itrpipe.features.declaration import extractor_module, extractors
+from itrpipe.features.declaration import EXTRACTORS
 from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor, Resize
 from itrpipe.features.store import FEATURES, FeatureFile
@@ -183,7 +183,9 @@ def test_a_region_model_reads_parts_of_images_by_the_extractor_of_the_dataset(
     assert len(whole) == 6
     saved = load_model(only(defined, "train/triplet.vsepp"))
     settings = {"model": str(saved_encoders / "vit"), "revision": "main", "weights": "pretrained", "precision": "fp32"}
-    extractor = extractor_module("vit").build(extractors()["vit"].model_validate({"kind": "vit"} | settings), "cpu")
+    extractor = EXTRACTORS.module("vit").build(
+        EXTRACTORS.classes["vit"].model_validate({"kind": "vit"} | settings), "cpu"
+    )
     for row in rows[::4]:
         folder = tmp_path / row["benchmark"]
         with Image.open(folder / row["file"]) as opened:

@@ -20,7 +20,7 @@ import numpy as np
 
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import DataError
-from itrpipe.features.declaration import FeatureSettings, importer_module
+from itrpipe.features.declaration import IMPORTERS, FeatureSettings
 from itrpipe.features.store import TYPES, FeatureSpec, stored_rows
 from itrpipe.storage.disk import reading
 
@@ -373,7 +373,7 @@ class Import(Work[Source]):
     @cached_property
     def source(self) -> Source:
         """The published features, opened once in every process."""
-        return importer_module(self._settings.kind).open_source(self._path, self._settings)
+        return IMPORTERS.module(self._settings.kind).open_source(self._path, self._settings)
 
     @cached_property
     def _match(self) -> tuple[np.ndarray, int]:

@@ -18,5 +18,5 @@ class Scenes(FeatureSettings):
     holds = REGIONS | {"global"}
     drawings_only = True
 
-    def own_files(self) -> Mapping[str, Path]:
+    def further_files(self, source: Path | None) -> Mapping[str, Path]:
         return {"weights": WEIGHTS}

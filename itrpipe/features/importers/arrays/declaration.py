@@ -27,5 +27,5 @@ class Arrays(FeatureSettings):
     ids: str
     boxes: Literal["fractions", "pixels"]
 
-    def beside(self, source: Path) -> Mapping[str, Path]:
-        return {"ids": source.parent / self.ids} if self.ids else {}
+    def further_files(self, source: Path | None) -> Mapping[str, Path]:
+        return {"ids": source.parent / self.ids} if self.ids and source else {}
