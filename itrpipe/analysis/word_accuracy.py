@@ -176,7 +176,7 @@ class WordTest:
 
     def _block(self, rows: np.ndarray) -> _Block:
         captions = self._reader.captions
-        images = self._reader.embed(self._data.images(captions.image_rows[rows]))
+        images = self._reader.embed(self._data.images(captions.split.caption_image[rows]))
         return _Block(rows, captions.tokens[rows, : int(captions.lengths[rows].max())], images)
 
     def _write(self, block: _Block, rng: np.random.Generator) -> _Written:
@@ -224,13 +224,13 @@ class WordTest:
         owners, tokens = written.owners[chosen], written.tokens[chosen]
         found = self._reader.corrected(block.rows[owners], tokens, ReadTokens(*(each[chosen] for each in read)))
         again = self._read(block, owners, np.stack([each.corrected_tokens for each in found]))
-        captions = self._reader.captions
+        split = self._reader.captions.split
         for number, (owner, each) in enumerate(zip(owners.tolist(), found, strict=True)):
             row = int(block.rows[owner])
             yield {
-                "caption_id": captions.caption_ids[row],
-                "image_id": captions.image_ids[int(captions.image_rows[row])],
-                "caption": captions.texts[row],
+                "caption_id": split.caption_ids[row],
+                "image_id": split.image_ids[split.caption_image[row]],
+                "caption": split.texts[row],
                 "sentence": each.sentence.text,
                 "corrected": each.corrected.text if self._reader.corrects else None,
                 "caption_score": match_probability(float(own[owner])),

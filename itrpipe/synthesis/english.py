@@ -47,11 +47,6 @@ def singular(lemma: str) -> str:
     return _WORDS["singulars"].get(lemma, lemma)
 
 
-def like(written: str, word: str) -> str:
-    """A word with a capital letter where what it replaces has one."""
-    return word[:1].upper() + word[1:] if written[:1].isupper() else word
-
-
 def contradicting(preposition: str) -> tuple[str, ...]:
     """The common prepositions that are in no list with a lower-case one; none where it is unknown.
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -25,37 +25,16 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.negatives import synthetic
-from itrpipe.negatives.caption_masks import CaptionMasks, Compare, SpecialTokens
+from itrpipe.negatives.caption_masks import CaptionMasks, Compare
 from itrpipe.negatives.masking import UNLABELLED
-from itrpipe.synthesis.sentences import Opened, Sentence, apply_edits
-from itrpipe.synthesis.tokens import TokenCaptions, edits_of
-from itrpipe.training.masked_captions import caption_masks, special_tokens, token_captions
+from itrpipe.synthesis.sentences import Opened, Sentence
+from itrpipe.synthesis.tokens import TokenCaptions, respell
+from itrpipe.training.masked_captions import caption_masks, token_captions
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
 
 _PARTS_OF_A_WORD = 8
 """Vectors of width d that are in memory for every word: its embedding, queries, keys and values, and temporaries."""
-
-
-class SentenceModel(Protocol):
-    """A model that writes words and ranks sentences; it is in evaluation mode and needs no gradient."""
-
-    def mlm_logits(self, images: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
-        """What stands at masked positions.
-
-        Args:
-            images: int64 [S], rows of the images of the training set.
-            texts: S masked captions.
-            labelled: bool [S, W], the M positions that are asked for.
-
-        Returns:
-            [M, V], caption by caption and from left to right.
-        """
-        ...
-
-    def rank(self, images: Tensor, texts: TextBatch) -> Tensor:
-        """Raw scores [n] of image rows [n] with n captions, higher for a better match."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -86,30 +65,23 @@ class ModelSettings:
     seed: int = 0
 
 
+@dataclass(frozen=True)
 class ModelMaker:
     """Makes sentences with a model; see `itrpipe.synthesis.sentences.SentenceMaker`.
 
-    Args:
+    Attributes:
         captions: of the training set.
         model: writes and ranks.
         masks: of the captions.
         settings: how.
-        specials: token ids that are no words.
         device: where the model is.
     """
 
-    def __init__(
-        self,
-        captions: TokenCaptions,
-        model: SentenceModel,
-        masks: CaptionMasks,
-        settings: ModelSettings,
-        specials: SpecialTokens,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self._captions, self._model, self._masks = captions, model, masks
-        self._settings, self._device = settings, device
-        self._excluded = specials.all if settings.exclude_specials else ()
+    captions: TokenCaptions
+    model: UniterSentences
+    masks: CaptionMasks
+    settings: ModelSettings
+    device: torch.device | str = "cpu"
 
     @torch.inference_mode()
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
@@ -117,30 +89,31 @@ class ModelMaker:
 
         Masks, refills, filters and ranks in one pass of the model over the masked copies and one over the rest.
         """
-        settings, known, chosen = self._settings, self._captions, np.arange(rows.start, rows.stop)
+        settings, known, chosen = self.settings, self.captions, np.arange(rows.start, rows.stop)
+        split, excluded = known.split, self.masks.specials.all if settings.exclude_specials else ()
         rng, width = np.random.default_rng([settings.seed, block]), int(known.lengths[chosen].max())
-        masked = self._masks.draw(chosen, width, settings.copies, settings.noise, rng)
+        masked = self.masks.draw(chosen, width, settings.copies, settings.noise, rng)
         arrays = masked.tokens.reshape(-1, width), masked.labels.reshape(-1, width), known.tokens[chosen, :width]
-        arrays += known.image_rows[chosen], known.lengths[chosen]
-        copies, labels, captions, images, lengths = (torch.from_numpy(each).to(self._device) for each in arrays)
+        arrays += split.caption_image[chosen], known.lengths[chosen]
+        copies, labels, captions, images, lengths = (torch.from_numpy(each).to(self.device) for each in arrays)
         texts = TextBatch(copies, lengths.repeat_interleave(settings.copies))
-        logits = self._model.mlm_logits(images.repeat_interleave(settings.copies), texts, labels != UNLABELLED)
-        generator = torch.Generator(self._device).manual_seed(int(rng.integers(2**63)))
+        logits = self.model.mlm_logits(images.repeat_interleave(settings.copies), texts, labels != UNLABELLED)
+        generator = torch.Generator(self.device).manual_seed(int(rng.integers(2**63)))
         drawn = synthetic.refill(
-            copies, labels, logits, settings.draws, settings.temperature, self._excluded, generator
+            copies, labels, logits, settings.draws, settings.temperature, excluded, generator
         )  # [T K, L, W]
         likely = synthetic.log_probabilities(drawn, labels, logits)
         own = synthetic.log_probabilities(captions.repeat_interleave(settings.copies, 0)[:, None], labels, logits)
         sentences = drawn.view(len(chosen), -1, width)
 
         def score(owners: Tensor, found: Tensor) -> Tensor:
-            return self._model.rank(images[owners], TextBatch(found, lengths[owners]))
+            return self.model.rank(images[owners], TextBatch(found, lengths[owners]))
 
-        written = self._masks.known(chosen)
-        reasons = synthetic.reject(sentences, captions, None if written is None else written.to(self._device))
+        written = self.masks.known(chosen)
+        reasons = synthetic.reject(sentences, captions, None if written is None else written.to(self.device))
         scores = synthetic.score_kept(score, sentences, reasons)  # -inf where nothing was scored
         reasons = synthetic.mark_outranked(reasons, synthetic.select_hardest(scores, settings.keep))
-        positive = self._model.rank(images, TextBatch(captions, lengths)).float().tolist()
+        positive = self.model.rank(images, TextBatch(captions, lengths)).float().tolist()
         repeated = synthetic.repeated_later(sentences)
         likely, own = (each.expand_as(likely).reshape(reasons.shape) for each in (likely, own))
         sentences, reasons, scores, likely, own, repeated = (
@@ -152,9 +125,8 @@ class ModelMaker:
         found = []
         for row, at in zip(owner[order].tolist(), number[order].tolist(), strict=True):
             caption, raw = int(chosen[row]), float(scores[row, at])
-            edits = edits_of(known, caption, sentences[row, at])
-            text = apply_edits(known.texts[caption], known.spans[caption][:, 0].tolist(), edits)
-            names = known.caption_ids[caption], known.image_ids[int(known.image_rows[caption])]
+            text, _, edits = respell(known, caption, sentences[row, at])
+            names = str(split.caption_ids[caption]), str(split.image_ids[split.caption_image[caption]])
             numbers = raw if np.isfinite(raw) else None, positive[row], float(likely[row, at]), float(own[row, at])
             found.append(
                 Sentence(*names, text, edits, *numbers, bool(kept[row, at]), synthetic.REASONS[reasons[row, at]])
@@ -164,7 +136,7 @@ class ModelMaker:
 
 
 class UniterSentences:
-    """A trained UNITER on the images of a training set; see `SentenceModel`.
+    """A trained UNITER on the images of a training set, which writes words and ranks sentences.
 
     The images of a block are embedded once, however many sentences are about them. Scores are raw rank logits in single
     precision.
@@ -189,7 +161,16 @@ class UniterSentences:
 
     @torch.inference_mode()
     def mlm_logits(self, images: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
-        """See `SentenceModel`; the vocabulary is looked at for the labelled positions alone."""
+        """What stands at masked positions; the vocabulary is looked at for these alone.
+
+        Args:
+            images: int64 [S], rows of the images of the training set.
+            texts: S masked captions.
+            labelled: bool [S, W], the M positions that are asked for.
+
+        Returns:
+            [M, V], caption by caption and from left to right.
+        """
         model, width = self._model, texts.tokens.shape[1]
         embedded, rows = self._images(images)
         own = torch.arange(len(rows))
@@ -198,7 +179,7 @@ class UniterSentences:
 
     @torch.inference_mode()
     def rank(self, images: Tensor, texts: TextBatch) -> Tensor:
-        """See `SentenceModel`."""
+        """Raw scores [n] of image rows [n] with n captions, higher for a better match."""
         embedded, rows = self._images(images)
         each = 4 * _PARTS_OF_A_WORD * self._model.settings.embed_dim * texts.tokens.shape[1]
         parts = torch.arange(len(rows)).split(max(1, self._memory // each))
@@ -257,5 +238,5 @@ def open_model_maker(
     captions = token_captions(chosen, saved.tokens, model)
     writer = UniterSentences(model, open_split(chosen, features, saved.tokens, saved.settings).images, device, memory)
     masks = caption_masks(captions, saved.tokens, folders.get("parse"), settings.compare)
-    maker = ModelMaker(captions, writer, masks, settings, special_tokens(saved.tokens, captions.pieces), device)
-    return Opened(maker, dict(zip(captions.caption_ids, captions.texts, strict=True)), len(captions.pieces))
+    maker = ModelMaker(captions, writer, masks, settings, device)
+    return Opened(maker, dict(zip(chosen.caption_ids.tolist(), chosen.texts, strict=True)), len(captions.pieces))

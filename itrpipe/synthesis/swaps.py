@@ -13,29 +13,28 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
-from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError, UsageError
 from itrpipe.scene_graph.chunks import Chunk, chunks_of
 from itrpipe.scene_graph.graph import Token
 from itrpipe.scene_graph.stored import SceneGraphFile
 from itrpipe.scene_graph.words import plain
-from itrpipe.storage.ragged import Ragged
 from itrpipe.synthesis import english
 from itrpipe.synthesis.english import NOUN_KINDS, NUMBER_VALUES, article_before, plural, singular
 from itrpipe.synthesis.sentences import Edit, Opened, Sentence, apply_edits
 
-RULES = ("nouns", "numerals", "relations")
 TRAIN = "train"
 _LETTERS = re.compile(r"[a-z]+")
 _JOINED_BY = frozenset({"with", "and", "or", "&", ","})
-_BEFORE_NOUNS = frozenset({"J", "VBG", "VBN", "R", "CC"})
+_COUNTED = re.compile(r"\S+ (?:(?:J|VBG|VBN|R|CC) )*(?:N )+")
+"""Parts of speech of a number and of what it counts, the noun last."""
 Option = Callable[[], list[Edit]]
 """A way to change a caption, which is worked out only if it is drawn."""
 
@@ -67,14 +66,14 @@ class TaggedCaption:
         """Noun phrases, prepositions and other words, from left to right."""
         return chunks_of(self.words, self.tags)
 
-    def written(self, chunk: Chunk) -> str:
-        """Characters of a chunk."""
-        return self.text[self.tokens[chunk.first].start : self.tokens[chunk.last].end]
+    def written(self, first: int, last: int) -> str:
+        """Characters of the words from `first` to `last`."""
+        return self.text[self.tokens[first].start : self.tokens[last].end]
 
     def edit(self, first: int, last: int, new: str) -> Edit:
-        """Writes something instead of the words from `first` to `last`."""
-        old = self.text[self.tokens[first].start : self.tokens[last].end]
-        return Edit(first, old, english.like(old, new))
+        """Writes something instead of the words from `first` to `last`, with a capital letter where they have one."""
+        old = self.written(first, last)
+        return Edit(first, old, new[:1].upper() + new[1:] if old[:1].isupper() else new)
 
 
 class NounVocabulary:
@@ -86,6 +85,10 @@ class NounVocabulary:
 
     Raises:
         UsageError: no noun is frequent enough.
+
+    Attributes:
+        nouns: by alphabet.
+        instead_of: the nouns that contradict a noun (lower-case lemma); none for one that is not known.
     """
 
     def __init__(self, captions: Iterable[TaggedCaption], min_count: int) -> None:
@@ -95,16 +98,12 @@ class NounVocabulary:
             for token in caption.tokens
             if token.tag == "N" and _LETTERS.fullmatch(plain(token.text)) and _LETTERS.fullmatch(token.lemma)
         )
-        frequent = sorted(noun for noun, count in counts.items() if count >= min_count and noun in NOUN_KINDS)
-        if not frequent:
+        self.nouns = sorted(noun for noun, count in counts.items() if count >= min_count and noun in NOUN_KINDS)
+        if not self.nouns:
             raise UsageError(f"none of {len(counts):,} nouns occurs {min_count} times and is known; lower min_count")
-        self.nouns = tuple(frequent)
-        self.instead_of = cache(self._instead_of)
-
-    def _instead_of(self, noun: str) -> tuple[str, ...]:
-        """The nouns that contradict a noun (lower-case lemma); none for one that is not known."""
-        known = noun in NOUN_KINDS
-        return tuple(other for other in self.nouns if known and english.contradict(noun, other))
+        self.instead_of = cache(
+            lambda noun: [other for other in self.nouns if noun in NOUN_KINDS and english.contradict(noun, other)]
+        )
 
 
 def noun_of(token: Token) -> str:
@@ -112,27 +111,29 @@ def noun_of(token: Token) -> str:
     return singular(token.lemma) if token.lemma == "people" else token.lemma
 
 
-def noun_options(caption: TaggedCaption, own_words: Collection[str], vocabulary: NounVocabulary) -> Iterator[Option]:
+def noun_options(caption: TaggedCaption, own: Iterable[TaggedCaption], vocabulary: NounVocabulary) -> Iterator[Option]:
     """Another noun for the head of a noun phrase in plain letters, with the article that fits it.
 
     Args:
         caption: is changed.
-        own_words: lower-case words and lemmas of all captions of the image, which are not written.
+        own: all captions of the image, whose words and lemmas are not written.
         vocabulary: the nouns that are.
     """
+    words = [pair for each in own for pair in zip(each.words, each.tokens, strict=True)]
+    said = {form for word, token in words for form in (word, token.lemma, noun_of(token))}
     for chunk in caption.chunks:
         head, words = chunk.last, caption.words[chunk.first : chunk.last + 1]
         if chunk.kind == "NP" and caption.tags[head] == "N" and all(map(_LETTERS.fullmatch, words)):
             lemma = noun_of(caption.tokens[head])
             several = caption.words[head] != lemma
             for noun in vocabulary.instead_of(lemma):
-                if noun not in own_words and (form := plural(noun) if several else noun) not in own_words:
+                if noun not in said and (form := plural(noun) if several else noun) not in said:
                     yield partial(_renamed, caption, head, form)
 
 
 def _renamed(caption: TaggedCaption, at: int, noun: str) -> list[Edit]:
     edits, article = [caption.edit(at, at, noun)], article_before(noun)
-    if at > 0 and caption.words[at - 1] in english.ARTICLES and caption.words[at - 1] != article:
+    if at and caption.words[at - 1] in english.ARTICLES - {article}:
         edits.insert(0, caption.edit(at - 1, at - 1, article))
     return edits
 
@@ -141,9 +142,10 @@ def numeral_options(caption: TaggedCaption) -> Iterator[Option]:
     """Another number before a noun, which takes the form that the number asks for."""
     for position, word in enumerate(caption.words):
         value = english.number_value(word)
-        noun = _counted_noun(caption.tags, position)
-        if value is not None and noun is not None:
-            ones = {"one", article_before(caption.words[position + 1])}
+        if value is None or caption.tags[max(position - 1, 0) : position] == ["CD"]:
+            continue
+        if counted := _COUNTED.match(" ".join([*caption.tags[position:], ""])):
+            noun, ones = position + counted[0].count(" ") - 1, {"one", article_before(caption.words[position + 1])}
             for new, other in NUMBER_VALUES.items():
                 if other != value and (other > 1 or new in ones):
                     yield partial(_recounted, caption, position, noun, value, new)
@@ -156,19 +158,6 @@ def _recounted(caption: TaggedCaption, at: int, noun: int, old: int, new: str) -
     return edits if form == written else [*edits, caption.edit(noun, noun, form)]
 
 
-def _counted_noun(tags: Sequence[str], position: int) -> int | None:
-    """The last noun of the run that a number counts; None where it is part of a longer number or counts none."""
-    at = position + 1
-    if (position and tags[position - 1] == "CD") or (at < len(tags) and tags[at] == "CD"):
-        return None
-    while at < len(tags) and tags[at] in _BEFORE_NOUNS:
-        at += 1
-    end = at
-    while end < len(tags) and tags[end] == "N":
-        end += 1
-    return end - 1 if end > at else None
-
-
 def relation_options(caption: TaggedCaption) -> Iterator[Option]:
     """Another preposition before a noun phrase, or two noun phrases in each other's place."""
     said = [" ".join(caption.words[chunk.first : chunk.last + 1]) for chunk in caption.chunks]
@@ -177,23 +166,31 @@ def relation_options(caption: TaggedCaption) -> Iterator[Option]:
             for new in english.contradicting(said[number]):
                 yield lambda at=chunk, new=new: [caption.edit(at.first, at.last, new)]
     # Noun phrases that are joined, as in `a dog and a cat`, are of one group and do not change places.
-    groups: dict[int, int] = {}
-    for number, chunk in enumerate(caption.chunks):
+    phrases: list[tuple[Chunk, int]] = []
+    group = joined = 0
+    for chunk, words in zip(caption.chunks, said, strict=True):
         if chunk.kind == "NP":
-            before = number - 1
-            while before >= 0 and said[before] in _JOINED_BY:
-                before -= 1
-            groups[number] = groups.get(before, number)
-    for (first, group), (second, other) in itertools.combinations(groups.items(), 2):
-        one, two = caption.chunks[first], caption.chunks[second]
-        if group != other and caption.written(one).lower() != caption.written(two).lower():
+            group += not joined
+            phrases.append((chunk, group))
+        joined = chunk.kind == "NP" or (joined and words in _JOINED_BY)
+    for (one, group), (two, other) in itertools.combinations(phrases, 2):
+        first, second = caption.written(one.first, one.last), caption.written(two.first, two.last)
+        if group != other and first.lower() != second.lower():
             yield partial(_swapped, caption, one, two)
 
 
-def _swapped(caption: TaggedCaption, first: Chunk, second: Chunk) -> list[Edit]:
-    one, other = caption.written(first), caption.written(second)
-    lowered = one[:1].lower() + one[1:] if caption.tags[first.first] in {"D", "CD", "J"} else one
-    return [caption.edit(first.first, first.last, other), Edit(second.first, other, lowered)]
+def _swapped(caption: TaggedCaption, one: Chunk, two: Chunk) -> list[Edit]:
+    first, second = caption.written(one.first, one.last), caption.written(two.first, two.last)
+    lowered = first[:1].lower() + first[1:] if caption.tags[one.first] in {"D", "CD", "J"} else first
+    return [caption.edit(one.first, one.last, second), Edit(two.first, second, lowered)]
+
+
+RULES: dict[str, Callable[[TaggedCaption, Sequence[TaggedCaption], NounVocabulary], Iterator[Option]]] = {
+    "nouns": noun_options,
+    "numerals": lambda caption, own, vocabulary: numeral_options(caption),
+    "relations": lambda caption, own, vocabulary: relation_options(caption),
+}
+"""What each rule can make of a caption, given all captions of its image and the nouns that are written."""
 
 
 def draw(options: Sequence[Option], most: int, rng: np.random.Generator) -> list[list[Edit]]:
@@ -204,8 +201,7 @@ def draw(options: Sequence[Option], most: int, rng: np.random.Generator) -> list
         most: how many at most.
         rng: source of randomness.
     """
-    count = min(most, len(options))
-    return [options[row]() for row in rng.choice(len(options), size=count, replace=False)] if count else []
+    return [options[row]() for row in rng.choice(len(options), size=min(most, len(options)), replace=False)]
 
 
 @dataclass
@@ -215,29 +211,20 @@ class RuleMaker:
     A sentence that two rules make, or that a caption of the image is already, is left out.
 
     Attributes:
-        caption_ids: of the captions of a split.
-        image_ids: of each image.
-        image_rows: int64 [captions], row of each caption's image.
-        tagged: words and parts of speech of the captions.
+        split: the captions.
+        tagged: words and parts of speech of each.
         vocabulary: the nouns that are written.
         rules: some of `RULES`.
         keep: sentences of a caption by each rule, at most.
         seed: of everything random.
     """
 
-    caption_ids: Sequence[str]
-    image_ids: Sequence[str]
-    image_rows: np.ndarray
+    split: Split
     tagged: Sequence[TaggedCaption]
     vocabulary: NounVocabulary
     rules: Sequence[str]
     keep: int
     seed: int
-
-    @cached_property
-    def _of_images(self) -> Ragged:
-        """The captions of every image."""
-        return Ragged.of_owners(self.image_rows, len(self.image_ids))
 
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
         """See `SentenceMaker`."""
@@ -245,13 +232,12 @@ class RuleMaker:
         made: list[Sentence] = []
         drawn: Counter[str] = Counter()
         for row in rows:
-            caption, image = self.tagged[row], int(self.image_rows[row])
-            own = [self.tagged[other] for other in self._of_images[image]]
+            caption, image = self.tagged[row], int(self.split.caption_image[row])
+            own = self.tagged[slice(*self.split.captions_of_image[image : image + 2])]
             known, written = {each.text for each in own}, set()
             starts = [token.start for token in caption.tokens]
-            for rule in RULES:
-                options = list(self._options(rule, caption, own)) if rule in self.rules else []
-                for edits in draw(options, self.keep, rng):
+            for rule in (RULES[name] for name in RULES if name in self.rules):
+                for edits in draw(list(rule(caption, own, self.vocabulary)), self.keep, rng):
                     text = apply_edits(caption.text, starts, edits)
                     reason = "duplicate" if text in written else "kept"
                     if text in known:
@@ -259,19 +245,9 @@ class RuleMaker:
                     drawn[reason] += 1
                     written.add(text)
                     if reason == "kept":
-                        names = self.caption_ids[row], self.image_ids[image], text, sorted(edits)
-                        made.append(Sentence(*names, None, None, None, None, True, reason))
+                        names = str(self.split.caption_ids[row]), str(self.split.image_ids[image])
+                        made.append(Sentence(*names, text, sorted(edits), None, None, None, None, True, reason))
         return made, dict(sorted(drawn.items()))
-
-    def _options(self, rule: str, caption: TaggedCaption, own: Sequence[TaggedCaption]) -> Iterator[Option]:
-        """What a rule can make of a caption, given all captions of its image."""
-        if rule == "numerals":
-            return numeral_options(caption)
-        if rule == "relations":
-            return relation_options(caption)
-        words = {word for each in own for word in each.words}
-        words |= {form for each in own for token in each.tokens for form in (token.lemma, noun_of(token))}
-        return noun_options(caption, words, self.vocabulary)
 
 
 def open_rule_maker(
@@ -303,9 +279,8 @@ def open_rule_maker(
     splits = {name: dataset.split(name).share(train_share if name == TRAIN else 1.0) for name in {TRAIN, split}}
     tagged = {name: tagged_captions(parsed, each.caption_ids.tolist(), each.texts) for name, each in splits.items()}
     nouns, own = NounVocabulary(tagged[TRAIN], min_count), splits[split]
-    names = own.caption_ids.tolist(), own.image_ids.tolist(), own.caption_image
-    maker = RuleMaker(*names, tagged[split], nouns, rules, keep, seed)
-    return Opened(maker, dict(zip(names[0], own.texts, strict=True)), None)
+    maker = RuleMaker(own, tagged[split], nouns, rules, keep, seed)
+    return Opened(maker, dict(zip(own.caption_ids.tolist(), own.texts, strict=True)), None)
 
 
 def tagged_captions(parsed: Path, caption_ids: Sequence[str], texts: Sequence[str]) -> list[TaggedCaption]:

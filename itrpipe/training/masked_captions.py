@@ -105,7 +105,7 @@ def caption_masks(
         DataError: a caption has no scene graph.
     """
     candidates = None if graphs is None else GraphCandidates(captions, MaskCandidates.read(graphs))
-    arrays = captions.tokens, captions.words, captions.image_rows
+    arrays = captions.tokens, captions.words, captions.split.caption_image
     return CaptionMasks(*arrays, candidates, special_tokens(tokens, captions.pieces), compare)
 
 

@@ -97,7 +97,7 @@ def test_phrases_are_masked_where_the_model_was_trained_on_phrases(boxed_chain: 
     written = test._write(block, np.random.default_rng(0))
     assert len(written.tokens) > 0
     assert ((written.tokens != block.tokens[written.owners]) <= written.masked).all()
-    rows = graphs.rows(test._reader.captions.caption_ids)[block.rows[written.owners]]
+    rows = graphs.rows(test._reader.captions.split.caption_ids.tolist())[block.rows[written.owners]]
     candidates = graphs.batch(rows)[:, :, : written.masked.shape[1] - 2]
     masked = written.masked[:, 1 : 1 + candidates.shape[2]]
     inside = candidates & (candidates <= masked[:, None]).all(axis=2, keepdims=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from itrpipe.scenes import generate
 from itrpipe.synthesis.checks import facts, synthesis_statistics, table_rows, true_negatives
 from itrpipe.synthesis.masked import ModelSettings
 from itrpipe.synthesis.swaps import RULES, NounVocabulary, RuleMaker, TaggedCaption
-from tests.synthesis.test_masked import maker, rows_of, run
+from tests.synthesis.test_masked import maker, rows_of, run, split_of
 
 GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("golden.json").read_text())
 PHOTOGRAPHS = (
@@ -33,15 +34,15 @@ def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def scene_rules(rules: tuple[str, ...]) -> RuleMaker:
+def scene_rules(rules: Collection[str]) -> RuleMaker:
     """Rules on the captions of drawn scenes and of some photographs."""
     parser, dataset = RulesParser("lexicon"), generate(30, 0, 0, seed=3)
     texts = [caption.text for own in dataset.captions for caption in own] + list(PHOTOGRAPHS)
     images = np.concatenate([np.repeat(np.arange(30), 5), 30 + np.arange(len(PHOTOGRAPHS))])
     tagged = [TaggedCaption(text, parser.analyse(text).tokens) for text in texts]
     ids = [scene.image_id for scene in dataset.scenes] + [f"photograph {row}" for row in range(len(PHOTOGRAPHS))]
-    captions = [f"c{row}" for row in range(len(texts))], ids, images, tagged
-    return RuleMaker(*captions, vocabulary=NounVocabulary(tagged, 1), rules=rules, keep=6, seed=5)
+    split = split_of(texts, [ids[row] for row in images])
+    return RuleMaker(split, tagged, NounVocabulary(tagged, 1), rules, keep=6, seed=5)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -30,25 +30,26 @@ from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 from itrpipe.synthesis.masked import ModelMaker, ModelSettings, UniterSentences
 from itrpipe.synthesis.sentences import Edit, Opened, SentenceFile, SentenceMaker, Writing, apply_edits, join_parts
-from itrpipe.synthesis.tokens import GraphCandidates, TokenCaptions, edits_of, respell
+from itrpipe.synthesis.tokens import GraphCandidates, TokenCaptions, respell
 from itrpipe.training.captions import PieceIds, Reading
 from itrpipe.training.masked_captions import special_tokens, token_captions
 from tests.maps import made
 
 TEXTS = ("a red dog runs", "the dogs run fast", "two cats sleep", "a blue car", "a car is blue here")
-IMAGES = (0, 0, 1, 2, 2)
+IMAGES = ("i0", "i0", "i1", "i2", "i2")
 PIECES = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "a", "red", "dog", "##s", "run", "the", "fast", "two", "cat", "sleep"]
 PIECES += ["blue", "car", "is", "here", "bird", "tree", "[MASK]"]
 SPECIALS = SpecialTokens(len(PIECES) - 1, (0, 1, 2, 3), (4, len(PIECES) - 1))
 NAMES = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 
 
-def split_of(texts: Sequence[str], images: Sequence[int] | None = None) -> Split:
-    rows = images or range(len(texts))
-    columns = {"caption_id": [f"c{row}" for row in range(len(texts))], "image_id": [f"i{row}" for row in rows]}
+def split_of(texts: Sequence[str], images: Sequence[object] | None = None) -> Split:
+    """Captions of these images, those of an image one behind the other."""
+    owners = [str(image) for image in images or range(len(texts))]
+    columns = {"caption_id": [f"c{row}" for row in range(len(texts))], "image_id": owners}
     words = pa.array([tokenize(text) for text in texts], pa.list_(pa.string()))
     captions = pa.table({**columns, "text": list(texts), "tokens": words})
-    return Split("train", pa.table({"image_id": sorted(set(columns["image_id"]))}), captions)
+    return Split("train", pa.table({"image_id": [*dict.fromkeys(owners)]}), captions)
 
 
 def tokenizer_of(pieces: Sequence[str], without: str = "", kind: Any = models.WordPiece) -> Any:
@@ -94,8 +95,8 @@ def phrases(rows: np.ndarray) -> np.ndarray:
 
 def maker(settings: ModelSettings, model: TableModel | None = None, with_phrases: bool = True) -> ModelMaker:
     own, candidates = captions(), phrases if with_phrases else None
-    masks = CaptionMasks(own.tokens, own.words, own.image_rows, candidates, SPECIALS, settings.compare)
-    return ModelMaker(own, model or TableModel(), masks, settings, SPECIALS)
+    masks = CaptionMasks(own.tokens, own.words, own.split.caption_image, candidates, SPECIALS, settings.compare)
+    return ModelMaker(own, model or TableModel(), masks, settings)
 
 
 def run(made_by: SentenceMaker, folder: Path, block_size: int = 2) -> SentenceFile:
@@ -122,7 +123,7 @@ def test_a_model_makes_new_sentences_of_each_caption_the_hardest_first(tmp_path:
         caption = int(row["caption_id"][1:])
         edits = [Edit(**edit) for edit in row["edits"]]
         assert apply_edits(TEXTS[caption], own.spans[caption][:, 0].tolist(), edits) == row["text"]
-        assert row["image_id"] == f"i{IMAGES[caption]}"
+        assert row["image_id"] == IMAGES[caption]
         assert {edit.position for edit in edits} <= {0, 1, 2}
         assert (row["score"] is None) == (row["reason"] in {"identical", "false negative"})
         said = {word for other, image in enumerate(IMAGES) if image == IMAGES[caption] for word in TEXTS[other].split()}
@@ -161,9 +162,9 @@ def test_changed_words_are_spelled_and_others_stay(
     for place, piece in changed.items():
         tokens[place] = SPELLED.index(piece)
     found = respell(own, 0, tokens)
-    assert found.text == text == apply_edits(TEXT, own.spans[0][:, 0].tolist(), edits_of(own, 0, tokens))
+    assert found.text == text == apply_edits(TEXT, own.spans[0][:, 0].tolist(), found.edits)
     assert [found.text[start:end] for start, end in found.spans] == words
-    assert edits_of(own, 0, tokens) == [Edit(*edit) for edit in edits]
+    assert found.edits == [Edit(*edit) for edit in edits]
     if set(changed) <= {1, 2}:
         assert respell(own, 0, tokens[:3]).text == text  # words that are cut off stay
 
@@ -184,7 +185,6 @@ def test_pieces_and_words_know_their_characters() -> None:
         assert own.words[1, 0] == own.words[1, own.lengths[1] - 1] == NO_WORD
         assert (own.words[1, own.lengths[1] :] == NO_WORD).all()
         assert not own.tokens[1, own.lengths[1] :].any()
-        assert (own.image_rows.tolist(), own.caption_ids) == ([0, 1], ["c0", "c1"])
     assert [pieces.pieces[token] for token in pieces.tokens[1, :7]] == [
         "[CLS]",
         "T",

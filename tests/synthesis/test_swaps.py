@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from itrpipe.scene_graph.build import RulesParser
 from itrpipe.synthesis import english, swaps
 from itrpipe.synthesis.sentences import Edit, apply_edits
 from itrpipe.synthesis.swaps import NounVocabulary, RuleMaker, TaggedCaption, draw
+from tests.synthesis.test_masked import split_of
 
 PARSER = RulesParser("lexicon")
 WORDS = ("a", "an", "two", "3", "dog", "dogs", "red", "and", "with", "on", "under", ",", ".", "is", "running", "The")
@@ -35,19 +36,19 @@ def vocabulary(*captions: str) -> NounVocabulary:
 def test_another_noun_contradicts_keeps_its_number_and_is_no_word_of_the_image() -> None:
     text = "A dog with two puppies near an umbrella."
     known = vocabulary("dogs, cats and animals", "an elephant or a bus near an umbrella", "one pet and one car")
-    found = sentences(text, swaps.noun_options(tagged(text), {"car", "cars", *tagged(text).words}, known))
+    found = sentences(text, swaps.noun_options(tagged(text), [tagged("a car"), tagged(text)], known))
     # Of the umbrella there is no other name, of a dog and of puppies there are two.
     assert found == {
         *(f"A{dog} with two puppies near an umbrella." for dog in (" cat", "n elephant", " bus")),
         *(f"A dog with two {puppies} near an umbrella." for puppies in ("cats", "elephants", "buses")),
         *(f"A dog with two puppies near a{other}." for other in (" cat", "n elephant", " bus", "n animal", " pet")),
     }
-    assert (known.instead_of("zeitgeist"), vocabulary("a dog, a cat").instead_of("puppy")) == ((), ("cat",))
+    assert (known.instead_of("zeitgeist"), vocabulary("a dog, a cat").instead_of("puppy")) == ([], ["cat"])
 
 
 def test_nouns_are_counted_by_lemma_and_rare_ones_are_not_used() -> None:
     captions = list(map(tagged, ["a dog", "three dogs", "a cat", "his idea", "an idea"]))
-    assert NounVocabulary(captions, 2).nouns == ("dog",)
+    assert NounVocabulary(captions, 2).nouns == ["dog"]
     with pytest.raises(UsageError, match="none of 3 nouns occurs 9 times"):
         NounVocabulary(captions, 9)
 
@@ -98,17 +99,16 @@ def test_every_rule_takes_any_caption_and_changes_it(words: list[str]) -> None:
     caption = tagged(text := " ".join(words))
     known = vocabulary("a cat, a horse and an elephant")
     for options in (
-        swaps.noun_options(caption, set(caption.words), known),
+        swaps.noun_options(caption, [caption], known),
         swaps.numeral_options(caption),
         swaps.relation_options(caption),
     ):
         assert text not in sentences(text, options)
 
 
-def rule_maker(rules: tuple[str, ...], keep: int, texts: tuple[str, ...], images: list[int]) -> RuleMaker:
-    captions, names = list(map(tagged, texts)), [f"c{row}" for row in range(len(texts))]
-    image_ids = [f"i{row}" for row in range(max(images) + 1)]
-    return RuleMaker(names, image_ids, np.array(images), captions, NounVocabulary(captions, 1), rules, keep, seed=3)
+def rule_maker(rules: Collection[str], keep: int, texts: tuple[str, ...], images: list[int]) -> RuleMaker:
+    captions = list(map(tagged, texts))
+    return RuleMaker(split_of(texts, images), captions, NounVocabulary(captions, 1), rules, keep, seed=3)
 
 
 def test_what_captions_of_the_image_say_is_left_out() -> None:
