@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import torch
 
 from itrpipe.config import leaves
-from itrpipe.datasets.prepared import PreparedDataset, Split, given_pair
+from itrpipe.datasets.prepared import PreparedDataset, Split, given_split
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FEATURES, FeatureFile
@@ -215,7 +215,7 @@ def pair_map(saved: SavedModel, sources: Sources, split: str, image_id: str, sen
     """
     images = PreparedDataset.open(sources.prepare, tokens=False).split(split).images
     shown = images.filter(pc.field("image_id") == image_id)
-    pair = Split(split, shown, given_pair(split, image_id, sentence, "the sentence").captions)
+    pair = Split(split, shown, given_split([sentence], [image_id], split, "the sentence").captions)
     features = FeatureFile.open(sources.extract / FEATURES)
     data = open_split(pair, features, saved.tokens, saved.settings, saved.frame)
     assert isinstance(saved.tokens, (WordIds, PieceIds))

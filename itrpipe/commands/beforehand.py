@@ -39,9 +39,9 @@ def check_words(step: Step, caption: str, what: str) -> None:
     Raises:
         UsageError: likewise.
     """
-    from itrpipe.datasets.prepared import PreparedDataset, given_pair, no_known_word
+    from itrpipe.datasets.prepared import PreparedDataset, given_split, no_known_word
 
-    words = given_pair("query", "none", caption, what).tokens.flatten().to_pylist()
+    words = given_split([caption], what=what).tokens.flatten().to_pylist()
     prepare, settings = step.inputs["prepare"].finished, train_settings(step)
     if prepare is None or settings.model.pretrained() or settings.model.published_weights():
         return

@@ -132,13 +132,13 @@ def _explanation(trained: TrainedRun, dataset: str, image: str, caption: str) ->
     import numpy as np
 
     from itrpipe.analysis.word_corrections import WordReader, match_probability
-    from itrpipe.datasets.prepared import given_pair
+    from itrpipe.datasets.prepared import given_split
     from itrpipe.training.saved import load_model
     from itrpipe.training.splits import open_split
 
     saved = load_model(trained.folder)
     shown = find_image(trained, dataset, image)
-    pair = given_pair(shown.split, shown.image_id, caption)
+    pair = given_split([caption], [shown.image_id], shown.split, "--caption")
     reader = WordReader(saved, pair, trained.device)
     _refuse_unread(reader, trained.label)
     row = np.zeros(1, dtype=np.int64)

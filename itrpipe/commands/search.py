@@ -162,13 +162,13 @@ def _searched(trained: TrainedRun, split: str) -> Searched:
 def _query(question: Question, trained: TrainedRun, dataset: str, searched: Searched) -> Query:
     """What the user gave as models read it, beside something that only completes the pair."""
     from itrpipe.analysis.searching import Query
-    from itrpipe.datasets.prepared import given_pair
+    from itrpipe.datasets.prepared import given_split
 
     if question.image is not None:
         shown = find_image(trained, dataset, question.image)
-        return Query(given_pair(shown.split, shown.image_id, PHOTOGRAPH), shown.features, "captions")
+        return Query(given_split([PHOTOGRAPH], [shown.image_id], shown.split), shown.features, "captions")
     assert question.caption is not None
-    pair = given_pair(searched.split.name, str(searched.split.image_ids[0]), question.caption, QUERY)
+    pair = given_split([question.caption], [str(searched.split.image_ids[0])], searched.split.name, QUERY)
     graph = None if searched.graphs is None else _graph(question.caption, searched, searched.graphs)
     return Query(pair, searched.features, "images", graph)
 

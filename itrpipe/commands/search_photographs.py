@@ -59,9 +59,9 @@ def search_photographs(
     refuse_page(page)
     image = None if question.image is None else _image(photos, question.image)
     if question.caption is not None:
-        from itrpipe.datasets.prepared import given_pair
+        from itrpipe.datasets.prepared import given_split
 
-        given_pair("query", "none", question.caption, QUERY)
+        given_split([question.caption], what=QUERY)
     reporter = Reporter(SafeConsole(stderr=as_json))
     indexed = up_to_date(root, photos, asked, reporter, no_deps=no_deps, dry_run=dry_run, whole=False)
     if indexed is None:

@@ -111,7 +111,7 @@ def decode_rgb(content: bytes) -> np.ndarray:
 def _jpeg_decoder() -> Callable[[bytes], Any] | None:
     """TorchCodec's, where that is installed: the same bytes as Pillow's in less time, and while other threads run."""
     try:
-        from torchcodec.decoders import decode_jpeg  # pyright: ignore[reportMissingImports] (optional)
+        from torchcodec.decoders import decode_jpeg  # pyright: ignore (optional)
     except (ImportError, OSError, RuntimeError):  # it brings libraries that a system may refuse
         return None
     return decode_jpeg

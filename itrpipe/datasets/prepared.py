@@ -22,13 +22,10 @@ from itrpipe.datasets.captions import SPLITS, Annotations
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.errors import DataError, UsageError
-from itrpipe.storage.tables import TableFile, read_table, write_table
+from itrpipe.storage.tables import TableFile, read_table, rows_of, write_table
 
 IMAGES_FILE = "images.parquet"
 CAPTIONS_FILE = "captions.parquet"
-CAPTION_ID = "given"
-NO_IMAGE = "none"
-"""Id of the image of captions that belong to none."""
 _REMEDY = "run itrpipe prepare again"
 _CAPTIONS_AT_ONCE = 65_536
 _TEXT, _INT, _WORDS = pa.string(), pa.int32(), pa.list_(pa.string())
@@ -119,7 +116,7 @@ class Split:
     @cached_property
     def caption_image(self) -> np.ndarray:
         """Row of each caption's image within this split, int64 [T], 0..N-1, never falling."""
-        return self.image_rows().to_numpy().astype(np.int64)
+        return rows_of(self.captions["image_id"], self.images["image_id"])
 
     @cached_property
     def captions_of_image(self) -> np.ndarray:
@@ -148,11 +145,6 @@ class Split:
             return self
         order = np.random.default_rng(0).permutation(len(self.image_ids))
         return self.without(self.image_ids[order[max(1, round(share * len(order))) :]].tolist())
-
-    def image_rows(self) -> pa.ChunkedArray:
-        """Returns `caption_image` as Arrow looks it up: null where the image is not there."""
-        known = pc.SetLookupOptions(value_set=self.images["image_id"].combine_chunks())
-        return pc.call_function("index_in", [self.captions["image_id"]], known)
 
 
 @dataclass(frozen=True)
@@ -189,7 +181,7 @@ class PreparedDataset:
         if not {*images["split"].unique().to_pylist(), *captions["split"].unique().to_pylist()} <= splits.keys():
             raise DataError(f"{folder}: has rows of other splits than {', '.join(splits)}; {_REMEDY}")
         for split in splits.values():
-            if split.image_rows().null_count:
+            if np.any(split.caption_image < 0):
                 raise DataError(f"{folder}: {split.name} has captions of images that {IMAGES_FILE} lacks; {_REMEDY}")
             if np.any(np.diff(split.caption_image) < 0):
                 raise DataError(f"{folder}: captions of {split.name} are not in the order of their images; {_REMEDY}")
@@ -239,44 +231,35 @@ def captions_of(folder: Path, split: str) -> Iterator[tuple[str, str]]:
         yield from zip(own["caption_id"].to_pylist(), own["text"].to_pylist(), strict=True)
 
 
-def given_pair(split: str, image_id: str, caption: str, what: str = "--caption") -> Split:
-    """A split of one image with one caption, of id `given`.
-
-    Args:
-        split: its name, for messages.
-        image_id: of the image.
-        caption: any sentence.
-        what: the option that the caption was given by, for the message.
-
-    Raises:
-        UsageError: the caption has no word, or it or the id is no Unicode.
-    """
-    _refuse_no_unicode("--image", image_id)
-    _refuse_no_unicode(what, caption)
-    if not tokenize(caption):
-        raise UsageError(f"{what} has no word; give a sentence")
-    return _split(split, [image_id], [caption])
-
-
-def given_images(image_ids: Sequence[str]) -> Split:
-    """A split of some images without captions."""
-    return _split("given images", image_ids, [])
-
-
-def given_captions(captions: Sequence[str]) -> Split:
-    """A split of some captions, `given`, `given1`, …, and an image that there is nothing of.
+def given_split(
+    captions: Sequence[str], image_ids: Sequence[str] = ("none",), name: str = "given", what: str = "text {}"
+) -> Split:
+    """A split of some images, and of captions of the first of them whose ids are `given`, `given1`, …
 
     Args:
         captions: T sentences.
+        image_ids: of the images; where captions belong to none, an id that there is nothing of.
+        name: of the split, for messages.
+        what: the option that a caption was given by, for the message, `{}` being its row.
 
     Raises:
-        UsageError: one of them is empty or no Unicode.
+        UsageError: a caption has no word, or it or an id is no Unicode.
     """
     for row, caption in enumerate(captions):
         if not isinstance(caption, str) or not caption.strip():
-            raise UsageError(f"text {row} is {caption!r}; give sentences")
-        _refuse_no_unicode(f"text {row},", caption)
-    return _split("given captions", [NO_IMAGE], captions)
+            raise UsageError(f"{what.format(row)} is {caption!r}; give a sentence")
+    for text in (*image_ids, *captions):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{text!r} is not valid UTF-8; write it otherwise") from None
+    columns = {
+        "caption_id": pa.array([f"given{row or ''}" for row in range(len(captions))], _TEXT),
+        "image_id": pa.array([image_ids[0] for _ in captions], _TEXT),
+        "text": pa.array(captions, _TEXT),
+        "tokens": pa.array(map(tokenize, captions), _WORDS),
+    }
+    return Split(name, pa.table({"image_id": pa.array(image_ids, _TEXT)}), pa.table(columns))
 
 
 def no_known_word(label: str, words: Iterable[str]) -> UsageError:
@@ -290,21 +273,3 @@ def no_known_word(label: str, words: Iterable[str]) -> UsageError:
         f"{label} knows no word of the query ({', '.join(dict.fromkeys(words))}), so any order would be chance; search "
         "with words of its training captions"
     )
-
-
-def _refuse_no_unicode(what: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{what} {text!r} is not valid UTF-8; write it otherwise") from None
-
-
-def _split(name: str, image_ids: Sequence[str], captions: Sequence[str]) -> Split:
-    """All captions belong to the first image."""
-    columns = {
-        "caption_id": pa.array([f"{CAPTION_ID}{row or ''}" for row in range(len(captions))], _TEXT),
-        "image_id": pa.array([image_ids[0]] * len(captions) if captions else [], _TEXT),
-        "text": pa.array(captions, _TEXT),
-        "tokens": pa.array(map(tokenize, captions), _WORDS),
-    }
-    return Split(name, pa.table({"image_id": pa.array(image_ids, _TEXT)}), pa.table(columns))

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from itrpipe.storage.disk import reading
 from itrpipe.storage.ragged import Ragged
-from itrpipe.storage.tables import read_table
+from itrpipe.storage.tables import read_table, rows_of
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import Split
@@ -53,13 +53,9 @@ class PairSet:
             image_ids: of all N images.
             caption_ids: of all captions.
         """
-        rows = []
-        for named, ids in zip(pairs, (image_ids, caption_ids), strict=True):
-            order = np.argsort(ids)
-            places = order[np.searchsorted(ids, named, sorter=order).clip(max=len(ids) - 1)]
-            rows.append(np.where(ids[places] == named, places, -1))
-        known = (rows[0] >= 0) & (rows[1] >= 0)
-        return cls.of(rows[1][known], rows[0][known], len(image_ids))
+        images, captions = map(rows_of, map(pa.array, pairs), map(pa.array, (image_ids, caption_ids)))
+        known = (images >= 0) & (captions >= 0)
+        return cls.of(captions[known], images[known], len(image_ids))
 
     def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
         """Whether each pair of rows is one of them; bool, of the shape that both broadcast to."""

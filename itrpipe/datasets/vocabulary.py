@@ -10,11 +10,10 @@ import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
@@ -23,9 +22,12 @@ from itrpipe.errors import DataError
 from itrpipe.storage.disk import reading
 from itrpipe.storage.integrity import checked
 from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.tables import rows_of
 
 if TYPE_CHECKING:
     from nltk.tokenize.destructive import NLTKWordTokenizer
+
+    from itrpipe.datasets.prepared import Split
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
@@ -91,15 +93,6 @@ def _penn_treebank() -> NLTKWordTokenizer:
     from nltk.tokenize.destructive import NLTKWordTokenizer
 
     return NLTKWordTokenizer()
-
-
-class Captions(Protocol):
-    """Captions whose words are known, such as a `Split` of a prepared dataset."""
-
-    @property
-    def tokens(self) -> pa.ListArray:
-        """The words of each caption."""
-        ...
 
 
 @STRICT
@@ -169,17 +162,16 @@ class Vocabulary:
             tokens: int32 [T, W], padded with 0 to the longest caption.
             lengths: int32 [T], `<start>` and `<end>` included, so at least 2.
         """
-        # Looked up among the ordinary words alone, whose ids begin after the specials.
+        # Looked up among the ordinary words alone, whose ids begin after the specials, UNKNOWN being the last of these.
         ordinary = pa.array(self.words[len(SPECIALS) :], type=pa.string())
-        found = pc.call_function("index_in", [lists.flatten()], pc.SetLookupOptions(value_set=ordinary))
-        ids = found.fill_null(UNKNOWN - len(SPECIALS)).to_numpy() + len(SPECIALS)
+        ids = rows_of(lists.flatten(), ordinary) + len(SPECIALS)
         lengths = np.diff(lists.offsets.to_numpy()) + 2
         tokens = np.pad(Ragged.of_counts(lengths - 2, ids).padded(fill=PAD), ((0, 0), (1, 1))).astype(np.int32)
         tokens[:, 0] = START
         tokens[np.arange(len(lengths)), lengths - 1] = END
         return tokens, lengths
 
-    def encode_split(self, split: Captions) -> tuple[np.ndarray, np.ndarray]:
+    def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of the captions of a split, as `encode_all` does."""
         return self.encode_all(split.tokens)
 

@@ -16,6 +16,7 @@ from itrpipe.evaluation.ranks import Ranks
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.disk import unavailable
 from itrpipe.storage.integrity import checked
+from itrpipe.storage.tables import rows_of
 
 
 def write_rankings(path: Path, split: SplitScores, full: Ranks, oracle: Ranks | None, depth: int) -> None:
@@ -99,11 +100,10 @@ def size_of_rankings(path: Path) -> tuple[int, int]:
 
 
 def _rows(wanted: pa.Array | pa.ChunkedArray, ids: np.ndarray) -> np.ndarray:
-    options = pc.SetLookupOptions(value_set=pa.array(ids.tolist(), pa.string()))
-    places = pc.call_function("index_in", [wanted], options)
-    if places.null_count:
+    places = rows_of(wanted, pa.array(ids.tolist(), pa.string()))
+    if np.any(places < 0):
         raise ValueError("it names images or captions that the split lacks")
-    return places.to_numpy(zero_copy_only=False).astype(np.int64) if isinstance(places, pa.Array) else places.to_numpy()
+    return places
 
 
 def write_cross_retrieval(path: Path, split: SplitScores) -> None:

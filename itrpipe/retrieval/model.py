@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import torch
 
-from itrpipe.datasets.prepared import given_captions, given_images, no_known_word
+from itrpipe.datasets.prepared import given_split, no_known_word
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.ranks import check_finite
 from itrpipe.features.declaration import FeatureSettings
@@ -202,7 +202,7 @@ class RetrievalModel:
         Raises:
             UsageError: it knows none of them, so that any order would be chance.
         """
-        words = known_words(self._saved, given_captions([text]))
+        words = known_words(self._saved, given_split([text]))
         if words and not any(words.values()):
             raise no_known_word(self.label, words)
         return [word for word, known in words.items() if not known]
@@ -307,7 +307,7 @@ class RetrievalModel:
         return np.concatenate(found) if found else np.empty((0, self.embed_dim), dtype=np.float32)
 
     def _texts(self, texts: str | Sequence[str]) -> TokenTexts | PhraseTexts:
-        captions = given_captions([texts] if isinstance(texts, str) else list(texts))
+        captions = given_split([texts] if isinstance(texts, str) else list(texts))
         graphs = None
         if self._saved.settings.reads_phrases:
             assert self._parser is not None
@@ -338,7 +338,7 @@ class RetrievalModel:
     def _data(self, features: FeatureFile) -> SplitData:
         """The images of a file as the model reads them."""
         saved = self._saved
-        data = open_split(given_images(features.image_id.tolist()), features, None, saved.settings, saved.frame)
+        data = open_split(given_split([], features.image_id.tolist()), features, None, saved.settings, saved.frame)
         if data.image_dim != saved.config["image_dim"]:
             raise DataError(
                 f"{features.path} holds vectors of width {data.image_dim} and {self.label} reads those of width "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from itrpipe.datasets.prepared import PreparedDataset, given_pair
+from itrpipe.datasets.prepared import PreparedDataset, given_split
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, compare, read_embeddings
 
@@ -170,7 +170,7 @@ class Paired:
 
     def _pair(self, sentence: str):
         split = self._searched.split
-        return given_pair(split.name, str(split.image_ids[0]), sentence, QUERY)
+        return given_split([sentence], [str(split.image_ids[0])], split.name, QUERY)
 
     def _refusal(self) -> UsageError:
         return UsageError(f"{self._model.label} scores images with sentences alone; search by a sentence")

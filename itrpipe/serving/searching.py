@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from itrpipe.datasets.pictures import decode_rgb
-from itrpipe.datasets.prepared import given_pair
+from itrpipe.datasets.prepared import given_split
 from itrpipe.errors import DataError, ItrpipeError, UsageError
 from itrpipe.serving.gallery import QUERY, Embedded, Gallery
 
@@ -133,5 +133,5 @@ class Searches:
             return np.random.default_rng(0).random(len(self.gallery.image_ids))
         if len(asked.sentence) > LONGEST:
             raise UsageError(f"{QUERY} has more than {LONGEST:,} characters; give a sentence")
-        given_pair("query", "none", asked.sentence, QUERY)
+        given_split([asked.sentence], what=QUERY)
         return scoring.of_sentence(asked.sentence)

@@ -269,9 +269,9 @@ def run(job: Job) -> None:
 
 
 def _language_model(job: Job) -> LanguageModel:
-    from itrpipe.synthesis.language_model import open_language_model
+    from itrpipe.synthesis.language_model import LanguageModel
 
-    return open_language_model(job.settings.language_model, resolve_device(job.execution.device), job.warn)
+    return LanguageModel(job.settings.language_model, resolve_device(job.execution.device), job.warn)
 
 
 def _fluency(job: Job, model: LanguageModel, file: SentenceFile, texts: Mapping[str, str]) -> dict[str, Any]:

@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from itrpipe.errors import DataError, MissingInputError
@@ -107,3 +109,9 @@ def write_table(path: Path, table: pa.Table) -> None:
     """Writes a whole table; see `table_writer`."""
     with table_writer(path, table.schema) as writer:
         writer.write_table(table)
+
+
+def rows_of(wanted: pa.Array | pa.ChunkedArray, known: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Row of each wanted value among the known ones, int64; -1 where it is not there."""
+    found = pc.call_function("index_in", [wanted], pc.SetLookupOptions(value_set=known))
+    return np.asarray(found.fill_null(-1), dtype=np.int64)

@@ -88,29 +88,11 @@ def _percent(part: float, whole: int) -> float | None:
     return round(100 * float(part) / whole, 2) if whole else None
 
 
-class SceneJudge:
-    """Judges sentences against the scenes of images.
-
-    Args:
-        scenes: image_id -> scene.
-    """
-
-    def __init__(self, scenes: Mapping[str, Scene]) -> None:
-        self._scenes = scenes
-        self._reader = CaptionReader(_NUMBERS)
-
-    def verdict(self, text: str, image_id: str) -> str:
-        """One of `VERDICTS`; a sentence that can mean several things is true when one of them is.
-
-        Raises:
-            KeyError: there is no such image.
-        """
-        scene = self._scenes[image_id]
-        readings = self._reader.readings(text)
-        if not readings:
-            return "unreadable"
-        found = {reading.certain for reading in readings if describes(reading.form, scene)}
-        return "true" if True in found else "undecided" if found else "untrue"
+def verdict(reader: CaptionReader, text: str, scene: Scene) -> str:
+    """One of `VERDICTS` on a sentence; what can mean several things is true when one of them is."""
+    readings = reader.readings(text)
+    found = {reading.certain for reading in readings if describes(reading.form, scene)}
+    return "true" if True in found else "undecided" if found else "untrue" if readings else "unreadable"
 
 
 def read_scenes(path: Path) -> dict[str, Scene]:
@@ -137,7 +119,7 @@ def true_negatives(
     Raises:
         DataError: a sentence is of an unknown image, or the file is damaged.
     """
-    judge = SceneJudge(scenes)
+    reader = CaptionReader(_NUMBERS)
     kept: dict[int, Counter[str]] = defaultdict(Counter)
     rejected: dict[str, Counter[str]] = defaultdict(Counter)
     for table in file.row_groups(("image_id", "text", "edits", "kept", "reason")):
@@ -147,7 +129,7 @@ def true_negatives(
             if image_id not in scenes:
                 raise DataError(f"{file.path}: no scene of the dataset is image {image_id!r}; synthesize again")
             counts = kept[changed] if is_kept else rejected[reason]
-            counts[judge.verdict(text, image_id)] += 1
+            counts[verdict(reader, text, scenes[image_id])] += 1
         if advance is not None:
             advance(len(table))
     return {
@@ -171,12 +153,13 @@ def table_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     Args:
         statistics: of `synthesis_statistics`.
     """
-    total = sum(statistics["drawn"].values())
-    rows = [("sentences", "number", "share")]
-    for reason, count in statistics["drawn"].items():
-        name = reason if reason == "kept" else f"rejected: {reason}"
-        rows.append((name, f"{count:,}", f"{100 * count / total:.1f}%" if total else "–"))
-    return [*rows, ("drawn", f"{total:,}", "")]
+    drawn = statistics["drawn"]
+    total = sum(drawn.values())
+    rows = [
+        (reason if reason == "kept" else f"rejected: {reason}", f"{count:,}", f"{count / total:.1%}" if total else "–")
+        for reason, count in drawn.items()
+    ]
+    return [("sentences", "number", "share"), *rows, ("drawn", f"{total:,}", "")]
 
 
 def facts(statistics: Mapping[str, Any]) -> list[str]:

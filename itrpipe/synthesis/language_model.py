@@ -29,19 +29,21 @@ class LanguageModel:
     Args:
         name: hub id or folder.
         device: where it computes.
+        warn: is told what a user should know of it, such as the commit of a hub id.
 
     Raises:
         MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
         DataError: a file is damaged, or two do not belong together.
         UsageError: it is another kind of model, or its tokenizer has no start token.
-
-    Attributes:
-        notes: what a user should know of it, such as the commit of a hub id.
     """
 
-    def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, name: str, device: torch.device | str = "cpu", warn: Callable[[str], object] = lambda note: None
+    ) -> None:
         self._tokenizer = find_tokenizer(name, _REVISION)
-        folder, _, network, self.notes = open_network(name, _REVISION, _KINDS)
+        folder, _, network, notes = open_network(name, _REVISION, _KINDS)
+        for note in notes:
+            warn(note)
         self._network, config = network.to(device).eval(), network.config
         if len(self._tokenizer) > config.vocab_size:
             raise DataError(
@@ -76,14 +78,6 @@ class LanguageModel:
             found[rows] = (losses.sum(dim=1) / (tokens[:, 1:] >= 0).sum(dim=1)).exp().cpu().numpy()
             advance(len(rows))
         return found
-
-
-def open_language_model(name: str, device: str, warn: Callable[[str], None]) -> LanguageModel:
-    """Opens a `LanguageModel`, which raises what that does, and tells what a user should know of it."""
-    model = LanguageModel(name, device)
-    for note in model.notes:
-        warn(note)
-    return model
 
 
 def fluency(

@@ -166,7 +166,7 @@ def test_what_cannot_be_read_is_told_in_one_line(evaluated: Callable[[str], Eval
         model.encode_images([*(pixels.images or []), tmp_path / "no.jpg"])
     with pytest.raises(DataError, match=r"image 0 is float32 \[4, 4, 3\] and not uint8"):
         model.encode_images([np.zeros((4, 4, 3), np.float32)])
-    with pytest.raises(UsageError, match=r"text 1 is ' '; give sentences"):
+    with pytest.raises(UsageError, match=r"text 1 is ' '; give a sentence"):
         model.encode_texts(["a dog", " "])
     with pytest.raises(UsageError, match=r"embeddings of texts have shape \[2, 3\] and triplet\.dual-encoder gives 16"):
         model.score(np.zeros((1, 16)), np.zeros((2, 3)))

@@ -13,6 +13,7 @@ import pytest
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scenes import Scene
 from itrpipe.scenes.layout import PlacedObject
+from itrpipe.scenes.readback import CaptionReader
 from itrpipe.synthesis import checks, sentences
 from itrpipe.synthesis.sentences import Edit, Opened, Sentence, SentenceFile, Writing, apply_edits
 from tests.maps import made
@@ -23,6 +24,7 @@ OBJECTS = tuple(
     PlacedObject(*look, BOX, 0.2) for look in (("dog", "brown", "plain", "large"), ("table", "red", "plain", "medium"))
 )
 SCENE = Scene("i0", "train", 0, "base", "park", 0.5, OBJECTS, ((0, "under", 1),), 0)
+READER = CaptionReader(checks._NUMBERS)
 VERDICTS = {
     "a puppy is under a table": "true",
     "one dog and a red desk": "true",
@@ -161,19 +163,17 @@ def test_what_no_model_scored_and_no_sentence_at_all_are_legal(
 
 @pytest.mark.parametrize(("text", "verdict"), VERDICTS.items())
 def test_verdicts(text: str, verdict: str) -> None:
-    assert checks.SceneJudge({"i0": SCENE}).verdict(text, "i0") == verdict
+    assert checks.verdict(READER, text, SCENE) == verdict
     assert set(VERDICTS.values()) == set(checks.VERDICTS)
 
 
 def test_what_can_mean_several_things_is_true_where_one_of_them_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    judge = checks.SceneJudge({"i0": SCENE})
-    read = judge._reader.readings
+    read = READER.readings
     untrue, true, undecided = "a kitty is under a table", "a puppy is under a table", "a dog is parked under a table"
-    monkeypatch.setattr(
-        judge._reader, "readings", lambda texts: [each for text in texts.split("/") for each in read(text)]
-    )
+    monkeypatch.setattr(READER, "readings", lambda texts: [each for text in texts.split("/") for each in read(text)])
     for texts, verdict in (((untrue, true), "true"), ((undecided, true), "true"), ((untrue, undecided), "undecided")):
-        assert judge.verdict("/".join(texts), "i0") == judge.verdict("/".join(texts[::-1]), "i0") == verdict
+        for order in (texts, texts[::-1]):
+            assert checks.verdict(READER, "/".join(order), SCENE) == verdict
 
 
 def test_figures_count_verdicts_by_places_and_by_what_became_of_them(tmp_path: Path) -> None:

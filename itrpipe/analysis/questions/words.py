@@ -35,7 +35,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     from itrpipe.analysis.word_corrections import has_word_heads
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.features.store import FEATURES, FeatureFile
-    from itrpipe.synthesis.language_model import open_language_model
+    from itrpipe.synthesis.language_model import LanguageModel
     from itrpipe.training.saved import load_model
 
     name, saved = evaluation.settings.language_model, load_model(evaluation.trained)
@@ -48,7 +48,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         return
     captions = PreparedDataset.open(sources.prepare).split(evaluation.settings.split)
     features = FeatureFile.open(sources.extract / FEATURES)
-    model = open_language_model(name, evaluation.place, evaluation.warn) if name else None
+    model = LanguageModel(name, evaluation.place, evaluation.warn) if name else None
     test = WordTest(saved, captions, features, evaluation.place, sources.parse)
     figures, corrections = test.run(language_model=model)
     if model is not None:
