@@ -239,7 +239,7 @@ def test_the_installed_command_runs(cli: Invoke) -> None:
         (["train", "--set", "decay_at=[-5]"], ["decay_at.0 = -5", "greater than or equal to 1"]),
         (["export", "--to", "/"], ["--to / is the root of all folders"]),
         (["prepare", "--set", "workers=100000"], ["workers = 100000", "4096"]),
-        (["train", "--dataset", "x" * 300], ["'xxxxxxxxxxxxxxxxxxxx'… has 300 characters; give one of 100 at most"]),
+        (["train", "--dataset", "x" * 300], ["'xxxxxxxxxxxxxxxxxxxx…' must be letters,", "100 at most"]),
         (["train", "--dataset", "../x"], ["'../x'"]),
         (["prepare", "--dataset", "scenes", "--source", "."], ["'scenes'", "--dataset"]),
         (["show", "trian"], ["unknown stage 'trian'", "did you mean 'train'"]),
@@ -277,7 +277,7 @@ def test_the_longest_names_and_largest_numbers_are_taken(defined: Path, precomp_
     extract = ("extract", "--dataset", "tiny", "--from", precomp_dataset.features, "--data", defined, "--name")
     outcome = invoke(*extract, name)
     assert outcome.code == 0, outcome.err
-    assert_one_line(invoke(*extract, f"{name}x"), UsageError, "has 101 characters; give one of 100 at most")
+    assert_one_line(invoke(*extract, f"{name}x"), UsageError, "100 at most")
     seed = ("train", "--seed", 2**63 - 1, "--backbone", "vsepp", "--features", name, "--dataset", "tiny")
     small = ("epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1")
     sets = [part for text in small for part in ("--set", text)]

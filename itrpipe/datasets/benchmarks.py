@@ -9,11 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
@@ -146,7 +145,8 @@ def read_benchmark(benchmark: Named) -> Benchmark:
         count = f"{len(missing):,} of {len(found):,} images are not there, such as {root / missing[0]}"
         raise MissingInputError(f"{root}: {count}; a benchmark needs all of them")
     place, cases = dict(zip(first, found, strict=True)), Counter(pair.group for pair in pairs)
-    few = {pair.group for pair in pairs if cases[pair.group] < suite.fewest.get(pair.category, 0)}
+    fewest = {category: record.fewest for category, (_, record) in suite.files.items()}
+    few = {pair.group for pair in pairs if cases[pair.group] < fewest.get(pair.category, 0)}
     return Benchmark(
         root, [pair._replace(file=place[pair.file], group="" if pair.group in few else pair.group) for pair in pairs]
     )
@@ -187,7 +187,21 @@ _Pixel = Annotated[float, Field(ge=-_FARTHEST, le=_FARTHEST)]
 _Side = Annotated[float, Field(gt=0.5, le=_FARTHEST)]
 
 
-class _Aro(Record):
+class _Row(Record):
+    """A row of a benchmark.
+
+    Attributes:
+        fewest: pairs of a group that counts.
+    """
+
+    fewest: ClassVar[int] = 0
+
+    def pairs(self, name: str, category: str) -> list[Pair]:
+        """The pairs of the row, given its name and the category of its file."""
+        raise NotImplementedError
+
+
+class _Aro(_Row):
     """A part of an image of Visual Genome with a caption whose words change places.
 
     The released code takes the mean over all relations of which a notebook then leaves some out by name, and over pairs
@@ -205,27 +219,35 @@ class _Aro(Record):
     bbox_w: _Side
     bbox_h: _Side
 
-    def pair(self, name: str, category: str, group: str) -> Pair:
+    @property
+    def group(self) -> str:
+        """What a macro accuracy is the mean over."""
+        raise NotImplementedError
+
+    def pairs(self, name: str, category: str) -> list[Pair]:
         left, top, width, height = map(round, (self.bbox_x, self.bbox_y, self.bbox_w, self.bbox_h))
         box = left, top, left + width, top + height
-        return Pair(name, self.image_path, self.true_caption, self.false_caption, category, group, box)
+        return [Pair(name, self.image_path, self.true_caption, self.false_caption, category, self.group, box)]
 
 
 class _Relation(_Aro):
     relation_name: str
 
-    def pairs(self, name: str, category: str) -> list[Pair]:
-        return [self.pair(name, category, f"relation {self.relation_name}")]
+    @property
+    def group(self) -> str:
+        return f"relation {self.relation_name}"
 
 
 class _Attribution(_Aro):
+    fewest = 25
     attributes: Annotated[list[str], Field(min_length=2, max_length=2)]
 
-    def pairs(self, name: str, category: str) -> list[Pair]:
-        return [self.pair(name, category, f"attributes {', '.join(self.attributes)}")]
+    @property
+    def group(self) -> str:
+        return f"attributes {', '.join(self.attributes)}"
 
 
-class _SugarCrepe(Record):
+class _SugarCrepe(_Row):
     """A caption with one hard negative, on images of COCO's val2017.
 
     Source: SugarCrepe (Hsieh et al., NeurIPS 2023 Datasets and Benchmarks).
@@ -239,7 +261,7 @@ class _SugarCrepe(Record):
         return [Pair(name, self.filename, self.caption, self.negative_caption, category)]
 
 
-class _Winoground(Record):
+class _Winoground(_Row):
     """Two images, named without .png, and two captions of the same words; each caption is false of the other image.
 
     An example becomes two pairs of one group, whose four scores are all that its measures need.
@@ -263,7 +285,7 @@ class _Winoground(Record):
         ]
 
 
-class _Own(Record):
+class _Own(_Row):
     """A row of one's own. In JSON `negative` may be a list; in CSV a caption with several has several rows."""
 
     file: str
@@ -283,13 +305,11 @@ class Suite(NamedTuple):
         files: by category the names that its file goes by, and the record that it holds.
         folders: below that of the files, where the images may lie; the first that has one of them is taken.
         measures: names in `itrpipe.evaluation.benchmarks`.
-        fewest: pairs of a group that counts, by category.
     """
 
-    files: dict[str, tuple[tuple[str, ...], type[_Relation | _Attribution | _SugarCrepe | _Winoground | _Own]]]
+    files: dict[str, tuple[tuple[str, ...], type[_Row]]]
     folders: tuple[str, ...] = ("images", "")
     measures: tuple[str, ...] = ("pairs",)
-    fewest: Mapping[str, int] = MappingProxyType({})
 
 
 _CATEGORIES = ("add_att", "add_obj", "replace_att", "replace_obj", "replace_rel", "swap_att", "swap_obj")
@@ -300,7 +320,6 @@ SUITES = {
             "attribution": (("visual_genome_attribution.json",), _Attribution),
         },
         measures=("pairs", "macro"),
-        fewest={"attribution": 25},
     ),
     "local": Suite({"": (("benchmark.jsonl", "benchmark.json", "benchmark.csv"), _Own)}, ("", "images")),
     "sugarcrepe": Suite({each: ((f"{each}.json",), _SugarCrepe) for each in _CATEGORIES}, ("val2017", "images", "")),

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from itrpipe.config import in_words
-from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.storage.disk import make_folder, on_disk, read_stamped_json, unavailable, write_stamped_json
+from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.storage.disk import make_folder, on_disk, read_stamped_json, reading, write_stamped_json
 
 DEFINITION = "dataset.json"
 EMBEDDED = "scenes"
@@ -26,7 +25,7 @@ WITHOUT_CHOICE = (PIXELS, "hog")
 """Features that need no weights, and are made where a model reads them, without having been asked for."""
 LONGEST_NAME = 100
 """Characters of a name, which folders hold beside what else their names say."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{,{LONGEST_NAME - 1}}}")
 
 
 class StageDefinition(BaseModel):
@@ -139,10 +138,9 @@ def check_name(name: str) -> str:
     Raises:
         UsageError: it holds a separator, begins with a dot, is empty or too long.
     """
-    if len(name) > LONGEST_NAME:
-        raise UsageError(f"name {name[:20]!r}… has {len(name):,} characters; give one of {LONGEST_NAME} at most")
     if not _NAME.fullmatch(name):
-        raise UsageError(f"name {name!r} must be letters, digits, '.', '_', '+' and '-'")
+        shown = name if len(name) <= LONGEST_NAME else f"{name[:20]}…"
+        raise UsageError(f"name {shown!r} must be letters, digits, '.', '_', '+' and '-', {LONGEST_NAME} at most")
     return name
 
 
@@ -159,13 +157,9 @@ def load_definition(root: Path, dataset: str) -> DatasetDefinition:
             return DatasetDefinition(prepare=stage, features={EMBEDDED: stage})
         return DatasetDefinition()
     remedy = f"remove it and run `itrpipe prepare --dataset {dataset}` and `itrpipe extract` as at first"
-    try:
+    with reading(path, "what is known of a dataset", remedy):
         # Who has written it by hand gives it no checksum.
         return DatasetDefinition.model_validate(read_stamped_json(path, remedy, strict=False))
-    except ValidationError as error:
-        raise DataError(f"{path} is corrupt ({in_words(error.errors()[0])}); {remedy}") from None
-    except OSError as error:
-        raise unavailable(error, path) or DataError(f"{path} is no file; {remedy}") from None
 
 
 def redefine(root: Path, dataset: str, change: Callable[[DatasetDefinition], DatasetDefinition]) -> None:

@@ -90,30 +90,31 @@ def read_annotations(
     form = FORMATS[name]
     paths = data_files(source, form.names, by_year=form.by_year)  # COCO's train2017 holds most of val2014
     folder = paths[0].parent
-    whole = Annotations([], [], folder.parent if folder.name == "annotations" and form.by_year else folder)
+    root = folder.parent if folder.name == "annotations" and form.by_year else folder
+    whole = Annotations([], [], root)
     for path in paths:
         images, captions, note = form.read(path, restval)
-        notes = [note] if note else []
+        splits: dict[str, str] = {}
         if bare := [image for image in images if image.split is None]:
             if len(bare) < len(images):
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
             splits = hash_split([image.image_id for image in images], val, test, seed)
-            images = [image._replace(split=splits[image.image_id]) for image in images]
             counts, shares = Counter(splits.values()), {"train": 1 - val - test, "val": val, "test": test}
-            rule = f"{', '.join(f'{name} {share:g}' for name, share in shares.items())}, seed {seed}"
+            rule = ", ".join(f"{name} {share:g}" for name, share in shares.items())
             numbers = " / ".join(f"{counts[name]:,}" for name in SPLITS)
-            told = f"names no splits; images split by hash of their id ({rule}): {numbers} images"
+            note = f"names no splits; images split by hash of their id ({rule}, seed {seed}): {numbers} images"
             if empty := [name for name, share in shares.items() if share and not counts[name]]:
-                told += f". No image is left for {' and '.join(empty)}; add photographs, or give a column split"
-            notes.append(f"{path}: {told}")
+                note += f". No image is left for {' and '.join(empty)}; add photographs, or give a column split"
         files = [image.file for image in images]
         within = [f"{image.folder}/{image.file}" for image in images if image.folder]
         layouts = [within, files] if len(within) == len(images) else [files]
-        located = locate_images(whole.root, path, layouts, [image.where for image in images], form.images)
+        located = locate_images(root, path, layouts, [image.where for image in images], form.images)
         records = [
-            ImageRecord(each.image_id, file, each.split or "") for each, file in zip(images, located, strict=True)
+            ImageRecord(each.image_id, file, splits.get(each.image_id, each.split or ""))
+            for each, file in zip(images, located, strict=True)
         ]
-        whole = Annotations(whole.images + records, whole.captions + captions, whole.root, (*whole.notes, *notes))
+        notes = (f"{path}: {note}",) if note else ()
+        whole = Annotations(whole.images + records, whole.captions + captions, root, whole.notes + notes)
     return checked_annotations(whole, source)
 
 
@@ -151,7 +152,7 @@ def recognise(source: Path) -> str:
             "above their folder images/; rename it, or move it there"
         )
     photograph = next((path for path in files if path.suffix.lower() in _PHOTOGRAPHS), None)
-    if photograph is not None and source.is_dir():
+    if photograph is not None:
         raise MissingInputError(
             f"{source}: holds photographs, such as {photograph.name}, and no captions; write captions.csv beside "
             "them, with the columns file and caption, or search without captions, with a model that is trained on "
@@ -201,7 +202,7 @@ def _read_karpathy(path: Path, restval: str) -> _Read:
         images.append(_Image(image_id, record["filename"], split, f"image {index}", record.get("filepath", "")))
         captions += [CaptionRecord(each["sentid"], image_id, each["raw"]) for each in record["sentences"]]
     fate = "dropped" if restval == "drop" else "added to train"
-    return _Read(images, captions, f"{path}: {restvals:,} restval images {fate}" if restvals else "")
+    return _Read(images, captions, f"{restvals:,} restval images {fate}" if restvals else "")
 
 
 @STRICT
@@ -236,7 +237,7 @@ def _read_coco(path: Path, restval: str) -> _Read:
         for index, each in enumerate(content["images"])
     ]
     captions = [CaptionRecord(each["id"], each["image_id"], each["caption"]) for each in content["annotations"]]
-    return _Read(images, captions, f"{path}: COCO publishes no test captions, so there is no test split")
+    return _Read(images, captions, "COCO publishes no test captions, so there is no test split")
 
 
 _SPLIT_LISTS = {
@@ -292,7 +293,7 @@ def _read_flickr(path: Path, restval: str) -> _Read:
     images = [image._replace(split=splits[image.image_id]) for image in read.images if image.image_id in splits]
     captions = [caption for caption in read.captions if caption.image_id in splits]
     unlisted, names = len(read.images) - len(images), ", ".join(file.name for file in lists.values())
-    return _Read(images, captions, f"{path}: {unlisted:,} images in none of {names} left out" if unlisted else "")
+    return _Read(images, captions, f"{unlisted:,} images in none of {names} left out" if unlisted else "")
 
 
 @STRICT

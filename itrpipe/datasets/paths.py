@@ -116,10 +116,11 @@ class ImageRoot:
     def refuse_outside(self, relative: str, record: str) -> None:
         """Raises the errors of `resolve` that the text of the path alone settles, without a look at the disk."""
         reason = next((reason for pattern, reason in _REFUSED.items() if pattern.search(relative)), None)
-        if len(relative) > _LONGEST_NAME // 4:  # of four bytes at most in UTF-8
-            sizes = [len(part.encode()) for part in _parts(relative)] if reason is None else []
-            if max(sizes, default=0) > _LONGEST_NAME or sum(sizes) + len(sizes) - 1 > _LONGEST_PATH:
-                reason = f"has more bytes than a name ({_LONGEST_NAME}) or path ({_LONGEST_PATH:,}) can have; {_RENAME}"
+        if reason is None and (
+            len(relative.encode()) > _LONGEST_PATH
+            or any(len(part.encode()) > _LONGEST_NAME for part in relative.split("/"))
+        ):
+            reason = f"has more bytes than a name ({_LONGEST_NAME}) or path ({_LONGEST_PATH:,}) can have; {_RENAME}"
         if reason is not None:
             raise self._error(relative, record, reason)
 

@@ -108,10 +108,7 @@ def text_lines(path: Path) -> Iterator[str]:
 
 def lines_of(path: Path) -> list[str]:
     """Returns the lines of a UTF-8 file without their ends; empty ones at its end are no lines. Errors as above."""
-    lines = [line.rstrip("\r\n") for line in text_lines(path)]
-    while lines and not lines[-1]:
-        lines.pop()
-    return lines
+    return [line.rstrip("\r\n") for line in io.StringIO(read_text(path).rstrip("\r\n"), newline="")]
 
 
 def load_json(path: Path, kind: TypeAdapter[Kind]) -> Kind:

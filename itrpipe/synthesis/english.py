@@ -8,6 +8,7 @@ things. Of both the lists are our own; `numbers` are those that VSE-C writes.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -81,13 +82,11 @@ def contradict(first: str, second: str) -> bool:
 
     Source: VSE-C (Shi et al., COLING 2018), which asks WordNet for what is next above and below.
     """
-    own = NOUN_KINDS[first]
-    above = {parent for kind in own for parent in _ancestors(kind)}
-    below = {kind for kind in _PARENTS if own & _ancestors(kind)}
-    return not (own | above | below) & NOUN_KINDS[second]
+    kinds = itertools.product(NOUN_KINDS[first], NOUN_KINDS[second])
+    return not any(one in _lineage(other) or other in _lineage(one) for one, other in kinds)
 
 
 @functools.cache
-def _ancestors(kind: str) -> frozenset[str]:
-    parents = _PARENTS.get(kind, set())
-    return frozenset(parents).union(*map(_ancestors, parents))
+def _lineage(kind: str) -> frozenset[str]:
+    """A kind with all that stand above it."""
+    return frozenset({kind}).union(*map(_lineage, _PARENTS.get(kind, ())))

@@ -37,20 +37,20 @@ from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, reading, sta
 from itrpipe.storage.tables import TableFile, table_writer
 
 SENTENCES_FILE = "sentences.parquet"
-EDIT = pa.struct([("position", pa.int16()), ("old", pa.string()), ("new", pa.string())])
+EDIT = pa.struct({"position": pa.int16(), "old": pa.string(), "new": pa.string()})
 SCHEMA = pa.schema(
-    [
-        ("caption_id", pa.string()),
-        ("image_id", pa.string()),
-        ("text", pa.string()),
-        ("edits", pa.list_(EDIT)),
-        ("score", pa.float32()),
-        ("positive_score", pa.float32()),
-        ("log_probability", pa.float32()),
-        ("caption_log_probability", pa.float32()),
-        ("kept", pa.bool_()),
-        ("reason", pa.dictionary(pa.int8(), pa.string())),
-    ]
+    {
+        "caption_id": pa.string(),
+        "image_id": pa.string(),
+        "text": pa.string(),
+        "edits": pa.list_(EDIT),
+        "score": pa.float32(),
+        "positive_score": pa.float32(),
+        "log_probability": pa.float32(),
+        "caption_log_probability": pa.float32(),
+        "kept": pa.bool_(),
+        "reason": pa.dictionary(pa.int8(), pa.string()),
+    }
 )
 _DRAWN = "drawn"
 
@@ -187,12 +187,10 @@ def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, in
     Raises:
         DiskFullError: no space is left.
     """
-    columns: dict[str, Any] = {name: [getattr(each, name) for each in sentences] for name in Sentence._fields}
-    columns["edits"] = [[vars(edit) for edit in edits] for edits in columns["edits"]]
-    table = pa.Table.from_pydict(columns, SCHEMA)
+    rows = [each._asdict() | {"edits": [vars(edit) for edit in each.edits]} for each in sentences]
+    schema = SCHEMA.with_metadata({_DRAWN: json.dumps(dict(drawn)), CHECKSUM: STAMP_HERE})
     stream = io.BytesIO()
-    known = table.replace_schema_metadata({_DRAWN: json.dumps(dict(drawn)), CHECKSUM: STAMP_HERE})
-    pq.write_table(known, stream, compression="zstd", write_page_checksum=True)
+    pq.write_table(pa.Table.from_pylist(rows, schema), stream, compression="zstd", write_page_checksum=True)
     write_bytes(path, stamped(stream.getvalue()))
 
 
