@@ -7,6 +7,7 @@ format of one's own is a row of `SUITES` and a function that yields the pairs of
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -78,11 +79,6 @@ class Named(NamedTuple):
     name: str
     folder: str
 
-    @property
-    def as_given(self) -> str:
-        """`NAME=FOLDER`, or the name alone."""
-        return f"{self.name}={self.folder}" if self.folder else self.name
-
 
 def named(text: str) -> Named:
     """Takes `NAME=FOLDER` apart.
@@ -94,7 +90,7 @@ def named(text: str) -> Named:
     known = (*SUITES, EMBEDDED)
     if name not in known:
         raise ValueError(unknown("benchmark", name, known))
-    if name == EMBEDDED and folder:
+    if name == EMBEDDED and "=" in text:
         raise ValueError(f"{text!r}: the embedded dataset makes this benchmark itself; give {EMBEDDED} alone")
     if name != EMBEDDED and not folder:
         raise ValueError(f"{name!r} is read from files; give {name}=FOLDER")
@@ -107,12 +103,11 @@ def benchmark_names(texts: Iterable[str]) -> tuple[str, ...]:
     Raises:
         ValueError: see `named`; or one is given twice.
     """
-    found: dict[str, str] = {}
-    for each in map(named, texts):
-        if each.name in found:
-            raise ValueError(f"{each.as_given!r} names {each.name} a second time; evaluate with one at a time")
-        found[each.name] = each.as_given
-    return tuple(found[name] for name in sorted(found))
+    ordered = sorted((named(text).name, text) for text in texts)
+    for (name, _), (other, text) in itertools.pairwise(ordered):
+        if name == other:
+            raise ValueError(f"{text!r} names {name} a second time; evaluate with one at a time")
+    return tuple(text for _, text in ordered)
 
 
 def whole_path(text: str) -> str:
@@ -130,7 +125,7 @@ def read_benchmark(benchmark: Named) -> Benchmark:
     """
     root, suite = Path(benchmark.folder).expanduser(), SUITES[benchmark.name]
     if not root.is_dir():
-        raise MissingInputError(f"--benchmark {benchmark.as_given}: {root} is no folder; name the one with its files")
+        raise MissingInputError(f"--benchmark {benchmark.name}: {root} is no folder; name the one with its files")
     pairs = [
         pair
         for category, (names, record) in suite.files.items()

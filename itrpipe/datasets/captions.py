@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +18,8 @@ _EXAMPLES = 3
 _LONGEST_ID = 4_096
 """Characters of an id, which may be the path of a file."""
 _ID = re.compile(r"[^\0-\x1f\x7f-\x9f]*[^\s\0-\x1f\x7f-\x9f][^\0-\x1f\x7f-\x9f]*")
-_INVISIBLE = frozenset({"Cc", "Cf", "Cn", "Co", "Cs", "Zs", "Zl", "Zp"})
-"""Unicode categories of characters that leave no mark on paper."""
-_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | frozenset(map(chr, range(0xFE00, 0xFE10)))
-"""Characters of other categories that leave none either: fillers, joiners, and the selectors of variants."""
+_BLANK = frozenset(" \u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | frozenset(map(chr, range(0xFE00, 0xFE10)))
+"""Printable characters that leave no mark on paper: space, fillers, joiners, and the selectors of variants."""
 
 
 class ImageRecord(NamedTuple):
@@ -120,8 +117,7 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
 
 def is_readable(text: str) -> bool:
     """Whether a text has a character that one can see, and no NUL."""
-    seen = any(unicodedata.category(each) not in _INVISIBLE and each not in _BLANK for each in text)
-    return seen and "\0" not in text
+    return "\0" not in text and any(each.isprintable() and each not in _BLANK for each in text)
 
 
 def hash_split(image_ids: Iterable[str], val: float, test: float, seed: int) -> dict[str, str]:

@@ -33,33 +33,32 @@ _IMAGES = pa.schema({"image_id": _TEXT, "file": _TEXT, "split": _TEXT, "width": 
 _CAPTIONS = pa.schema({"caption_id": _TEXT, "image_id": _TEXT, "split": _TEXT, "text": _TEXT, "tokens": _WORDS})
 
 
-def write_prepared(
-    folder: Path, annotations: Annotations, facts: Mapping[str, ImageFacts], tokens: Sequence[list[str]]
-) -> None:
+def write_prepared(folder: Path, annotations: Annotations, facts: Mapping[str, ImageFacts]) -> None:
     """Writes both files.
 
     Args:
         folder: exists; files of the same names are replaced.
         annotations: checked, so that every caption has its image.
         facts: of `image_check.check_images`, for every image.
-        tokens: the words of each caption, in the order of `annotations.captions`.
     """
     image_ids, files, splits = zip(*annotations.images, strict=True)
     shas, widths, heights = zip(*(facts[file] for file in files), strict=True)
     caption_ids, owners, texts = zip(*annotations.captions, strict=True)
     row_of = {image_id: row for row, image_id in enumerate(image_ids)}
     images = {"image_id": image_ids, "file": files, "split": splits, "width": widths, "height": heights, "sha256": shas}
-    captions = {"caption_id": caption_ids, "text": texts, "tokens": tokens}
-    write_tables(folder, images, captions, np.array([row_of[owner] for owner in owners]))
+    write_tables(folder, images, caption_ids, texts, np.array([row_of[owner] for owner in owners]))
 
 
-def write_tables(folder: Path, images: Mapping[str, Any], captions: Mapping[str, Any], owners: np.ndarray) -> None:
+def write_tables(
+    folder: Path, images: Mapping[str, Any], caption_ids: Any, texts: Sequence[str], owners: np.ndarray
+) -> None:
     """Writes both files of columns in any order.
 
     Args:
         folder: exists; files of the same names are replaced.
         images: columns of N images, without those that nobody knows: `file`, `sha256`, `width` and `height`.
-        captions: columns `caption_id`, `text` and `tokens` of T captions.
+        caption_ids: of T captions.
+        texts: of each; its words are written with it.
         owners: row of the image of each caption, int [T].
     """
     unknown = {"file": "", "sha256": "", "width": 0, "height": 0}
@@ -68,8 +67,8 @@ def write_tables(folder: Path, images: Mapping[str, Any], captions: Mapping[str,
     order = np.argsort([SPLITS.index(name) for name in known["split"].to_pylist()], kind="stable")
     owners = np.argsort(order)[owners]
     known = known.take(order).combine_chunks()
-    columns = {**captions, "image_id": known["image_id"].take(owners), "split": known["split"].take(owners)}
-    told = pa.table({name: columns[name] for name in _CAPTIONS.names}, schema=_CAPTIONS)
+    of_images = known["image_id"].take(owners), known["split"].take(owners)
+    told = pa.table([caption_ids, *of_images, texts, list(map(tokenize, texts))], schema=_CAPTIONS)
     write_table(folder / IMAGES_FILE, known)
     write_table(folder / CAPTIONS_FILE, told.take(np.argsort(owners, kind="stable")).combine_chunks())
 

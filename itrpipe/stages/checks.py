@@ -131,7 +131,7 @@ def check_benchmarks(step: Planned) -> None:
     Raises:
         UsageError: the features of the dataset were imported, or are those of drawings.
     """
-    given = [each.as_given for each in map(named, getattr(step.settings, "benchmark", ())) if each.folder]
+    given = [each for each in getattr(step.settings, "benchmark", ()) if named(each).folder]
     if not given:
         return
     for part in passes_of("", step.inputs["train"].inputs["extract"].settings).values():

@@ -204,7 +204,6 @@ def _prepare_given(job: Job) -> None:
     import pyarrow as pa
 
     from itrpipe.datasets.prepared import write_tables
-    from itrpipe.datasets.vocabulary import tokenize
     from itrpipe.features.given import GivenSplit
 
     parts = {name: GivenSplit(files, name) for name, files in job.settings.splits.items()}
@@ -215,13 +214,9 @@ def _prepare_given(job: Job) -> None:
         "image_id": pa.chunked_array([given.images.ids for given in parts.values()]),
         "split": [name for name, count in zip(parts, counts, strict=True) for _ in range(count)],
     }
-    captions = {
-        "caption_id": pa.chunked_array([given.captions.ids for given in parts.values()]),
-        "text": texts,
-        "tokens": [tokenize(text) for text in texts],
-    }
+    ids = pa.chunked_array([given.captions.ids for given in parts.values()])
     owners = [given.alone() + start for given, start in zip(parts.values(), starts, strict=True)]
-    write_tables(job.folder, images, captions, np.concatenate(owners))
+    write_tables(job.folder, images, ids, texts, np.concatenate(owners))
     _say_counts(job)
     job.metrics["captions_with_text"] = len(texts) - texts.count("")
 
@@ -359,9 +354,8 @@ def _write_scenes(job: Job, dataset: ScenesDataset) -> None:
 
 def _write_tables(job: Job, annotations: Annotations, facts: Mapping[str, ImageFacts]) -> None:
     from itrpipe.datasets.prepared import write_prepared
-    from itrpipe.datasets.vocabulary import tokenize
 
-    write_prepared(job.folder, annotations, facts, [tokenize(caption.text) for caption in annotations.captions])
+    write_prepared(job.folder, annotations, facts)
     _say_counts(job)
 
 

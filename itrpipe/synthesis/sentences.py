@@ -19,7 +19,6 @@ How many sentences were drawn in all, by what became of them, stands in the file
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,11 +28,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from itrpipe.engine.work import AGAIN, Part, Work, cut
-from itrpipe.errors import DataError
-from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, reading, stamped, write_bytes
+from itrpipe.storage.disk import check_stamp, reading
+from itrpipe.storage.parts import read_arrow, write_arrow
 from itrpipe.storage.tables import TableFile, table_writer
 
 SENTENCES_FILE = "sentences.parquet"
@@ -78,18 +76,10 @@ def apply_edits(text: str, starts: Sequence[int], edits: Iterable[Edit]) -> str:
         text: the caption.
         starts: first character of each of its words.
         edits: no two of the same words.
-
-    Raises:
-        DataError: the caption has other words at an edit's place, or two edits overlap.
     """
     parts, done = [], 0
     for edit in sorted(edits):
-        start = starts[edit.position] if edit.position < len(starts) else len(text)
-        if start < done or text[start : start + len(edit.old)] != edit.old:
-            raise DataError(
-                f"caption {text!r} has no {edit.old!r} at word {edit.position}: the edits are of another caption; "
-                "make the sentences again"
-            )
+        start = starts[edit.position]
         parts += [text[done:start], edit.new]
         done = start + len(edit.old)
     return "".join([*parts, text[done:]])
@@ -141,7 +131,7 @@ class Opened(NamedTuple):
 
 
 class Writing(Work[SentenceMaker]):
-    """Sentences of captions: a map over blocks of them, each a Parquet file.
+    """Sentences of captions: a map over blocks of them, each a file of Arrow.
 
     Args:
         open_maker: reads what makes them; it is pickled.
@@ -149,7 +139,7 @@ class Writing(Work[SentenceMaker]):
         device: `cpu`, `cuda` or `auto`.
     """
 
-    title, unit, suffix, in_one_thread = "writing sentences", "captions", ".parquet", True
+    title, unit, suffix, in_one_thread = "writing sentences", "captions", ".arrow", True
 
     def __init__(self, open_maker: Callable[[], Opened], block_size: int, device: str = "cpu") -> None:
         self._open_maker, self._block_size, self.device = open_maker, block_size, device
@@ -188,10 +178,7 @@ def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, in
         DiskFullError: no space is left.
     """
     rows = [each._asdict() | {"edits": [vars(edit) for edit in each.edits]} for each in sentences]
-    schema = SCHEMA.with_metadata({_DRAWN: json.dumps(dict(drawn)), CHECKSUM: STAMP_HERE})
-    stream = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, schema), stream, compression="zstd", write_page_checksum=True)
-    write_bytes(path, stamped(stream.getvalue()))
+    write_arrow(path, pa.Table.from_pylist(rows, SCHEMA), {_DRAWN: json.dumps(dict(drawn))})
 
 
 def join_parts(paths: Sequence[Path], folder: Path) -> None:
@@ -205,9 +192,8 @@ def join_parts(paths: Sequence[Path], folder: Path) -> None:
     with table_writer(folder / SENTENCES_FILE, SCHEMA) as out:
         for path in paths:
             with reading(path, "sentences", AGAIN):
-                content = path.read_bytes()
-                check_stamp(path, AGAIN, content)
-                table = pq.read_table(pa.BufferReader(content))
+                check_stamp(path, AGAIN)
+                table = read_arrow(path)
                 drawn.update(json.loads(table.schema.metadata[_DRAWN.encode()]))
             if table.num_rows:
                 out.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)

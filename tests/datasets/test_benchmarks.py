@@ -187,7 +187,7 @@ def test_missing_and_doubled_files_and_examples_are_told(tmp_path: Path) -> None
     a_winoground(tmp_path)
     written(tmp_path / "examples.jsonl", "\n".join([json.dumps(EXAMPLE)] * 2))
     refused(tmp_path, "winoground", DataError, "pair 7/0 is given twice")
-    refused(tmp_path / "none", "winoground", MissingInputError, "--benchmark winoground=")
+    refused(tmp_path / "none", "winoground", MissingInputError, "--benchmark winoground: ")
 
 
 def test_names_are_kept_in_one_order() -> None:
@@ -195,7 +195,7 @@ def test_names_are_kept_in_one_order() -> None:
     assert named("local=a=b") == Named("local", "a=b")
     for texts, reason in {
         ("aro=b", "aro=c"): "names aro a second time",
-        ("scenes=a",): "makes this benchmark itself",
+        ("scenes=",): "makes this benchmark itself",
         ("aro",): "is read from files",
         ("arro=b",): "did you mean 'aro'",
     }.items():

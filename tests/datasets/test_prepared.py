@@ -21,12 +21,11 @@ from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageErro
 
 def write(folder: Path, annotations: Annotations) -> None:
     folder.mkdir(exist_ok=True)
-    tokens = [caption.text.split() for caption in annotations.captions]
     facts = {
         image.file: ImageFacts(hashlib.sha256(image.file.encode()).hexdigest(), 10 + row, 20 + row)
         for row, image in enumerate(annotations.images)
     }
-    write_prepared(folder, annotations, facts, tokens)
+    write_prepared(folder, annotations, facts)
 
 
 IMAGES = [ImageRecord("x", "x.jpg", "test"), ImageRecord("b", "b.jpg", "train"), ImageRecord("a", "a.jpg", "train")]
@@ -48,7 +47,7 @@ def test_order_is_split_then_source_with_the_captions_of_an_image_together(folde
     assert captions["caption_id"].to_pylist() == ["2", "0", "3", "1", "4", "5"]
     assert captions["image_id"].to_pylist() == ["b", "a", "a", "x", "x", "x"]
     assert captions["split"].to_pylist() == ["train"] * 3 + ["test"] * 3
-    assert captions["tokens"].to_pylist()[0] == ["caption", "2", "Café"]
+    assert captions["tokens"].to_pylist()[0] == ["caption", "2", "café"]
 
 
 def test_a_dataset_gives_ids_texts_words_and_rows_by_split(folder: Path) -> None:
@@ -63,7 +62,7 @@ def test_a_dataset_gives_ids_texts_words_and_rows_by_split(folder: Path) -> None
     assert train.image_ids.tolist() == ["b", "a"]
     assert train.caption_ids.tolist() == ["2", "0", "3"]
     assert train.texts == ["caption 2 Café", "caption 0 Café", "caption 3 Café"]
-    assert train.tokens.to_pylist()[1] == ["caption", "0", "Café"]
+    assert train.tokens.to_pylist()[1] == ["caption", "0", "café"]
     assert train.caption_image.tolist() == [0, 1, 1]
     assert train.captions_of_image.tolist() == [0, 1, 3]
     assert train.caption_image.dtype == train.captions_of_image.dtype == dataset.sizes().dtype == np.int64

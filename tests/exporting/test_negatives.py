@@ -103,7 +103,7 @@ def write_world(prepared: Path, photographs: Path, files: list[str], owners: lis
         CaptionRecord(f"c{row}", f"i{owner}", text) for row, (owner, text) in enumerate(zip(owners, texts, strict=True))
     ]
     prepared.mkdir()
-    write_prepared(prepared, Annotations(images, captions, photographs), facts, [["word"]] * len(texts))
+    write_prepared(prepared, Annotations(images, captions, photographs), facts)
 
 
 def as_list(ids: list[str], rows: list[list[tuple[int, float, float]]]) -> MinedList:

@@ -86,7 +86,7 @@ UNFINISHED = (
     ("train-aoq", "replace */.checkpoint.safetensors.*", 3, ".work/checkpoint.safetensors"),
     ("mine", "replace */parts/mined/*", 4, ".work/parts/mined/000001.arrays"),
     ("rescore", "replace */parts/rescored/*", 2, ".work/parts/rescored/000000.arrays .work/mined.arrays"),
-    ("synthesize", "replace */parts/*", 3, ".work/parts/000000.parquet"),
+    ("synthesize", "replace */parts/*", 3, ".work/parts/000000.arrow"),
     ("evaluate-pairs", "replace */parts/*", 5, ".work/parts/000001.arrays .work/parts/division.json"),
     ("own-extract", "replace */parts/given/*", 1, ".work/parts/given/000000.arrays .work/parts/given/division.json"),
 )

@@ -184,7 +184,7 @@ def write_dataset(job: Job) -> None:
     records = Annotations(images, captions, job.folder)
     files = [image.file for image in images]
     facts, _ = check_images(job.folder, files, lambda work: maps.made(work, job.work / "parts"))
-    write_prepared(job.folder, records, facts, [["a"] for _ in captions])
+    write_prepared(job.folder, records, facts)
     write_truth(job.folder, truth)
 
 
