@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from itrpipe.config import unknown
-from itrpipe.datasets.captions import is_readable
+from itrpipe.datasets.captions import is_readable, repeated
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.datasets.paths import locate_images
 from itrpipe.datasets.source_files import Id, Record, data_files, rows
@@ -133,8 +133,8 @@ def read_benchmark(benchmark: Named) -> Benchmark:
         for pair in row.pairs(f"{category}/{number}".removeprefix("/"), category)
     ]
     first = {pair.file: f"pair {pair.id}" for pair in reversed(pairs)}
-    if twice := next((name for name, count in Counter(pair.id for pair in pairs).items() if count > 1), None):
-        raise DataError(f"{root}: pair {twice} is given twice; an example stands in one line")
+    if twice := repeated(pair.id for pair in pairs):
+        raise DataError(f"{root}: pair {twice[0]} is given twice; an example stands in one line")
     found = locate_images(root, root, [list(first)], list(first.values()), suite.folders)
     if missing := [file for file in found if not (root / file).is_file()]:
         count = f"{len(missing):,} of {len(found):,} images are not there, such as {root / missing[0]}"

@@ -87,7 +87,7 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
     ids = {"image": [each.image_id for each in images], "caption": [each.caption_id for each in captions]}
     known, splits = set(ids["image"]), Counter(each.split for each in images)
     found = {
-        "files that are several images": _repeated(each.file for each in images),
+        "files that are several images": repeated(each.file for each in images),
         f"split names other than {', '.join(SPLITS)}": [
             f"{name!r} of {count:,} images" for name, count in splits.items() if name not in SPLITS
         ],
@@ -99,7 +99,7 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
         ],
     }
     for what, own in ids.items():
-        found[f"duplicate {what} ids"] = _repeated(own)
+        found[f"duplicate {what} ids"] = repeated(own)
         unusable = f"{what} ids that are empty, hold control characters or more than {_LONGEST_ID:,} characters"
         found[unusable] = [repr(each[:20]) for each in own if len(each) > _LONGEST_ID or not _ID.fullmatch(each)]
     problems = [] if captions else ["holds no captions"]
@@ -155,5 +155,6 @@ def _count(values: Sequence[str], what: str) -> str:
     return f"{len(values):,} {what} ({', '.join(shown)}{', ...' if len(values) > _EXAMPLES else ''})"
 
 
-def _repeated(values: Iterable[str]) -> list[str]:
+def repeated(values: Iterable[str]) -> list[str]:
+    """Those that come more than once, in the order in which they first come."""
     return [value for value, count in Counter(values).items() if count > 1]

@@ -17,15 +17,12 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 _LONGEST_NAME, _LONGEST_PATH = 255, 4095
 _INSIDE, _RENAME = "write a path relative to the images' folder", "rename the file and correct the path"
 _REFUSED = {
-    re.compile(pattern): reason
-    for pattern, reason in {
-        r"\A(?:/|[A-Za-z]:)": f"is absolute; {_INSIDE}",
-        r"\A(?:\s*|(?:\.?/)*\.?)\Z": f"names no file; {_INSIDE}",
-        r"\\": f"contains a backslash; {_INSIDE}",
-        "[\0\ud800-\udfff]": f"contains a character that no file name can hold; {_INSIDE}",
-        r"(?:\A|/)\.\.(?:/|\Z)": f"contains '..'; {_INSIDE}",
-        "[\x01-\x1f\x7f-\x9f\u2028\u2029]": f"contains a line end or another control character; {_RENAME}",
-    }.items()
+    r"\A(?:/|[A-Za-z]:)": f"is absolute; {_INSIDE}",
+    r"\A(?:\s*|(?:\.?/)*\.?)\Z": f"names no file; {_INSIDE}",
+    r"\\": f"contains a backslash; {_INSIDE}",
+    "[\0\ud800-\udfff]": f"contains a character that no file name can hold; {_INSIDE}",
+    r"(?:\A|/)\.\.(?:/|\Z)": f"contains '..'; {_INSIDE}",
+    "[\x01-\x1f\x7f-\x9f\u2028\u2029]": f"contains a line end or another control character; {_RENAME}",
 }
 """What a path must not hold, and what to say of it."""
 # A copy of a dataset may lack some images, so their folder is looked for with the first few of them.
@@ -115,7 +112,7 @@ class ImageRoot:
 
     def refuse_outside(self, relative: str, record: str) -> None:
         """Raises the errors of `resolve` that the text of the path alone settles, without a look at the disk."""
-        reason = next((reason for pattern, reason in _REFUSED.items() if pattern.search(relative)), None)
+        reason = next((reason for pattern, reason in _REFUSED.items() if re.search(pattern, relative)), None)
         if reason is None and (
             len(relative.encode()) > _LONGEST_PATH
             or any(len(part.encode()) > _LONGEST_NAME for part in relative.split("/"))

@@ -152,11 +152,11 @@ class PreparedDataset:
 
     Attributes:
         folder: the artifact.
-        parts: the splits that hold images, by name, in the order of `SPLITS`.
+        splits: those that hold images, by name, in the order of `SPLITS`.
     """
 
     folder: Path
-    parts: dict[str, Split]
+    splits: dict[str, Split]
 
     @classmethod
     def open(cls, folder: Path, *, tokens: bool = True) -> PreparedDataset:
@@ -186,22 +186,17 @@ class PreparedDataset:
                 raise DataError(f"{folder}: captions of {split.name} are not in the order of their images; {_REMEDY}")
         return cls(folder, splits)
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits that hold images, in the order of `SPLITS`."""
-        return tuple(self.parts)
-
     def counts(self) -> dict[str, tuple[int, int]]:
         """Returns the number of images and of captions by split."""
-        return {name: (len(split.images), len(split.captions)) for name, split in self.parts.items()}
+        return {name: (len(split.images), len(split.captions)) for name, split in self.splits.items()}
 
     def column(self, name: str) -> list[Any]:
         """Returns a column of `images.parquet`, such as `image_id` or `file`, over the images of all splits."""
-        return [value for split in self.parts.values() for value in split.images[name].to_pylist()]
+        return [value for split in self.splits.values() for value in split.images[name].to_pylist()]
 
     def sizes(self) -> np.ndarray:
         """Returns height and width in pixels of the images of all splits, int64 [N, 2]."""
-        return np.stack([np.array(self.column(side), dtype=np.int64) for side in ("height", "width")], axis=1)
+        return np.array([self.column("height"), self.column("width")], dtype=np.int64).T.copy()
 
     def split(self, name: str) -> Split:
         """Returns one split.
@@ -209,9 +204,9 @@ class PreparedDataset:
         Raises:
             UsageError: the dataset has no images of that split.
         """
-        if name not in self.parts:
-            raise UsageError(f"{self.folder}: has no split {name!r}; it has {', '.join(self.parts)}")
-        return self.parts[name]
+        if name not in self.splits:
+            raise UsageError(f"{self.folder}: has no split {name!r}; it has {', '.join(self.splits)}")
+        return self.splits[name]
 
 
 def captions_of(folder: Path, split: str) -> Iterator[tuple[str, str]]:

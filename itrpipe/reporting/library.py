@@ -34,7 +34,7 @@ class Library:
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that hold images: of vectors of the test split alone, that one."""
-        return self._dataset.splits
+        return tuple(self._dataset.splits)
 
     def split(self, name: str) -> Split:
         """One split."""

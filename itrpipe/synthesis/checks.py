@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.errors import DataError
@@ -55,33 +54,25 @@ def synthesis_statistics(file: SentenceFile, num_captions: int) -> dict[str, Any
         sentences and `caption_perplexity`. What no model scored is None.
     """
     kept = file.kept(("caption_id", "edits", *_MEASURES))
-    columns = {name: kept[name].to_numpy().astype(np.float64) for name in _MEASURES}
+    score, positive, *logarithms = (kept[name].to_numpy().astype(np.float64) for name in _MEASURES)
     with np.errstate(over="ignore"):
-        sigmoids = [1 / (1 + np.exp(-columns[name])) for name in ("score", "positive_score")]
-    gap = sigmoids[0] - sigmoids[1]
+        gap = 1 / (1 + np.exp(-score)) - 1 / (1 + np.exp(-positive))
     gap = gap[np.isfinite(gap)]
-    words = _lengths(kept["edits"]).to_numpy()
     quantiles = np.quantile(gap, list(QUANTILES.values())).round(_DIGITS).tolist() if len(gap) else None
+    known = [each[np.isfinite(each)] for each in logarithms]
+    perplexity, own_perplexity = (round(float(np.exp(-each.mean())), 2) if len(each) else None for each in known)
+    changed = len(kept["edits"].combine_chunks().flatten())
     return {
         "drawn": {reason: file.drawn.get(reason, 0) for reason in REASONS},
         "sentences": len(kept),
         "captions": num_captions,
         "captions_without_sentences": num_captions - len(kept["caption_id"].unique()),
-        "words_changed": round(float(np.mean(words)), _DIGITS) if len(kept) else None,
+        "words_changed": round(changed / len(kept), _DIGITS) if len(kept) else None,
         "gap": quantiles and dict(zip(QUANTILES, quantiles, strict=True)),
         "beats_caption_percent": _percent((gap > 0).sum(), len(gap)),
-        "perplexity": _perplexity(columns["log_probability"]),
-        "caption_perplexity": _perplexity(columns["caption_log_probability"]),
+        "perplexity": perplexity,
+        "caption_perplexity": own_perplexity,
     }
-
-
-def _lengths(lists: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.call_function("list_value_length", [lists])
-
-
-def _perplexity(log_probabilities: np.ndarray) -> float | None:
-    known = log_probabilities[np.isfinite(log_probabilities)]
-    return round(float(np.exp(-known.mean())), 2) if len(known) else None
 
 
 def _percent(part: float, whole: int) -> float | None:
@@ -101,7 +92,7 @@ def read_scenes(path: Path) -> dict[str, Scene]:
 
 
 def true_negatives(
-    file: SentenceFile, scenes: Mapping[str, Scene], advance: Callable[[int], None] | None = None
+    file: SentenceFile, scenes: Mapping[str, Scene], advance: Callable[[int], object] = lambda sentences: None
 ) -> dict[str, Any]:
     """Figures on the sentences of a file, ready for JSON.
 
@@ -123,15 +114,14 @@ def true_negatives(
     kept: dict[int, Counter[str]] = defaultdict(Counter)
     rejected: dict[str, Counter[str]] = defaultdict(Counter)
     for table in file.row_groups(("image_id", "text", "edits", "kept", "reason")):
-        places = _lengths(table["edits"]).to_pylist()
+        places = pc.call_function("list_value_length", [table["edits"]]).to_pylist()
         columns = (table[name].to_pylist() for name in ("image_id", "text", "kept", "reason"))
         for image_id, text, is_kept, reason, changed in zip(*columns, places, strict=True):
             if image_id not in scenes:
                 raise DataError(f"{file.path}: no scene of the dataset is image {image_id!r}; synthesize again")
             counts = kept[changed] if is_kept else rejected[reason]
             counts[verdict(reader, text, scenes[image_id])] += 1
-        if advance is not None:
-            advance(len(table))
+        advance(len(table))
     return {
         **_figures(sum(kept.values(), Counter())),
         "by_places_changed": {str(changed): _figures(kept[changed]) for changed in sorted(kept)},
@@ -184,12 +174,11 @@ def facts(statistics: Mapping[str, Any]) -> list[str]:
     judged = statistics.get("true_negatives")
     if not judged or not judged["sentences"]:
         return said
-    unreadable, undecided = judged["unreadable"], judged["undecided"]
-    if decided := judged["sentences"] - unreadable - undecided:
+    if decided := judged["untrue"] + judged["true"]:
         said.append(
             f"{judged['percent_of_decided']}% true negatives of the {decided:,} sentences that can be judged: "
-            f"{judged['true']:,} describe their image; {judged['percent']}% where {unreadable:,} that cannot "
-            f"be read and {undecided:,} undecided ones count as negatives"
+            f"{judged['true']:,} describe their image; {judged['percent']}% where {judged['unreadable']:,} that cannot "
+            f"be read and {judged['undecided']:,} undecided ones count as negatives"
         )
     else:
         said.append(f"true negatives: none of {judged['sentences']:,} sentences can be judged")

@@ -75,10 +75,10 @@ def apply_edits(text: str, starts: Sequence[int], edits: Iterable[Edit]) -> str:
     Args:
         text: the caption.
         starts: first character of each of its words.
-        edits: no two of the same words.
+        edits: in order, no two of the same words.
     """
     parts, done = [], 0
-    for edit in sorted(edits):
+    for edit in edits:
         start = starts[edit.position]
         parts += [text[done:start], edit.new]
         done = start + len(edit.old)

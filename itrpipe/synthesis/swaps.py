@@ -193,17 +193,6 @@ RULES: dict[str, Callable[[TaggedCaption, Sequence[TaggedCaption], NounVocabular
 """What each rule can make of a caption, given all captions of its image and the nouns that are written."""
 
 
-def draw(options: Sequence[Option], most: int, rng: np.random.Generator) -> list[list[Edit]]:
-    """Edits of some sentences in random order; of all options if there are few.
-
-    Args:
-        options: of one caption.
-        most: how many at most.
-        rng: source of randomness.
-    """
-    return [options[row]() for row in rng.choice(len(options), size=min(most, len(options)), replace=False)]
-
-
 @dataclass
 class RuleMaker:
     """Makes sentences by rules; see `itrpipe.synthesis.sentences.SentenceMaker`.
@@ -237,7 +226,9 @@ class RuleMaker:
             known, written = {each.text for each in own}, set()
             starts = [token.start for token in caption.tokens]
             for rule in (RULES[name] for name in RULES if name in self.rules):
-                for edits in draw(list(rule(caption, own, self.vocabulary)), self.keep, rng):
+                options = list(rule(caption, own, self.vocabulary))
+                for place in rng.choice(len(options), size=min(self.keep, len(options)), replace=False):
+                    edits = sorted(options[place]())
                     text = apply_edits(caption.text, starts, edits)
                     reason = "duplicate" if text in written else "kept"
                     if text in known:
@@ -246,7 +237,7 @@ class RuleMaker:
                     written.add(text)
                     if reason == "kept":
                         names = str(self.split.caption_ids[row]), str(self.split.image_ids[image])
-                        made.append(Sentence(*names, text, sorted(edits), None, None, None, None, True, reason))
+                        made.append(Sentence(*names, text, edits, None, None, None, None, True, reason))
         return made, dict(sorted(drawn.items()))
 
 

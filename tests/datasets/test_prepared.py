@@ -52,7 +52,7 @@ def test_order_is_split_then_source_with_the_captions_of_an_image_together(folde
 
 def test_a_dataset_gives_ids_texts_words_and_rows_by_split(folder: Path) -> None:
     dataset = PreparedDataset.open(folder)
-    assert dataset.splits == ("train", "test")
+    assert [*dataset.splits] == ["train", "test"]
     assert dataset.counts() == {"train": (2, 3), "test": (1, 3)}
     assert dataset.column("image_id") == ["b", "a", "x"]
     assert dataset.column("file") == ["b.jpg", "a.jpg", "x.jpg"]

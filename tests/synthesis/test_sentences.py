@@ -74,7 +74,7 @@ def joined(folder: Path, *parts: tuple[list[Sentence], dict[str, int]]) -> Sente
 
 def test_edits_replace_words_and_keep_all_else() -> None:
     text, starts = "Two  dogs, one cat.", [0, 5, 9, 11, 15, 18]
-    edits = [Edit(3, "one cat", "a bird"), Edit(0, "Two", "Three")]
+    edits = [Edit(0, "Two", "Three"), Edit(3, "one cat", "a bird")]
     assert apply_edits(text, starts, edits) == "Three  dogs, a bird."
     assert apply_edits(text, starts, []) == text
 
