@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,6 @@ from itrpipe.storage.tables import rows_of
 
 if TYPE_CHECKING:
     from nltk.tokenize.destructive import NLTKWordTokenizer
-
-    from itrpipe.datasets.prepared import Split
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ("<pad>", "<start>", "<end>", "<unk>")
@@ -171,7 +169,7 @@ class Vocabulary:
         tokens[np.arange(len(lengths)), lengths - 1] = END
         return tokens, lengths
 
-    def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
+    def encode_split(self, split: Any) -> tuple[np.ndarray, np.ndarray]:
         """Returns the ids of the captions of a split, as `encode_all` does."""
         return self.encode_all(split.tokens)
 

@@ -330,10 +330,10 @@ def test_killed_in_the_middle_it_ends_in_the_same_bytes(root: Path, invoke: Invo
     shutil.rmtree(expected)
     process = Command("synthesize", "--data", root, *options)
     blocks = expected.with_name(expected.name + ".partial") / ".work" / PARTS
-    while process.running() and len(list(blocks.glob("*.parquet"))) < 3:
+    while process.running() and len(list(blocks.glob("*.arrow"))) < 3:
         time.sleep(0.001)
     process.kill()
-    done = {path: path.stat().st_mtime_ns for path in blocks.glob("*.parquet")}
+    done = {path: path.stat().st_mtime_ns for path in blocks.glob("*.arrow")}
     assert 3 <= len(done) < (30 if by == "phrases" else CAPTIONS)
     assert not expected.exists()
     _, out = made_by(invoke, root, *options[:2], small=small)
