@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.source_files import LIST, lines_of, load_json
@@ -22,6 +21,7 @@ from itrpipe.features.declaration import GivenFiles, ids_beside
 from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, EmbeddingWriter, Side
 from itrpipe.storage.arrays import FileRows, labels, open_arrays, runs
 from itrpipe.storage.disk import reading
+from itrpipe.storage.tables import rows_of
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import Split
@@ -71,7 +71,7 @@ class GivenSide:
 
     def refuse_twice(self) -> None:
         """Refuses ids of which one comes twice."""
-        again = _places(self.ids, self.ids) != np.arange(len(self))
+        again = rows_of(self.ids, self.ids) != np.arange(len(self))
         _refuse(self.path, again, f"ids of {self.side}s come twice", "give every one once", self.ids)
 
     def read(self, *, unit: bool) -> Iterator[tuple[int, np.ndarray, int]]:
@@ -204,7 +204,7 @@ class GivenSplit:
                 f"{self._says} names the images of {len(stated):,} captions and {files.texts} holds "
                 f"{len(self.captions):,}; give one for each"
             )
-        self.owners = _places(stated.cast("string"), self.images.ids)
+        self.owners = rows_of(stated.cast("string"), self.images.ids)
         rows = stated.to_numpy(zero_copy_only=False)
         if pa.types.is_integer(stated.type) and ((rows >= 0) & (rows < len(self.images))).all():
             self.owners = rows.astype(np.int64)
@@ -266,7 +266,7 @@ class GivenSplit:
                 )
             return np.arange(len(wanted))
         side.refuse_twice()
-        found = _places(side.ids, pa.array(wanted.tolist(), pa.string()))
+        found = rows_of(side.ids, pa.array(wanted.tolist(), pa.string()))
         _refuse(side.path, found < 0, f"ids are of no {where}", "leave them out, or name their dataset", side.ids)
         missing = np.bincount(found, minlength=len(wanted)) == 0
         _refuse(side.path, missing, f"{where} are missing", "embed them too", wanted)
@@ -318,12 +318,6 @@ def write_given(
     kinds = sorted({side.vectors.dtype.name for side in sides} - {"float32"})
     facts = {"images": len(split.image_ids), "captions": len(split.caption_ids), "width": width}
     return facts | ({"numbers": " and ".join(kinds)} if kinds else {}) | {"made_unit": made_unit}
-
-
-def _places(ids: pa.Array, among: pa.Array) -> np.ndarray:
-    """Row of each id among others, int64; -1 where it is not there."""
-    found = pc.call_function("index_in", [ids], pc.SetLookupOptions(value_set=among))
-    return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
 def _refuse(where: Path | str, wrong: np.ndarray, what: str, remedy: str, names: Any = None, start: int = 0) -> None:
