@@ -142,9 +142,10 @@ class Attacher:
         self.links.append(Link(kind, head, dependent))
         self._governor[dependent] = self.links[-1]
 
-    def _nearest(self, group: frozenset[str]) -> int | None:
-        """Last noun so far that is one of a group of lemmas."""
-        return next((noun for noun in reversed(self.clause.nouns) if self.lemmas[noun] in group), None)
+    def _nearest(self, *groups: frozenset[str]) -> int | None:
+        """Last noun so far of the first group of lemmas that has any; the last of all nouns where none has."""
+        nouns = self.clause.nouns[::-1]
+        return next((noun for group in groups for noun in nouns if self.lemmas[noun] in group), self.clause.last)
 
     # -- nouns ---------------------------------------------------------------------------------------------------------
 
@@ -165,7 +166,8 @@ class Attacher:
         elif clause.be is not None:
             self._link("O", clause.be, noun)
             clause.predicate = noun
-            clause.subject = noun if clause.subject is None else clause.subject
+            if clause.subject is None:
+                clause.subject = noun
         else:
             verb = clause.open_verb
             if verb is None and clause.after == "NP" and clause.objects.get(clause.last) == clause.verb:
@@ -188,9 +190,9 @@ class Attacher:
     def _conjunct_at_distance(self, index: int, noun: int) -> None:
         """A man in a hat and a woman: people are joined to people, though a thing stands nearer."""
         clause = self.clause
-        left = self._nearest(lists.ANIMATE) if self.lemmas[noun] in lists.ANIMATE else None
-        if left is None:
-            left = clause.nouns[0 if index > 1 and self.lists.is_new(index - 2, index) else -1]
+        left = self._nearest(lists.ANIMATE) if self.lemmas[noun] in lists.ANIMATE else clause.last
+        if left is None or (self.lemmas[left] not in lists.ANIMATE and self.lists.is_new(index - 2, index)):
+            left = clause.nouns[0]
         conjunction = self.chunks[index - 1].head
         self._link("SJl", conjunction, left)
         self._link("SJr", conjunction, noun)
@@ -282,7 +284,7 @@ class Attacher:
         clause.verb = clause.open_verb = verb
 
     def _passive(self, index: int, verb: int) -> None:
-        clause, last = self.clause, self.clause.last
+        clause = self.clause
         verbless = clause.main_verb is None and clause.subject is not None and clause.after in {"NP", "WH", "CC", "SUB"}
         if clause.be is not None:
             self._link("Pv", clause.be, verb)
@@ -291,8 +293,8 @@ class Attacher:
             return
         elif not self._share_subject(verb, "Mv"):
             # The nearest noun suffers, unless it is said of people alone.
-            person = self._nearest(lists.ANIMATE) if self.words[verb] in lists.PERSONAL_PARTICIPLES else None
-            self._modify("Mv", verb, last if person is None else person)
+            personal = self.words[verb] in lists.PERSONAL_PARTICIPLES
+            self._modify("Mv", verb, self._nearest(lists.ANIMATE) if personal else clause.last)
             clause.bare_participles.add(verb)
         clause.close_verb()
         clause.verb = verb
@@ -328,22 +330,19 @@ class Attacher:
         clause, last, lemma = self.clause, self.clause.last, self.lemmas[verb]
         if last is None or self.lemmas[last] in lists.PERSONS or self.tags[last] == "PRP":
             return last
-        groups = [lists.ANIMATE, lists.VEHICLES]
         if lemma in lists.PERSON_VERBS:
-            groups.insert(0, lists.PERSONS)
-        else:
-            told = clause.main_verb is not None and clause.prepositions.get(last) == "with"
-            driven = self.lemmas[last] in lists.VEHICLES and lemma in lists.VEHICLE_VERBS
-            if told or driven or lemma in lists.THING_VERBS or self.lemmas[last] in lists.ANIMALS:
-                return last
-        return next((noun for group in groups if (noun := self._nearest(group)) is not None), last)
+            return self._nearest(lists.PERSONS, lists.ANIMATE, lists.VEHICLES)
+        told = clause.main_verb is not None and clause.prepositions.get(last) == "with"
+        driven = self.lemmas[last] in lists.VEHICLES and lemma in lists.VEHICLE_VERBS
+        if told or driven or lemma in lists.THING_VERBS or self.lemmas[last] in lists.ANIMALS:
+            return last
+        return self._nearest(lists.ANIMATE, lists.VEHICLES)
 
     # -- prepositions --------------------------------------------------------------------------------------------------
 
     def _preposition(self, index: int, word: int) -> None:
         clause, following, spelled = self.clause, self.kinds[index + 1], self.words[word]
-        verb = self.lemmas[clause.open_verb] if clause.open_verb is not None else ""
-        phrasal = clause.after in {"V", "VBG"} and (verb, spelled) in lists.PHRASAL_VERBS
+        open_verb = clause.open_verb if following == "NP" and clause.after in {"V", "VBG"} else None
         if following == "VBG" and not (clause.after in VERB_KINDS and spelled in lists.LONE_PARTICLES):
             if clause.verb is not None:
                 self._link("MVp", clause.verb, word)
@@ -353,8 +352,8 @@ class Attacher:
             near = clause.after in VERB_KINDS or follows_object
             if clause.verb is not None and near and spelled in lists.PARTICLES:
                 self._link("K", clause.verb, word)
-        elif following == "NP" and phrasal:
-            self._link("K", clause.verb or 0, word)  # verb and particle take the noun together: puts on a hat
+        elif open_verb is not None and (self.lemmas[open_verb], spelled) in lists.PHRASAL_VERBS:
+            self._link("K", open_verb, word)  # verb and particle take the noun together: puts on a hat
         else:
             target = self.chunks[index + 1].head
             if spelled == "of" and clause.last is not None and clause.after not in VERB_KINDS:
@@ -393,20 +392,17 @@ class Attacher:
         if preposition == "with" and thing in lists.FEATURES:
             return self._home(last, thing)
         if preposition == "in" and thing in lists.CLOTHES and self.lemmas[last] not in lists.CLOTHES:
-            wearer = self._nearest(lists.ANIMATE)
-            return last if wearer is None else wearer
+            return self._nearest(lists.ANIMATE)
         if thing in lists.PERSONAL_PRONOUNS and last != clause.actor:
             return last  # people behind him
         if clause.after == "," and clause.verb is None and clause.subject is not None:
             return clause.subject
         if clause.verb is None or (clause.predicate is not None and self.tags[clause.verb] == "BE"):
             return self._home(last, thing)
-        verb = self.lemmas[clause.verb]
-        if last in clause.objects and verb == "have":
-            return last
-        if last in clause.objects and verb == "wear":
-            return last if thing in lists.BODY_PARTS else clause.actor
-        return None
+        verb = self.lemmas[clause.verb] if last in clause.objects else ""
+        if verb == "wear" and thing not in lists.BODY_PARTS:
+            return clause.actor
+        return last if verb in {"have", "wear"} else None
 
     def _is_held(self, index: int, noun: int) -> bool:
         """With a stick in its mouth, with a leg in the air; a wall with drawings on it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from itrpipe.scene_graph.graph import Link
@@ -28,11 +27,6 @@ class Chunk:
     head: int
     first: int
     last: int
-
-
-def chunks_of(words: Sequence[str], tags: Sequence[str]) -> list[Chunk]:
-    """The chunks of a caption with these words, in lower case, and their tags."""
-    return Chunker(Sentence(words, tags)).chunks()
 
 
 class Chunker:

@@ -225,10 +225,15 @@ class _Extraction:
             subjects = self._subjects(verb)
             for subject, adjective in product(subjects, self.governed["Pa", verb]):
                 self._say(subject, [adjective], "adjective")
-            if self.tokens[verb].lemma == "be":
-                self._say_of_be(verb, subjects)
-            else:
+            if self.tokens[verb].lemma != "be":
                 self._say_of_verb(verb, subjects)
+                continue
+            for subject in subjects:  # rules 4 and 6: what somebody is, and where
+                for noun in self.governed["O", verb]:
+                    if noun in self.nouns:
+                        self._say(subject, self.named(noun), "copula")
+                for preposition in self.governed["MVp", verb]:
+                    self._locate(subject, preposition)
         self._say_of_nouns()
 
     def _subjects(self, verb: int) -> list[int]:
@@ -279,15 +284,6 @@ class _Extraction:
                     self._relate(subject, (*words, *extra), noun, "verb_prep")
             if not (met or places or linking):
                 self._say(subject, words, "action")
-
-    def _say_of_be(self, be: int, subjects: list[int]) -> None:
-        """Rules 4 and 6: what somebody is, and where."""
-        for subject in subjects:
-            for noun in self.governed["O", be]:
-                if noun in self.nouns:
-                    self._say(subject, self.named(noun), "copula")
-            for preposition in self.governed["MVp", be]:
-                self._locate(subject, preposition)
 
     def _locate(self, subject: int, preposition: int, nearest: bool = False) -> None:
         for words, target in self._targets(preposition):

@@ -66,9 +66,14 @@ def read_foreign(path: Path, form: str, caption_ids: Sequence[str], texts: Seque
         DataError: it is no JSON, of no known format or of another than `form`, or lacks a caption.
     """
     records = list(_records(path))
-    form, read = _read(path, [graph for _, graph in records], form)
+    read = {name: [FORMATS[name](graph) for _, graph in records] for name in ([form] if form else FORMATS)}
+    known = [name for name, all_tuples in read.items() if None not in all_tuples]
+    if not known:
+        what = f"not all of the format {form}" if form else f"of no format that is known ({', '.join(FORMATS)})"
+        odd = str(records[next(iter(read.values())).index(None)][1])
+        raise DataError(f"{path}: its graphs are {what}, such as {odd[:60]!r}; see `itrpipe parse --help`")
     graphs: dict[str, str] = {}
-    for (key, _), tuples in zip(records, read, strict=True):
+    for (key, _), tuples in zip(records, read[known[0]], strict=True):
         given = json.dumps(tuples, ensure_ascii=False)
         if graphs.setdefault(_plain(key), given) != given:
             raise DataError(f"{path}: {key!r} has two different graphs; give every caption one")
@@ -78,7 +83,7 @@ def read_foreign(path: Path, form: str, caption_ids: Sequence[str], texts: Seque
     rows = min(missing, key=len)
     if rows:
         raise DataError(
-            f"{path} ({form}) has no graph for {len(rows):,} of {len(texts):,} captions (the first: "
+            f"{path} ({known[0]}) has no graph for {len(rows):,} of {len(texts):,} captions (the first: "
             f"{caption_ids[rows[0]]!r}, {texts[rows[0]][:60]!r}); add them, empty where there is none"
         )
     return [Item(text, graphs[key]) for text, key in zip(texts, choices[missing.index(rows)], strict=True)]
@@ -100,18 +105,6 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
                 f"{' or '.join(GRAPH_KEYS)}; rename its keys"
             )
         yield str(key), graph
-
-
-def _read(path: Path, graphs: list[Any], form: str) -> tuple[str, list[Tuples]]:
-    """The format that all graphs have, and their tuples."""
-    wanted = [form] if form else list(FORMATS)
-    for name in wanted:
-        read = [tuples for graph in graphs if (tuples := FORMATS[name](graph)) is not None]
-        if len(read) == len(graphs):
-            return name, read
-    what = f"not all of the format {form}" if form else f"of no format that is known ({', '.join(FORMATS)})"
-    odd = next(graph for graph in graphs if FORMATS[wanted[0]](graph) is None)
-    raise DataError(f"{path}: its graphs are {what}, such as {str(odd)[:60]!r}; see `itrpipe parse --help`")
 
 
 def _factual(graph: Any) -> Tuples | None:

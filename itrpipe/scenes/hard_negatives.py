@@ -26,7 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from random import Random
 from typing import NamedTuple
 
@@ -101,17 +101,16 @@ def hard_negatives(scenes: Sequence[Scene], captions: Sequence[Sequence[Caption]
         for scene in scenes
         for first, name, second in scene.relations
     )
-    found = []
+    found: list[HardNegative] = []
     for scene, own in zip(scenes, captions, strict=True):
         for category, edit in _EDITS.items():
             rng = Random(f"scenes/hard negatives/{seed}/{scene.image_id}/{category}")
-            drawn = (caption.text for caption in rng.sample(list(own), len(own)))
             made = (
-                HardNegative(scene.image_id, text, negative, category)
-                for text in drawn
-                for negative in _negatives(reader, edit, text, scene, related, rng)
+                HardNegative(scene.image_id, caption.text, negative, category)
+                for caption in rng.sample(list(own), len(own))
+                for negative in _negatives(reader, edit, caption.text, scene, related, rng)
             )
-            found += [first] if (first := next(made, None)) else []
+            found += islice(made, 1)
     return found
 
 

@@ -126,7 +126,7 @@ def _hide_parts(image: Image.Image, scene: Scene, occlusion: float) -> None:
                 and max(hidden_fraction(scene.objects, together)) <= MAX_HIDDEN
             ):
                 covered = together
-                _MATERIALS[material](image, parts, rng)
+                _paint_material(image, material, parts, rng)
                 break
 
 
@@ -181,32 +181,27 @@ def _cluster(rng: Random, x0: float, y0: float, x1: float, y1: float) -> list[Bo
     return ellipses
 
 
-def _paint_fog(image: Image.Image, parts: list[Box], rng: Random) -> None:
-    mask = Image.new("L", image.size, 0)
-    _draw_parts(mask, "fog", parts, 250)
-    image.paste(jittered(rng, "#dee2e7"), (0, 0), mask.filter(ImageFilter.BoxBlur(4)))
-
-
-def _paint_leaves(image: Image.Image, parts: list[Box], rng: Random) -> None:
+def _paint_material(image: Image.Image, material: str, parts: list[Box], rng: Random) -> None:
+    """Paints the parts of something in front of an object."""
     draw = ImageDraw.Draw(image)
-    _draw_parts(image, "leaves", parts, shaded("#427030", 0.45), grown=1.5)
+    if material == "fog":
+        mask = Image.new("L", image.size, 0)
+        _draw_parts(mask, material, parts, 250)
+        image.paste(jittered(rng, "#dee2e7"), (0, 0), mask.filter(ImageFilter.BoxBlur(4)))
+        return
+    if material == "leaves":
+        _draw_parts(image, material, parts, shaded("#427030", 0.45), grown=1.5)
     for part in parts:
-        colour = shaded(jittered(rng, "#427030", 14), rng.uniform(0.75, 1.2))
-        _draw_parts(image, "leaves", [part], colour)
-        draw.arc(in_pixels(part, image), 20, 160, shaded(colour, 0.7), 2)
-
-
-def _paint_planks(image: Image.Image, parts: list[Box], rng: Random) -> None:
-    draw = ImageDraw.Draw(image)
-    for part in parts:
-        colour = jittered(rng, "#96704c", 12)
-        x0, y0, x1, y1 = in_pixels(part, image)
-        tip = min(6.0, 0.2 * (y1 - y0))
-        outline = [(x0, y1), (x0, y0 + tip), ((x0 + x1) / 2, y0), (x1, y0 + tip), (x1, y1)]
-        draw.polygon(outline, colour, shaded(colour, 0.6))
-        for _ in range(2):
-            x = rng.uniform(x0 + 3, x1 - 3)
-            draw.line((x, y0 + 2 * tip, x, y1 - 3), shaded(colour, 0.85))
-
-
-_MATERIALS = {"fog": _paint_fog, "leaves": _paint_leaves, "planks": _paint_planks}
+        x0, y0, x1, y1 = box = in_pixels(part, image)
+        if material == "leaves":
+            colour = shaded(jittered(rng, "#427030", 14), rng.uniform(0.75, 1.2))
+            draw.ellipse(box, colour)
+            draw.arc(box, 20, 160, shaded(colour, 0.7), 2)
+        else:
+            colour = jittered(rng, "#96704c", 12)
+            tip = min(6.0, 0.2 * (y1 - y0))
+            outline = [(x0, y1), (x0, y0 + tip), ((x0 + x1) / 2, y0), (x1, y0 + tip), (x1, y1)]
+            draw.polygon(outline, colour, shaded(colour, 0.6))
+            for _ in range(2):
+                x = rng.uniform(x0 + 3, x1 - 3)
+                draw.line((x, y0 + 2 * tip, x, y1 - 3), shaded(colour, 0.85))

@@ -22,9 +22,10 @@ import numpy as np
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError, UsageError
-from itrpipe.scene_graph.chunks import Chunk, chunks_of
+from itrpipe.scene_graph.chunks import Chunk, Chunker
 from itrpipe.scene_graph.graph import Token
 from itrpipe.scene_graph.stored import SceneGraphFile
+from itrpipe.scene_graph.tag import Sentence as TaggedWords
 from itrpipe.scene_graph.words import plain
 from itrpipe.synthesis import english
 from itrpipe.synthesis.english import NOUN_KINDS, NUMBER_VALUES, article_before, plural, singular
@@ -64,7 +65,7 @@ class TaggedCaption:
     @cached_property
     def chunks(self) -> list[Chunk]:
         """Noun phrases, prepositions and other words, from left to right."""
-        return chunks_of(self.words, self.tags)
+        return Chunker(TaggedWords(self.words, self.tags)).chunks()
 
     def written(self, first: int, last: int) -> str:
         """Characters of the words from `first` to `last`."""
