@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,28 +16,14 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scene_graph import build
 from itrpipe.scene_graph.build import ParsedGraphs, Parsing, graph_tree
 from itrpipe.scene_graph.graph import Attribute, Item, Object, Relation, SceneGraph, Token
-from itrpipe.scene_graph.stored import (
-    SCENE_GRAPHS_FILE,
-    SceneGraphFile,
-    caption_sha1,
-    graphs_of,
-    graphs_table,
-    with_ids,
-    write_graphs,
-)
+from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1, graphs_of
 from tests.maps import made
+from tests.scene_graph.shared import write
 
 
 def graph(text: str, status: str = "ok") -> SceneGraph:
     tokens = tuple(Token(word, at, at + 1, "N", word) for at, word in enumerate(text))
     return SceneGraph(text, tokens, tuple(Object(at, at, (at,), word) for at, word in enumerate(text)), (), (), status)
-
-
-def write(folder: Path, graphs: Sequence[SceneGraph], rows: int = 4) -> Path:
-    ids = [[f"{name} {row // size}" for row in range(len(graphs))] for name, size in (("c", 1), ("i", 2))]
-    table = with_ids(pa.table(ids, ["caption_id", "image_id"]), graphs_table(graphs, "test/1"))
-    write_graphs(folder / SCENE_GRAPHS_FILE, [table.slice(at, rows) for at in range(0, len(graphs), rows)])
-    return folder
 
 
 # Rows
@@ -53,20 +38,20 @@ def test_the_digest_of_a_caption_is_that_of_its_bytes() -> None:
 
 def test_a_file_is_read_by_row_groups_and_by_rows(tmp_path: Path) -> None:
     graphs = [graph("abcdefghij"[:row]) for row in range(10)]
-    file = SceneGraphFile(write(tmp_path, graphs))
+    file = SceneGraphFile(write(tmp_path, graphs, [row // 2 for row in range(10)], rows=4))
     assert [len(table) for table in file.row_groups(["text"])] == [4, 4, 2]
     assert len(file) == 10
     assert list(file.graphs()) == graphs
     assert [file.graph_at(row) for row in (9, 0, 4)] == [graphs[9], graphs[0], graphs[4]]
-    assert file.caption_ids[3] == "c 3"
-    assert file.image_ids == [f"i {row // 2}" for row in range(10)]
+    assert file.caption_ids[3] == "caption 3"
+    assert file.image_ids == [f"image {row // 2}" for row in range(10)]
 
 
 def test_files_that_cannot_be_trusted_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match=r"scene_graphs\.parquet is not there; .*run `itrpipe parse`"):
         SceneGraphFile(tmp_path)
     # Random letters, which zstd stores as they are, so that only the checksum tells that one of them is another.
-    path = write(tmp_path, [graph(random.Random(0).randbytes(200).hex())]) / SCENE_GRAPHS_FILE
+    path = write(tmp_path, [graph(random.Random(0).randbytes(200).hex())], [0]) / SCENE_GRAPHS_FILE
     whole, pages = path.read_bytes(), pq.ParquetFile(path).metadata.row_group(0)
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="cannot be read as a table"):

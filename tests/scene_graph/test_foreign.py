@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.scene_graph.build import RulesParser
-from itrpipe.scene_graph.foreign import align, read_foreign
-from itrpipe.scene_graph.graph import Item, SceneGraph, Token
-from itrpipe.scene_graph.words import lemma_of, tokenise
+from itrpipe.scene_graph.foreign import read_foreign
+from itrpipe.scene_graph.graph import Item, SceneGraph
+from tests.scene_graph.shared import parser
 
 CASES = tomllib.loads((Path(__file__).parent / "cases.toml").read_text("utf-8"))["foreign"]
 DOG, CAT = "A brown dog jumps over two logs.", "a cat"
@@ -29,12 +28,7 @@ SPICE = [
 
 
 def aligned(text: str, tuples: list[list[str]]) -> SceneGraph:
-    def token(word: str, start: int, end: int) -> Token:
-        lower = word.lower()
-        lemmas = [lemma for tag in "NV" if (lemma := lemma_of(lower, tag)) != lower]
-        return Token(word, start, end, "N", lemmas[0] if lemmas else lower)
-
-    return align(text, tuple(token(*place) for place in tokenise(text)), tuples)
+    return parser("lexicon").parse(Item(text, json.dumps(tuples)))
 
 
 def said(graph: SceneGraph) -> dict[str, str]:
@@ -100,13 +94,12 @@ def test_files_that_cannot_be_used(content: Any, form: str, parts: list[str], tm
 
 
 def test_names_are_found_by_their_lemmas() -> None:
-    parser = RulesParser("lexicon")
-    graph = parser.parse(Item(DOG, json.dumps(TUPLES)))
+    graph = aligned(DOG, TUPLES)
     assert graph.status == "ok"
     assert said(graph) == {"dog": "dog", "log": "logs", "brown": "brown", "2": "two", "jump over": "jumps over"}
     assert [(each.subject, each.object, each.kind) for each in graph.relations] == [(0, 1, "verb_prep")]
     assert [(each.object, each.kind) for each in graph.attributes] == [(0, "adjective"), (1, "number")]
-    long = parser.parse(Item(f"a dog {'and ' * 500} a cat", json.dumps([["dog"], ["cat"]])))
+    long = aligned(f"a dog {'and ' * 500} a cat", [["dog"], ["cat"]])
     assert ([each.tokens for each in long.objects], long.status) == ([(1,), ()], "partial")
 
 

@@ -1,7 +1,8 @@
 """Graphs, phrases and mask candidates of many sentences are the recorded ones, whoever tags the words.
 
-`sentences.txt` holds the sentences; `golden.json` holds digests of content. To record it again after a change that is
-meant: `python -m tests.scene_graph.test_golden`.
+`sentences.txt` holds the sentences; `golden.json` holds digests of content. After a change of rules that is meant,
+raise RULES_VERSION, which makes graphs of the old rules stale, and record the digests again:
+`python -m tests.scene_graph.test_golden`.
 """
 
 from __future__ import annotations
@@ -9,36 +10,30 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.foreign import read_foreign
 from itrpipe.scene_graph.graph import Item, SceneGraph, phrases_of
 from itrpipe.scene_graph.phrases import CaptionPhrases, MaskCandidates
-from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SceneGraphFile, graphs_table, with_ids, write_graphs
+from itrpipe.scene_graph.settings import RULES_VERSION
+from itrpipe.scene_graph.stored import SceneGraphFile
+from tests.scene_graph.shared import TAGGERS, parser, write
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden.json"
 SENTENCES = (HERE / "sentences.txt").read_text("utf-8").splitlines()
-TAGGERS = ("hanta", "lexicon")
 BLOCKS, BLOCK = 40, 50
 
 
 def digest(content: Any) -> str:
     return hashlib.sha256(repr(content).encode()).hexdigest()[:12]
-
-
-@cache
-def parser(tagger: str) -> RulesParser:
-    return RulesParser("lexicon") if tagger == "lexicon" else RulesParser("hanta")
 
 
 @cache
@@ -79,14 +74,6 @@ def mixed(tagger: str) -> dict[str, str]:
     return {block: digest(each) for block, each in made.items()}
 
 
-def stored(folder: Path, made: Sequence[SceneGraph], per_image: int, group: int) -> Path:
-    """A file of graphs, some captions an image."""
-    ids = [[f"{name}{row // size}" for row in range(len(made))] for name, size in (("c", 1), ("i", per_image))]
-    table = with_ids(pa.table(ids, ["caption_id", "image_id"]), graphs_table(made, "golden"))
-    write_graphs(folder / SCENE_GRAPHS_FILE, [table.slice(at, group) for at in range(0, len(made), group)])
-    return folder
-
-
 def given(folder: Path) -> list[SceneGraph]:
     """The graphs of the rules as another parser names them, some elements with words that the caption lacks."""
     tuples: dict[str, list[list[str]]] = {}
@@ -109,7 +96,7 @@ def foreign(folder: Path) -> dict[str, str]:
 def arrays(folder: Path) -> dict[str, str]:
     """What models and methods read of stored graphs."""
     made = [each for pair in zip(graphs("hanta"), given(folder), strict=True) for each in pair]
-    stored(folder, made, per_image=5, group=128)
+    write(folder, made, [row // 5 for row in range(len(made))], rows=128)
     assert list(SceneGraphFile(folder).graphs()) == made
     found = {}
     for words, phrases in ((64, 32), (9, 4), (70, 3)):
@@ -140,6 +127,7 @@ def recorded() -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def same_dictionary() -> None:
+    assert recorded()["rules"] == RULES_VERSION
     packages = recorded()["packages"]
     if packages != {name: version(name) for name in packages}:
         pytest.skip("the digests were recorded with other versions of the tagger or the dictionary")
@@ -160,7 +148,10 @@ if __name__ == "__main__":
     import tempfile
 
     with tempfile.TemporaryDirectory() as place:
-        content: dict[str, Any] = {"packages": {name: version(name) for name in ("lemminflect", "HanTa")}}
+        content: dict[str, Any] = {
+            "rules": RULES_VERSION,
+            "packages": {name: version(name) for name in ("lemminflect", "HanTa")},
+        }
         content |= {f"{what.__name__} {tagger}": what(tagger) for what in (sentences, mixed) for tagger in TAGGERS}
         content |= {what.__name__: what(Path(place)) for what in (foreign, arrays)}
     GOLDEN.write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", "utf-8")

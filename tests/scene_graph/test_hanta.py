@@ -8,6 +8,7 @@ import pickle
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import HanTa
 import numpy as np
@@ -61,12 +62,9 @@ def test_a_model_in_the_working_folder_is_not_looked_at(tmp_path: Path, monkeypa
 
 def test_another_model_in_the_package_is_refused(tmp_path: Path) -> None:
     mark = write_hostile(tmp_path)
-    with pytest.raises(DataError) as caught:
-        read_model(tmp_path)
     digest = hashlib.sha256((tmp_path / MODEL).read_bytes()).hexdigest()
-    message = str(caught.value)
-    assert message.startswith(f"{tmp_path / MODEL} is not the model of HanTa 1.2.1 (sha256 {digest[:12]}… for ")
-    assert message.endswith("; pip install --force-reinstall HanTa==1.2.1, or choose --tagger lexicon")
+    with pytest.raises(DataError, match=rf"{MODEL} is not the model of .*{digest[:12]}… .*--tagger lexicon$"):
+        read_model(tmp_path)
     assert not mark.exists()
 
 
@@ -74,10 +72,7 @@ def test_a_model_that_is_not_there_and_one_that_cannot_be_read(tmp_path: Path, m
     with pytest.raises(MissingInputError, match=f"{MODEL}, the model .* --tagger lexicon$"):
         read_model(tmp_path)
 
-    def denied(path: Path) -> bytes:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(UnavailableError, match=f"{MODEL} cannot be read or written now"):
         read_model(PACKAGE)
 

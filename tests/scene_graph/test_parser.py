@@ -7,6 +7,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -20,23 +21,10 @@ from itrpipe.scene_graph.graph import Analysis, Item, Link, SceneGraph, Token
 from itrpipe.scene_graph.hanta import HantaTagger
 from itrpipe.scene_graph.settings import RULES_VERSION, ParseSettings
 from itrpipe.scene_graph.tag import Sentence, repair, tag_by_lexicon
-from itrpipe.scene_graph.words import (
-    MOST_LETTERS,
-    MOST_WORDS,
-    lemma_of,
-    lists,
-    parsed_part,
-    tokenise,
-)
-from tests.scene_graph.scoring import facts_of
+from itrpipe.scene_graph.words import MOST_LETTERS, MOST_WORDS, lemma_of, lists, parsed_part, tokenise
+from tests.scene_graph.shared import TAGGERS, facts_of, parser
 
 CASES: dict[str, list[list[str]]] = tomllib.loads((Path(__file__).parent / "cases.toml").read_text("utf-8"))
-TAGGERS = ("hanta", "lexicon")
-
-
-@cache
-def parser(tagger: str) -> RulesParser:
-    return RulesParser("lexicon") if tagger == "lexicon" else RulesParser("hanta")
 
 
 @cache
@@ -248,12 +236,8 @@ def test_without_hanta_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(MissingInputError, match=r"pip install HanTa, or choose --tagger lexicon$"):
         HantaTagger()
 
-    def missing(package: str) -> str:
-        if package == "HanTa":
-            raise metadata.PackageNotFoundError(package)
-        return "1"
-
-    monkeypatch.setattr("itrpipe.scene_graph.settings.version", missing)
+    versions = Mock(side_effect=("1", metadata.PackageNotFoundError("HanTa"), "1"))
+    monkeypatch.setattr("itrpipe.scene_graph.settings.version", versions)
     with pytest.raises(MissingInputError, match=r"pip install HanTa, or choose --tagger lexicon$"):
         RulesParser("hanta")
     assert RulesParser("lexicon").parse(Item("A bus.")).status == "ok"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +25,7 @@ from itrpipe.scene_graph.graph import (
     phrases_of,
 )
 from itrpipe.scene_graph.phrases import NONE, CaptionPhrases, MaskCandidates
-from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
+from tests.scene_graph.shared import write
 
 VOCABULARY = ("dog", "cat", "red", "ball", "catch", "on", "mat", "two", ".")
 
@@ -125,13 +124,6 @@ def graphs(draw: st.DrawFn) -> SceneGraph:
     ]
     text = " ".join(token.text for token in tokens)
     return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations))
-
-
-def write(folder: Path, flat: Sequence[SceneGraph], images: Sequence[int], row_group: int = 3) -> Path:
-    names = [[f"caption {row}" for row in range(len(flat))], [f"image {image}" for image in images]]
-    table = with_ids(pa.table(names, ["caption_id", "image_id"]), graphs_table(flat, "test/1"))
-    write_graphs(folder / SCENE_GRAPHS_FILE, [table.slice(at, row_group) for at in range(0, len(flat), row_group)])
-    return folder
 
 
 @settings(max_examples=150, deadline=None)

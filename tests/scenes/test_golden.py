@@ -18,7 +18,7 @@ from itrpipe.scenes.build import picture
 from itrpipe.scenes.hard_negatives import hard_negatives
 from itrpipe.scenes.layout import PlacedObject
 from itrpipe.scenes.readback import CaptionReader
-from itrpipe.scenes.world import KIND_TABLE, SETTINGS
+from itrpipe.scenes.world import KIND_TABLE, PATTERNS, SETTINGS
 
 GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("golden.json").read_text())
 DATASETS: dict[str, dict[str, Any]] = {
@@ -76,25 +76,19 @@ def test_scenes_captions_truth_negatives_and_readings(name: str) -> None:
     assert found == GOLDEN["datasets"][name]
 
 
+PLACES = (
+    ((0.05, 0.2, 0.3, 0.7), 0.7, "fly", "raised", -1),
+    ((0.4, 0.3, 0.6, 0.9), 0.9, "on", "rest", 1),
+    ((0.65, 0.4, 0.95, 0.8), 0.8, "ground", "forward", 1),
+)
+"""Box, depth, state, pose and facing."""
+
+
 def gallery() -> Iterator[Scene]:
     """Every kind in every pose and state that it can have, in all settings."""
     for number, (kind, row) in enumerate(KIND_TABLE.items()):
-        items = [
-            PlacedObject(kind, colour, pattern, "medium", box, depth, state, pose, facing)
-            for colour, pattern, box, depth, state, pose, facing in (
-                (row.colours[0], "plain", (0.05, 0.2, 0.3, 0.7), 0.7, "fly", "raised", -1),
-                (row.colours[-1], "striped" if row.patterned else "plain", (0.4, 0.3, 0.6, 0.9), 0.9, "on", "rest", 1),
-                (
-                    row.colours[1],
-                    "dotted" if row.patterned else "plain",
-                    (0.65, 0.4, 0.95, 0.8),
-                    0.8,
-                    "ground",
-                    "forward",
-                    1,
-                ),
-            )
-        ]
+        looks = zip((0, -1, 1), PATTERNS if row.patterned else ("plain",) * 3, PLACES, strict=True)
+        items = [PlacedObject(kind, row.colours[colour], pattern, "medium", *place) for colour, pattern, place in looks]
         setting = SETTINGS[number % len(SETTINGS)]
         yield Scene(f"x{number}", "train", 0, "base", setting, 0.45, tuple(items), (), number)
 

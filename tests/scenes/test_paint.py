@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
@@ -123,11 +124,8 @@ def test_files_are_the_pictures_with_any_number_of_workers(
 
 
 def test_full_disk_is_told(scenes: list[Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*given: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     paths = made(Painting(scenes[:1]), tmp_path).paths
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "write_bytes", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(DiskFullError, match="images"):
         write_images(paths, tmp_path / "images")
 

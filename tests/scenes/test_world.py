@@ -98,12 +98,6 @@ def test_relations_agree_with_the_boxes_and_these_lie_inside_the_canvas(dataset:
             }[name], (scene.image_id, name)
 
 
-@pytest.mark.parametrize("units", [2, 5])
-def test_scenes_have_as_many_units_as_they_may(units: int) -> None:
-    assert max(len(sample_scene(Random(seed), units).units) for seed in range(200)) == units
-    assert max(len(scene.objects) for scene in generate(80, 0, 0, seed=11, units=units).scenes) == units + 2
-
-
 def test_bigger_set_begins_with_the_smaller_one_and_another_seed_is_another_set(dataset: ScenesDataset) -> None:
     smaller = generate(train=13, val=3, test=0, seed=11)
     for split in ("train", "val", "test"):
