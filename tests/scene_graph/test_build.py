@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import random
 from pathlib import Path
 
 import numpy as np
@@ -47,22 +46,10 @@ def test_a_file_is_read_by_row_groups_and_by_rows(tmp_path: Path) -> None:
     assert file.image_ids == [f"image {row // 2}" for row in range(10)]
 
 
-def test_files_that_cannot_be_trusted_are_refused(tmp_path: Path) -> None:
+def test_no_file_and_a_file_of_another_version_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match=r"scene_graphs\.parquet is not there; .*run `itrpipe parse`"):
         SceneGraphFile(tmp_path)
-    # Random letters, which zstd stores as they are, so that only the checksum tells that one of them is another.
-    path = write(tmp_path, [graph(random.Random(0).randbytes(200).hex())], [0]) / SCENE_GRAPHS_FILE
-    whole, pages = path.read_bytes(), pq.ParquetFile(path).metadata.row_group(0)
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match="cannot be read as a table"):
-        SceneGraphFile(tmp_path)
-    flipped = bytearray(whole)
-    texts = pages.column(3)
-    flipped[texts.dictionary_page_offset + 150] ^= 1
-    path.write_bytes(bytes(flipped))
-    with pytest.raises(DataError, match="cannot be read as a table"):
-        list(SceneGraphFile(tmp_path).graphs())
-    pq.write_table(pa.table({"caption_id": ["1"]}), path)
+    pq.write_table(pa.table({"caption_id": ["1"]}), tmp_path / SCENE_GRAPHS_FILE)
     with pytest.raises(DataError, match="other columns than this version writes"):
         SceneGraphFile(tmp_path)
 
