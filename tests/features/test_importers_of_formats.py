@@ -24,6 +24,7 @@ from itrpipe.features.importers.uniter.importer import UniterSource, lmdb_values
 from tests.features import test_importers as tiny
 
 TSV, LXMERT, PRECOMP = (tiny.LAYOUTS[name] for name in ("bottom-up TSV", "LXMERT's TSV", "precomp"))
+NPZ, ARRAYS = tiny.LAYOUTS["bottom-up .npz"], tiny.LAYOUTS["arrays"]
 UNITER = tiny.Layout("uniter", tiny.database, set())
 Damage = Callable[[Path], Any]
 
@@ -74,6 +75,18 @@ def value(value: Any) -> Damage:
     return damage
 
 
+def arrays(**changed: Any) -> Damage:
+    """Puts other arrays in the place of some, or none."""
+    content = tiny.stacked(tiny.images(ragged=False)) | changed
+    kept = {name: values for name, values in content.items() if values is not None}
+    return lambda folder: np.savez(folder / "theirs.npz", **kept)
+
+
+def asked(**settings: Any) -> tiny.Layout:
+    """Arrays, and of them these."""
+    return ARRAYS._replace(settings=tiny.NAMED | settings)
+
+
 NUMBERS = {b"nd": True, b"type": "<f4", b"kind": b"", b"shape": (2,), b"data": b"12345678"}
 OBJECTS = {"features": np.array([tiny.Trap()], dtype=object)}
 NOT_NUMBERS = [
@@ -111,7 +124,29 @@ REFUSED = [
     (PRECOMP, lambda folder: (folder / "test_global.npy").unlink(), "shapes"),
     *((PRECOMP, save("dev_caps.txt", lines), "dev_caps.txt") for lines in ("a" * 9, "\xe9" * 10)),
     *((PRECOMP, save("dev_ids.txt", names), "dev_ids.txt") for names in ("", "a", "aa", "abab")),
+    (PRECOMP._replace(settings={"grid": (3, 2)}), arrays(), r"\[3, 2\]"),
     *((chosen(largest=3), value(content), r"image '.*25\.npz'") for content in VALUES),
+    (
+        NPZ,
+        lambda folder: np.savez(folder / "25.npz", **{**tiny.of_pytorch(tiny.images()[1]), "num_bbox": 4}),
+        "'25.npz'",
+    ),
+    *((ARRAYS, arrays(regions=np.zeros(shape)), "regions") for shape in ((6, 7), (6, 4, 0), (6, 0, 7), (6, 4, 7, 2))),
+    (ARRAYS, arrays(regions=np.full((6, 4, 7), "a")), "regions"),
+    *((ARRAYS, arrays(boxes=np.zeros(shape)), "boxes") for shape in ((6, 4, 5), (6, 3, 4))),
+    *((ARRAYS, arrays(count=values), "count") for values in (np.zeros(()), np.full(6, 5))),
+    (ARRAYS, arrays(scores=np.zeros((5, 4))), "scores"),
+    (ARRAYS, arrays(labels=np.zeros((6, 4))), "labels"),
+    *((ARRAYS, arrays(pixels=np.zeros(shape, "u1")), "pixels") for shape in ((6, 2, 2), 6)),
+    (ARRAYS, arrays(**{"global": np.zeros((6, 2, 2))}), "global"),
+    *((ARRAYS, arrays(image_id=values), "image_id|5") for values in (np.arange(5), np.zeros((6, 2), int), None)),
+    *((ARRAYS, arrays(**{name: None}), name) for name in ("attributes", "attribute_scores")),
+    (ARRAYS, arrays(regions=None), "no regions"),
+    (ARRAYS, arrays(**dict.fromkeys(("regions", "global", "pixels"))), "boxes.* no regions"),
+    *((asked(map=names), arrays(), word) for names, word in (({"x": "regions"}, "'x'"), ({"boxes": "bbox"}, "'bbox'"))),
+    (asked(map={"image_id": "labels"}, ids="ids.txt"), arrays(), "ids.txt"),
+    (asked(ids="absent.txt"), arrays(), "absent.txt"),
+    (asked(ids="ids.txt"), save("ids.txt", "abc"), "3"),
 ]
 
 
@@ -121,27 +156,12 @@ def test_what_no_tool_writes_is_refused_in_one_line(
 ) -> None:
     path = layout.write(tmp_path, tiny.images(layout.ragged))
     damage(tmp_path)
-    with pytest.raises(DataError, match=where) as caught:
+    with pytest.raises((DataError, UsageError, MissingInputError), match=where) as caught:
         tiny.imported(layout, path, tiny.images(layout.ragged))
     assert "\n" not in str(caught.value)
 
 
 # TSV
-
-
-@pytest.mark.parametrize("columns", [6, 10])
-@pytest.mark.parametrize("form", ["{}", "b'{}'", 'b"{}"', "unpadded", "without an end"])
-def test_habits_of_tools_are_read(tmp_path: Path, columns: int, form: str) -> None:
-    """Texts of bytes, as Python 3 writes them; base64 without padding; blank lines; a last line without its end."""
-    lines = [tiny.tsv_line(image, columns) for image in tiny.images()]
-    if "{}" in form:
-        lines = [[form.format(field) if len(field) > 4 else field for field in line] for line in lines]
-    if form == "unpadded":
-        lines = [[field.rstrip("=") for field in line] for line in lines]
-    text = "\r\n\n\r\n".join("\t".join(line) for line in lines) + "\n" * (form != "without an end")
-    (tmp_path / "features.tsv").write_bytes(text.encode())
-    layout = TSV if columns == 6 else LXMERT
-    tiny.assert_equal(layout, tiny.imported(layout, tmp_path / "features.tsv", tiny.images()), tiny.images())
 
 
 def test_of_features_only_the_first_are_read_to_find_the_lines(tmp_path: Path) -> None:
@@ -188,26 +208,10 @@ def test_other_texts_are_no_features(tmp_path: Path, text: str) -> None:
 # precomp
 
 
-@pytest.mark.parametrize("each", [1, 2, 3])
-@pytest.mark.parametrize("repeated", [False, True])
-@pytest.mark.parametrize("ids", ["none", "of images", "of captions"])
-def test_images_have_any_number_of_captions(tmp_path: Path, each: int, repeated: bool, ids: str) -> None:
-    """Old files repeat every image for each of its captions, and their ids too."""
-    made = [image | {"captions": image["captions"][:each]} for image in tiny.images(ragged=False)]
-    tiny.precomp(tmp_path, made, repeats=each if repeated else 1, ids=ids != "none")
-    if ids == "of captions":
-        for split, part in (("train", made[:3]), ("dev", made[3:5]), ("test", made[5:])):
-            save(f"{split}_ids.txt", [image["name"] for image in part for _ in range(each)])(tmp_path)
-    assert (
-        tiny.opened(PRECOMP, tmp_path).summary == "precomp folder: train 3, dev 2, test 1 images; 4 regions of width 7"
-    )
-    tiny.assert_equal(PRECOMP, tiny.imported(PRECOMP, tmp_path, made[::-1]), made[::-1])
-
-
 @pytest.mark.parametrize("ids", [True, False])
 def test_test_may_be_a_part_of_testall(tmp_path: Path, ids: bool) -> None:
     made = tiny.images(ragged=False)
-    tiny.precomp(tmp_path, made, ids=ids)
+    tiny.precomp(tmp_path, made, ids=int(ids))
     for file in tmp_path.glob("train_*"):
         file.replace(file.with_name(file.name.replace("train", "testall")))
         file.with_name(file.name.replace("train", "dev")).unlink()
@@ -231,23 +235,13 @@ def test_ids_that_count_the_images_of_each_split_do_no_harm(tmp_path: Path) -> N
 
 
 def test_images_without_names_and_captions_are_not_complete(tmp_path: Path) -> None:
-    tiny.precomp(tmp_path, tiny.images(ragged=False), ids=False)
+    tiny.precomp(tmp_path, tiny.images(ragged=False), ids=0)
     assert str(precomp_layout(tmp_path)) == "train_ims.npy and 8 more"
     (tmp_path / "dev_caps.txt").unlink()
     assert str(precomp_layout(tmp_path)) == "train_ims.npy and 7 more, without dev_ids.txt or dev_caps.txt"
     for file in tmp_path.glob("*_ims.npy"):
         file.rename(file.with_name(f"x{file.name}"))
     assert str(precomp_layout(tmp_path)) == "xdev_ims.npy, xtest_ims.npy, xtrain_ims.npy, without train_ims.npy"
-
-
-def test_a_grid_of_another_size_is_refused(tmp_path: Path) -> None:
-    tiny.precomp(tmp_path, tiny.images(ragged=False))
-    for file in [*tmp_path.glob("dev_*"), *tmp_path.glob("test_*")]:
-        file.unlink()
-    with pytest.raises(UsageError, match=r"\[3, 2\]"):
-        tiny.opened(PRECOMP._replace(settings={"grid": (3, 2)}), tmp_path)
-    source = tiny.opened(PRECOMP._replace(settings={"grid": (1, 4)}), tmp_path)
-    assert source.read(np.arange(2), np.ones((2, 2)))["boxes"][1, 1].tolist() == [0.25, 0, 0.5, 1]
 
 
 # UNITER
@@ -266,14 +260,6 @@ def test_the_settings_choose_the_regions(tmp_path: Path, smallest: int, largest:
     assert rows["count"].tolist() == taken
     for row, image, count in zip(rows["regions"], tiny.images(), taken, strict=True):
         np.testing.assert_array_equal(row[:count], image["regions"][:count])
-
-
-def test_without_confidences_all_regions_are_taken(tmp_path: Path) -> None:
-    path = tiny.archives(tmp_path, tiny.images(), lambda image: {"features": image["regions"]})
-    assert (
-        tiny.opened(chosen(largest=4), path).summary
-        == ".npz, regions without confidences: 6 images; 1 to 4 regions of width 7"
-    )
 
 
 @pytest.mark.parametrize("up", [0, 1])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
-from itrpipe.features.importers.base import WantedImage, match, names_of
+from itrpipe.features.importers.base import WantedImage, match
 
 
 def sentences(number: int) -> list[str]:
@@ -106,10 +106,3 @@ def test_any_order_is_found(numbers: list[int], random: Any) -> None:
     names = [random.choice(forms).format(number) for number in numbers]
     order = random.sample(range(len(numbers)), len(numbers))
     assert found(names, *(image(str(numbers[entry])) for entry in order))[0].tolist() == order
-
-
-@given(st.text(max_size=30))
-def test_every_text_has_names_and_the_first_is_itself(text: str) -> None:
-    names = names_of(text)
-    assert names[0] == text.strip()
-    assert len(set(names)) == len(names)

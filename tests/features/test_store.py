@@ -123,76 +123,62 @@ def test_values_are_converted_and_other_arrays_left_out() -> None:
     assert stored_rows(ALL, rows)[0]["regions"] is rows["regions"]  # nothing is copied that fits already
 
 
-REFUSED = [
+VALUES = [
+    ("regions", 65504.0, ""),
+    ("regions", -65504.0, ""),
     ("regions", 70000.0, "regions with the value 70000; float16 from -65504 to 65504"),
     ("regions", np.nan, "regions with the value nan"),
-    ("global", -np.inf, "global with the value -inf"),
-    ("regions", np.float16(np.nan), "regions with the value nan"),
     ("global", np.float16(-np.inf), "global with the value -inf"),
     ("scores", np.float32(np.inf), "scores with the value inf"),
     ("scores", 1e39, "scores with the value 1e+39"),
+    ("labels", 32767, ""),
     ("labels", 40000, "labels with the value 40000; int16 from -1 to 32767"),
-    ("labels", -2, "labels with the value -2"),
+    ("labels", -1, ""),
+    ("attributes", -2, "attributes with the value -2"),
     ("pixels", 256, "pixels with the value 256; uint8 from 0 to 255"),
+    ("boxes", 1.0, ""),
     ("boxes", 1.001, "boxes with the value 1.001; float32 from 0 to 1"),
     ("boxes", -0.001, "boxes with the value -0.001"),
-    ("boxes", np.nan, "boxes with the value nan"),
+    ("count", 3, ""),
     ("count", 4, "count with the value 4; int16 from 1 to 3"),
     ("count", -1, "count with the value -1"),
     ("count", 0, "has no region"),
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "reason"), REFUSED)
+@pytest.mark.parametrize(("name", "value", "reason"), VALUES)
 def test_an_image_whose_values_do_not_fit_is_refused(name: str, value: float, reason: str) -> None:
     rows = make_rows(4, ALL)
     wide = rows[name].astype(value.dtype if isinstance(value, np.generic) else type(value))
     wide[2, ...].flat[-1] = value
-    refused = stored_rows(ALL, rows | {name: wide})[1]
-    assert refused.keys() == {2}
-    assert reason in refused[2]
-
-
-@pytest.mark.parametrize(
-    ("name", "limits"),
-    [("regions", (-65504.0, 65504.0)), ("labels", (0, 32767)), ("boxes", (0.0, 1.0)), ("count", (1, 3))],
-)
-def test_the_limits_themselves_are_stored(name: str, limits: tuple[float, float]) -> None:
-    rows = make_rows(2, ALL)
-    wide = rows[name].astype(type(limits[0]))
-    wide[:] = np.array(limits).reshape(2, *[1] * (wide.ndim - 1))
     stored, refused = stored_rows(ALL, rows | {name: wide})
-    assert not refused
-    np.testing.assert_array_equal(stored[name], wide)
+    assert refused.keys() == ({2} if reason else set())
+    assert reason in refused.get(2, "")
+    if not reason:
+        np.testing.assert_array_equal(stored[name], wide)
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("regions", np.zeros((2, 3, 5))),
-        ("regions", np.zeros((2, 3, 4), dtype="S3")),
-        ("labels", np.zeros((2, 3))),
-        ("count", np.ones(1, dtype=int)),
-    ],
-)
-def test_another_shape_or_type_is_an_error(name: str, values: np.ndarray) -> None:
-    with pytest.raises(DataError, match=f"^{name} of 2 images have type"):
-        stored_rows(FULL, make_rows(2) | {name: values})
+def test_another_shape_or_type_is_an_error() -> None:
+    strings, decimals = np.zeros((2, 3, 4), "S3"), np.zeros((2, 3))
+    wrong = [("regions", np.zeros((2, 3, 5))), ("regions", strings), ("labels", decimals), ("count", np.ones(1, int))]
+    for name, values in wrong:
+        with pytest.raises(DataError, match=f"^{name} of 2 images have type"):
+            stored_rows(FULL, make_rows(2) | {name: values})
 
 
 # What is refused
 
 
-@pytest.mark.parametrize("keep", [0, 100, 2000, -1], ids=["empty", "signature", "headers", "last byte"])
-def test_a_truncated_file_is_refused(tmp_path: Path, keep: int) -> None:
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "features.h5"
     with pytest.raises(MissingInputError, match="itrpipe extract"):
         FeatureFile.open(path)
     make_file(path)
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(DataError, match=rf"{path.name} .*itrpipe extract") as caught:
-        FeatureFile.open(path)
-    assert "\n" not in str(caught.value)
+    whole = path.read_bytes()
+    for keep in (0, 2000, -1):
+        path.write_bytes(whole[:keep])
+        with pytest.raises(DataError, match=rf"^{path} [^\n]*itrpipe extract[^\n]*$"):
+            FeatureFile.open(path)
 
 
 def change(file: h5py.File, name: str, **options: object) -> None:
@@ -252,12 +238,3 @@ def test_a_file_is_replaced_when_the_new_one_is_whole(tmp_path: Path, monkeypatc
     monkeypatch.setattr(os, "pwrite", lambda file, view, offset: pwrite(file, view[:13], offset))  # short writes
     write_features(path, IDS, FULL, "test", [(np.arange(N), rows)])
     np.testing.assert_array_equal(FeatureFile.open(path).arrays["labels"], rows["labels"])
-
-
-def test_a_part_of_a_spec_has_the_datasets_of_its_groups() -> None:
-    spec = replace(FULL, attributes=True, pixels=(5, 6))
-    assert spec.groups() == {"regions", "global", "pixels"}
-    regions = {"regions", "count", "boxes", "labels", "scores", "attributes", "attribute_scores"}
-    assert set(spec.only({"regions"}).shapes()) == regions
-    assert set(spec.only({"global"}).shapes()) == {"global"}
-    assert spec.only({"pixels"}).shapes() == {"pixels": (5, 6, 3)}
