@@ -186,7 +186,7 @@ class GivenFiles(Settings):
         Raises:
             MissingInputError: one of them is not there.
         """
-        named = {name: Path(value) for name in ("images", "texts", "owners") if (value := getattr(self, name))}
+        named = {name: Path(value) for name, value in self if value}
         for name, path in named.items():
             if not path.exists():
                 option = "--owners" if name == "owners" else "--embeddings"

@@ -76,6 +76,7 @@ class Photographs:
             refused(row, reason)
 
         every = range(len(photographs))
+        ids = ids or list(map(str, every))
         batches = (every[start : start + batch] for start in every[::batch])
         decoders = Decoders(min(MOST_DECODERS, usable_cores()))
         try:
@@ -85,9 +86,8 @@ class Photographs:
                 decoded = dict(zip(rows, found, strict=True))
                 kept, arrays = self._extracted(decoded, photographs, refuse)
                 if kept:
-                    names = [str(row) if ids is None else ids[row] for row in kept]
-                    path = Path(_name(photographs[kept[0]], kept[0]))
-                    yield FeatureFile(path, self.name, np.array(names, dtype=str), arrays)
+                    names = np.array([ids[row] for row in kept], dtype=str)
+                    yield FeatureFile(Path(_name(photographs[kept[0]], kept[0])), self.name, names, arrays)
         finally:
             decoders.stop()
 
@@ -146,7 +146,7 @@ def _rgb(photograph: Photograph) -> np.ndarray:
     if isinstance(photograph, Image.Image):
         return picture_rgb(photograph)
     if isinstance(photograph, np.ndarray):
-        if photograph.ndim != 3 or photograph.shape[2] != 3 or photograph.dtype != np.uint8 or not photograph.size:
+        if photograph.shape[2:] != (3,) or photograph.dtype != np.uint8 or not photograph.size:
             raise DataError(f"is {photograph.dtype} {list(photograph.shape)} and not uint8 [height, width, 3]")
         return photograph
     if isinstance(photograph, str | os.PathLike):

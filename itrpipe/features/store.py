@@ -96,7 +96,7 @@ class FeatureSpec:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Returns the shape of one image's row in each dataset, without the leading N and without `/image_id`."""
         shapes: dict[str, tuple[int, ...]] = {}
-        if self.regions:
+        if self.regions and self.region_dim:
             shapes = {"regions": (self.regions, self.region_dim), "count": ()}
             shapes |= {"boxes": (self.regions, 4)} if self.boxes else {}
             shapes |= {name: (self.regions,) for name in ("labels", "scores") if getattr(self, name)}

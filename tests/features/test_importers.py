@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.declaration import IMPORTERS
-from itrpipe.features.importers.base import WantedImage, checked, match
+from itrpipe.features.importers.base import Import, WantedImage, checked, match
 
 DIM, CLASSES, GLOBAL = 7, 9, 3
 NAMES, REGIONS = ("9", "25", "30", "34", "36", "42"), (3, 5, 2, 4, 1, 5)
@@ -224,7 +224,7 @@ class Layout(NamedTuple):
     by_captions: bool = False
 
 
-GRIDS = {
+GRIDS: dict[Any, np.ndarray] = {
     (2, 2): np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]]),
     (1, 4): np.array([[number / 4, 0, (number + 1) / 4, 1] for number in range(4)]),
 }
@@ -285,9 +285,8 @@ def opened(layout: Layout, path: Path) -> Any:
     found = IMPORTERS.module(layout.kind).layout(path)
     if found is None or found.lacks:
         raise DataError(f"{path}: {found}")
-    return IMPORTERS.module(layout.kind).open_source(
-        path, IMPORTERS.classes[layout.kind](kind=layout.kind, **layout.settings)
-    )
+    settings = IMPORTERS.classes[layout.kind](kind=layout.kind, **layout.settings)
+    return Import("features", settings, path, [], np.zeros((0, 2))).source
 
 
 @pytest.fixture
@@ -315,7 +314,7 @@ def imported(layout: Layout, path: Path, made: list[Image], block: int = 2) -> l
 def assert_equal(layout: Layout, rows: list[dict[str, np.ndarray]], made: list[Image]) -> None:
     for row, image in zip(rows, made, strict=True):
         regions = len(image["regions"])
-        expected = image | {"count": regions} | {"boxes": GRIDS.get(layout.settings.get("grid"), image["boxes"])}
+        expected = image | {"count": regions} | {"boxes": GRIDS.get(layout.settings.get("grid", ()), image["boxes"])}
         for name, values in row.items():
             beyond = name not in ("count", *WHOLE)
             np.testing.assert_array_equal(values[:regions] if beyond else values, expected[name], err_msg=name)

@@ -88,7 +88,7 @@ class Source(ABC):
             pictures that the features were made from.
 
         Raises:
-            DataError: an entry is damaged; names the image.
+            Exception: an entry is damaged; the user is told so.
         """
 
 
@@ -113,7 +113,7 @@ class Entries(Source):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.names, self._repeated = path, [], 0
+        self.path, self.names = path, []
         self._places: dict[str, Place] = {}
 
     def add(self, name: str, place: Place) -> None:
@@ -125,9 +125,7 @@ class Entries(Source):
         earlier = self._places.setdefault(name, place)
         if earlier is place:
             self.names.append(name)
-        elif earlier.content() == place.content():
-            self._repeated += 1
-        else:
+        elif earlier.content() != place.content():
             raise DataError(f"{place.file} has other features of image '{name}' than {earlier.file}; remove one")
 
     def describe(self, format_: str, counts: Collection[int], width: int, datasets: Collection[str]) -> None:
@@ -145,9 +143,8 @@ class Entries(Source):
         if not width or not any(counts):
             raise DataError(f"{self.path} holds no regions; name files with features of images")
         self.spec = FeatureSpec.of({**dict.fromkeys(datasets, ()), "regions": (max(counts), width)})
-        twice = f"; {self._repeated:,} of them come twice with the same content" if self._repeated else ""
         regions = f"{min(counts)} to {max(counts)} regions of width {width}"
-        self.summary = f"{format_}: {len(self.names):,} images{twice}; {regions}"
+        self.summary = f"{format_}: {len(self.names):,} images; {regions}"
 
     @abstractmethod
     def entry(self, place: Place) -> Mapping[str, Any]:
@@ -202,7 +199,7 @@ def checked(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np
         DataError: an entry is damaged, is of a picture of another shape, or cannot be stored; names the image.
     """
     refused: dict[int, str] = {}
-    with np.errstate(all="ignore"):  # damaged numbers are refused below
+    with reading(source.path, "features", AGAIN), np.errstate(all="ignore"):  # damaged numbers are refused below
         arrays = source.read(entries, sizes)
         there, boxes = arrays.get("size"), arrays.get("boxes")
         if there is not None:
@@ -224,7 +221,8 @@ def checked(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np
 # Finding the images of a dataset among published features.
 
 _AMBIGUOUS, _UNKNOWN = -1, -2
-_SUFFIX = re.compile(r"\.(?:npz|npy|jpe?g|png|gif|bmp|webp|tiff?)$", re.IGNORECASE)
+_REASONS = {_AMBIGUOUS: "more than one entry", _UNKNOWN: "no entry"}
+_SUFFIXES = re.compile(r"(?:\.(?:npz|npy|jpe?g|png|gif|bmp|webp|tiff?))+$", re.IGNORECASE)
 # COCO and UNITER number files with twelve digits after a prefix; elsewhere "_5" may count anything.
 _NUMBER = re.compile(r"(?:(?:coco|flickr30k)_(?:.*_)?|.*_(?=[0-9]{12}$))?([0-9]+)", re.IGNORECASE)
 
@@ -284,17 +282,14 @@ def match(source: Source, images: Sequence[WantedImage]) -> tuple[np.ndarray, in
             f"dataset, first '{different[0]}': the ids number another dataset; remove *_ids.txt to match by captions."
         )
     times = Counter(entries)
-    for reason, is_wrong in (
-        ("more than one entry", lambda entry: entry == _AMBIGUOUS),
-        ("no entry", lambda entry: entry == _UNKNOWN),
-        ("an entry that is another image's as well", lambda entry: times[entry] > 1),
-    ):
-        if wrong := [image for image, entry in zip(images, entries, strict=True) if is_wrong(entry)]:
-            raise DataError(
-                f"{source.path} has {reason} for '{wrong[0].image_id}' ({wrong[0].file}), {len(wrong)} of the "
-                f"{len(images)} images of the dataset; its {len(source.names)} names are like "
-                f"'{next(iter(source.names), '')}'; use the features of this dataset, one entry for each image."
-            )
+    if wrong := [place for place, entry in enumerate(entries) if entry < 0 or times[entry] > 1]:
+        image, entry = images[wrong[0]], entries[wrong[0]]
+        reason = _REASONS.get(entry, "an entry that is another image's as well")
+        raise DataError(
+            f"{source.path} has {reason} for '{image.image_id}' ({image.file}), and {len(wrong)} of the {len(images)} "
+            f"images of the dataset are not found; its {len(source.names)} names are like "
+            f"'{next(iter(source.names), '')}'; use the features of this dataset, one entry for each image."
+        )
     return np.array(entries, dtype=np.int64), found_by_captions
 
 
@@ -306,14 +301,9 @@ def names_of(text: str) -> list[str]:
     """
     text = text.strip()
     name = text.replace("\\", "/").rsplit("/", 1)[-1]
-    names = [text, name]
-    while (shorter := _SUFFIX.sub("", name)) not in (name, ""):
-        name = shorter
-        names.append(name)
-    number = _NUMBER.fullmatch(name)
-    if number:
-        names.append(number[1].lstrip("0") or "0")
-    return list(dict.fromkeys(names))
+    stem = _SUFFIXES.sub("", name)
+    number = _NUMBER.fullmatch(stem)
+    return [text, name, stem, *([number[1].lstrip("0") or "0"] if number else [])]
 
 
 def caption_key(captions: Sequence[str]) -> tuple[str, ...]:
@@ -334,10 +324,7 @@ def _by_name(image: WantedImage, index: Mapping[str, int]) -> int:
     """The entry, `_UNKNOWN` if no name is known, or `_AMBIGUOUS`; identifier and file must not contradict."""
     texts = (image.image_id, image.file)
     found = {next((index[name] for name in names_of(text) if name in index), _UNKNOWN) for text in texts}
-    sure = [entry for entry in found if entry >= 0]
-    if len(sure) == 1:
-        return sure[0]
-    return _UNKNOWN if found == {_UNKNOWN} else _AMBIGUOUS
+    return _AMBIGUOUS if len(found - _REASONS.keys()) > 1 else max(found)
 
 
 # The map over the images of a dataset.
@@ -373,7 +360,8 @@ class Import(Work[Source]):
     @cached_property
     def source(self) -> Source:
         """The published features, opened once in every process."""
-        return IMPORTERS.module(self._settings.kind).open_source(self._path, self._settings)
+        with reading(self._path, "features", AGAIN):
+            return IMPORTERS.module(self._settings.kind).open_source(self._path, self._settings)
 
     @cached_property
     def _match(self) -> tuple[np.ndarray, int]:

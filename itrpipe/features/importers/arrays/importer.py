@@ -56,8 +56,10 @@ class ArraysSource(Source):
         self._arrays = found = {dataset: arrays[places[name]] for dataset, name in wanted.items() if name in places}
         self.spec = FeatureSpec.of({name: array.shape[1:] for name, array in found.items()})
         shapes = self.spec.shapes()
-        if not shapes or found.keys() - shapes:
-            raise DataError(f"{path} holds {listed}, and no regions, global or pixels to go with; name them with map.")
+        odd = (shapes.keys() ^ found.keys()) - {"count"}
+        if odd or not shapes:
+            alone = ", ".join(sorted(odd)) or "no regions, global or pixels"
+            raise DataError(f"{path} holds {listed}, which are no whole features ({alone}); name the rest with map.")
         known = [name for name in (called.get("image_id"), *_ID_NAMES) if name in places]
         if settings.ids:
             names = lines_of(path.parent / settings.ids)
@@ -69,10 +71,9 @@ class ArraysSource(Source):
                 "ids, or an array with map.image_id."
             )
         self.names = [str(each).strip() for each in names]
-        for name, shape in shapes.items():
-            there, needed = found[name].shape if name in found else None, (len(names), *shape)
-            if (there != needed or 0 in needed) and (there, name) != (None, "count"):
-                raise DataError(f"{path}: {name} have shape {there} and not {needed}, for as many ids and regions.")
+        for name, array in found.items():
+            if array.shape != (needed := (len(names), *shapes[name])):
+                raise DataError(f"{path}: {name} have shape {array.shape} and not {needed}, as other arrays say.")
         shown = ", ".join(f"{name} {list(array.shape)}" for name, array in found.items())
         self.summary = f"arrays of {path.name}: {len(names):,} images; {shown}"
 
