@@ -134,16 +134,12 @@ def load_preprocessing(folder: Path) -> Preprocessing:
             folder, local_files_only=True, trust_remote_code=False
         )
         name = type(processor).__name__
-        if name not in _PROCESSORS:
-            raise UsageError(
-                f"{folder}: the image processor {name} is not supported, supported are {', '.join(_PROCESSORS)}; "
-                "choose another model."
-            )
-        framing = _framing(processor, name)
+        framing = _framing(processor, name) if name in _PROCESSORS else None
         if framing is None:
             raise UsageError(
-                f"{folder}: the image processor {name} gives images of different sizes; set a height and a width as "
-                f"'size', or 'do_center_crop' and 'crop_size', in its {PREPROCESSOR}."
+                f"{folder}: the image processor {name} gives images of different sizes, or is none of "
+                f"{', '.join(_PROCESSORS)}; set a height and a width as 'size', or 'do_center_crop' and 'crop_size', "
+                f"in its {PREPROCESSOR}, or choose another model."
             )
         framing(np.zeros((*framing.frame, 3), np.uint8))  # what the library reads late
         scale = 1.0 / processor.rescale_factor if processor.do_rescale else 1.0

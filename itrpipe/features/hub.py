@@ -98,16 +98,12 @@ def fetching(model: str, revision: str) -> Iterator[None]:
         yield
     except Exception as error:
         told = (_REASONS.get(kind.__name__) for kind in type(error).__mro__)
-        raise not_on_hub(model, next(filter(None, told), reason_of(error)).replace("{}", revision)) from None
-
-
-def not_on_hub(model: str, reason: str) -> MissingInputError:
-    """What is said of a model that cannot be fetched."""
-    here = "" if "/" in model else "there is no such folder here, and as a hub id "
-    return MissingInputError(
-        f"{here}{model} cannot be fetched from the hub ({reason}); correct the name, or download it where there is a "
-        "network and name its folder."
-    )
+        reason = next(filter(None, told), reason_of(error)).replace("{}", revision)
+        here = "" if "/" in model else "there is no such folder here, and as a hub id "
+        raise MissingInputError(
+            f"{here}{model} cannot be fetched from the hub ({reason}); correct the name, or download it where there is "
+            "a network and name its folder."
+        ) from None
 
 
 def local_config(model: str) -> dict[str, Any]:
@@ -272,22 +268,16 @@ def fill(network: nn.Module, path: Path, state: Mapping[str, Tensor], remedy: st
     Raises:
         DataError: a tensor is missing, has another shape, or holds no finite numbers.
     """
-    wanted = network.state_dict()
-    missing, further = (
-        sorted(name for name in names if not name.endswith(_COUNTER))
-        for names in (wanted.keys() - state.keys(), state.keys() - wanted.keys())
-    )
+    import torch
+
+    tensors = {name: torch.tensor(0) for name in network.state_dict() if name.endswith(_COUNTER)}
+    tensors |= {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
+    with reading(path, "weights", remedy):
+        missing, further = network.load_state_dict(tensors, strict=False, assign=True)
     if missing:
         raise DataError(f"{path} lacks '{missing[0]}', {len(missing)} tensors in all; {remedy}.")
-    found = {}
-    for name, tensor in wanted.items():
-        value = state.get(name, tensor.new_zeros((), device="cpu"))
-        if value.shape != tensor.shape or value.is_floating_point() != tensor.is_floating_point():
-            kinds = (f"{each.dtype} {list(each.shape)}" for each in (value, tensor))
-            raise DataError("{}: '{}' is {}, and this network's is {}; {}.".format(path, name, *kinds, remedy))
-        found[name] = value.to(tensor.dtype)
-    refuse_not_finite(path, found, remedy)
-    network.load_state_dict(found, assign=True)
+    refuse_not_finite(path, network.state_dict(), remedy)
+    further = [name for name in further if not name.endswith(_COUNTER)]
     return (f"{path}: '{further[0]}', one of {len(further)} tensors, is none of this network",) if further else ()
 
 

@@ -214,18 +214,18 @@ def load_weights(
     ]
     # Transformers would leave these random.
     missing = [name for name in sorted(report["missing_keys"]) if name.rpartition(".")[2] not in _UNUSED]
-    unprojected = [name for name in missing if kind.projection and name.startswith(f"{kind.projection}.")]
-    fresh = [name for name in missing if pooled and name.startswith("pooler.")]
-    wrong += [f"they lack '{name}'" for name in missing if name not in unprojected + fresh]
+    parts = {name.partition(".")[0] for name in missing}
+    optional = (kind.projection, "pooler" if pooled else "")
+    wrong += [f"they lack '{name}'" for name in missing if name.partition(".")[0] not in optional]
     if wrong:
         raise DataError(
             f"{folder}: {len(wrong)} of the weights do not fit {kind.network}, such as: {wrong[0]}; they are damaged "
             "or of another network, download the model again."
         )
-    if unprojected:
+    if kind.projection in parts:
         setattr(network, kind.projection, nn.Identity())
     hub.refuse_not_finite(folder, network.state_dict(), "download the weights again")
-    return network, (f"{folder}: {_FRESH}",) if fresh else ()
+    return network, (f"{folder}: {_FRESH}",) if "pooler" in parts else ()
 
 
 def load_tensors(folder: Path, names: Sequence[str]) -> dict[str, Tensor]:

@@ -374,8 +374,9 @@ def test_the_group_is_the_padded_size_and_only_thin_images_change() -> None:
     random = np.random.default_rng(0)
     sizes = [(1, 1), (1, 700), (700, 9), (3, 240), (3, 241), (5000, 1), *random.integers(1, 700, (40, 2)).tolist()]
     for short_side, long_side in [(96, 160), (100, 333), (64, 40)]:
-        planned = FrcnnExtractor(None, settings("frcnn", short_side=short_side, long_side=long_side), CPU)  # pyright: ignore
         scaling = GeneralizedRCNNTransform(short_side, long_side, [0.0] * 3, [1.0] * 3)
+        given = settings("frcnn", short_side=short_side, long_side=long_side)
+        planned = FrcnnExtractor(SimpleNamespace(transform=scaling), given, CPU)
         for height, width in sizes:
             image = np.full((height, width, 3), 77, dtype=np.uint8)
             frame = planned.transform(image)

@@ -15,6 +15,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
 from itrpipe.errors import MissingInputError
 from itrpipe.features import hub
 
+ASK = hub._ask  # which other tests must not use
 ANSWER: Any = SimpleNamespace(headers={}, request=None, status_code=404)
 
 
@@ -76,7 +77,11 @@ def test_what_cannot_be_fetched_is_one_line(
 def test_a_plan_asks_before_it_makes_anything(
     defined: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    monkeypatch.setattr(hub, "_ask", lambda model, revision: (_ for _ in ()).throw(hub.not_on_hub(model, "gone")))
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr(hub, "_ask", ASK)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", refuse)
     arguments = command.replace("ID", "someone/none").split()
     for more in ([], ["--dry-run"]):
         outcome = invoke(*arguments, "--dataset", "tiny", "--data", defined, *more)

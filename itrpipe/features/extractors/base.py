@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,12 +14,9 @@ Images = torch.Tensor | Sequence[torch.Tensor]
 """Images [B, 3, H, W] uint8, or where their sizes differ B images [3, H, W] uint8. RGB."""
 
 
-class Transform(Protocol):
-    """The part of an extractor that runs in decoding processes; it is pickled to them, so it holds no model."""
-
-    def __call__(self, image: np.ndarray) -> np.ndarray:
-        """Turns a decoded image [H, W, 3] uint8 RGB into the array [3, h, w] uint8 that the extractor takes."""
-        ...
+Transform = Callable[[np.ndarray], np.ndarray]
+"""The part of an extractor that runs in decoding threads: a decoded image [H, W, 3] uint8 RGB becomes the array
+[3, h, w] uint8, contiguous, that the extractor takes."""
 
 
 class Extractor(Protocol):

@@ -88,7 +88,10 @@ def build(settings: Butd, device: torch.device) -> ButdExtractor:
     network.eval().requires_grad_(False)
     _fold_batch_norms(network)
     if settings.precision == "bf16":
-        in_bfloat16(network, "backbone", "res5", "rpn_head.conv")
+        parts = "backbone", "res5", "rpn_head.conv"
+        for part in parts:
+            network.get_submodule(part).bfloat16()  # once, where otherwise every pass would round the weights
+        in_bfloat16(network, *parts)
     return ButdExtractor(network.to(device), settings, device, notes)
 
 
@@ -268,12 +271,10 @@ class ButdNetwork(nn.Module):
         Returns:
             [K, 2048] float32, not negative.
         """
-        image_of = [box.new_full((len(box), 1), number) for number, box in enumerate(boxes)]
-        regions = torch.cat([torch.cat(image_of), torch.cat(list(boxes))], dim=1)  # [K, 5]
         vectors = []
-        for chunk in regions.split(_REGIONS_AT_ONCE):
-            crops = roi_pool(feature_map, chunk, _CROP, spatial_scale=1 / STRIDE)  # [k, 1024, 14, 14]
-            vectors.append(self.res5(crops).mean(dim=(2, 3)))
+        for own, regions in zip(feature_map.split(1), boxes, strict=True):
+            crops = roi_pool(own, [regions], _CROP, spatial_scale=1 / STRIDE)  # [P, 1024, 14, 14]
+            vectors += [self.res5(some).mean(dim=(2, 3)) for some in crops.split(_REGIONS_AT_ONCE)]
         return torch.cat(vectors)
 
 

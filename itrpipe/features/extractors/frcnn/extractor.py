@@ -71,7 +71,7 @@ def load_network(settings: Frcnn) -> tuple[FasterRCNN, tuple[str, ...]]:
         known = ", ".join(NAMES)
         raise MissingInputError(f"weights '{settings.weights}' are neither a file nor one of {known}; name one.")
     state = read_state(path)
-    classes = len(state[_CLASS_SCORES]) if _CLASS_SCORES in state else 0
+    classes = len(state.get(_CLASS_SCORES, ()))
     if classes < 2:
         raise DataError(f"{path} lacks '{_CLASS_SCORES}', or a class beside the background; {_REMEDY}.")
     with torch.device("meta"):  # without memory: the tensors of the file take their place
@@ -149,16 +149,13 @@ class FrcnnExtractor(Detector):
     def __init__(self, network: Any, settings: Frcnn, device: torch.device, notes: tuple[str, ...] = ()) -> None:
         super().__init__(network, settings, device, notes)
         self.transform, self.nms = Prepare(settings.long_side), settings.nms
-        self._sides = settings.short_side, settings.long_side
 
     def group(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the image after scaling and padding, so that padding does not depend on other images."""
         height, width = self.transform.size(height, width)
-        shorter, longer = min(height, width), max(height, width)
-        # The very arithmetic of torchvision, whose results are rounded down.
-        factor = min(self._sides[0] / shorter, self._sides[1] / longer)
-        high, wide = (math.ceil(math.floor(side * factor) / _STRIDE) * _STRIDE for side in (height, width))
-        return high, wide
+        scaled, _ = self._network.transform.resize(torch.empty(3, height, width, device="meta"))
+        height, width = (math.ceil(side / _STRIDE) * _STRIDE for side in scaled.shape[1:])
+        return height, width
 
     def propose(self, images: list[Tensor]) -> Proposals:
         """Runs the network on B images [3, h, w] uint8 of one group."""

@@ -65,7 +65,7 @@ class HogExtractor(Extractor):
         colours = opponent_colours(stacked(images).to(self._device).float() / 255)
         gradients, shares = gradient_votes(colours[:, 0]), colour_votes(colours)
         cells = [gradient_histograms(gradients, self._grid), colour_histograms(shares, self._grid)]
-        regions = torch.cat([*cells, mean_colours(colours, self._grid)], dim=2)
+        regions = torch.cat([*cells, in_cells(colours, self._grid, MEANS)], dim=2)
         levels = [part for n in _LEVELS for part in (gradient_histograms(gradients, n), colour_histograms(shares, n))]
         # Each level as long as the other, whatever its number of parts.
         whole = torch.cat([each.flatten(1) / math.sqrt(each.shape[1]) for each in levels], dim=1)
@@ -94,9 +94,9 @@ def gradient_votes(lightness: torch.Tensor) -> torch.Tensor:
     place = torch.atan2(down, across).remainder(math.pi)[:, None] * (ORIENTATIONS / math.pi)
     below = place.floor()
     share = place - below
-    votes = lightness.new_zeros(len(lightness), ORIENTATIONS, *lightness.shape[1:])
-    votes.scatter_add_(1, below.long() % ORIENTATIONS, length * (1 - share))
-    return votes.scatter_add_(1, (below.long() + 1) % ORIENTATIONS, length * share)
+    return _votes(
+        torch.cat([below, below + 1], 1).long(), torch.cat([length * (1 - share), length * share], 1), ORIENTATIONS
+    )
 
 
 def colour_votes(colours: torch.Tensor) -> torch.Tensor:
@@ -107,28 +107,28 @@ def colour_votes(colours: torch.Tensor) -> torch.Tensor:
 
     lightness = bins(colours[:, 0], LIGHTNESS)
     first, second = (bins((colours[:, index] + _RANGE) / (2 * _RANGE), OPPONENT) for index in (1, 2))
-    place = (lightness * OPPONENT + first) * OPPONENT + second
-    votes = colours.new_zeros(len(colours), COLOURS, *colours.shape[2:])
-    return votes.scatter_(1, place[:, None], 1.0)
+    place = ((lightness * OPPONENT + first) * OPPONENT + second)[:, None]
+    return _votes(place, torch.ones_like(place, dtype=colours.dtype), COLOURS)
+
+
+def _votes(places: torch.Tensor, weights: torch.Tensor, count: int) -> torch.Tensor:
+    """Sums of weights [B, n, H, W] by their places among `count`, round and round, [B, count, H, W]."""
+    votes = weights.new_zeros(len(weights), count, *weights.shape[2:])
+    return votes.scatter_add_(1, places % count, weights)
 
 
 def gradient_histograms(votes: torch.Tensor, grid: int) -> torch.Tensor:
     """Histograms of length 1 of the cells of a grid, [B, grid², 144], of votes [B, 9, H, W]."""
-    found = _cells(F.adaptive_avg_pool2d(votes, grid * PARTS), grid)
+    found = in_cells(votes, grid, PARTS)
     return found / (found.norm(dim=2, keepdim=True) + _FLOOR)
 
 
 def colour_histograms(votes: torch.Tensor, grid: int) -> torch.Tensor:
     """Square roots of the shares of the colours in the cells of a grid, [B, grid², 100], of votes [B, 100, H, W]."""
-    return _cells(F.adaptive_avg_pool2d(votes, grid), grid).sqrt()
+    return in_cells(votes, grid, 1).sqrt()
 
 
-def mean_colours(colours: torch.Tensor, grid: int) -> torch.Tensor:
-    """Mean opponent colours of the quarters of the cells of a grid, [B, grid², 12], of [B, 3, H, W]."""
-    return _cells(F.adaptive_avg_pool2d(colours, grid * MEANS), grid)
-
-
-def _cells(pooled: torch.Tensor, grid: int) -> torch.Tensor:
-    """[B, C, grid * p, grid * p] as [B, grid * grid, C * p * p], cells row by row."""
-    parts = pooled.shape[2] // grid
+def in_cells(values: torch.Tensor, grid: int, parts: int) -> torch.Tensor:
+    """Means of [B, C, H, W] in parts * parts parts of the cells of a grid, row by row, [B, grid², C * parts²]."""
+    pooled = F.adaptive_avg_pool2d(values, grid * parts)
     return F.unfold(pooled, parts, stride=parts).mT.contiguous()

@@ -19,7 +19,7 @@ from torchvision.ops import Conv2dNormActivation, clip_boxes_to_image, roi_align
 
 from itrpipe.errors import DataError
 from itrpipe.features.extractors.base import Extractor, Images, channels_first
-from itrpipe.features.extractors.regions import box_overlaps, moved, place_anchors
+from itrpipe.features.extractors.regions import box_overlaps, moved, place_anchors, surviving_confidence
 from itrpipe.features.extractors.scenes.declaration import WEIGHTS, Scenes
 from itrpipe.features.hub import fill, read_state
 from itrpipe.features.store import FeatureSpec
@@ -210,11 +210,7 @@ def decode(deltas: Tensor, anchors: Tensor) -> Tensor:
 
 
 def suppress(boxes: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """Greedy non-maximum suppression, exactly, for all images at once.
-
-    It says: a box stays unless an earlier box that stays overlaps it. Starting from "all stay" and applying this rule
-    to all boxes together, the first k answers are final after k rounds, and in practice after few: the rounds end when
-    nothing changes.
+    """Greedy non-maximum suppression for all images at once.
 
     Args:
         boxes: [B, K, 4], the best first.
@@ -223,13 +219,10 @@ def suppress(boxes: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
     Returns:
         Which boxes stay, [B, K] bool; and which earlier box overlaps which later one, [B, earlier, later] bool.
     """
-    blocks = (box_overlaps(boxes) > threshold).triu(diagonal=1)
-    keep = torch.ones(blocks.shape[:2], dtype=torch.bool, device=blocks.device)
-    while True:
-        updated = ~(blocks & keep[:, :, None]).any(dim=1)
-        if torch.equal(updated, keep):
-            return keep, blocks
-        keep = updated
+    overlaps = box_overlaps(boxes)
+    falling = torch.arange(boxes.shape[1], 0, -1.0, device=boxes.device)[:, None]
+    keep = surviving_confidence(overlaps, falling.expand(len(boxes), -1, -1), threshold) > 0
+    return keep, (overlaps > threshold).triu(diagonal=1)
 
 
 def spread(boxes: Tensor, threshold: float, count: int) -> Tensor:
