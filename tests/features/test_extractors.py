@@ -6,7 +6,7 @@ import json
 import pickle
 import socket
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 import transformers as t
 
 from itrpipe.features.declaration import EXTRACTORS
+from itrpipe.features.extraction import plan_batches, stack
 from itrpipe.scenes import generate, paint
 
 GOLDEN = Path(__file__).with_name("golden_extractors.json")
@@ -25,52 +26,40 @@ LAYERS: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attent
 SMALL = {**LAYERS, "image_size": 32, "patch_size": 8}
 TEXT = {**LAYERS, "vocab_size": 9}
 MAPS: dict[str, Any] = {"hidden_sizes": [8, 16], "depths": [1, 1]}
-STRETCH = partial(t.ViTImageProcessor, size=32)
-MIDDLE = partial(t.BitImageProcessor, size={"shortest_edge": 40}, crop_size=32)
-WIDE = partial(t.ViTImageProcessor, size={"height": 48, "width": 64})
-CLIP = partial(t.CLIPImageProcessor, size={"shortest_edge": 32}, crop_size=32)
-SIGLIP = partial(t.SiglipImageProcessor, size={"height": 32, "width": 32})
+STRETCH = "ViT", {"size": 32}
+MIDDLE = "Bit", {"size": {"shortest_edge": 40}, "crop_size": 32}
+WIDE = "ViT", {"size": {"height": 48, "width": 64}}
+CLIP = "CLIP", {"size": {"shortest_edge": 32}, "crop_size": 32}
+SIGLIP = "Siglip", {"size": {"height": 32, "width": 32}}
+PAIR = {"vision_config": SMALL, "text_config": TEXT}
+CONVNEXT = MAPS | {"num_stages": 2}
 
-NETWORKS: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
-    "vit": ("vit", lambda: t.ViTModel(t.ViTConfig(**SMALL)), STRETCH),
-    "vit_classifier": ("vit", lambda: t.ViTForImageClassification(t.ViTConfig(**SMALL)), STRETCH),
-    "vit_msn": ("vit", lambda: t.ViTMSNModel(t.ViTMSNConfig(**SMALL)), STRETCH),
-    "deit": ("vit", lambda: t.DeiTModel(t.DeiTConfig(**SMALL)), partial(t.DeiTImageProcessor, size=40, crop_size=32)),
-    "beit": ("vit", lambda: t.BeitModel(t.BeitConfig(**SMALL)), partial(t.BeitImageProcessor, size=32)),
-    "dinov2": ("vit", lambda: t.Dinov2Model(t.Dinov2Config(**{**SMALL, "image_size": 48})), MIDDLE),
-    "dinov2_registers": (
-        "vit",
-        lambda: t.Dinov2WithRegistersModel(t.Dinov2WithRegistersConfig(**SMALL, num_register_tokens=4)),
-        MIDDLE,
-    ),
-    "dinov3": (
-        "vit",
-        lambda: t.DINOv3ViTModel(t.DINOv3ViTConfig(**SMALL, num_register_tokens=3)),
-        partial(t.DINOv3ViTImageProcessor, size=32),
-    ),
-    "clip": (
-        "vit",
-        lambda: t.CLIPModel(t.CLIPConfig(vision_config=SMALL, text_config=TEXT, projection_dim=24)),
-        CLIP,
-    ),
-    "clip_vision": ("vit", lambda: t.CLIPVisionModel(t.CLIPVisionConfig(**SMALL)), CLIP),
-    "clip_projected": (
-        "vit",
-        lambda: t.CLIPVisionModelWithProjection(t.CLIPVisionConfig(**SMALL, projection_dim=24)),
-        CLIP,
-    ),
-    "siglip": ("vit", lambda: t.SiglipModel(t.SiglipConfig(vision_config=SMALL, text_config=TEXT)), SIGLIP),
-    "siglip_vision": ("vit", lambda: t.SiglipVisionModel(t.SiglipVisionConfig(**SMALL)), SIGLIP),
-    "resnet": ("resnet", lambda: t.ResNetModel(t.ResNetConfig(embedding_size=8, **MAPS)), WIDE),
+NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]]]] = {
+    "vit": ("vit", "ViTModel", SMALL, STRETCH),
+    "vit_classifier": ("vit", "ViTForImageClassification", SMALL, STRETCH),
+    "vit_msn": ("vit", "ViTMSNModel", SMALL, STRETCH),
+    "deit": ("vit", "DeiTModel", SMALL, ("DeiT", {"size": 40, "crop_size": 32})),
+    "beit": ("vit", "BeitModel", SMALL, ("Beit", {"size": 32})),
+    "dinov2": ("vit", "Dinov2Model", SMALL | {"image_size": 48}, MIDDLE),
+    "dinov2_registers": ("vit", "Dinov2WithRegistersModel", SMALL | {"num_register_tokens": 4}, MIDDLE),
+    "dinov3": ("vit", "DINOv3ViTModel", SMALL | {"num_register_tokens": 3}, ("DINOv3ViT", {"size": 32})),
+    "clip": ("vit", "CLIPModel", PAIR | {"projection_dim": 24}, CLIP),
+    "clip_vision": ("vit", "CLIPVisionModel", SMALL, CLIP),
+    "clip_projected": ("vit", "CLIPVisionModelWithProjection", SMALL | {"projection_dim": 24}, CLIP),
+    "siglip": ("vit", "SiglipModel", PAIR, SIGLIP),
+    "siglip_vision": ("vit", "SiglipVisionModel", SMALL, SIGLIP),
+    "resnet": ("resnet", "ResNetModel", MAPS | {"embedding_size": 8}, WIDE),
     "resnet_classifier": (
         "resnet",
-        lambda: t.ResNetForImageClassification(t.ResNetConfig(embedding_size=8, layer_type="basic", **MAPS)),
+        "ResNetForImageClassification",
+        MAPS | {"embedding_size": 8, "layer_type": "basic"},
         WIDE,
     ),
-    "regnet": ("resnet", lambda: t.RegNetModel(t.RegNetConfig(embedding_size=8, groups_width=4, **MAPS)), WIDE),
-    "convnext": ("resnet", lambda: t.ConvNextModel(t.ConvNextConfig(num_stages=2, **MAPS)), WIDE),
-    "convnextv2": ("resnet", lambda: t.ConvNextV2Model(t.ConvNextV2Config(num_stages=2, **MAPS)), WIDE),
+    "regnet": ("resnet", "RegNetModel", MAPS | {"embedding_size": 8, "groups_width": 4}, WIDE),
+    "convnext": ("resnet", "ConvNextModel", CONVNEXT, WIDE),
+    "convnextv2": ("resnet", "ConvNextV2Model", CONVNEXT, WIDE),
 }
+"""Extractor, class and configuration of a network, name and settings of its image processor."""
 REGIONS: dict[str, Any] = {"min_regions": 3, "max_regions": 6, "min_score": 0.2, "precision": "fp32"}
 OTHERS: dict[str, dict[str, Any]] = {
     "hog": {"grid": 3, "cell": 16},
@@ -96,9 +85,10 @@ def filled(model: Any) -> Any:
 def save(name: str, folder: Path) -> Path:
     """Saves the network of a case as transformers does it, if it has one."""
     if name in NETWORKS:
-        _, make, processor = NETWORKS[name]
-        filled(make()).save_pretrained(folder)
-        processor().save_pretrained(folder)
+        _, architecture, config, (processor, settings) = NETWORKS[name]
+        made = getattr(t, architecture)
+        filled(made(made.config_class(**config))).save_pretrained(folder)
+        getattr(t, f"{processor}ImageProcessor")(**settings).save_pretrained(folder)
     return folder
 
 
@@ -142,16 +132,11 @@ def pictures(name: str) -> list[np.ndarray]:
 
 def rows_of(extractor: Any, images: list[np.ndarray]) -> dict[str, np.ndarray]:
     """Rows of images, batch by batch of equal groups."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for row, image in enumerate(images):
-        groups.setdefault(extractor.group(*image.shape[:2]), []).append(row)
-    order = [row for rows in groups.values() for row in rows]
-    parts = []
-    for rows in groups.values():
-        frames = [torch.from_numpy(extractor.transform(images[row])) for row in rows]
-        stacked = torch.stack(frames) if len({each.shape for each in frames}) == 1 else frames
-        parts.append(extractor(stacked, np.array([images[row].shape[:2] for row in rows])))
-    return {name: np.concatenate([part[name] for part in parts])[np.argsort(order)] for name in parts[0]}
+    sizes = np.array([image.shape[:2] for image in images])
+    batches = plan_batches(sizes, extractor.group, len(images))
+    parts = [extractor(stack([extractor.transform(images[row]) for row in rows]), sizes[rows]) for rows in batches]
+    order = np.argsort(np.concatenate(batches))
+    return {name: np.concatenate([part[name] for part in parts])[order] for name in parts[0]}
 
 
 def summary(rows: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -24,25 +24,34 @@ from itrpipe.features.towers import PATCHES, Grid, load_config, open_network
 from tests.features.test_extractors import built, pictures, rows_of, save
 
 # One of each class, and each way of resizing and cropping that published checkpoints use.
-PROCESSORS: dict[str, Callable[[], Any]] = {
-    "vit": partial(t.ViTImageProcessor, size={"height": 64, "width": 48}),
-    "beit": partial(t.BeitImageProcessor, size=64),
-    "beit_crop": partial(t.BeitImageProcessor, size=72, do_center_crop=True, crop_size=64),
-    "deit": partial(t.DeiTImageProcessor, size=73, crop_size=64),
-    "clip": partial(t.CLIPImageProcessor, size={"shortest_edge": 64}, crop_size=64),
-    "clip_margin": partial(t.CLIPImageProcessor, size={"shortest_edge": 64}, crop_size=81),
-    "dinov2": partial(t.BitImageProcessor, size={"shortest_edge": 73}, crop_size=64, resample=3),
-    "dinov3": partial(t.DINOv3ViTImageProcessor, size={"height": 64, "width": 64}),
-    "siglip": partial(t.SiglipImageProcessor, size={"height": 64, "width": 64}),
-    "convnext": partial(t.ConvNextImageProcessor, size={"shortest_edge": 64}, crop_pct=0.875),
-    "convnext_small": partial(t.ConvNextImageProcessor, size={"shortest_edge": 383}, crop_pct=0.95),
-    "convnext_stretch": partial(t.ConvNextImageProcessor, size={"shortest_edge": 384}),
-    "unscaled": partial(t.ViTImageProcessor, size=64, do_rescale=False),
-    "unnormalised": partial(t.ViTImageProcessor, size=64, do_normalize=False),
-    "odd_scale": partial(t.ViTImageProcessor, size=64, rescale_factor=1 / 127.5),
-    "nearest": partial(t.ViTImageProcessor, size=64, resample=0),
-    "lanczos": partial(t.SiglipImageProcessor, size={"height": 64, "width": 64}, resample=1),
-    "no_resize": partial(t.BitImageProcessor, do_resize=False, crop_size=64),
+PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
+    "vit": ("ViT", {"size": {"height": 64, "width": 48}}),
+    "beit": ("Beit", {"size": 64}),
+    "beit_crop": ("Beit", {"size": 72, "do_center_crop": True, "crop_size": 64}),
+    "deit": ("DeiT", {"size": 73, "crop_size": 64}),
+    "clip": ("CLIP", {"size": {"shortest_edge": 64}, "crop_size": 64}),
+    "clip_margin": ("CLIP", {"size": {"shortest_edge": 64}, "crop_size": 81}),
+    "dinov2": ("Bit", {"size": {"shortest_edge": 73}, "crop_size": 64, "resample": 3}),
+    "dinov3": ("DINOv3ViT", {"size": {"height": 64, "width": 64}}),
+    "siglip": ("Siglip", {"size": {"height": 64, "width": 64}}),
+    "convnext": ("ConvNext", {"size": {"shortest_edge": 64}, "crop_pct": 0.875}),
+    "convnext_small": ("ConvNext", {"size": {"shortest_edge": 383}, "crop_pct": 0.95}),
+    "convnext_stretch": ("ConvNext", {"size": {"shortest_edge": 384}}),
+    "unscaled": ("ViT", {"size": 64, "do_rescale": False}),
+    "unnormalised": ("ViT", {"size": 64, "do_normalize": False}),
+    "odd_scale": ("ViT", {"size": 64, "rescale_factor": 1 / 127.5}),
+    "nearest": ("ViT", {"size": 64, "resample": 0}),
+    "lanczos": ("Siglip", {"size": {"height": 64, "width": 64}, "resample": 1}),
+    "no_resize": ("Bit", {"do_resize": False, "crop_size": 64}),
+}
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "edge alone": ("CLIP", {"do_center_crop": False}),
+    "as it is": ("ViT", {"do_resize": False}),
+    "two edges": ("Beit", {"size": {"shortest_edge": 64, "longest_edge": 128}}),
+    "crop of an edge": ("DeiT", {"do_center_crop": True, "crop_size": {"shortest_edge": 9}}),
+    "pad": ("Siglip", {"size": {"height": 64, "width": 64}, "do_pad": True, "pad_size": {"height": 9, "width": 9}}),
+    "second crop": ("ConvNext", {"size": {"shortest_edge": 64}, "do_center_crop": True, "crop_size": 50}),
+    "unknown": ("Siglip2", {}),
 }
 
 
@@ -50,15 +59,16 @@ def photo(height: int, width: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def saved(folder: Path, processor: Any) -> Path:
+def saved(folder: Path, name: str, settings: dict[str, Any]) -> Any:
+    processor = getattr(t, f"{name}ImageProcessor")(**settings)
     processor.save_pretrained(folder)
-    return folder
+    return processor
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_frames_are_those_of_the_processor_byte_for_byte(name: str, tmp_path: Path) -> None:
-    processor = PROCESSORS[name]()
-    loaded = load_preprocessing(saved(tmp_path, processor))
+    processor = saved(tmp_path, *PROCESSORS[name])
+    loaded = load_preprocessing(tmp_path)
     for size in [(375, 500), (500, 375), (61, 50), (82, 73), (3, 40)]:
         frame = pickle.loads(pickle.dumps(loaded.framing))(photo(*size))
         call = partial(processor, photo(*size), input_data_format="channels_last")
@@ -88,25 +98,11 @@ def test_boxes_are_the_cells_in_the_image() -> None:
     assert Framing(None, (3, 5)).first(np.array([[6, 8], [2, 2]])).tolist() == [[1, 1], [0, -1]]
 
 
-REFUSED = {
-    "CLIPImageProcessor": {"do_center_crop": False},
-    "ViTImageProcessor": {"do_resize": False},
-    "BeitImageProcessor": {"size": {"shortest_edge": 64, "longest_edge": 128}},
-    "DeiTImageProcessor": {"do_center_crop": True, "crop_size": {"shortest_edge": 9}},
-    "SiglipImageProcessor": {
-        "size": {"height": 64, "width": 64},
-        "do_pad": True,
-        "pad_size": {"height": 9, "width": 9},
-    },
-    "ConvNextImageProcessor": {"size": {"shortest_edge": 64}, "do_center_crop": True, "crop_size": 50},
-    "Siglip2ImageProcessor": {},
-}
-
-
 @pytest.mark.parametrize("name", REFUSED)
 def test_processors_without_one_size_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"{tmp_path}: the image processor {name}"):
-        load_preprocessing(saved(tmp_path, getattr(t, name)(**REFUSED[name])))
+    saved(tmp_path, *REFUSED[name])
+    with pytest.raises(UsageError, match=f"{tmp_path}: the image processor {REFUSED[name][0]}"):
+        load_preprocessing(tmp_path)
 
 
 @pytest.fixture
@@ -162,19 +158,15 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[ItrpipeError], str]] = {
         "16 of the weights do not fit ViTModel, such as: they lack 'layers.1.",
     ),
     "a shard less": (lose_a_shard, DataError, "model-00002-of-00002"),
-    "pickle cut off": (lambda f: cut(pickled(f), 9000), DataError, "weights"),
     "code in a pickle": (lambda f: pickled(f, {"a": Intruder()}), DataError, "never loaded"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), MissingInputError, "no model.safetensors"),
     "no configuration": (lambda f: (f / "config.json").unlink(), MissingInputError, "no config.json"),
     "no processor": (lambda f: (f / "preprocessor_config.json").unlink(), MissingInputError, "preprocessor_config"),
-    "configuration cut off": (lambda f: cut(f / "config.json", 5), DataError, "config.json"),
     "no table": (lambda f: (f / "config.json").write_text("[]"), DataError, "config.json"),
-    "processor cut off": (lambda f: cut(f / "preprocessor_config.json", 5), DataError, "preprocessor_config"),
     "no processor's size": (lambda f: change(f, "preprocessor_config.json", size="x"), DataError, "preprocessor"),
     "no scale": (lambda f: change(f, "preprocessor_config.json", image_std=[0, 1, 1]), DataError, "image_std"),
     "other frame": (lambda f: change(f, "preprocessor_config.json", size=48), UsageError, r"\(48, 48\)"),
     "unknown type": (lambda f: change(f, model_type="swin"), UsageError, "'swin'.*siglip"),
-    "no type": (lambda f: change(f, model_type=None), UsageError, "'None'"),
     "a width that is none": (lambda f: change(f, hidden_size="wide"), DataError, "hidden_size"),
     "another width": (
         lambda f: change(f, intermediate_size=64),
