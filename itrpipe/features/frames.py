@@ -54,33 +54,34 @@ class Framing:
 
     def __call__(self, image: np.ndarray) -> np.ndarray:
         """Returns the frame [3, h, w] uint8 of an image [H, W, 3] uint8 RGB."""
-        height, width = self.resized(np.array([image.shape[:2]]))[0].tolist()
+        whole, first = self.placed(np.array([image.shape[:2]]))
+        (height, width), (top, left) = whole[0].tolist(), first[0].tolist()
         # Torch takes no memory that it may not write to; images that are decoded here are never copied.
         pixels = torch.from_numpy(np.require(image, requirements="W"))
         # A view of the image as it lies in memory, which the resizing reads fastest.
         resized = tvF.resize(pixels.permute(2, 0, 1), [height, width], self.interpolation)
         if (height, width) != self.frame:
-            top, left = self.first(np.array([height, width])).tolist()
             bottom, right = self.frame[0] - height + top, self.frame[1] - width + left
             resized = F.pad(resized, (-left, right, -top, bottom))  # less than nothing is cut off
         return resized.contiguous().numpy()
 
-    def resized(self, sizes: np.ndarray) -> np.ndarray:
-        """Returns height and width [B, 2] int64 after resizing images of height and width [B, 2]."""
-        if self.resize is None:
-            return sizes
-        if isinstance(self.resize, tuple):
-            return np.broadcast_to(np.array(self.resize), sizes.shape)
-        # The longer edge is rounded down, as processors do.
-        return (self.resize * sizes / sizes.min(1, keepdims=True)).astype(np.int64)
+    def placed(self, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns how large images are when they are resized, and where the frame begins in them.
 
-    def first(self, resized: np.ndarray) -> np.ndarray:
-        """Returns row and column [B, 2] at which the frame begins in resized images; below 0 where there is a margin.
+        Args:
+            sizes: [B, 2] height and width of the images.
 
-        An odd rest goes to the right and to the bottom, of a crop as of a margin.
+        Returns:
+            Height and width [B, 2] int64; row and column [B, 2] int64, below 0 where there is a margin. An odd rest
+            goes to the right and to the bottom, of a crop as of a margin.
         """
-        rest = resized - np.array(self.frame)
-        return np.sign(rest) * (np.abs(rest) // 2)
+        whole = sizes
+        if isinstance(self.resize, tuple):
+            whole = np.broadcast_to(self.resize, sizes.shape)
+        elif self.resize is not None:  # the longer edge is rounded down, as processors do
+            whole = (self.resize * sizes / sizes.min(1, keepdims=True)).astype(np.int64)
+        rest = whole - np.array(self.frame)
+        return whole, np.sign(rest) * (np.abs(rest) // 2)
 
     def boxes(self, cells: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Returns cells of the frame as boxes of the original images.
@@ -92,8 +93,7 @@ class Framing:
         Returns:
             [B, R, 4] float32, clipped to 0..1: nothing of an image lies in a margin.
         """
-        whole = self.resized(sizes)
-        first = self.first(whole)
+        whole, first = self.placed(sizes)
         corner, end = (np.tile((each / whole)[:, None, ::-1], 2) for each in (first, first + self.frame))  # [B, 1, 4]
         return (corner + cells * (end - corner)).clip(0, 1).astype(np.float32)
 

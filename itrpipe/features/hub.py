@@ -43,15 +43,18 @@ _REASONS = {
 """Errors of the hub's client and of its HTTP library, which have no base in common, and what they mean."""
 
 
-def require_hub_id(model: str) -> None:
-    """Refuses what is no folder and cannot be a hub id, either.
+def local_folder(model: str) -> Path | None:
+    """The folder that a name of a model stands for; None for a hub id.
 
     Raises:
         MissingInputError: it reads like a path, or is a file.
     """
     path = Path(model).expanduser()
+    if os.path.isdir(path):
+        return path
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or os.path.exists(path):
         raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id.")
+    return None
 
 
 def require_reachable(model: str, revision: str = "main") -> None:
@@ -66,9 +69,8 @@ def require_reachable(model: str, revision: str = "main") -> None:
     Raises:
         MissingInputError: likewise.
     """
-    folder = Path(model).expanduser()
-    if not os.path.isdir(folder):
-        require_hub_id(model)
+    folder = local_folder(model)
+    if folder is None:
         _ask(model, revision)
     elif not (folder / CONFIG).is_file():
         raise MissingInputError(
@@ -135,9 +137,8 @@ def find_folder(
     Raises:
         MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
     """
-    folder, notes = Path(model).expanduser(), ()
-    if not os.path.isdir(folder):
-        require_hub_id(model)
+    folder, notes = local_folder(model), ()
+    if folder is None:
         wanted = (*SAFETENSORS, _SHARDS[SAFETENSORS]) if weights else ()
         folder = download(model, revision, (CONFIG, *required, *further, *wanted))
         if weights and not has_any(folder, SAFETENSORS):

@@ -10,7 +10,7 @@ from typing import Any
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import feature_settings, passes_of
-from itrpipe.features.hub import CONFIG, download, require_hub_id
+from itrpipe.features.hub import CONFIG, download, local_folder
 from itrpipe.retrieval.model import FeatureReading, RetrievalModel
 from itrpipe.retrieval.pretrained import open_joint
 from itrpipe.scene_graph.settings import ParseSettings
@@ -48,9 +48,7 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
         [Match(index=1, score=0.31), Match(index=0, score=0.12)]
     """
     place, name = resolve_device(device), os.fspath(folder_or_model)
-    folder = Path(name).expanduser()
-    if not os.path.isdir(folder):  # of a name that is too long for one, too
-        folder = fetch(name, revision)
+    folder = fetch(name, revision)
     if (folder / MANIFEST).is_file():
         return RetrievalModel(*_trained(folder), device=place)
     if not (folder / CONFIG).is_file():
@@ -65,13 +63,12 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
 
 
 def fetch(model: str, revision: str = "main") -> Path:
-    """Folder of the files of a model of the hub, downloaded where they are not there yet.
+    """The folder that a model is, or that of the files of a model of the hub, downloaded where they are not there yet.
 
     Raises:
         MissingInputError: there is no such hub id, or the hub cannot be reached.
     """
-    require_hub_id(model)
-    return download(model, revision, _FILES)
+    return local_folder(model) or download(model, revision, _FILES)
 
 
 def _trained(folder: Path) -> _Opened:

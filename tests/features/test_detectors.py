@@ -194,13 +194,13 @@ def test_activations_and_heads(network: ButdNetwork) -> None:
     feature_map = network.backbone(image)
     assert_close(feature_map[:, ::128], reference["act_res4"])
     height, width = feature_map.shape[-2:]
-    for found, name in zip(network.rpn_head(feature_map), ("rpn_logits", "rpn_deltas_sub"), strict=True):
+    for found, name in zip(network.anchor_scores(feature_map), ("rpn_logits", "rpn_deltas_sub"), strict=True):
         by_channel = found.view(1, height, width, -1).permute(0, 3, 1, 2)
         assert_close(by_channel[:, :, ::3, ::4] if "sub" in name else by_channel, reference[name])
     some = torch.tensor(reference["proposals"])[:60]
     both = torch.cat([torch.zeros_like(feature_map), feature_map])
     features = network.region_features(both, [some[:2], some])[2:]
-    classes, attributes = network.box_predictor(features)
+    classes, attributes = network.predictions(features)
     assert_close(features[:, ::16], reference["roi_features_sub"][:60], 2e-4)
     assert_close(classes[:, ::100], reference["roi_obj_logits_sub"][:60], 2e-4)
     assert classes.argmax(dim=1).tolist() == reference["roi_class_incl_background"][:60].tolist()
@@ -273,9 +273,9 @@ def test_overlaps_are_those_in_the_file(scale: int, count: int, monkeypatch: pyt
     monkeypatch.setattr(butd, "resized", lambda images: (images.float(), scale))
     stub: Any = SimpleNamespace(
         backbone=lambda images: images,
-        rpn_head=lambda _: (torch.zeros(1), torch.zeros(1)),
+        anchor_scores=lambda _: (torch.zeros(1), torch.zeros(1)),
         region_features=lambda *_: torch.ones(2, 2048),
-        box_predictor=lambda _: (torch.tensor([[9.0, 0], [8, 0]]), torch.zeros(2, 401)),
+        predictions=lambda _: (torch.tensor([[9.0, 0], [8, 0]]), torch.zeros(2, 401)),
     )
     rows = butd.ButdExtractor(stub, settings("butd", min_regions=1, max_regions=2), CPU)(
         torch.zeros(1, 3, 20, 10), np.array([[20, 10]])
@@ -285,7 +285,7 @@ def test_overlaps_are_those_in_the_file(scale: int, count: int, monkeypatch: pyt
 
 
 SHAPES = {
-    "butd": {"backbone": (1, 3, 64, 96), "rpn_head.conv": (1, 1024, 4, 6), "res5": (2, 1024, 14, 14)},
+    "butd": {"backbone": (1, 3, 64, 96), "conv": (1, 1024, 4, 6), "res5": (2, 1024, 14, 14)},
     "frcnn": {"backbone": (1, 3, 64, 96), "rpn.head.conv": (1, 256, 4, 6), "roi_heads.box_head": (2, 256, 7, 7)},
 }
 
@@ -396,7 +396,7 @@ def test_wrong_weights_are_one_line(kind: str, name: str, tmp_path: Path, monkey
     with pytest.raises(DataError, match=f"{path}.*") as caught:
         built(kind, weights=str(path))
     assert "\n" not in str(caught.value)
-    assert name in ("list", "objects") or BIAS[kind].removeprefix("roi_heads.") in str(caught.value)
+    assert name in ("list", "objects") or BIAS[kind].removeprefix("roi_heads.box_predictor.") in str(caught.value)
     assert not Path("broken_in").exists()
 
 

@@ -95,7 +95,7 @@ def test_boxes_are_the_cells_in_the_image() -> None:
     assert Framing((384, 384), (384, 384)).boxes(Grid(27, 27, 14, 14).cells((384, 384)), sizes)[1, -1, 3] == np.float32(
         378 / 384
     )
-    assert Framing(None, (3, 5)).first(np.array([[6, 8], [2, 2]])).tolist() == [[1, 1], [0, -1]]
+    assert Framing(None, (3, 5)).placed(np.array([[6, 8], [2, 2]]))[1].tolist() == [[1, 1], [0, -1]]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -68,7 +68,7 @@ _HUB_FILE = "pytorch_model.bin"
 _REMEDY = "name the published unc-nlp/frcnn-vg-finetuned, or get the file again"
 # Parts of names in the published conversion -> those of the network.
 _NAMES = (
-    (r"^(proposal_generator|roi_heads)\.", ""),
+    (r"^(proposal_generator|roi_heads)\.((rpn_head|box_predictor)\.)?", ""),
     (r"\.conv(\d)\.norm\.", r".bn\1."),
     (r"\.shortcut\.norm\.", ".downsample.1."),
     (r"\.shortcut\.", ".downsample.0."),
@@ -88,7 +88,7 @@ def build(settings: Butd, device: torch.device) -> ButdExtractor:
     network.eval().requires_grad_(False)
     _fold_batch_norms(network)
     if settings.precision == "bf16":
-        parts = "backbone", "res5", "rpn_head.conv"
+        parts = "backbone", "res5", "conv"
         for part in parts:
             network.get_submodule(part).bfloat16()  # once, where otherwise every pass would round the weights
         in_bfloat16(network, *parts)
@@ -113,10 +113,10 @@ class ButdExtractor(Detector):
         feature_map = network.backbone(padded)
         rows, columns = feature_map.shape[2:]
         anchors = place_anchors(caffe_anchors().to(self._device), rows, columns, STRIDE)
-        found = zip(*network.rpn_head(feature_map), strict=True)
+        found = zip(*network.anchor_scores(feature_map), strict=True)
         boxes = [surest(logits, deltas, anchors, (height, width), scale) for logits, deltas in found]
         vectors = network.region_features(feature_map, boxes)
-        classes, attributes = (logits.softmax(dim=1)[:, :-1] for logits in network.box_predictor(vectors))
+        classes, attributes = (logits.softmax(dim=1)[:, :-1] for logits in network.predictions(vectors))
         # Overlaps are those in the image file, where the pixel that a width includes weighs more than here.
         overlaps = box_overlaps(pad_sequence(boxes, batch_first=True) / scale, extra=1)
         # In pixels here; not always whole, and so not always the size of `pixels`.
@@ -196,54 +196,12 @@ def surest(logits: Tensor, deltas: Tensor, anchors: Tensor, size: tuple[int, int
 # The network.
 
 
-class RpnHead(nn.Module):
-    """Region proposals: for every anchor of every cell how likely it holds an object, and how to move it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(_MAP_DIM, _RPN_DIM, kernel_size=3, padding=1)
-        self.objectness_logits = nn.Conv2d(_RPN_DIM, ANCHORS, kernel_size=1)
-        self.anchor_deltas = nn.Conv2d(_RPN_DIM, 4 * ANCHORS, kernel_size=1)
-
-    def forward(self, feature_map: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns objectness logits [B, h * w * A] and deltas [B, h * w * A, 4], both float32; rows of cells first.
-
-        Args:
-            feature_map: [B, 1024, h, w].
-        """
-        hidden = self.conv(feature_map).relu().float()
-        logits = self.objectness_logits(hidden)  # [B, A, h, w]
-        deltas = self.anchor_deltas(hidden).unflatten(1, (ANCHORS, 4))  # [B, A, 4, h, w]
-        return logits.permute(0, 2, 3, 1).flatten(1), deltas.permute(0, 3, 4, 1, 2).flatten(1, 3)
-
-
-class BoxPredictor(nn.Module):
-    """Class and attribute of a region from its feature vector."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cls_score = nn.Linear(REGION_DIM, CLASSES + 1)
-        self.cls_embedding = nn.Embedding(CLASSES + 1, _CLASS_DIM)
-        self.fc_attr = nn.Linear(REGION_DIM + _CLASS_DIM, _ATTRIBUTE_DIM)
-        self.attr_score = nn.Linear(_ATTRIBUTE_DIM, ATTRIBUTES + 1)
-
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns logits of classes [K, 1601] and attributes [K, 401] of features [K, 2048].
-
-        The last columns are the background, and that there is no attribute.
-        """
-        class_logits = self.cls_score(features)
-        # The attribute depends on the surest class, and a region of background has its own row in the embedding.
-        embedded = self.cls_embedding(class_logits.argmax(dim=1))  # [K, 256]
-        hidden = self.fc_attr(torch.cat([features, embedded], dim=1)).relu()
-        return class_logits, self.attr_score(hidden)
-
-
 class ButdNetwork(nn.Module):
     """The detector, for inference only.
 
     Attributes:
-        backbone: stem, res2, res3 and res4.
+        backbone: stem, res2, res3 and res4; makes the feature map [B, 1024, h, w] of images [B, 3, H, W] float32, BGR
+            minus its mean.
         res5: last stage of the ResNet; runs on each region's crop of the feature map.
     """
 
@@ -255,8 +213,27 @@ class ButdNetwork(nn.Module):
         )
         self.backbone = nn.Sequential(OrderedDict(stem=stem, res2=body.layer1, res3=body.layer2, res4=body.layer3))
         self.res5 = body.layer4
-        self.rpn_head = RpnHead()
-        self.box_predictor = BoxPredictor()
+        self.conv = nn.Conv2d(_MAP_DIM, _RPN_DIM, kernel_size=3, padding=1)
+        self.objectness_logits = nn.Conv2d(_RPN_DIM, ANCHORS, kernel_size=1)
+        self.anchor_deltas = nn.Conv2d(_RPN_DIM, 4 * ANCHORS, kernel_size=1)
+        self.cls_score = nn.Linear(REGION_DIM, CLASSES + 1)
+        self.cls_embedding = nn.Embedding(CLASSES + 1, _CLASS_DIM)
+        self.fc_attr = nn.Linear(REGION_DIM + _CLASS_DIM, _ATTRIBUTE_DIM)
+        self.attr_score = nn.Linear(_ATTRIBUTE_DIM, ATTRIBUTES + 1)
+
+    def anchor_scores(self, feature_map: Tensor) -> tuple[Tensor, Tensor]:
+        """For every anchor of every cell how likely it holds an object, and how to move it.
+
+        Args:
+            feature_map: [B, 1024, h, w].
+
+        Returns:
+            Objectness logits [B, h * w * A] and deltas [B, h * w * A, 4]; rows of cells first.
+        """
+        hidden = self.conv(feature_map).relu()
+        logits = self.objectness_logits(hidden)  # [B, A, h, w]
+        deltas = self.anchor_deltas(hidden).unflatten(1, (ANCHORS, 4))  # [B, A, 4, h, w]
+        return logits.permute(0, 2, 3, 1).flatten(1), deltas.permute(0, 3, 4, 1, 2).flatten(1, 3)
 
     def region_features(self, feature_map: Tensor, boxes: Sequence[Tensor]) -> Tensor:
         """Returns the feature vectors of all images' regions, one image after the other.
@@ -276,6 +253,17 @@ class ButdNetwork(nn.Module):
             crops = roi_pool(own, [regions], _CROP, spatial_scale=1 / STRIDE)  # [P, 1024, 14, 14]
             vectors += [self.res5(some).mean(dim=(2, 3)) for some in crops.split(_REGIONS_AT_ONCE)]
         return torch.cat(vectors)
+
+    def predictions(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns logits of classes [K, 1601] and attributes [K, 401] of features [K, 2048].
+
+        The last columns are the background, and that there is no attribute.
+        """
+        class_logits = self.cls_score(features)
+        # The attribute depends on the surest class, and a region of background has its own row in the embedding.
+        embedded = self.cls_embedding(class_logits.argmax(dim=1))  # [K, 256]
+        hidden = self.fc_attr(torch.cat([features, embedded], dim=1)).relu()
+        return class_logits, self.attr_score(hidden)
 
 
 def _caffe_resnet101() -> ResNet:
