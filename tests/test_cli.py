@@ -31,7 +31,7 @@ from itrpipe.errors import (
     UnavailableError,
     UsageError,
 )
-from itrpipe.storage.artifact import list_artifacts, read_manifest
+from itrpipe.storage.artifact import read_manifest
 from tests.definitions import save_definition
 
 COMMANDS = typer.main.get_command(command_line.app).commands
@@ -83,7 +83,7 @@ def test_without_arguments_it_says_where_one_stands(
         given = {"search": ["a dog"], "explain": ["--image", "x", "--caption", "y"]}.get(command, [])
         outcome = invoke(command, *given, *(["--to", tmp_path / "out"] if "export" in command else []))
         assert (outcome.code, len(outcome.err.splitlines())) == (2, 1), command
-        assert not list(list_artifacts(tmp_path / "nothing", "scenes")), "what only asks makes nothing"
+        assert not list(tmp_path.glob("nothing/scenes/*/*")), "what only asks makes nothing"
     monkeypatch.setenv("ITRPIPE_DATA", str(chain))
     outcome = invoke()
     assert re.search(r"^  mine-negatives +exact", outcome.out, re.MULTILINE)

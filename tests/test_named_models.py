@@ -16,7 +16,7 @@ from itrpipe.cli.choices import both_encoders
 from itrpipe.commands.named import define_model
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from itrpipe.plan.overrides import Override
-from itrpipe.storage.artifact import list_artifacts, read_manifest
+from itrpipe.storage.artifact import folders_in, read_manifest
 from tests.conftest import TINY, TINY_AOQ, Outcome
 
 Invoke = Callable[..., Outcome]
@@ -25,7 +25,7 @@ SMALL = [part for text in TINY if not text.startswith("evaluate") for part in ("
 
 def settings(root: Path, stage: str, **wanted: object) -> list[dict]:
     """Settings of the artifacts of a stage that have these."""
-    found = [read_manifest(each) for each in list_artifacts(root, "tiny") if each.parent.name == stage]
+    found = [read_manifest(each) for each in folders_in(root / "tiny" / stage)]
     return [each.settings for each in found if wanted.items() <= each.settings.items()]
 
 
@@ -241,10 +241,10 @@ def test_a_search_without_a_model_does_not_train_on_drawings_where_models_have_n
 
 def test_a_name_is_forgotten_and_what_was_trained_stays(root: Path, invoke: Invoke) -> None:
     invoke("train", "--name", "small", "-d", "tiny", "--backbone", "vsepp", *SMALL, "--data", root)
-    before = set(list_artifacts(root, "tiny"))
+    before = set(root.glob("tiny/*/*"))
     forgotten = invoke("gc", "--forget", "small", "--data", root)  # of whichever dataset
     assert (forgotten.code, "tiny: small is forgotten" in forgotten.out) == (0, True), forgotten.err
-    assert (load_definition(root, "tiny").models, set(list_artifacts(root, "tiny"))) == ({}, before)
+    assert (load_definition(root, "tiny").models, set(root.glob("tiny/*/*"))) == ({}, before)
     again = invoke("gc", "-d", "tiny", "--forget", "small", "--yes", "--data", root)
     assert (again.code, "--forget small: dataset 'tiny' has no model of this name" in again.err) == (3, True)
 

@@ -16,7 +16,7 @@ from itrpipe.evaluation.second_round import ENDS, Advice, recommend
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
-from itrpipe.storage.artifact import Manifest, is_finished, list_artifacts, read_manifest
+from itrpipe.storage.artifact import Manifest, folders_in, is_finished, read_manifest
 from itrpipe.training.named_models import Model
 from itrpipe.training.settings import TrainSettings, is_start_of, not_round_one
 
@@ -186,10 +186,9 @@ def _start(root: Path, tuned: Manifest) -> float | None:
 def _finished(root: Path, dataset: str, stage: str) -> dict[str, Manifest]:
     """What is finished of a stage, by its folder; a damaged one, which `itrpipe status` tells, says nothing."""
     found = {}
-    for folder in list_artifacts(root, dataset):
-        if folder.parent.name == stage and is_finished(folder):
-            with contextlib.suppress(DataError):
-                found[folder.name] = read_manifest(folder)
+    for folder in filter(is_finished, folders_in(root / dataset / stage)):
+        with contextlib.suppress(DataError):
+            found[folder.name] = read_manifest(folder)
     return found
 
 

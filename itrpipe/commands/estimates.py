@@ -13,7 +13,7 @@ from itrpipe.plan.steps import Step
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import load_stage
-from itrpipe.storage.artifact import Manifest, is_finished, list_artifacts, read_manifest
+from itrpipe.storage.artifact import Manifest, folders_in, is_finished, read_manifest
 
 EPOCHS, MAX_UPDATES = "epochs", "max_updates"
 DATA = ("prepare", "extract", "parse")
@@ -48,8 +48,9 @@ def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
         steps: that are to run.
     """
     manifests: dict[str, list[tuple[str, Manifest]]] = {}
-    for folder in list_artifacts(root, dataset):
-        manifest = _readable(folder) if is_finished(folder) else None
+    folders = [folder for stage in folders_in(root / dataset) for folder in folders_in(stage)]
+    for folder in filter(is_finished, folders):
+        manifest = _readable(folder)
         if manifest and RESUMED not in manifest.messages:
             manifests.setdefault(manifest.stage, []).append((folder.name, manifest))
     return [_cost(step, manifests.get(step.need.stage, [])) for step in steps]

@@ -20,7 +20,7 @@ from itrpipe.plan.steps import pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.stages.report import MARKDOWN, PAGE, SUMMARY
-from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished, list_artifacts
+from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished
 from itrpipe.storage.disk import require_writable, write_text
 from itrpipe.storage.integrity import checked
 from itrpipe.training.settings import canonical_backbone
@@ -131,11 +131,8 @@ def _say_unevaluated(named: Mapping[str, str], evaluations: list[Manifest], repo
 
 
 def _evaluations(root: Path, dataset: str) -> list[Manifest]:
-    found = [
-        check_artifact(folder)
-        for folder in list_artifacts(root, check_name(dataset))
-        if folder.parent.name == "evaluate" and is_finished(folder)
-    ]
+    folders = folders_in(root / check_name(dataset) / "evaluate")
+    found = [check_artifact(folder) for folder in folders if is_finished(folder)]
     if not found:
         known = [folder.name for folder in folders_in(root)]
         if dataset not in known and (hint := did_you_mean(dataset, known)):

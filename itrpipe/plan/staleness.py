@@ -52,12 +52,14 @@ def state_of(
         if is_locked(location.partial):
             return "running", "in another process, which is waited for"
         return "interrupted", "goes on where it stopped"
+    features = step.settings.model_dump().get("features")
     siblings = [
         manifest
         for folder in location.folder.parent.glob(f"{glob.escape(location.label)}-*")
         if former in (None, folder.name)
         and (manifest := _readable(folder))
-        and artifacts.same_run(manifest, location.label, step.settings.model_dump())
+        and manifest.label == location.label
+        and manifest.settings.get("features") == features  # runs on different features are different runs
         and all(manifest.inputs[name].name in known for name, known in read.items() if name in manifest.inputs)
     ]
     if not siblings:

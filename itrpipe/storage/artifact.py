@@ -22,7 +22,7 @@ import re
 import shlex
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -288,32 +288,33 @@ def existing_input(folder: Path, manifest: Manifest, name: str) -> Path:
     return found
 
 
-def file_damage(path: Path, expected: OutputFile, digest: Callable[[Path], str] | None = None) -> str | None:
+def check_file(path: Path, expected: OutputFile, remedy: str, digest: Callable[[Path], str] | None = None) -> None:
     """Compares a file with what a manifest says of it.
 
     Args:
         path: the file.
         expected: its size and digest.
+        remedy: what to do about damage.
         digest: computes its sha256; None compares presence and size only.
 
-    Returns:
-        What is wrong with it, or None.
-
     Raises:
+        DataError: it is missing, truncated or changed.
         UnavailableError: it cannot be read now.
     """
     try:
         with on_disk(path):
             found = path.stat()
             if not stat.S_ISREG(found.st_mode):
-                return "is not a file"
-            if found.st_size != expected.bytes:
-                return f"has {found.st_size:,} bytes instead of {expected.bytes:,}"
-            if digest is not None and digest(path) != expected.sha256:
-                return "does not match its recorded sha256"
+                damage = "is not a file"
+            elif found.st_size != expected.bytes:
+                damage = f"has {found.st_size:,} bytes instead of {expected.bytes:,}"
+            elif digest is not None and digest(path) != expected.sha256:
+                damage = "does not match its recorded sha256"
+            else:
+                return
     except (FileNotFoundError, NotADirectoryError):
-        return "is missing"
-    return None
+        damage = "is missing"
+    raise DataError(f"{path} {damage}; {remedy}")
 
 
 def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
@@ -327,32 +328,24 @@ def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
         DataError: the manifest or a file of it is missing, truncated or changed.
         UnavailableError: one of them cannot be read now.
     """
-    manifest = read_manifest(folder)
+    manifest, remedy = read_manifest(folder), damage_remedy(folder, thorough=thorough)
     for name, expected in manifest.outputs.items():
-        damage = file_damage(folder / name, expected, file_digest if thorough else None)
-        if damage:
-            raise DataError(f"{folder / name} {damage}; {damage_remedy(folder, thorough=thorough)}")
+        check_file(folder / name, expected, remedy, file_digest if thorough else None)
     return manifest
 
 
-def damage_remedy(folder: Path, *, thorough: bool = False) -> str:
-    """What to do about a damaged artifact; damage that only hashes show needs hashes to be found again."""
-    return f"remove it with `{collect_command(folder, thorough=thorough)}` and rerun"
+def damage_remedy(folder: Path, *, thorough: bool = False, again: str = "the same command again") -> str:
+    """What to do about a damaged artifact.
 
-
-def collect_command(folder: Path, *, thorough: bool = False) -> str:
-    """The command that removes a damaged artifact."""
+    Args:
+        folder: the artifact.
+        thorough: hashes alone show the damage, so that they are needed to find it again.
+        again: the command to run.
+    """
     root = folder.parents[2]
     place = "" if root == DATA else f" --data {shlex.quote(str(root))}"
-    return f"itrpipe gc --damaged{' --verify' if thorough else ''} --dataset {folder.parents[1].name}{place}"
-
-
-def same_run(manifest: Manifest, label: str, settings: Mapping[str, Any]) -> bool:
-    """Whether an artifact is another version of the run that `label` and `settings` name.
-
-    Runs of one label on different features of a dataset are different runs.
-    """
-    return manifest.label == label and manifest.settings.get("features") == settings.get("features")
+    verify = " --verify" if thorough else ""
+    return f"remove it with `itrpipe gc --damaged{verify} --dataset {folder.parents[1].name}{place}` and run {again}"
 
 
 def is_finished(folder: Path) -> bool:
@@ -363,16 +356,6 @@ def is_finished(folder: Path) -> bool:
 def partial_of(path: Path) -> Path:
     """The `.partial` folder that a file of unfinished work lies in; elsewhere, as in tests, the file's own folder."""
     return next((folder for folder in path.parents if folder.name.endswith(PARTIAL)), path.parent)
-
-
-def list_artifacts(root: Path, dataset: str) -> Iterator[Path]:
-    """Yields every folder in a stage folder of a dataset, finished, partial or not ours, sorted by stage and name.
-
-    Raises:
-        UnavailableError: a folder cannot be read now.
-    """
-    for stage in folders_in(root / dataset):
-        yield from folders_in(stage)
 
 
 def folders_in(folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ as they are. What is known of a dataset's large files lies in `data/<dataset>/ch
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import stat
@@ -22,8 +23,8 @@ from itrpipe.storage.artifact import (
     MANIFEST,
     Manifest,
     OutputFile,
-    collect_command,
-    file_damage,
+    check_file,
+    damage_remedy,
     is_finished,
     read_manifest,
 )
@@ -45,8 +46,6 @@ _DEEPEST = 3
 _EXPORTED = "export it again, or fetch it again"
 QUIET_FILES = 2000
 QUIET_BYTES = 1 << 28
-_caches: dict[Path, DigestCache] = {}
-_manifests: dict[Path, tuple[tuple[int, int, int], Manifest]] = {}
 _trusted = False
 
 
@@ -66,36 +65,25 @@ def checked(path: Path) -> Path:
         DataError: the file is damaged; it names the artifact and the commands that make it again.
         UnavailableError: the file or the manifest cannot be read now.
     """
-    found = _artifact_of(path)
-    if found is None:
-        _check_exported(path)
-        return path
-    folder, manifest = found
-    expected = manifest.outputs.get(path.relative_to(folder).as_posix())
-    if expected is None:
-        return path
-    large = expected.bytes >= SMALL
-    cache = _cache_of(folder) if large else None
-    damage = file_damage(path, expected, (cache.digest if cache else file_digest) if not (large and _trusted) else None)
-    if cache:
-        cache.save()
-    if damage:
-        raise DataError(
-            f"{path} of {folder.parent.name}/{folder.name} {damage}; remove the artifact with "
-            f"`{collect_command(folder, thorough=True)}` and make it again with `{manifest.command}`"
-        )
-    return path
-
-
-def _check_exported(path: Path) -> None:
     for folder in list(path.parents)[:_DEEPEST]:
+        name = path.relative_to(folder).as_posix()
+        if is_finished(folder) and (manifest := _manifest_of(folder)):
+            if expected := manifest.outputs.get(name):
+                remedy = damage_remedy(folder, thorough=True, again=f"`{manifest.command}`")
+                if expected.bytes < SMALL:
+                    check_file(path, expected, remedy, file_digest)
+                else:
+                    cache = cache_of(folder.absolute().parents[1])
+                    check_file(path, expected, remedy, None if _trusted else cache.digest)
+                    cache.save()
+            break
         if (folder / EXPORT).is_file():
             with reading(folder / EXPORT, "the files of an export", _EXPORTED):
-                known = dict(read_json(folder / EXPORT)["files"]).get(path.relative_to(folder).as_posix())
-                damage = file_damage(path, OutputFile.model_validate(known), file_digest) if known else None
-            if damage:
-                raise DataError(f"{path} {damage} in {EXPORT}; {_EXPORTED}")
-            return
+                known = read_json(folder / EXPORT)["files"].get(name)
+                if known:
+                    check_file(path, OutputFile.model_validate(known), _EXPORTED, file_digest)
+            break
+    return path
 
 
 def read_checked_json(path: Path) -> Any:
@@ -112,32 +100,32 @@ def remember_outputs(folder: Path, manifest: Manifest) -> None:
     """Keeps the digests of an artifact's large files, which were hashed when it was finished."""
     large = [name for name, output in manifest.outputs.items() if output.bytes >= SMALL]
     if large:
-        cache = _cache_of(folder)
+        cache = cache_of(folder.absolute().parents[1])
         for name in large:
             cache.remember(folder / name, manifest.outputs[name].sha256)
         cache.save()
 
 
-def _artifact_of(path: Path) -> tuple[Path, Manifest] | None:
-    """The folder of the artifact that a file lies in, and its manifest, which is read again when it changes."""
-    for folder in filter(is_finished, list(path.parents)[:_DEEPEST]):
-        try:
-            with on_disk(folder / MANIFEST):
-                status = os.stat(folder / MANIFEST)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        signature = (status.st_size, status.st_mtime_ns, status.st_ino)
-        if _manifests.get(folder, (None,))[0] != signature:
-            _manifests[folder] = signature, read_manifest(folder)
-        return folder, _manifests[folder][1]
+def _manifest_of(folder: Path) -> Manifest | None:
+    """The manifest of an artifact, which is read again when it changes; None where there is none."""
+    with on_disk(folder / MANIFEST), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return _manifest(folder, *_version(os.stat(folder / MANIFEST)))
     return None
 
 
-def _cache_of(folder: Path) -> DigestCache:
-    dataset = folder.absolute().parents[1]
-    if dataset not in _caches:
-        _caches[dataset] = DigestCache(dataset / CHECKED, Reporter())
-    return _caches[dataset]
+@functools.lru_cache(256)
+def _manifest(folder: Path, *version: int) -> Manifest:
+    return read_manifest(folder)
+
+
+def _version(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+@functools.cache
+def cache_of(dataset: Path) -> DigestCache:
+    """The digests of the large files of a dataset, whose folder is absolute."""
+    return DigestCache(dataset / CHECKED)
 
 
 class DigestCache:
@@ -150,7 +138,7 @@ class DigestCache:
 
     def __init__(self, path: Path, reporter: Reporter | None = None) -> None:
         self.path = path
-        self._reporter = reporter
+        self._reporter = reporter or Reporter()
         self._entries = self._read()
         self._new: dict[str, list] = {}
 
@@ -168,9 +156,9 @@ class DigestCache:
                 if not stat.S_ISREG(status.st_mode):
                     raise DataError(f"source file {path} is no regular file; correct it or name another")
                 entry = self._entries.get(str(path.absolute()))
-                if entry and entry[:3] == [status.st_size, status.st_mtime_ns, status.st_ino]:
+                if entry and entry[:3] == _version(status):
                     return entry[3]
-                if self._reporter is None or status.st_size < QUIET_BYTES:
+                if status.st_size < QUIET_BYTES:
                     return self.remember(path, file_digest(path))
                 with self._reporter.task(f"checking {path.name}", status.st_size >> 20, "MiB") as task:
                     return self.remember(path, file_digest(path, lambda count: task.advance(count >> 20)))
@@ -179,9 +167,8 @@ class DigestCache:
 
     def remember(self, path: Path, digest: str) -> str:
         """Keeps the digest that a file has as it is now, and returns it."""
-        status = path.stat()
         key = str(path.absolute())
-        self._entries[key] = self._new[key] = [status.st_size, status.st_mtime_ns, status.st_ino, digest]
+        self._entries[key] = self._new[key] = [*_version(path.stat()), digest]
         return digest
 
     def combined(self, paths: Sequence[Path], root: Path, what: str) -> str:
@@ -226,8 +213,7 @@ class DigestCache:
         try:
             entries = read_stamped_json(self.path, "its files are hashed again")
         except DataError as error:
-            if self._reporter:
-                self._reporter.say(f"  warning: {error}", style="yellow")
+            self._reporter.say(f"  warning: {error}", style="yellow")
             return {}
         return {key: entry for key, entry in entries.items() if isinstance(entry, list) and len(entry) == 4}
 

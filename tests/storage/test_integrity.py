@@ -147,11 +147,11 @@ def test_a_large_file_is_hashed_once_while_it_stays_as_it_is(
     """Not at all where a stage has just written it, and again where the memory of digests is damaged."""
     path, hashed = only(chain, "tiny/extract/*-*/features.h5"), list[Path]()
     monkeypatch.setattr(integrity, "SMALL", 1)
-    monkeypatch.setattr(integrity, "_caches", {})
+    integrity.cache_of.cache_clear()
     monkeypatch.setattr(integrity, "file_digest", lambda path, *more: hashed.append(path) or file_digest(path))
     for _ in range(2):
         assert checked(checked(path)) == path
-        monkeypatch.setattr(integrity, "_caches", {})  # another process
+        integrity.cache_of.cache_clear()  # another process
     assert hashed == [path]
     flip(chain / "tiny" / integrity.CHECKED)
     checked(path)
