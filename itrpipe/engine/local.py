@@ -6,13 +6,14 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from itrpipe.engine.run import MapExecution
 from itrpipe.engine.work import CUDA, Answer, Crew, Host, Maker, Part, Work, resolve_device, sendable
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -25,21 +26,21 @@ def usable_cores() -> int:
 
 
 @contextmanager
-def crew(work: Work, workers: int, parts: int) -> Iterator[Crew]:
+def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
     """Those who make parts on this machine.
 
     Args:
         work: the map.
-        workers: processes; 1 makes them in this one, 0 what suits the work.
+        execution: says in how many processes; 1 makes them in this one, 0 what suits the work.
         parts: how many there are to make.
     """
     gpus: list[str] = []
-    if work.device != "cpu" and resolve_device(work.device) == CUDA:
+    if resolve_device(work.device) == CUDA:
         import torch
 
         named = os.environ.get(GPUS)
         gpus = named.split(",") if named else list(map(str, range(torch.cuda.device_count())))
-    workers = min(workers or len(gpus) or work.local_workers(), parts)
+    workers = min(execution.workers or len(gpus) or work.local_workers(), parts)
     if workers <= 1:
         host = Host(work, usable_cores())
         yield Crew(1, host.parts + (host.parts > 1), lambda number: _Here(host))
@@ -59,9 +60,8 @@ class _Here(Maker):
 
     def __init__(self, host: Host) -> None:
         super().__init__()
-        self._host, self.begun = host, Future()
+        self._host = host
         self._threads = ThreadPoolExecutor(host.parts, thread_name_prefix="part") if host.parts > 1 else None
-        self.begun.set_result((None, 0.0))
 
     def send(self, part: Part, path: Path) -> Future[Answer]:
         if self._threads:
@@ -85,8 +85,7 @@ class _Process(Maker):
         super().__init__()
         # Spawned, not forked: this process may run threads, which a fork would leave without their owners.
         context = get_context("spawn")
-        pipes = [context.Pipe() for _ in range(at_once)]
-        theirs = [each for _, each in pipes]
+        self._ours, theirs = zip(*(context.Pipe() for _ in range(at_once)), strict=True)
         self._process = context.Process(target=_serve, args=(theirs, work, cores, environment), daemon=True)
         # A Ctrl-C of the terminal reaches it too, but it does not listen: this process ends it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -96,9 +95,8 @@ class _Process(Maker):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for each in theirs:
             each.close()
-        self._ours = [ours for ours, _ in pipes]
         self._free, self._threads = list(self._ours), ThreadPoolExecutor(at_once)
-        self.begun = self._threads.submit(self._ours[0].recv)
+        self.parts[self._threads.submit(self._ours[0].recv)] = None
 
     def send(self, part: Part, path: Path) -> Future[Answer]:
         return self._threads.submit(self._ask, part, path)
@@ -119,7 +117,7 @@ class _Process(Maker):
             each.close()
 
 
-def _serve(connections: list[Connection], pickled: bytes, cores: int, environment: dict[str, str]) -> None:
+def _serve(connections: Sequence[Connection], pickled: bytes, cores: int, environment: dict[str, str]) -> None:
     """What a process does: parts come and answers go until the one that started it ends it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(environment)  # before any library is imported that reads it

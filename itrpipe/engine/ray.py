@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from itrpipe.engine.local import usable_cores
+from itrpipe.engine.run import MapExecution
 from itrpipe.engine.work import Answer, Crew, Host, Maker, Part, Work
 from itrpipe.errors import MissingInputError, UnavailableError, reason_of
 
@@ -145,25 +146,25 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def crew(work: Work, workers: int, address: str) -> Iterator[Crew]:
+def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
     """The actors of a map. They get parts once they are there: of more than the cluster has room for, some never are.
 
     Args:
         work: the map.
-        workers: how many; 0 for as many as the cluster has room for.
-        address: of the cluster; empty starts one of this machine alone.
+        execution: where the cluster is, and how many there are; 0 for as many as it has room for.
+        parts: how many there are to make.
 
     Raises:
         MissingInputError: Ray is not installed.
         UnavailableError: there is no cluster at the address.
     """
     ray = load_ray()
-    with connected(ray, address, workers):
+    with connected(ray, execution.address, execution.workers):
         room = ray.cluster_resources()
         what = "GPU" if work.device == "cuda" or (work.device == "auto" and room.get("GPU")) else "CPU"
         actor = ray.remote(max_concurrency=work.overlap, num_cpus=1, num_gpus=int(what == "GPU"))(_Remote)
         description, folder = ray.put(work), Path.cwd()
-        count = workers or max(1, int(room.get(what, 0)))
+        count = execution.workers or max(1, int(room.get(what, 0)))
         remedy = "see `itrpipe doctor --address`"
         yield Crew(count, work.overlap + 1, lambda number: _Actor(ray, actor.remote(description, folder)), remedy)
 
@@ -191,7 +192,7 @@ class _Actor(Maker):
         super().__init__()
         self.died = (ray.exceptions.RayError,)
         self._ray, self._actor = ray, actor
-        self.begun = actor.begun.remote().future()
+        self.parts[actor.begun.remote().future()] = None
 
     def send(self, part: Part, path: Path) -> Future[Answer]:
         return self._actor.make.remote(part, path.absolute()).future()

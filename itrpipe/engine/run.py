@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,17 +14,12 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from pydantic import Field, field_validator
 
 from itrpipe.config import Settings
-from itrpipe.engine.work import Crew, Maker, Part, Work
-from itrpipe.errors import DataError, ItrpipeError, UnavailableError
-from itrpipe.printable import quantity
-from itrpipe.progress import Reporter, note_memory
+from itrpipe.engine.work import Given, Work
+from itrpipe.errors import DataError
+from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import DIVISION
 from itrpipe.storage.disk import TEMPORARY, make_folder, read_stamped_json, write_stamped_json
 
-MOST_DEATHS = 3
-"""Workers that a part may kill before it is given up."""
-PATIENCE = 30.0
-"""Seconds without a worker after which the user is told."""
 _SHARE = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 AnySettings = TypeVar("AnySettings", bound=Settings)
 AnyPart = TypeVar("AnyPart")
@@ -166,21 +160,24 @@ def make_parts(
     _require_same_division(work, folder, remove=share is None, say=reporter.say)
     every = [(part, folder / f"{part.name}{work.suffix}") for part in work.parts()]
     own = share.of(every) if share else every
-    total = sum(part.rows for part, _ in own)
-    _remove_leftovers(folder, own)
     todo = _todo(work, own, reporter, warn)
-    rows, started = 0, time.monotonic()
-    if todo or not own:
-        try:
+    total, rows = (sum(part.rows for part, _ in parts) for parts in (own, todo))
+    started = time.monotonic()
+    try:
+        if todo:
+            engine = importlib.import_module(f"itrpipe.engine.{execution.engine}")
             with (
-                reporter.task(work.title, total, work.unit, total - sum(part.rows for part, _ in todo)) as task,
-                closing(_made(work, todo, execution, reporter)) as made,
+                reporter.task(work.title, total, work.unit, total - rows) as task,
+                engine.crew(work, execution, len(todo)) as crew,
+                closing(crew.made(work.title, todo, reporter)) as made,
             ):
                 for part, workers in made:
-                    rows += part.rows
                     task.advance(part.rows, f"{workers} workers" if workers > 1 else "")
-        finally:
-            _remove_leftovers(folder, own)  # of workers that were ended or died
+    finally:  # what workers that were killed have begun to write is nobody else's
+        begun = tuple(f".{path.name}." for _, path in own)
+        for path in folder.glob(f".*{TEMPORARY}"):
+            if path.name.startswith(begun):
+                path.unlink(missing_ok=True)
     paths = [path for _, path in every]
     if share is not None:
         raise OthersMissing(share, total, work.unit, paths, more)
@@ -208,17 +205,7 @@ def _require_same_division(work: Work, folder: Path, *, remove: bool, say: Calla
     write_stamped_json(path, wanted)
 
 
-def _remove_leftovers(folder: Path, parts: Iterable[tuple[Part, Path]]) -> None:
-    """Removes what workers that were killed have begun to write: nobody else makes these parts."""
-    own = tuple(f".{path.name}." for _, path in parts)
-    for path in folder.glob(f".*{TEMPORARY}"):
-        if path.name.startswith(own):
-            path.unlink(missing_ok=True)
-
-
-def _todo(
-    work: Work, parts: Sequence[tuple[Part, Path]], reporter: Reporter, warn: Callable[[str], None]
-) -> list[tuple[Part, Path]]:
+def _todo(work: Work, parts: Sequence[Given], reporter: Reporter, warn: Callable[[str], None]) -> list[Given]:
     """The parts that no earlier run made, and those that were damaged since."""
     found = [path for _, path in parts if path.exists()]
     kept, damaged = set(), 0
@@ -234,118 +221,3 @@ def _todo(
     if damaged:
         warn(f"{damaged:,} of {len(found):,} parts in {found[0].parent} were damaged; they are made again")
     return [(part, path) for part, path in parts if path not in kept]
-
-
-def _made(
-    work: Work, todo: Sequence[tuple[Part, Path]], execution: MapExecution, reporter: Reporter
-) -> Generator[tuple[Part, int], None, None]:
-    """Yields the parts as they are made, and how many make them; when it is closed, no maker is left.
-
-    Raises:
-        ItrpipeError: some killed their makers.
-    """
-    if execution.engine == "ray":
-        from itrpipe.engine import ray
-
-        opened = ray.crew(work, execution.workers, execution.address)
-    else:
-        from itrpipe.engine import local
-
-        opened = local.crew(work, execution.workers, len(todo))
-    with opened as crew:
-        failed = yield from _AtWork(crew, todo, reporter).made()
-    if failed:
-        raise ItrpipeError(
-            f"{work.title}: {quantity(len(failed), 'part')} ({', '.join(failed[:3])}) killed a worker {MOST_DEATHS} "
-            "times, perhaps for lack of memory; all others are made. Run the same command again, it goes on where it "
-            "stopped, with fewer --workers"
-        )
-
-
-class _AtWork:
-    """A crew that makes parts.
-
-    A part that was there when its maker died is made again, alone: of those that were there together, only one may be
-    the cause. One that kills again and again is given up.
-
-    Args:
-        crew: makes them.
-        todo: parts and their files.
-        reporter: is told of deaths.
-    """
-
-    def __init__(self, crew: Crew, todo: Sequence[tuple[Part, Path]], reporter: Reporter) -> None:
-        self._crew, self._reporter = crew, reporter
-        self._waiting = deque(todo)
-        self._makers: dict[int, Maker] = {}
-        self._deaths: Counter[str] = Counter()
-        self._stillborn, self._reason = 0, ""
-        self._failed: list[str] = []
-
-    def made(self) -> Generator[tuple[Part, int], None, list[str]]:
-        """Yields the parts as they are made, and how many makers there are, of whom none is left in the end.
-
-        Returns:
-            Names of the parts that were given up.
-
-        Raises:
-            UnavailableError: nobody begins.
-            Exception: a maker said so.
-        """
-        try:
-            while self._waiting or any(each.parts for each in self._makers.values()):
-                for number in range(min(self._crew.count, len(self._waiting))):
-                    if number not in self._makers and self._stillborn < MOST_DEATHS + self._crew.count:
-                        self._makers[number] = self._crew.begin(number)
-                if not self._makers:
-                    raise UnavailableError(f"no worker begins ({self._reason}); {self._crew.remedy}")
-                answers = [answer for each in self._makers.values() for answer in each.parts]
-                awaited = answers + [each.begun for each in self._makers.values() if not each.begun.done()]
-                if awaited and not wait(awaited, PATIENCE, FIRST_COMPLETED).done and not answers:
-                    self._reporter.say("  no worker is there yet; waiting for one", style="yellow")
-                for number, each in list(self._makers.items()):
-                    yield from self._read(number, each)
-                for each in self._makers.values():
-                    while self._takes(each):
-                        given = self._waiting.popleft()
-                        each.parts[each.send(*given)] = given
-            return self._failed
-        finally:
-            for each in self._makers.values():
-                each.end()
-
-    def _takes(self, maker: Maker) -> bool:
-        """Whether a maker gets the next part."""
-        if not (maker.begun.done() and self._waiting and len(maker.parts) < self._crew.room):
-            return False
-        return not maker.parts or not any(
-            self._deaths[part.name] for part, _ in (*maker.parts.values(), self._waiting[0])
-        )
-
-    def _read(self, number: int, maker: Maker) -> Iterator[tuple[Part, int]]:
-        """Yields the parts that a maker has made since; takes its parts back if it has died."""
-        for answer in [each for each in (maker.begun, *maker.parts) if each.done()]:
-            try:
-                error, memory = answer.result()
-            except maker.died as death:
-                self._bury(number, death)
-                return
-            if error is not None:
-                raise error
-            if answer in maker.parts:
-                note_memory(memory)
-                yield maker.parts.pop(answer)[0], len(self._makers)
-
-    def _bury(self, number: int, death: BaseException) -> None:
-        """Takes back the parts of a maker that has died."""
-        dead = self._makers.pop(number)
-        dead.end()
-        self._stillborn += not dead.parts
-        self._reason = [type(death).__name__, *str(death).strip().splitlines()][-1]
-        for part, path in dead.parts.values():
-            self._deaths[part.name] += 1
-            if self._deaths[part.name] < MOST_DEATHS:
-                self._reporter.say(f"  the worker of part {part.name} died; it is made again", style="yellow")
-                self._waiting.append((part, path))
-            else:
-                self._failed.append(part.name)

@@ -1,4 +1,4 @@
-"""What a stage says of a map over its data: its parts, how one of them is made, and on which device."""
+"""A map over data: its parts, how one of them is made and on which device, and those who make them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import pickle
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from itrpipe.errors import UsageError
-from itrpipe.progress import memory_gib
+from itrpipe.errors import ItrpipeError, UnavailableError, UsageError
+from itrpipe.printable import quantity
+from itrpipe.progress import Reporter, memory_gib, note_memory
 from itrpipe.storage.disk import AGAIN, check_stamp
 
 if TYPE_CHECKING:
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 ARRAYS = ".arrays"
 CUDA = "cuda"
+MOST_DEATHS = 3
+"""Workers that a part may kill before it is given up."""
+PATIENCE = 30.0
+"""Seconds without a worker after which the user is told."""
 Worker = TypeVar("Worker")
 
 
@@ -50,7 +56,6 @@ class Work(ABC, Generic[Worker]):
             turns.
         in_one_thread: whether a part is computed by torch on the processor, and so by one thread, because its bytes may
             depend on their number. A process then makes as many more parts at the same time as it has further cores.
-        slots: parts that compute at the same time in this process; its host knows.
         cores: that this process may use; its host knows.
         device: where a worker computes: `cpu`, `cuda`, or `auto` for a GPU where there is one. A worker has a GPU for
             itself.
@@ -62,7 +67,6 @@ class Work(ABC, Generic[Worker]):
     suffix: ClassVar[str] = ARRAYS
     overlap: ClassVar[int] = 1
     in_one_thread: ClassVar[bool] = False
-    slots: int = 1
     cores: int = 1
     device: str = "cpu"
     key: str = ""
@@ -118,9 +122,11 @@ def resolve_device(device: str) -> str:
     Raises:
         UsageError: it is none of these, or CUDA was asked for and is not there.
     """
+    if device == "cpu":
+        return device
     import torch
 
-    if device not in ("auto", "cpu", CUDA):
+    if device not in ("auto", CUDA):
         raise UsageError(f"device {device!r} is none of auto, cpu and {CUDA}; choose one")
     if device == CUDA and not torch.cuda.is_available():
         raise UsageError("--device cuda: no CUDA device is visible; use --device cpu or check `itrpipe doctor`")
@@ -162,10 +168,9 @@ class Host(Generic[Worker]):
         self._work = work
         self._worker: Worker | None = None
         self._opening = threading.Lock()
-        self._alone = work.in_one_thread and (work.device == "cpu" or resolve_device(work.device) == "cpu")
-        self._threads = 0
-        work.slots, work.cores = cores if self._alone else 1, cores
-        self.parts = work.slots + work.overlap - 1
+        self._alone = work.in_one_thread and resolve_device(work.device) == "cpu"
+        work.cores = cores
+        self.parts = (cores if self._alone else 1) + work.overlap - 1
 
     def make(self, part: Part, path: Path) -> Answer:
         """Makes a part.
@@ -176,9 +181,7 @@ class Host(Generic[Worker]):
         if self._alone:
             import torch
 
-            with self._opening:
-                self._threads = self._threads or torch.get_num_threads()
-            torch.set_num_threads(1)  # for this thread, and for no others
+            torch.set_num_threads(1)  # for this thread, and for those that begin later
         with self._opening:
             if self._worker is None:
                 self._worker = self._work.open()
@@ -197,10 +200,10 @@ class Host(Generic[Worker]):
         stop = getattr(self._worker, "stop", None)
         if stop is not None:
             stop()
-        if self._threads:
+        if self._alone:
             import torch
 
-            torch.set_num_threads(self._threads)
+            torch.set_num_threads(torch.get_num_threads())  # those that begin later compute as this one does
 
 
 def sendable(error: BaseException) -> BaseException:
@@ -214,20 +217,23 @@ def sendable(error: BaseException) -> BaseException:
     return told
 
 
+Given = tuple[Part, Path]
+"""A part that is to be made, and its file."""
+
+
 class Maker(ABC):
     """Makes parts: this process, another one, or an actor on a cluster.
 
     Attributes:
         died: errors of an answer that mean that the maker has died.
-        begun: an answer that is there as soon as parts can be sent.
-        parts: answers that are to come, and the parts that they are about.
+        parts: answers that are to come, and the parts that they are about; None of the first one, which says that
+            parts can be sent.
     """
 
     died: tuple[type[Exception], ...] = ()
-    begun: Future[Answer]
 
     def __init__(self) -> None:
-        self.parts: dict[Future[Answer], tuple[Part, Path]] = {}
+        self.parts: dict[Future[Answer], Given | None] = {}
 
     @abstractmethod
     def send(self, part: Part, path: Path) -> Future[Answer]:
@@ -237,8 +243,13 @@ class Maker(ABC):
     def end(self) -> None:
         """Ends it, whatever it does."""
 
+    def at_work(self) -> list[Given]:
+        """The parts that it has and that are not made yet."""
+        return [given for given in self.parts.values() if given]
 
-class Crew(NamedTuple):
+
+@dataclass(frozen=True)
+class Crew:
     """The makers of a map.
 
     Attributes:
@@ -252,3 +263,73 @@ class Crew(NamedTuple):
     room: int
     begin: Callable[[int], Maker]
     remedy: str = "run the same command again, with fewer --workers"
+
+    def made(self, title: str, todo: Sequence[Given], reporter: Reporter) -> Generator[tuple[Part, int], None, None]:
+        """Yields the parts as they are made, and how many makers there are, of whom none is left in the end.
+
+        A part that was there when its maker died is made again, alone: of those that were there together, only one may
+        be the cause. One that kills again and again is given up.
+
+        Args:
+            title: of the map.
+            todo: its parts.
+            reporter: is told of deaths.
+
+        Raises:
+            UnavailableError: nobody begins.
+            ItrpipeError: some parts were given up; all others are made.
+            Exception: a maker said so.
+        """
+        waiting, makers, deaths = deque(todo), dict[int, Maker](), Counter[str]()
+        stillborn, reason = 0, ""
+        try:
+            while waiting or any(maker.at_work() for maker in makers.values()):
+                for number in range(min(self.count, len(waiting))):
+                    if number not in makers and stillborn < MOST_DEATHS + self.count:
+                        makers[number] = self.begin(number)
+                if not makers:
+                    raise UnavailableError(f"no worker begins ({reason}); {self.remedy}")
+                answers = {answer: number for number, maker in makers.items() for answer in maker.parts}
+                answered = wait(answers, PATIENCE, FIRST_COMPLETED).done if answers else set()
+                if answers and not answered and not any(maker.at_work() for maker in makers.values()):
+                    reporter.say("  no worker is there yet; waiting for one", style="yellow")
+                for answer in answered:
+                    maker = makers.get(answers[answer])
+                    if maker is None:  # it has died
+                        continue
+                    try:
+                        error, memory = answer.result()
+                    except maker.died as death:
+                        makers.pop(answers[answer]).end()
+                        stillborn += not maker.at_work()
+                        reason = [type(death).__name__, *str(death).strip().splitlines()][-1]
+                        deaths.update(part.name for part, _ in maker.at_work())
+                        again = [given for given in maker.at_work() if deaths[given[0].name] < MOST_DEATHS]
+                        for part, _ in again:
+                            reporter.say(f"  the worker of part {part.name} died; it is made again", style="yellow")
+                        waiting += again
+                        continue
+                    if error is not None:
+                        raise error
+                    note_memory(memory)
+                    if given := maker.parts.pop(answer):
+                        yield given[0], len(makers)
+                for maker in makers.values():
+                    while waiting and self._takes(maker, waiting[0], deaths):
+                        given = waiting.popleft()
+                        maker.parts[maker.send(*given)] = given
+        finally:
+            for maker in makers.values():
+                maker.end()
+        if failed := [name for name, count in deaths.items() if count == MOST_DEATHS]:
+            raise ItrpipeError(
+                f"{title}: {quantity(len(failed), 'part')} ({', '.join(failed[:3])}) killed a worker {MOST_DEATHS} "
+                "times, perhaps for lack of memory; all others are made. Run the same command again, it goes on where "
+                "it stopped, with fewer --workers"
+            )
+
+    def _takes(self, maker: Maker, following: Given, deaths: Counter[str]) -> bool:
+        """Whether a maker that has begun has room for the next part; one that was there at a death is alone."""
+        together = [*maker.at_work(), following]
+        begun, suspected = None not in maker.parts.values(), any(deaths[part.name] for part, _ in together)
+        return begun and len(together) <= (1 if suspected else self.room)

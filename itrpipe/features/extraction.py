@@ -145,7 +145,8 @@ class Extraction(Work["Decoders"]):
 
     def open(self) -> Decoders:
         """The threads that decode images for the extractor."""
-        return Decoders(self.decoders or min(MOST_DECODERS, self.cores), self.slots)
+        turns = 1 if resolve_device(self.device) == CUDA else self.cores
+        return Decoders(self.decoders or min(MOST_DECODERS, self.cores), turns)
 
     def make(self, worker: Decoders, part: Part, path: Path) -> None:
         """Extracts the images of a part.

@@ -43,7 +43,6 @@ def folder(tmp_path: Path) -> Path:
         (toy.Threaded, 1, 1, ("9", "2")),
         (Toy, 2, 5, ("2", "None")),
         (toy.Threaded, 2, 1, ("1", "None")),
-        (toy.Alone, 1, 1, ("9", "1")),
         (toy.Alone, 1, 3, ("9", "1")),
         (toy.Alone, 2, 6, ("3", "1")),
     ],
