@@ -152,7 +152,7 @@ class _PlainTask:
         self._done += count
         self._meter.update(count)
         self._note = note or self._note
-        if time.monotonic() - self._last >= PLAIN_INTERVAL_SECONDS:
+        if self._total and time.monotonic() - self._last >= PLAIN_INTERVAL_SECONDS:
             self._print()
 
     def close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import socket
 import threading
@@ -16,14 +15,13 @@ from typing import Any, NamedTuple
 
 from itrpipe.engine.local import usable_cores
 from itrpipe.engine.run import MapExecution
-from itrpipe.engine.work import Answer, Crew, Host, Maker, Part, Work
+from itrpipe.engine.work import Answer, Crew, Host, Maker, Part, Work, last_line
 from itrpipe.errors import MissingInputError, UnavailableError, reason_of
 
 LEFT_ALONE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TQDM_PATCH_PRINT": "0"}
 """What Ray is told unless the user says otherwise: it reports to nobody, and Python's `print` stays Python's."""
 _PATIENCE = 30.0
 """Seconds until a machine counts as one that does not answer."""
-_COLOUR = re.compile(r"\x1b\[\d*m")
 
 
 def load_ray() -> Any:
@@ -121,15 +119,13 @@ def nodes(ray: Any, root: Path) -> Iterator[Node]:
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    alive = [each for each in ray.nodes() if each["Alive"]]
     look = ray.remote(num_cpus=0, max_retries=0)(_look)
-    there = [NodeAffinitySchedulingStrategy(each["NodeID"], soft=False) for each in alive]
-    asked = [look.options(scheduling_strategy=each).remote(root) for each in there]
-    for each, answer in zip(alive, asked, strict=True):
+    for each in (node for node in ray.nodes() if node["Alive"]):
+        there = NodeAffinitySchedulingStrategy(each["NodeID"], soft=False)
         try:
-            seen: tuple[str, bool] = ray.get(answer, timeout=_PATIENCE)
+            seen: tuple[str, bool] = ray.get(look.options(scheduling_strategy=there).remote(root), timeout=_PATIENCE)
         except ray.exceptions.RayError as error:
-            seen = f"does not run ({_reason(error)})", False
+            seen = f"does not run ({last_line(error)})", False
         yield Node(each["NodeManagerAddress"], each["Resources"], *seen)
 
 
@@ -138,11 +134,6 @@ def _look(root: Path) -> tuple[str, bool]:
     from itrpipe import __version__
 
     return __version__, root.is_dir()
-
-
-def _reason(error: Exception) -> str:
-    """The last line of an error of Ray, most often with the traceback of a worker, without its colours."""
-    return _COLOUR.sub("", str(error)).strip().splitlines()[-1].strip()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
@@ -21,12 +21,9 @@ from itrpipe.storage.artifact import DIVISION
 from itrpipe.storage.disk import TEMPORARY, make_folder, read_stamped_json, write_stamped_json
 
 _SHARE = re.compile(r"([1-9]\d*)/([1-9]\d*)")
-AnySettings = TypeVar("AnySettings", bound=Settings)
-AnyPart = TypeVar("AnyPart")
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """Share `number` of `count` of the parts of a map, counted from 1, for the jobs of an array."""
 
     number: int
@@ -44,17 +41,8 @@ class Share:
             raise ValueError("a part is given as i/n with 1 <= i <= n, such as 2/8")
         return cls(int(match[1]), int(match[2]))
 
-    @property
-    def name(self) -> str:
-        """As part of a file name."""
-        return f"{self.number}-of-{self.count}"
-
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
-
-    def of(self, parts: Sequence[AnyPart]) -> list[AnyPart]:
-        """Every n-th part."""
-        return list(parts[self.number - 1 :: self.count])
 
 
 class MapExecution(Settings):
@@ -83,7 +71,7 @@ class SharedExecution(MapExecution):
     @field_validator("part")
     @classmethod
     def _is_share(cls, value: str) -> str:
-        return str(Share.parse(value)) if value else ""
+        return value and str(Share.parse(value))
 
 
 def share_of(execution: Settings) -> Share | None:
@@ -92,11 +80,12 @@ def share_of(execution: Settings) -> Share | None:
     return Share.parse(part) if part else None
 
 
-def whole(execution: AnySettings) -> AnySettings:
+def whole(execution: Settings) -> Settings:
     """The same settings of a job that makes all parts."""
     return execution.model_copy(update={"part": ""}) if share_of(execution) else execution
 
 
+@dataclass(eq=False)
 class OthersMissing(Exception):  # noqa: N818 - no error: this job is done
     """This job has made its share of a map, and what follows needs the shares of other jobs.
 
@@ -108,9 +97,11 @@ class OthersMissing(Exception):  # noqa: N818 - no error: this job is done
         more: whether another map follows, which jobs can share again.
     """
 
-    def __init__(self, share: Share, rows: int, unit: str, paths: Sequence[Path], more: bool) -> None:
-        super().__init__(str(share))
-        self.share, self.rows, self.unit, self.paths, self.more = share, rows, unit, list(paths), more
+    share: Share
+    rows: int
+    unit: str
+    paths: list[Path]
+    more: bool
 
     def missing(self) -> int:
         """Parts that nobody has made yet."""
@@ -157,9 +148,19 @@ def make_parts(
     """
     make_folder(folder)
     share = share_of(execution)
-    _require_same_division(work, folder, remove=share is None, say=reporter.say)
+    record, division = folder / DIVISION, {"key": work.key}
+    if record.exists() and read_stamped_json(record, f"remove {folder} and run the same command again") != division:
+        if share is not None:  # others may be at work on them
+            raise DataError(
+                f"{folder} holds parts of another division; give every part the same settings, or remove that folder"
+            )
+        reporter.say(f"  {work.title}: parts of another division are removed")
+        for other in folder.iterdir():  # before the record, without which they would count as parts of this division
+            if other != record:
+                other.unlink()
+    write_stamped_json(record, division)
     every = [(part, folder / f"{part.name}{work.suffix}") for part in work.parts()]
-    own = share.of(every) if share else every
+    own = every[share.number - 1 :: share.count] if share else every
     todo = _todo(work, own, reporter, warn)
     total, rows = (sum(part.rows for part, _ in parts) for parts in (own, todo))
     started = time.monotonic()
@@ -182,27 +183,6 @@ def make_parts(
     if share is not None:
         raise OthersMissing(share, total, work.unit, paths, more)
     return Made(paths, rows, time.monotonic() - started)
-
-
-def _require_same_division(work: Work, folder: Path, *, remove: bool, say: Callable[[str], Any]) -> None:
-    """Removes parts of another division, which this work cannot use; a record beside them says what they depend on.
-
-    Raises:
-        DataError: there are such parts and others may be at work on them, or the record of the division is damaged.
-    """
-    path, wanted = folder / DIVISION, {"key": work.key}
-    if path.exists():
-        if read_stamped_json(path, f"remove {folder} and run the same command again") == wanted:
-            return
-        if not remove:
-            raise DataError(
-                f"{folder} holds parts of another division; give every part the same settings, or remove that folder"
-            )
-        say(f"  {work.title}: parts of another division are removed")
-        for other in folder.iterdir():  # before the record, without which they would count as parts of this division
-            if other != path:
-                other.unlink()
-    write_stamped_json(path, wanted)
 
 
 def _todo(work: Work, parts: Sequence[Given], reporter: Reporter, warn: Callable[[str], None]) -> list[Given]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 import traceback
 from abc import ABC, abstractmethod
@@ -27,6 +28,7 @@ MOST_DEATHS = 3
 """Workers that a part may kill before it is given up."""
 PATIENCE = 30.0
 """Seconds without a worker after which the user is told."""
+_COLOUR = re.compile(r"\x1b\[\d*m")
 Worker = TypeVar("Worker")
 
 
@@ -221,6 +223,11 @@ Given = tuple[Part, Path]
 """A part that is to be made, and its file."""
 
 
+def last_line(error: BaseException) -> str:
+    """What an error says in the end, most often behind the traceback of a worker, without its colours."""
+    return _COLOUR.sub("", str(error)).strip().rpartition("\n")[2].strip() or type(error).__name__
+
+
 class Maker(ABC):
     """Makes parts: this process, another one, or an actor on a cluster.
 
@@ -290,19 +297,19 @@ class Crew:
                 if not makers:
                     raise UnavailableError(f"no worker begins ({reason}); {self.remedy}")
                 answers = {answer: number for number, maker in makers.items() for answer in maker.parts}
-                answered = wait(answers, PATIENCE, FIRST_COMPLETED).done if answers else set()
+                answered = wait(answers, PATIENCE, FIRST_COMPLETED).done
                 if answers and not answered and not any(maker.at_work() for maker in makers.values()):
                     reporter.say("  no worker is there yet; waiting for one", style="yellow")
-                for answer in answered:
-                    maker = makers.get(answers[answer])
-                    if maker is None:  # it has died
+                for answer, number in answers.items():
+                    if answer not in answered or number not in makers:  # that has died
                         continue
+                    maker = makers[number]
                     try:
                         error, memory = answer.result()
                     except maker.died as death:
-                        makers.pop(answers[answer]).end()
+                        makers.pop(number).end()
                         stillborn += not maker.at_work()
-                        reason = [type(death).__name__, *str(death).strip().splitlines()][-1]
+                        reason = last_line(death)
                         deaths.update(part.name for part, _ in maker.at_work())
                         again = [given for given in maker.at_work() if deaths[given[0].name] < MOST_DEATHS]
                         for part, _ in again:

@@ -152,7 +152,7 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
     def say_waiting(lock: Path) -> None:
         reporter.say(f"{name}: {holder(lock)} is writing it; waiting for {lock}")
 
-    part = "" if share is None else share.name
+    part = "" if share is None else f"{share.number}-of-{share.count}"
     joins = share is None and share_of(step.execution) is not None
     with on_disk(location.partial), locked(location, say_waiting, part, for_parts=joins):
         artifacts.recover_sealed(location)

@@ -22,7 +22,7 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.printable import quantity
 from itrpipe.stages.base import Job, Need, reason_with_file
-from itrpipe.storage.artifact import LEAKS, REPEATS, SCENES_FILE
+from itrpipe.storage.artifact import SCENES_FILE
 from itrpipe.storage.disk import require_space, write_text
 from itrpipe.storage.integrity import DigestCache
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 Execution = SharedExecution
+LEAKS, REPEATS = "leaks.tsv", "repeats.tsv"
+"""Files of a dataset that has some."""
 IMAGES_FOLDER = "images"
 BYTES_PER_SCENE, BYTES_OF_NOISE = 10_000, 12_000
 SHOWN_PROBLEMS = 3

@@ -14,7 +14,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.reporting.expected import Published, Tolerance
 from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.stages.prepare import image_root
-from itrpipe.storage.artifact import REPORT_PAGE, Manifest
+from itrpipe.storage.artifact import Manifest
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import DigestCache
 from itrpipe.training.settings import ROUND_ONE
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 16
 HAS_VERSIONS = False  # a page over other models is another page
-PAGE, SUMMARY, MARKDOWN = REPORT_PAGE, "summary.txt", "summary.md"
+PAGE, SUMMARY, MARKDOWN = "index.html", "summary.txt", "summary.md"
 RESULTS, EXPECTED = "results.json", "expected.json"
 OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level", "sections"}
 SECTIONS = Path(__file__).parents[1] / "reporting" / "sections"

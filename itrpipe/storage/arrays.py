@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 AGAIN = "make or fetch it again"
 FORMS = "give a whole .npy, .npz, HDF5 or Parquet file, or a folder of Parquet files"
 _TYPES = "biufSU"
-_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 # NumPy reads headers of up to 10,000 characters.
 _HEADER_ROOM = 16_384
 # HDF5 keeps unpacked chunks of this many bytes; a smaller cache unpacks a chunk again for every row.
@@ -271,7 +270,8 @@ def _header(stream: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], in
     # Python 2 wrote shapes such as (29000L, 36, 2048); NumPy reads them with a warning that helps nobody.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        shape, fortran, dtype = _HEADER_READERS[np.lib.format.read_magic(head)](head)
+        major, minor = np.lib.format.read_magic(head)
+        shape, fortran, dtype = getattr(np.lib.format, f"read_array_header_{major}_{minor}")(head)
     if dtype.kind not in _TYPES:
         raise ValueError("it holds Python objects" if dtype.hasobject else f"it holds {dtype}")
     expected = head.tell() + math.prod(shape) * dtype.itemsize
@@ -292,26 +292,21 @@ def _hdf5(path: Path) -> tuple[Openers, Attributes]:
     import h5py
 
     file = h5py.File(path, "r", locking="best-effort", rdcc_nbytes=_CHUNK_CACHE)
-    try:
-        links: dict[str, Any] = {}
-        file.visititems_links(lambda name, link: links.update({name: link}))  # follows no link to another file
-        outside = {name: link.filename for name, link in links.items() if isinstance(link, h5py.ExternalLink)}
-        names = []
-        for name, link in () if outside else links.items():
-            found = file.get(name) if isinstance(link, h5py.SoftLink) else file[name]  # soft links may lead nowhere
-            if isinstance(found, h5py.Dataset):
-                plan = found.id.get_create_plist()
-                if plan.get_layout() == h5py.h5d.VIRTUAL:
-                    outside[name] = found.virtual_sources()[0].file_name
-                elif plan.get_external_count():
-                    outside[name] = os.fsdecode(plan.get_external(0)[0])
-                names.append(name)
-        if outside:
-            (name, other), *_ = outside.items()
-            raise DataError(f"{path}: '{name}' lies in the file {other!r}, which is never read; copy the values over")
-    except BaseException:
-        file.close()
-        raise
+    links: dict[str, Any] = {}
+    file.visititems_links(lambda name, link: links.update({name: link}))  # follows no link to another file
+    outside = {name: link.filename for name, link in links.items() if isinstance(link, h5py.ExternalLink)}
+    names = []
+    for name in () if outside else links:
+        found = file.get(name)  # soft links may lead nowhere
+        if isinstance(found, h5py.Dataset):
+            plan = found.id.get_create_plist()
+            if plan.get_layout() == h5py.h5d.VIRTUAL:
+                outside[name] = found.virtual_sources()[0].file_name
+            elif plan.get_external_count():
+                outside[name] = os.fsdecode(plan.get_external(0)[0])
+            names.append(name)
+    for name, other in outside.items():
+        raise DataError(f"{path}: '{name}' lies in the file {other!r}, which is never read; copy the values over")
     return {name: partial(_dataset, path, file, name) for name in names}, lambda group: file[f"/{group}"].attrs
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from itrpipe import __version__
 from itrpipe.errors import DataError, MissingInputError
@@ -37,6 +37,7 @@ from itrpipe.storage.disk import (
     make_folder,
     on_disk,
     read_stamped_json,
+    reading,
     sync,
     write_stamped_json,
 )
@@ -68,23 +69,17 @@ WORDS, WORD_CORRECTIONS = "words.json", "word_corrections.parquet"
 DISCRIMINATION = "discrimination.json"
 SECOND_ROUND = "second_round.json"
 CORRECTED = "corrected.json"
-BENCHMARKS, BENCHMARK_PAIRS = "benchmarks.json", "benchmark_pairs.parquet"
+BENCHMARKS = "benchmarks.json"
 """Files of evaluations that ask for them, or whose model can be asked; see `itrpipe.analysis.questions`."""
 
 HISTORY = "history.parquet"
 """File of a training."""
-
-LEAKS, REPEATS = "leaks.tsv", "repeats.tsv"
-"""Files of a prepared dataset that has some."""
 
 EXPORT = "export.json"
 """Of an exported folder: says what every other file of it is; also what a folder is known by that may be replaced."""
 
 PICTURES = "pictures"
 """Folder of small copies of photographs, beside a dataset's artifacts."""
-
-REPORT_PAGE = "index.html"
-"""File of a report."""
 
 STATISTICS = "statistics.json"
 """File of mined negatives, and of written sentences."""
@@ -93,16 +88,14 @@ _FINISHED = re.compile(r".+-[0-9a-f]{8}")
 _RECORDED_PACKAGES = ("itrpipe", "torch", "torchvision", "transformers", "accelerate", "numpy", "h5py", "pyarrow")
 
 
-class OutputFile(BaseModel):
+class OutputFile(BaseModel, extra="forbid", frozen=True):
     """Size and content hash of one file of an artifact."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     bytes: int
     sha256: str
 
 
-class InputArtifact(BaseModel):
+class InputArtifact(BaseModel, extra="forbid", frozen=True):
     """The artifact that was read under one input name.
 
     Attributes:
@@ -112,8 +105,6 @@ class InputArtifact(BaseModel):
         made: its execution settings and versions, which may differ between artifacts of one fingerprint.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     stage: str
     name: str
     fingerprint: str
@@ -122,7 +113,7 @@ class InputArtifact(BaseModel):
     made: dict[str, Any] = Field(default_factory=dict)
 
 
-class Manifest(BaseModel):
+class Manifest(BaseModel, extra="forbid", frozen=True):
     """Everything needed to know what an artifact is and how it came to be.
 
     Attributes:
@@ -135,8 +126,6 @@ class Manifest(BaseModel):
         messages: warnings a user should still see later.
         failed: image that could not be used -> reason; the artifact is whole without these.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     stage: str
     schema_version: int
@@ -174,9 +163,14 @@ class Manifest(BaseModel):
         Args:
             name: of the folder.
         """
-        files = {file: output.sha256 for file, output in self.outputs.items() if "/" not in file}
-        known = {"digest": self.digest, "files": files, "made": self.made}
-        return InputArtifact(stage=self.stage, name=name, fingerprint=self.fingerprint, **known)
+        return InputArtifact(
+            stage=self.stage,
+            name=name,
+            fingerprint=self.fingerprint,
+            digest=self.digest,
+            files={file: output.sha256 for file, output in self.outputs.items() if "/" not in file},
+            made=self.made,
+        )
 
 
 @dataclass(frozen=True)
@@ -241,14 +235,9 @@ def read_manifest(folder: Path) -> Manifest:
         DataError: missing, invalid or changed since it was written; the artifact cannot be trusted.
         UnavailableError: it cannot be read now.
     """
-    path = folder / MANIFEST
-    try:
-        with on_disk(path):
-            return Manifest.model_validate(read_stamped_json(path, damage_remedy(folder), strict=False))
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{path} is missing; {damage_remedy(folder)}") from None
-    except ValidationError:
-        raise DataError(f"{path} is corrupt; {damage_remedy(folder)}") from None
+    path, remedy = folder / MANIFEST, damage_remedy(folder)
+    with reading(path, "a manifest", remedy):
+        return Manifest.model_validate(read_stamped_json(path, remedy, strict=False))
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:

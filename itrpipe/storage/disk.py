@@ -28,27 +28,23 @@ _STAMPED = re.compile(_STAMP + rb"[0-9a-f]{64}")
 CHECKSUM = "checksum"
 """Key of the stamp in JSON."""
 _CHUNK = 1 << 22
-_NO_ANSWER = "the disk or network file system does not answer; check it and run the same command again"
-_PERMISSIONS = "check its permissions and those of the folders above it, then run the same command again"
-_NAMES = "give it a shorter name, or choose a shorter path"
-_FILES = "too many files are open; raise the limit (`ulimit -n 4096`) and run the same command again"
-_NO_LOCKS = "this file system gives no locks; mount it with locks or choose another folder with --data"
-_READ_ONLY = "the file system is read-only; mount it writable or choose another folder with --data"
 _REMEDIES = {
-    errno.EACCES: _PERMISSIONS,
-    errno.EPERM: _PERMISSIONS,
-    errno.EROFS: _READ_ONLY,
-    errno.ENOLCK: _NO_LOCKS,
-    errno.ENOSYS: _NO_LOCKS,
-    errno.ENAMETOOLONG: _NAMES,
-    errno.ELOOP: "links lead in a circle; replace one of them",
-    errno.EMFILE: _FILES,
-    errno.ENFILE: _FILES,
-    **dict.fromkeys((errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EBUSY, errno.ENXIO, errno.ENODEV), _NO_ANSWER),
-    **dict.fromkeys((errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ECONNRESET), _NO_ANSWER),
+    getattr(errno, code): remedy
+    for codes, remedy in {
+        "EACCES EPERM": "check its permissions and those of the folders above it, then run the same command again",
+        "EROFS": "the file system is read-only; mount it writable or choose another folder with --data",
+        "ENOLCK ENOSYS": "this file system gives no locks; mount it with locks or choose another folder with --data",
+        "ENAMETOOLONG": "give it a shorter name, or choose a shorter path",
+        "ELOOP": "links lead in a circle; replace one of them",
+        "EMFILE ENFILE": "too many files are open; raise the limit (`ulimit -n 4096`) and run the same command again",
+        "EIO ESTALE ETIMEDOUT EBUSY ENXIO ENODEV ENOTCONN EHOSTDOWN EHOSTUNREACH ECONNRESET": (
+            "the disk or network file system does not answer; check it and run the same command again"
+        ),
+    }.items()
+    for code in codes.split()
 }
 """Errors that say nothing about the content of a file, and what to do about them."""
-OF_THE_FILE = (
+OF_THE_FILE = {
     errno.ENOENT,
     errno.ENOTDIR,
     errno.EISDIR,
@@ -57,7 +53,7 @@ OF_THE_FILE = (
     errno.ELOOP,
     errno.ENAMETOOLONG,
     errno.ENXIO,
-)
+}
 """Errors of opening that say something of the file or its path; others say something of the disk."""
 
 
@@ -116,10 +112,9 @@ def read_json(path: Path) -> Any:
     Raises:
         DataError: the file is not valid JSON.
     """
-    try:
-        return json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
-        raise DataError(f"{path} is not valid JSON: {error}; remove it and rerun") from None
+    content = path.read_bytes()
+    with reading(path, "JSON", "remove it and rerun"):
+        return json.loads(content)
 
 
 def unavailable(error: BaseException, path: Path | None = None) -> ItrpipeError | None:
@@ -212,14 +207,13 @@ def make_folder(path: Path) -> None:
     Raises:
         DiskFullError: no space is left.
         MissingInputError: it cannot be created there.
+        UnavailableError: the disk or its permissions do not allow it now.
     """
-    with on_disk(path):
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            raise MissingInputError(
-                f"{path} cannot be created ({error.strerror}); choose another folder with --data"
-            ) from None
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        told = MissingInputError(f"{path} cannot be created ({error.strerror}); choose another folder with --data")
+        raise unavailable(error, path) or told from None
 
 
 def require_writable(path: Path, option: str) -> None:
@@ -335,11 +329,8 @@ def read_stamped_json(path: Path, remedy: str, *, strict: bool = True) -> dict[s
     content = path.read_bytes()
     if strict or _STAMPED.search(content):
         check_stamp(path, remedy, content)
-    try:
-        found = json.loads(content)
-        return {key: value for key, value in found.items() if key != CHECKSUM}
-    except (ValueError, RecursionError, AttributeError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); {remedy}") from None
+    with reading(path, "a JSON object", remedy):
+        return {key: value for key, value in json.loads(content).items() if key != CHECKSUM}
 
 
 def sync(path: Path) -> None:

@@ -73,7 +73,7 @@ def checked(path: Path) -> Path:
                 if expected.bytes < SMALL:
                     check_file(path, expected, remedy, file_digest)
                 else:
-                    cache = cache_of(folder.absolute().parents[1])
+                    cache = cache_of(folder)
                     check_file(path, expected, remedy, None if _trusted else cache.digest)
                     cache.save()
             break
@@ -98,12 +98,11 @@ def read_checked_json(path: Path) -> Any:
 
 def remember_outputs(folder: Path, manifest: Manifest) -> None:
     """Keeps the digests of an artifact's large files, which were hashed when it was finished."""
-    large = [name for name, output in manifest.outputs.items() if output.bytes >= SMALL]
-    if large:
-        cache = cache_of(folder.absolute().parents[1])
-        for name in large:
-            cache.remember(folder / name, manifest.outputs[name].sha256)
-        cache.save()
+    cache = cache_of(folder)
+    for name, output in manifest.outputs.items():
+        if output.bytes >= SMALL:
+            cache.remember(folder / name, output.sha256)
+    cache.save()
 
 
 def _manifest_of(folder: Path) -> Manifest | None:
@@ -123,9 +122,9 @@ def _version(status: os.stat_result) -> list[int]:
 
 
 @functools.cache
-def cache_of(dataset: Path) -> DigestCache:
-    """The digests of the large files of a dataset, whose folder is absolute."""
-    return DigestCache(dataset / CHECKED)
+def cache_of(folder: Path) -> DigestCache:
+    """What is known of the large files of an artifact and of all others of its dataset."""
+    return DigestCache(folder.absolute().parents[1] / CHECKED)
 
 
 class DigestCache:
@@ -183,15 +182,14 @@ class DigestCache:
             what: name of the progress shown while many files are new.
         """
         total = hashlib.sha256()
-        reporter = self._reporter if len(paths) - len(self._entries) > QUIET_FILES else None
-        with reporter.task(what, len(paths), "files") if reporter else contextlib.nullcontext() as task:
+        many = len(paths) - len(self._entries) > QUIET_FILES
+        with self._reporter.task(what, len(paths) if many else 0, "files") as task:
             for path in sorted(paths):
                 name = path.relative_to(root).as_posix() if path.is_relative_to(root) else path.name
                 # Opening a pipe would wait for a writer for ever.
                 digest = self.digest(path) if path.is_file() and os.access(path, os.R_OK) else "absent"
                 total.update(f"{name}\0{digest}\n".encode())
-                if task:
-                    task.advance()
+                task.advance()
         return total.hexdigest()
 
     def save(self) -> None:
@@ -207,15 +205,14 @@ class DigestCache:
             self._new = {}
 
     def _read(self) -> dict[str, list]:
-        """The entries on the disk; a cache that is damaged or of an earlier version counts as empty."""
-        if not self.path.exists():
-            return {}
+        """The entries on the disk; a cache that is damaged counts as empty."""
         try:
-            entries = read_stamped_json(self.path, "its files are hashed again")
+            return read_stamped_json(self.path, "its files are hashed again")
+        except FileNotFoundError:
+            return {}
         except DataError as error:
             self._reporter.say(f"  warning: {error}", style="yellow")
             return {}
-        return {key: entry for key, entry in entries.items() if isinstance(entry, list) and len(entry) == 4}
 
 
 def local_folders(names: Mapping[str, str]) -> dict[str, Path]:

@@ -52,19 +52,16 @@ def locked(
         held.callback(_remove_unbegun, location)  # last of all, when the locks are free again
         whole = held.enter_context(_acquired(location.lock(), on_wait))
         if part:
-            own, without_a_word = location.lock(part), lambda path: None
+            own = location.lock(part)
             while True:
                 try:
                     held.enter_context(_acquired(own, None))
                     break
                 except LockedError:
-                    if on_wait is None:
-                        raise
-                on_wait(own)
-                whole.release()  # who waits for a part holds nothing that its maker could wait for
-                with _acquired(own, without_a_word):
+                    whole.release()  # who waits for a part holds nothing that its maker could wait for
+                with _acquired(own, on_wait):
                     pass
-                whole = held.enter_context(_acquired(location.lock(), without_a_word))
+                whole = held.enter_context(_acquired(location.lock(), on_wait))
             recover_sealed(location)
             if not location.folder.exists():
                 open_partial(location)
@@ -91,7 +88,7 @@ def unused(folder: Path) -> Iterator[bool]:
     with contextlib.ExitStack() as held:
         try:
             for path in [folder.with_name(f".{folder.name}.lock"), *_part_locks(folder)]:
-                held.enter_context(_acquired(path, None, sign=False))
+                held.enter_context(_acquired(path, None))
             free = True
         except (LockedError, UnavailableError):
             held.close()
@@ -100,47 +97,37 @@ def unused(folder: Path) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def _acquired(path: Path, on_wait: Callable[[Path], None] | None, *, sign: bool = True) -> Iterator[FileLock]:
+def _acquired(path: Path, on_wait: Callable[[Path], None] | None) -> Iterator[FileLock]:
     """Holds a lock of the operating system; a file of that name alone, copied from elsewhere, locks nothing.
 
     Args:
         path: the file.
         on_wait: see `locked`.
-        sign: write into the file who holds it, which only waiting processes read.
     """
     lock = FileLock(path, fallback_to_soft=False)
-    if not _take(lock, path, 0):
-        if on_wait is None:
-            raise LockedError(
-                f"{path}: this artifact is being written by {holder(path)}; wait for it and run the same command again"
-            )
-        on_wait(path)
-        hours = patience()
-        if not _take(lock, path, hours * 3600):
-            raise LockedError(
-                f"{path} is held by {holder(path)} for more than {hours:g} hours; end that process, or wait longer "
-                f"with {HOURS}={2 * hours:g}"
-            )
     try:
-        if sign:
-            command = shlex.join(["itrpipe", *sys.argv[1:]])
-            known = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M")}
-            # A full disk is for the work itself to tell; the lock holds without a name in it.
-            with contextlib.suppress(OSError):
-                path.write_text(json.dumps({**known, "command": command}), encoding="utf-8")
+        with on_disk(path):
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                if on_wait is None:
+                    raise
+                on_wait(path)
+                lock.acquire(timeout=3600 * patience())
+    except Timeout:
+        raise LockedError(
+            f"{path}: this artifact is being written by {holder(path)}; wait for it, or end that process, and run the "
+            f"same command again ({HOURS} says how many hours it waits)"
+        ) from None
+    try:
+        command = shlex.join(["itrpipe", *sys.argv[1:]])
+        known = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M")}
+        # A full disk is for the work itself to tell; the lock holds without a name in it.
+        with contextlib.suppress(OSError):
+            path.write_text(json.dumps({**known, "command": command}), encoding="utf-8")
         yield lock
     finally:
         lock.release()
-
-
-def _take(lock: FileLock, path: Path, seconds: float) -> bool:
-    """Takes a lock, and whether it was free in so many seconds."""
-    try:
-        with on_disk(path):
-            lock.acquire(timeout=seconds)
-    except Timeout:
-        return False
-    return True
 
 
 def is_locked(partial: Path) -> bool:

@@ -131,16 +131,16 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Any = None
             writer.write(name, 0, each)
 
 
-def write_arrow(path: Path, table: pa.Table, facts: Mapping[str, str] | None = None) -> None:
-    """Writes a table as a file of Arrow.
+def write_arrow(path: Path, table: pa.Table) -> None:
+    """Writes a table as a file of Arrow, without its metadata.
 
     Raises:
         DiskFullError: no space is left.
     """
     sink = pa.BufferOutputStream()
-    schema = table.schema.with_metadata({CHECKSUM: STAMP_HERE, **(facts or {})})
+    schema = table.schema.with_metadata({CHECKSUM: STAMP_HERE})
     with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_table(table.replace_schema_metadata(schema.metadata))
+        writer.write_table(table.cast(schema))
     write_bytes(path, stamped(sink.getvalue().to_pybytes()))
 
 

@@ -38,7 +38,7 @@ class TableFile:
         if not path.is_file():
             raise MissingInputError(f"{path} is not there; {remedy}")
         self.path, self._remedy = path, remedy
-        with self._reading():
+        with reading(self.path, "a table", self._remedy):
             self._file = pq.ParquetFile(checked(path), page_checksum_verification=True)
             self.schema = self._file.schema_arrow.remove_metadata()
             known = self._file.metadata.metadata or {}
@@ -61,7 +61,7 @@ class TableFile:
         Raises:
             DataError: a page is damaged.
         """
-        with self._reading():
+        with reading(self.path, "a table", self._remedy):
             return self._file.read(columns) if group is None else self._file.read_row_group(group, columns)
 
     def row_groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -70,23 +70,15 @@ class TableFile:
 
     def batches(self, rows: int, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yields up to so many rows at a time, whatever the row groups are; see `read`."""
-        with self._reading():
+        with reading(self.path, "a table", self._remedy):
             yield from self._file.iter_batches(rows, columns=columns)
-
-    def _reading(self) -> contextlib.AbstractContextManager[None]:
-        return reading(self.path, "a table", self._remedy)
-
-    def close(self) -> None:
-        """Closes the file, which is also closed when this object goes."""
-        self._file.close()
 
 
 def read_table(
     path: Path, expected: pa.Schema | Sequence[str], remedy: str, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """Reads a whole file, of all columns unless some are named; see `TableFile`."""
-    with contextlib.closing(TableFile(path, expected, remedy)) as file:
-        return file.read(columns)
+    return TableFile(path, expected, remedy).read(columns)
 
 
 @contextlib.contextmanager

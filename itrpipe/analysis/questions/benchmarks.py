@@ -9,7 +9,7 @@ from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.datasets.benchmarks import SUITES, Named, named, read_benchmark
 from itrpipe.errors import DataError
 from itrpipe.progress import Reporter
-from itrpipe.storage.artifact import BENCHMARK_PAIRS, BENCHMARKS
+from itrpipe.storage.artifact import BENCHMARKS
 from itrpipe.storage.disk import write_json
 from itrpipe.storage.integrity import read_checked_json
 
@@ -54,7 +54,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         scored[each.name] = (examined.pairs, pairs)
         evaluation.metrics[f"{each.name} benchmark"] = ", ".join(_summary(found[each.name]))
     write_json(evaluation.folder / BENCHMARKS, found)
-    pq.write_table(pair_table(scored), evaluation.folder / BENCHMARK_PAIRS, compression="zstd")
+    pq.write_table(pair_table(scored), evaluation.folder / "benchmark_pairs.parquet", compression="zstd")
 
 
 def say(folder: Path, reporter: Reporter) -> None:
