@@ -140,7 +140,7 @@ def write_arrow(path: Path, table: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     schema = table.schema.with_metadata({CHECKSUM: STAMP_HERE})
     with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_table(table.cast(schema))
+        writer.write_table(table.replace_schema_metadata(schema.metadata))
     write_bytes(path, stamped(sink.getvalue().to_pybytes()))
 
 

@@ -1,4 +1,4 @@
-"""Parts made on one machine: equal bytes however they are made, and whatever dies on the way."""
+"""Parts made on one machine, by one job or several: equal bytes however they are made, and whatever dies on the way."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from rich.console import Console
 
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine import local
 from itrpipe.engine.run import MapExecution, OthersMissing, SharedExecution, make_parts
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.progress import Reporter
-from itrpipe.storage.artifact import DIVISION
+from itrpipe.storage.artifact import DIVISION, read_manifest
 from itrpipe.storage.parts import ArrayFile
+from tests.commands import Command
+from tests.definitions import save_definition
 from tests.engine import toy
 from tests.engine.toy import COUNT, Toy, content, eventually, noted
 from tests.maps import made
@@ -71,8 +75,28 @@ def test_bytes_are_equal_however_parts_are_made(
 # What earlier runs left
 
 
-def share(work: Toy, folder: Path) -> None:
-    make_parts(work, folder, SharedExecution(part="1/2"), Reporter(Console(quiet=True)), print)
+def share(work: Toy, folder: Path, part: str = "1/2") -> OthersMissing:
+    with pytest.raises(OthersMissing) as others:
+        make_parts(work, folder, SharedExecution(part=part), Reporter(Console(quiet=True)), print)
+    return others.value
+
+
+@pytest.mark.parametrize("text", ["1", "0/2", "3/2", "a/b", "1/2/3", " 1/2", "1/2 ", "-1/2", "1.0/2", "01/2", "1/2\n"])
+def test_only_i_of_n_is_a_share(text: str) -> None:
+    with pytest.raises(ValidationError, match="1 <= i <= n"):
+        SharedExecution(part=text)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, COUNT + 1])
+def test_shares_cover_every_part_once(folder: Path, whole: dict[str, bytes], count: int) -> None:
+    """The rest is counted anew whenever it is asked for."""
+    every = [share(Toy(COUNT), folder, f"{number}/{count}") for number in range(1, count + 1)]
+    assert [each.missing() for each in every] == [0] * count
+    assert sum(each.rows for each in every) == 5 * COUNT
+    assert max(each.rows for each in every) - min(each.rows for each in every) <= 5
+    assert content(folder) == whole
+    (folder / NAMES[0]).unlink()
+    assert every[0].missing() == 1
 
 
 def test_only_what_is_missing_or_damaged_is_made_again(folder: Path, notes: Path, whole: dict[str, bytes]) -> None:
@@ -83,8 +107,7 @@ def test_only_what_is_missing_or_damaged_is_made_again(folder: Path, notes: Path
     for name in (f".{NAMES[3]}.elsewhere.12.tmp", f".{NAMES[4]}.elsewhere.12.tmp", ".other.txt"):
         (folder / name).touch()
     warnings: list[str] = []
-    with pytest.raises(OthersMissing, match="1/2"):
-        share(Toy(COUNT), folder)
+    share(Toy(COUNT), folder)
     assert sorted(path.name for path in folder.glob(".*")) == [f".{NAMES[3]}.elsewhere.12.tmp", ".other.txt"]
     for name in (NAMES[2], NAMES[6]):
         (folder / name).write_bytes(b"")
@@ -104,18 +127,11 @@ def test_parts_of_another_division_are_refused_to_a_share_and_removed_otherwise(
         path.write_bytes((folder / NAMES[0]).read_bytes())
     before = content(folder)
     with pytest.raises(DataError, match="another division"):
-        share(Toy(COUNT), folder)
+        make_parts(Toy(COUNT), folder, SharedExecution(part="1/2"), Reporter(Console(quiet=True)), print)
     assert content(folder) == before
-    real, left = os.unlink, [4]
-
-    def dying(*arguments: Any, **named: Any) -> None:
-        if not left[0]:
-            raise KeyboardInterrupt
-        left[0] -= 1
-        real(*arguments, **named)
-
-    monkeypatch.setattr(os, "unlink", dying)
-    with pytest.raises(KeyboardInterrupt):
+    real, left = os.unlink, iter(range(4))
+    monkeypatch.setattr(os, "unlink", lambda *given, **named: (next(left), real(*given, **named)))
+    with pytest.raises(StopIteration):
         made(Toy(COUNT), folder)
     monkeypatch.undo()
     assert made(Toy(COUNT), folder).rows == 5 * COUNT
@@ -214,3 +230,38 @@ def test_a_reader_that_stops_listening_ends_the_workers(folder: Path, notes: Pat
         make_parts(work, folder, MapExecution(workers=2), Broken(Console(quiet=True)), print)
     assert caught.value.__traceback__
     assert all(toy.gone(int(seen)) for seen, *_ in noted(notes))
+
+
+# Jobs that share the parts of a stage; tests/stages/test_extract.py has more of them
+
+
+def outputs(root: Path, stage: str) -> dict[str, str]:
+    """Digest of each file of the only artifact of a stage."""
+    (path,) = root.glob(f"*/{stage}/*/manifest.json")
+    return {name: file.sha256 for name, file in read_manifest(path.parent).outputs.items()}
+
+
+def test_a_share_waits_for_the_others_where_the_plan_goes_on(tmp_path: Path) -> None:
+    """Also for one that was killed in the middle, and is begun again after the others have ended."""
+    stage = StageDefinition(conf="scenes", settings={"train": 100, "val": 15, "test": 15})
+    root, alone = tmp_path / "shared", tmp_path / "alone"
+    for each in (root, alone):
+        save_definition(
+            each, "scenes", DatasetDefinition(prepare=stage, features={"scenes": StageDefinition(conf="scenes")})
+        )
+
+    def job(*arguments: str, root: Path = root) -> Command:
+        faster = ("--set", "tagger=lexicon") if arguments[0] == "parse" else ()
+        return Command(*arguments, *faster, "--workers", "1", "--data", root)
+
+    first = job("parse", "--part", "2/2", "--set", "prepare.part=2/3")
+    job("prepare", "--part", "3/3").kill()
+    job("prepare", "--part", "1/3").finish()
+    eventually(lambda: [*root.glob("*/prepare/*.partial/.work/unfinished.json")] != [], "the share is not made")
+    assert first.running()
+    job("prepare", "--part", "3/3").finish()
+    assert "of other jobs (--part i/3)" in first.finish()
+    job("parse", "--part", "1/2").finish()
+    job("parse", root=alone).finish()
+    for name in ("prepare", "parse"):
+        assert outputs(root, name) == outputs(alone, name)

@@ -69,8 +69,9 @@ def form(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def array_in(path: Path, form: str) -> Any:
-    return open_arrays(path)["" if form == "npy" else "it"]
+def array_in(path: Path) -> Any:
+    found = open_arrays(path)
+    return found["it" if "it" in found else ""]
 
 
 @FILES
@@ -89,7 +90,7 @@ def test_rows_are_those_of_numpy(form: str, tmp_path: Path, dtype: str, width: A
     WRITERS[form](path, values)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(arrays, "_BYTES_AT_ONCE", 24 * 3)
-        found = array_in(path, form)
+        found = array_in(path)
         if count:  # HDF5 gives a dataset without rows no place
             assert isinstance(found, StoredRows) == (form in ("npy", "npz", "hdf5"))
         assert (found.shape, found.dtype) == (values.shape, values.dtype.newbyteorder("=") if native else values.dtype)
@@ -101,31 +102,18 @@ def test_rows_are_those_of_numpy(form: str, tmp_path: Path, dtype: str, width: A
 
 
 TEXTS = ["a", "größer", "", "b c"]
+NOT_IDS = (np.zeros(3), np.zeros((2, 2), int), np.zeros(2, bool), np.array([b"\xff"] * 2))
 
 
-@pytest.mark.parametrize(
-    ("values", "wanted"),
-    [
-        (TEXTS, TEXTS),
-        ([3, 1, 2**40], [3, 1, 2**40]),
-        (np.char.encode(np.array(TEXTS), "utf-8"), TEXTS),
-        ([b"\xff"] * 2, "'utf-8' codec"),
-        (np.zeros(3), "cannot be read as ids"),
-        (np.zeros((2, 2), int), "cannot be read as ids"),
-        (np.zeros(2, bool), "cannot be read as ids"),
-    ],
-    ids=range(7),
-)
-def test_ids_are_texts_or_whole_numbers(form: str, tmp_path: Path, values: Any, wanted: list[Any] | str) -> None:
-    values = np.array(values)
-    if values.dtype.kind == "S" and form in ("npz packed", "parquet", "folder"):
-        return  # one way in which NumPy's bytes are packed is enough, and Parquet has no such type
-    WRITERS[form](tmp_path / "file", values)
-    if isinstance(wanted, list):
-        assert labels(array_in(tmp_path / "file", form)) == wanted
-    else:
-        with pytest.raises(DataError, match=wanted):
-            labels(array_in(tmp_path / "file", form))
+def test_ids_are_texts_or_whole_numbers(form: str, tmp_path: Path) -> None:
+    bytes_too = form not in ("npz packed", "parquet", "folder")  # Parquet has no such type
+    for values in (TEXTS, [3, 1, 2**40], np.char.encode(np.array(TEXTS), "utf-8"))[: 2 + bytes_too]:
+        WRITERS[form](tmp_path / "file", np.array(values))
+        assert labels(array_in(tmp_path / "file")) == (values if isinstance(values, list) else TEXTS)
+    for others in NOT_IDS[: 3 + bytes_too]:
+        WRITERS[form](tmp_path / "file", others)
+        with pytest.raises(DataError, match=r"file.*cannot be read as ids"):
+            labels(array_in(tmp_path / "file"))
 
 
 @settings(FILES, max_examples=40)
@@ -140,19 +128,16 @@ def test_damage_is_one_error_or_harmless(form: str, tmp_path: Path, position: in
     content[position:] = [content[position] ^ mask, *content[position + 1 :]] if mask else []
     path.write_bytes(content)
     try:
-        found = array_in(tmp_path / "file", form)
+        found = array_in(tmp_path / "file")
         read = found.read(0, found.shape[0] if found.shape else 0)
-    except DataError as error:
-        told = str(error)
-        assert told.startswith(str(tmp_path / "file"))
-        assert "\n" not in told
     except KeyError:
         assert mask  # a bit of the name
+    except DataError:
+        return
     else:
         assert mask
         assert read.nbytes <= 2 * values.nbytes
-        if form == "npz packed":
-            np.testing.assert_array_equal(read, values)
+        assert form != "npz packed" or np.array_equal(read, values)
 
 
 def header(shape: str, descr: str = "<f4", version: bytes = b"\x01\x00") -> bytes:
@@ -161,46 +146,38 @@ def header(shape: str, descr: str = "<f4", version: bytes = b"\x01\x00") -> byte
     return b"\x93NUMPY" + version + len(about).to_bytes(2 if version[0] == 1 else 4, "little") + about
 
 
-@pytest.mark.parametrize("packed", [False, True], ids=["npy", "npz"])
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (b"1, 2, 3", "cannot be read"),
-        (header("(2,)", version=b"\x03\x00"), "cannot be read"),
-        (header("(-4, 4)"), "by its header"),
-        (header(f"({10**40}, 4)"), "by its header"),
-        (header("(3,)") + b"\0" * 11, "bytes, and by its header"),
-        (header("(3,)") + b"\0" * 13, "bytes, and by its header"),
-        (header("(3,)", "|O"), "Python objects"),
-        (header("(3,)", "<c8") + b"\0" * 24, "holds complex64"),
-        (header("(3L,)") + b"\0" * 12, ""),  # as Python 2 wrote it
-    ],
-    ids=range(9),
-)
-def test_headers_that_lie_are_one_error(
-    tmp_path: Path, content: bytes, reason: str, packed: bool, recwarn: pytest.WarningsRecorder
+def zipped(path: Path, data: bytes) -> None:
+    """The same in an archive, behind a local header that is longer than the directory says."""
+    with zipfile.ZipFile(path, "w") as archive, archive.open("it.npy", "w", force_zip64=True) as member:
+        member.write(data)
+        member.close()
+        archive.writestr("read me.txt", "no array")
+
+
+HEADERS = [
+    (b"1, 2, 3", "cannot be read"),
+    (header("(2,)", version=b"\x03\x00"), "cannot be read"),
+    (header("(-4, 4)"), "by its header"),
+    (header(f"({10**40}, 4)"), "by its header"),
+    *((header("(3,)") + bytes(count), "bytes, and by its header") for count in (11, 13)),
+    (header("(3,)", "|O"), "Python objects"),
+    (header("(3,)", "<c8") + bytes(24), "holds complex64"),
+]
+
+
+@pytest.mark.parametrize("write", [Path.write_bytes, zipped])
+def test_headers_of_python_2_are_read_without_a_word(
+    tmp_path: Path, write: Callable[[Path, bytes], object], recwarn: pytest.WarningsRecorder
 ) -> None:
-    path = tmp_path / "it"
-    path.write_bytes(content)
-    if packed:
-        with zipfile.ZipFile(path, "w") as archive, archive.open("it.npy", "w", force_zip64=True) as member:
-            member.write(content)  # behind a local header that is longer than the directory says
-            member.close()
-            archive.writestr("read me.txt", "no array")
-    if reason:
-        with pytest.raises(DataError, match=reason) as caught:
-            array_in(path, "npz" if packed else "npy")
-        assert str(caught.value).startswith(f"{path}: 'it' cannot" if packed else f"{path} cannot")
-        assert "\n" not in str(caught.value)
-    else:
-        assert array_in(path, "npz" if packed else "npy").read(0, 3).tolist() == [0, 0, 0]
+    write(tmp_path / "it", header("(3L,)") + bytes(12))
+    assert array_in(tmp_path / "it").read().tolist() == [0, 0, 0]
     assert not [each for each in recwarn if each.category is not ResourceWarning]
 
 
 def test_npy_is_read_column_by_column_mapped_and_when_it_became_shorter(tmp_path: Path) -> None:
     path, values = tmp_path / "a.npy", np.arange(12.0).reshape(4, 3)
     np.save(path, np.asfortranarray(values))
-    found = array_in(path, "npy")
+    found = array_in(path)
     assert isinstance(found, FetchedRows)
     np.testing.assert_array_equal(found.read(1, 3), values[1:3])
     assert found.read(1, 3).flags.c_contiguous
@@ -268,22 +245,17 @@ def outside(file: h5py.File, other: str) -> None:
 
 
 REFUSALS: list[tuple[Callable[[Path], object], str]] = [
-    (
-        lambda path: write_numpy(path, np.array([["a", 1]], dtype=object), np.savez),
-        "'it' cannot.* holds Python objects",
+    *((partial(write, data=data), reason) for data, reason in HEADERS for write in (Path.write_bytes, zipped)),
+    (lambda path: write_numpy(path, np.array([["a", 1]], dtype=object), np.savez), "'it' cannot.* Python objects"),
+    (lambda path: write_numpy(path, np.asfortranarray(np.eye(3, 2)), np.savez), "'it'.*column by column"),
+    (lambda path: pq.write_table(pa.table({"it": [[1.0], [1.0, 2]]}), path), "'it'.*the expected size"),
+    *(
+        (lambda path, last=last: pq.write_table(pa.table({"it": [[1.0], last]}), path), "empty")
+        for last in (None, [None])
     ),
-    (lambda path: write_numpy(path, np.asfortranarray(np.eye(3, 2)), np.savez), "'it' .*column by column"),
-    (lambda path: pq.write_table(pa.table({"it": [[1.0], [1.0, 2]]}), path), "'it' .*the expected size"),
-    (lambda path: pq.write_table(pa.table({"it": [[1.0], None]}), path), "'it' .*empty values"),
-    (lambda path: pq.write_table(pa.table({"it": [[1.0], [None]]}), path), "'it' .*empty values"),
     (Path.mkdir, "holds no Parquet file"),
-    (
-        lambda path: hdf5(path, lambda file, _: file.create_dataset("it", (2,), h5py.ref_dtype)),
-        "'it' .*numbers or texts",
-    ),
-    (lambda path: hdf5(path, outside), "'it' lies in the file '.*other', which is never read"),
-    (lambda path: hdf5(path, virtual), "'it' lies in the file '.*other', which is never read"),
-    (lambda path: hdf5(path, linked), "'deep' lies in the file '.*other', which is never read"),
+    (partial(hdf5, fill=lambda file, _: file.create_dataset("it", (2,), h5py.ref_dtype)), "numbers or texts"),
+    *((partial(hdf5, fill=fill), "lies in the file '.*other', which is") for fill in (outside, virtual, linked)),
 ]
 
 
@@ -291,16 +263,15 @@ REFUSALS: list[tuple[Callable[[Path], object], str]] = [
 def test_refusals(tmp_path: Path, write: Callable[[Path], object], value: str) -> None:
     """Other arrays of the file do no harm; no other file is read."""
     write(tmp_path / "it")
-    with pytest.raises(DataError, match=f"/it.* {value}"):
-        array_in(tmp_path / "it", "it").read(0, 2)
+    with pytest.raises(DataError, match=f"^{tmp_path}/it.*{value}"):
+        array_in(tmp_path / "it").read(0, 2)
 
 
+@pytest.mark.parametrize("form", ["npz", "npz packed", "hdf5 packed"])
 def test_no_more_is_held_than_was_asked_for(form: str, tmp_path: Path) -> None:
-    if form in ("parquet", "folder"):
-        return
     WRITERS[form](tmp_path / "file", np.zeros((64, 1 << 17)))  # 64 MiB
     tracemalloc.start()
-    found = array_in(tmp_path / "file", form)
+    found = array_in(tmp_path / "file")
     assert sum(found.read(start, start + 4).nbytes for start in range(0, 64, 4)) == 1 << 26
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

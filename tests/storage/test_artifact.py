@@ -1,4 +1,4 @@
-"""Fingerprints, manifests, atomic writes, locks, sealing, and full disks."""
+"""Artifacts: fingerprints, manifests, atomic writes, sealing, and files that are checked whenever they are read."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import errno
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from itrpipe.commands.stages import run_stage
-from itrpipe.errors import DataError, DiskFullError, LockedError, UnavailableError
+from itrpipe.errors import DataError, DiskFullError, MissingInputError, UnavailableError
 from itrpipe.stages import prepare
 from itrpipe.storage import artifact as artifacts
-from itrpipe.storage import disk
+from itrpipe.storage import disk, integrity
 from itrpipe.storage.artifact import MANIFEST, WORK, Location, check_artifact, finish, open_partial, read_manifest
-from itrpipe.storage.locks import is_locked, locked
+from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, file_digest, stamped
+from itrpipe.storage.integrity import checked
+from tests.commands import Command
+from tests.conftest import TINY
 
 
 def fields(place: Location) -> dict[str, Any]:
@@ -36,25 +39,30 @@ def fields(place: Location) -> dict[str, Any]:
 def whole(place: Location) -> Location:
     """A finished artifact with two files, one of them in a folder."""
     folder = open_partial(place)
-    (folder / "a.bin").write_bytes(b"0123456789")
     (folder / "images").mkdir()
     (folder / "images" / "1.jpg").write_bytes(b"jpeg")
-    (folder / WORK / "state").write_text("only for resuming")
-    (folder / ".a.bin.4711.tmp").write_text("left by a killed write")
+    for name, text in (("a.bin", "0123456789"), (f"{WORK}/state", "to resume"), (".a.bin.4711.tmp", "killed")):
+        (folder / name).write_text(text)
     finish(place, fields(place))
     return place
 
 
-# Fingerprint
+def only(root: Path, pattern: str) -> Path:
+    (found,) = root.glob(pattern)
+    return found
 
 
-def test_fingerprint_is_the_sha256_of_canonical_json() -> None:
+def flip(path: Path) -> None:
+    """Changes one bit in the middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def test_everything_that_determines_a_result_changes_the_fingerprint_of_canonical_json() -> None:
     text = '{"inputs":{"train":"00"},"schema":3,"settings":{"a":{"b":1,"c":2},"é":[0.5,true]},"stage":"mine"}'
     expected = hashlib.sha256(text.encode()).hexdigest()
     assert artifacts.fingerprint("mine", 3, {"é": [0.5, True], "a": {"c": 2, "b": 1}}, {"train": "00"}) == expected
-
-
-def test_everything_that_determines_a_result_changes_the_fingerprint() -> None:
     settings = [{"a": value} for value in (1, 1.0, True, "1", [1], "\u00e9", "e\u0301")]
     variants = [("s", 1, each, {"x": "0"}) for each in settings]
     variants += [("t", 1, {"a": 1}, {"x": "0"}), ("s", 2, {"a": 1}, {"x": "0"})]
@@ -62,59 +70,57 @@ def test_everything_that_determines_a_result_changes_the_fingerprint() -> None:
     assert len({artifacts.fingerprint(*each) for each in variants}) == len(variants)
 
 
-# Manifest
-
-
 def test_a_finished_artifact_has_its_manifest_and_nothing_of_the_work(whole: Location) -> None:
     assert not whole.partial.exists()
     assert sorted(path.name for path in whole.folder.iterdir()) == ["a.bin", "images", MANIFEST]
     manifest = read_manifest(whole.folder)
-    assert set(manifest.outputs) == {"a.bin", "images/1.jpg"}
-    assert manifest.outputs["a.bin"].bytes == 10
-    assert manifest.outputs["a.bin"].sha256 == hashlib.sha256(b"0123456789").hexdigest()
+    digests = {name: (file.bytes, file.sha256) for name, file in manifest.outputs.items()}
+    contents = {"a.bin": b"0123456789", "images/1.jpg": b"jpeg"}
+    assert digests == {name: (len(each), hashlib.sha256(each).hexdigest()) for name, each in contents.items()}
     assert manifest.versions["itrpipe"]
     assert manifest.settings == {"title": "naïve ☃", "margin": 0.2}
-    assert artifacts.Manifest.model_validate_json(manifest.model_dump_json()) == manifest
     assert check_artifact(whole.folder, thorough=True) == manifest
 
 
+UNREADABLE = "cannot be read as a (manifest|JSON object)"
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "damage", "thorough"),
+    ("name", "old", "new", "damage"),
     [
-        *((MANIFEST, each, "is (corrupt|not valid JSON)", False) for each in (b"", b"{", b"{}", b"[]", b"\xff\xfe")),
-        (MANIFEST, b'{"stage": 3}', "is corrupt", False),
-        (MANIFEST, "extra", "is corrupt", False),
-        (MANIFEST, None, "is missing", False),
-        ("a.bin", None, "is missing", False),
-        ("a.bin", b"01234567", "has 8 bytes instead of 10", False),
-        ("a.bin", b"0123456789AB", "has 12 bytes instead of 10", False),
-        ("a.bin", b"0123456780", "does not match its recorded sha256", True),
+        *((MANIFEST, None, each, UNREADABLE) for each in (b"", b"{", b"{}", b"[]", b"\xff\xfe", b'{"stage": 3}')),
+        (MANIFEST, b'"checksum": "sha256', b'"more": "', UNREADABLE),
+        (MANIFEST, b"10.5", b"10.4", "does not match its own checksum"),
+        ("a.bin", None, b"01234567", "has 8 bytes instead of 10"),
+        ("a.bin", b"9", b"0", "does not match its recorded sha256"),
+        ("a.bin", None, None, "is missing"),
+        (MANIFEST, None, None, UNREADABLE),
     ],
 )
 def test_damage_is_one_line_with_the_remedy(
-    whole: Location, name: str, content: bytes | str | None, damage: str, thorough: bool
+    whole: Location, name: str, old: bytes | None, new: bytes | None, damage: str
 ) -> None:
     path = whole.folder / name
-    if isinstance(content, str):
-        content = json.dumps({**json.loads(path.read_text()), content: 1, "checksum": ""}).encode()
-    path.unlink() if content is None else path.write_bytes(content)
+    path.unlink() if new is None else path.write_bytes(path.read_bytes().replace(old, new) if old else new)
+    thorough = "recorded" in damage
     if thorough:
-        assert check_artifact(whole.folder) == read_manifest(whole.folder)
-    with pytest.raises(DataError, match=rf"{name} {damage}.*itrpipe gc") as caught:
+        check_artifact(whole.folder)
+    with pytest.raises(
+        DataError, match=rf"^{path}.* {damage}.*itrpipe gc --damaged{' --verify' * thorough} --"
+    ) as caught:
         check_artifact(whole.folder, thorough=thorough)
-    assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
-
-
-# Atomic write
+    if name != MANIFEST:
+        with pytest.raises(DataError, match=rf"^{path} {damage}.*and run `itrpipe train`"):
+            checked(path)
 
 
 @pytest.mark.parametrize(
     ("code", "files", "error", "message"),
     [
         (errno.EIO, 1, UnavailableError, r"state\.json cannot be read or written now"),
-        (errno.ENOSPC, 1, DiskFullError, r"no space left while writing .*state\.json"),
-        (errno.ENOSPC, 0, DiskFullError, r"no room for another file .*1,234"),
+        (errno.ENOSPC, 1, DiskFullError, r"no space left while writing .*state\.json .*, 3 MiB free"),
+        (errno.ENOSPC, 0, DiskFullError, r"no room for another file while writing .*state\.json .*1,234"),
     ],
 )
 def test_a_write_that_fails_half_way_leaves_the_old_content(
@@ -125,12 +131,11 @@ def test_a_write_that_fails_half_way_leaves_the_old_content(
 
     path = tmp_path / "state.json"
     disk.write_json(path, {"rows": 1})
-    found = SimpleNamespace(f_files=1234, f_favail=files, f_bavail=0, f_frsize=1)
+    found = SimpleNamespace(f_files=1234, f_favail=files, f_bavail=3, f_frsize=1 << 20)
     monkeypatch.setattr(os, "fsync", fail)
     monkeypatch.setattr(os, "statvfs", lambda path: found)
-    with pytest.raises(error, match=message) as caught:
+    with pytest.raises(error, match=message):
         disk.write_json(path, {"rows": 2})
-    assert "\n" not in str(caught.value)
     assert disk.read_json(path) == {"rows": 1}
     assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
 
@@ -138,58 +143,31 @@ def test_a_write_that_fails_half_way_leaves_the_old_content(
 def test_refusals_of_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         disk.write_json(tmp_path / "metrics.json", {"rsum": float("nan")})
-    assert not list(tmp_path.iterdir())
     (tmp_path / "sources.json").write_text('{"a": [1')
-    with pytest.raises(DataError, match=r"sources\.json is not valid JSON"):
+    with pytest.raises(DataError, match=r"sources\.json cannot be read as JSON"):
         disk.read_json(tmp_path / "sources.json")
     disk.require_space(tmp_path / "not" / "there", 1, "this")
     with pytest.raises(DiskFullError, match=r"drawing needs [\d,.]+ MiB but [\d,.]+ MiB are free at .*--data"):
         disk.require_space(tmp_path / "not" / "there", 2**62, "drawing")
 
 
-def test_the_second_process_waits_and_finds_the_artifact_done(
-    defined: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first process is this one; inside its stage it starts the second and waits until that one waits."""
-    second: list[subprocess.Popen[str]] = []
-    run = prepare.run
-
-    def start_second_and_run(job: Any) -> None:
-        code = "from itrpipe.cli import main; main()"
-        arguments = ["prepare", "--dataset", "tiny", "--data", str(defined)]
-        process = subprocess.Popen([sys.executable, "-uc", code, *arguments], stdout=subprocess.PIPE, text=True)
-        second.append(process)
-        assert process.stdout is not None
-        assert any("is writing it; waiting for" in line for line in process.stdout)
-        run(job)
-
-    monkeypatch.setattr(prepare, "run", start_second_and_run)
-    folder = run_stage(defined, "tiny", "prepare", [])
-    made = (folder / MANIFEST).stat().st_mtime_ns
-    rest, _ = second[0].communicate(timeout=60)
-    assert second[0].returncode == 0
-    assert "finished by another run" in rest
-    assert (folder / MANIFEST).stat().st_mtime_ns == made
-    assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [folder.name]
+def test_of_two_processes_one_makes_the_artifact(defined: Path) -> None:
+    both = [Command("prepare", "--dataset", "tiny", "--data", defined) for _ in range(2)]
+    assert sum("done in" in each.finish() for each in both) == 1
+    assert len(list(defined.glob("tiny/prepare/*-*/"))) == 1
 
 
-# Interruption
-
-
-def test_a_kill_between_manifest_and_rename_loses_nothing(
-    defined: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kill_between_manifest_and_rename_loses_nothing(defined: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(artifacts, "seal", lambda place: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run_stage(defined, "tiny", "prepare", [])
-    (partial,) = (defined / "tiny" / "prepare").glob("*.partial")
+    partial = only(defined, "tiny/prepare/*.partial")
     made = (partial / MANIFEST).stat().st_mtime_ns
     monkeypatch.setattr(prepare, "run", lambda job: pytest.fail("nothing was left to do"))
     folder = run_stage(defined, "tiny", "prepare", [])
     assert (folder / MANIFEST).stat().st_mtime_ns == made
     assert not partial.exists()
-    check_artifact(folder, thorough=True)
 
 
 def test_a_sealed_partial_that_is_damaged_is_refused_with_a_remedy_that_works(
@@ -197,13 +175,11 @@ def test_a_sealed_partial_that_is_damaged_is_refused_with_a_remedy_that_works(
 ) -> None:
     (open_partial(place) / "a.bin").write_bytes(b"0123456789")
     assert not artifacts.recover_sealed(place)
-    with monkeypatch.context() as patch:
-        patch.setattr(artifacts, "seal", lambda place: None)
-        finish(place, fields(place))
-    (place.partial / "a.bin").write_bytes(b"0123456780")
+    monkeypatch.setattr(artifacts, "seal", lambda place: None)
+    finish(place, fields(place))
+    flip(place.partial / "a.bin")
     with pytest.raises(DataError, match=r"a\.bin does not match its recorded sha256.*itrpipe gc --damaged"):
         artifacts.recover_sealed(place)
-    assert not place.folder.exists()
     assert invoke("gc", "--damaged", "--yes", "--dataset", "tiny", "--data", data_root).code == 0
     assert not place.partial.exists()
 
@@ -212,43 +188,120 @@ def test_everything_is_on_the_disk_before_the_name_is_and_then_the_name(
     place: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a power cut leaves has all of its content or no name."""
-    calls = []
+    calls: list[str] = []
     (open_partial(place) / "a.bin").write_bytes(b"0123456789")
     replace, fsync = os.replace, os.fsync
-
-    def noted_replace(old: Any, new: Any) -> None:
-        replace(old, new)
-        calls.append(("named", Path(new).name))
-
-    def noted_fsync(descriptor: int) -> None:
-        fsync(descriptor)
-        calls.append(("on disk", Path(f"/proc/self/fd/{descriptor}").resolve().name))
-
-    monkeypatch.setattr(os, "replace", noted_replace)
-    monkeypatch.setattr(os, "fsync", noted_fsync)
+    on_disk = lambda file: Path(f"/proc/self/fd/{file}").resolve().name  # noqa: E731
+    monkeypatch.setattr(os, "replace", lambda old, new: (replace(old, new), calls.append(f"named {Path(new).name}")))
+    monkeypatch.setattr(os, "fsync", lambda file: (fsync(file), calls.append(on_disk(file))))
     finish(place, fields(place))
-    written = next(number for number, each in enumerate(calls) if each == ("named", MANIFEST))
-    assert calls[written - 1][0] == "on disk"
-    assert calls[written - 1][1].startswith(f".{MANIFEST}.")
-    assert ("on disk", "a.bin") in calls[:written]
-    named = calls.index(("named", place.folder.name))
-    assert named > written
-    assert ("on disk", place.folder.parent.name) in calls[named:]
+    written, named = calls.index(f"named {MANIFEST}"), calls.index(f"named {place.folder.name}")
+    assert calls[written - 1].startswith(f".{MANIFEST}.")
+    assert "a.bin" in calls[:written]
+    assert place.folder.parent.name in calls[named:]
+    assert written < named
 
 
-# Parts
+# Digests and stamps
 
 
-def test_parts_are_made_side_by_side_but_never_beside_the_whole(place: Location) -> None:
-    def give_up(path: Path) -> None:
-        raise LockedError(f"no {path == place.lock()}")
+@pytest.mark.parametrize("size", [0, 1, (1 << 22) - 1, 1 << 22, (1 << 23) + 5])
+def test_a_digest_is_that_of_all_bytes_however_long_the_file(tmp_path: Path, size: int) -> None:
+    content = os.urandom(size)
+    (tmp_path / "file").write_bytes(content)
+    counts: list[int] = []
+    assert file_digest(tmp_path / "file", counts.append) == hashlib.sha256(content).hexdigest()
+    assert sum(counts) == size
 
-    with locked(place, part="1-of-2"), locked(place, part="2-of-2"):
-        assert place.partial.exists()
-        assert is_locked(place.partial)
-        for part in ("", "1-of-2"):
-            with pytest.raises(LockedError, match=r"1-of-2.* is being written by"), locked(place, part=part):
-                pytest.fail("it was made twice")
-    assert not is_locked(place.partial)
-    with locked(place), pytest.raises(LockedError, match="no True"), locked(place, give_up, "1-of-2"):
-        pytest.fail("a part was begun beside the whole")
+
+CONTENT = stamped(json.dumps({CHECKSUM: STAMP_HERE, "rows": [1, 2, 3], "title": "naïve ☃"}).encode())
+
+
+@given(st.integers(0, len(CONTENT) - 1), st.integers(0, 7))
+def test_no_flipped_bit_passes_a_stamp(position: int, bit: int) -> None:
+    check_stamp(Path("state.json"), "remove it", CONTENT)
+    content = bytearray(CONTENT)
+    content[position] ^= 1 << bit
+    with pytest.raises(DataError, match=r"state\.json (has no checksum|does not match its own checksum).*; remove it"):
+        check_stamp(Path("state.json"), "remove it", bytes(content))
+
+
+def test_a_large_file_is_checked_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "checkpoint"
+    path.write_bytes(stamped(STAMP_HERE.encode() + os.urandom(1000)))
+    monkeypatch.setattr(disk, "_CHUNK", 256)
+    check_stamp(path, "remove it")
+    flip(path)
+    with pytest.raises(DataError, match="does not match its own checksum"):
+        check_stamp(path, "remove it")
+
+
+# Files of artifacts; the campaign in tests/faults flips bits of every kind of file that a command reads
+
+
+def test_a_flipped_file_stops_the_command_that_reads_it_and_the_printed_remedy_restores_it(
+    chain: Path, invoke: Callable[..., Any], tiny: Callable[..., Any]
+) -> None:
+    metrics = only(chain, "tiny/evaluate/triplet.vsepp-*/metrics.json")
+    content = metrics.read_bytes()
+    flip(metrics)
+    outcome = invoke("report", "--dataset", "tiny", "--data", chain)
+    assert (outcome.code, outcome.err.count("\n")) == (4, 1)
+    assert str(metrics) in outcome.err
+    assert invoke(*outcome.err.split("`")[1].split()[1:], "--yes").code == 0
+    assert not metrics.parent.exists()
+    run_stage(chain, "tiny", "evaluate", tiny("triplet"))
+    assert metrics.read_bytes() == content
+
+
+def test_a_large_file_is_hashed_once_while_it_stays_as_it_is_or_not_at_all_where_it_is_trusted(
+    chain: Path, monkeypatch: pytest.MonkeyPatch, invoke: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Again where the memory of digests is damaged; small ones whenever they are read."""
+    path, small = only(chain, "tiny/extract/*-*/features.h5"), only(chain, "tiny/evaluate/triplet.*/metrics.json")
+    hashed: list[Path] = []
+    monkeypatch.setattr(integrity, "SMALL", path.stat().st_size)
+    monkeypatch.setattr(integrity, "file_digest", lambda path, *more: hashed.append(path) or file_digest(path))
+    for spoil in (lambda: None, lambda: None, lambda: flip(chain / "tiny" / integrity.CHECKED)):
+        spoil()
+        integrity.cache_of.cache_clear()  # as in another process
+        assert checked(checked(path)) == path
+        checked(small)
+    assert "its files are hashed again" in capsys.readouterr().out
+    assert hashed == [path, small, small, path, small]
+    integrity.remember_outputs(path.parent, read_manifest(path.parent))
+    flip(path)
+    flip(small)
+    chosen = [f"--set={each}" for each in TINY if each.startswith("train.")]
+    planned = ("train", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *chosen, "--dry-run")
+    for trust in (("--trust",), ()):
+        assert invoke(*planned, *trust).code == 0
+        for file in (small,) if trust else (small, path):
+            with pytest.raises(DataError, match="does not match its recorded sha256"):
+                checked(file)
+        assert not trust or checked(path) == path
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO])
+def test_what_cannot_be_read_now_is_not_damaged(whole: Location, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(artifacts, "file_digest", refuse)
+    check_artifact(whole.folder)
+    with pytest.raises(UnavailableError, match=rf"a\.bin cannot be .* now \({os.strerror(code)}"):
+        check_artifact(whole.folder, thorough=True)
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(UnavailableError, match=rf"{MANIFEST} cannot be .* now \({os.strerror(code)}"):
+        check_artifact(whole.folder)
+
+
+def test_an_input_that_was_made_again_is_not_taken_for_the_one_that_was_read(chain: Path) -> None:
+    evaluated = only(chain, "tiny/evaluate/triplet.vsepp-*")
+    manifest = read_manifest(evaluated)
+    trained = artifacts.existing_input(evaluated, manifest, "train")
+    found = read_manifest(trained)
+    changed = {name: file.model_copy(update={"sha256": "0" * 64}) for name, file in found.outputs.items()}
+    artifacts.write_manifest(trained, found.model_copy(update={"outputs": changed}))
+    with pytest.raises(MissingInputError, match=r"was made again after evaluate/.* was made from it; run `itrpipe"):
+        artifacts.existing_input(evaluated, manifest, "train")

@@ -1,4 +1,4 @@
-"""Locks: who holds one, how long others wait, and file systems that have none."""
+"""Locks: who holds one, how long others wait, file systems that have none, and what a run that fails leaves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,9 @@ with locked(Location(Path(sys.argv[1]), "tiny", "train", "aoq.vsrn", "ab" * 32),
 
 
 @contextmanager
-def holding(data_root: Path, part: str = "") -> Iterator[subprocess.Popen[str]]:
+def holding(place: Location, part: str = "") -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock of the artifact or of a part of it."""
-    command = [sys.executable, "-c", HOLD, str(data_root), part]
+    command = [sys.executable, "-c", HOLD, str(place.root), part]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
@@ -41,26 +41,37 @@ def holding(data_root: Path, part: str = "") -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-@pytest.fixture
-def other(data_root: Path) -> Iterator[subprocess.Popen[str]]:
-    with holding(data_root) as process:
-        yield process
+def test_parts_are_made_side_by_side_but_never_beside_the_whole(place: Location) -> None:
+    with locked(place, part="1-of-2"), locked(place, part="2-of-2"):
+        assert place.partial.exists()
+        assert is_locked(place.partial)
+        for part in ("", "1-of-2"):
+            with pytest.raises(LockedError, match=r"1-of-2.* is being written by"), locked(place, part=part):
+                pytest.fail("it was made twice")
+    assert not is_locked(place.partial)
+    waited: list[Path] = []
+    with locked(place), pytest.MonkeyPatch.context() as patch:
+        patch.setenv(HOURS, "0.00001")
+        with pytest.raises(LockedError), locked(place, waited.append, "1-of-2"):
+            pytest.fail("a part was begun beside the whole")
+    assert waited == [place.lock()]
 
 
-def test_a_second_job_of_one_part_waits_for_the_first_and_lets_others_begin(place: Location, data_root: Path) -> None:
+def test_a_second_job_of_one_part_waits_for_the_first_and_lets_others_begin(place: Location) -> None:
     waited: list[Path] = []
 
     def on_wait(path: Path) -> None:
         """Ends the first one, once this one holds nothing and a third has made its part."""
         waited.append(path)
-        threading.Thread(target=begin_another_and_end_the_first).start()
+        if len(waited) == 1:
+            threading.Thread(target=begin_another_and_end_the_first).start()
 
     def begin_another_and_end_the_first() -> None:
-        with holding(data_root, "2-of-2"):
+        with holding(place, "2-of-2"):
             pass
         first.kill()
 
-    with holding(data_root, "1-of-2") as first:
+    with holding(place, "1-of-2") as first:
         with locked(place, on_wait, "1-of-2"):
             assert first.wait() != 0
             assert is_locked(place.partial)
@@ -69,21 +80,20 @@ def test_a_second_job_of_one_part_waits_for_the_first_and_lets_others_begin(plac
 
 
 def test_a_lock_of_another_process_is_waited_for_and_dies_with_it(
-    place: Location, other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+    place: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who does not wait, or no longer, is told for whom, and what to do."""
-    assert is_locked(place.partial)
-    assert holder(place.lock()).startswith(f"process {other.pid} on {os.uname().nodename} since 20")
-    with pytest.raises(LockedError, match=f"is being written by process {other.pid} on .*; wait for it"), locked(place):
-        pass
     waited: list[Path] = []
-    monkeypatch.setenv(HOURS, "0.0001")
-    message = rf"held by process {other.pid} on .* for more than 0\.0001 hours; end that process, or .*{HOURS}=0\.0002"
-    with pytest.raises(LockedError, match=message), locked(place, waited.append):
-        pass
-    monkeypatch.delenv(HOURS)
-    with locked(place, lambda path: other.kill()):
+    with holding(place) as other:
         assert is_locked(place.partial)
+        assert holder(place.lock()).startswith(f"process {other.pid} on {os.uname().nodename} since 20")
+        monkeypatch.setenv(HOURS, "0.0001")
+        for on_wait in (None, waited.append):
+            with pytest.raises(LockedError, match=f"by process {other.pid} on .*; wait for it.*{HOURS}"):
+                locked(place, on_wait).__enter__()
+        monkeypatch.delenv(HOURS)
+        with locked(place, lambda path: other.kill()):
+            assert is_locked(place.partial)
     assert waited == [place.lock()]
     assert not is_locked(place.partial)
 
@@ -95,43 +105,34 @@ def test_hours_must_be_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> N
         patience()
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EIO])
+@pytest.mark.parametrize(("code", "remedy"), [(errno.ENOLCK, "gives no locks; mount"), (errno.EIO, "does not answer")])
 def test_a_file_system_without_locks_is_named_and_nothing_waits(
-    place: Location, monkeypatch: pytest.MonkeyPatch, code: int
+    place: Location, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
 ) -> None:
     """A file from elsewhere, as it lies there after copying, locks nothing."""
+
+    def refuse(*arguments: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
     place.lock().parent.mkdir(parents=True)
     place.lock().touch()
     assert holder(place.lock()) == "another process"
     with locked(place):
         pass
-
-    def refuse(*arguments: Any) -> None:
-        raise OSError(code, os.strerror(code))
-
     monkeypatch.setattr(fcntl, "flock", refuse)
-    remedy = "does not answer" if code == errno.EIO else "gives no locks; mount it with locks"
     with pytest.raises(UnavailableError, match=rf"\.lock cannot be read or written now .*{remedy}"), locked(place):
         pass
     with unused(place.folder) as free:
         assert not free
 
 
-# What a run that fails leaves
-
-
 def run_and_fail(place: Location, *files: str, part: str = "") -> None:
     """Writes empty files into the work of an artifact, and fails."""
-
-    def work() -> None:
-        for name in files:
-            path = open_partial(place) / name
+    with suppress(UsageError), locked(place, part=part):
+        for path in (open_partial(place) / name for name in files):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
         raise UsageError("the download failed")
-
-    with pytest.raises(UsageError), locked(place, part=part):
-        work()
 
 
 BEGUN = (f"{WORK}/{INPUTS}", f"{WORK}/parts/vit/{DIVISION}")
@@ -148,10 +149,8 @@ def test_a_run_that_made_nothing_leaves_no_folder_and_what_was_made_stays(place:
         (place.partial / made).unlink()
 
 
-def test_a_folder_of_other_jobs_or_that_cannot_be_read_stays(
-    place: Location, data_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with holding(data_root, "1-of-2"):
+def test_a_folder_of_other_jobs_or_that_cannot_be_read_stays(place: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    with holding(place, "1-of-2"):
         run_and_fail(place, part="2-of-2")
         assert place.partial.exists()
     read = os.scandir

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from itrpipe.errors import DataError, ItrpipeError, MissingInputError
+from itrpipe.errors import DataError, MissingInputError
 from itrpipe.storage.tables import TableFile, read_table, table_writer, write_table
 
 SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int32())])
@@ -39,9 +39,6 @@ def test_a_table_is_read_whole_and_by_row_groups(path: Path) -> None:
     assert [each.to_pydict() for each in file.batches(2, ["count"])] == [{"count": [1, 2]}, {"count": [3]}]
     assert read_table(path, ("count",), REMEDY).equals(TABLE)
     assert read_table(path, SCHEMA, REMEDY, ["count"]).column_names == ["count"]
-    file.close()
-    with pytest.raises(ItrpipeError):
-        file.read()
 
 
 def test_bytes_are_those_of_one_call_to_the_library(tmp_path: Path) -> None:
@@ -56,22 +53,20 @@ def _flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+HAS = "name string, count int32"
+
+
 @pytest.mark.parametrize(
     ("spoil", "expected", "error", "value"),
     [
         (Path.unlink, SCHEMA, MissingInputError, "t.parquet is not there"),
         (lambda path: path.write_bytes(path.read_bytes()[:-9]), SCHEMA, DataError, "cannot be read as a table"),
         (_flip, SCHEMA, DataError, "cannot be read as a table"),
-        (lambda path: None, pa.schema([("name", pa.string())]), DataError, "name string, count int32"),
-        (lambda path: None, pa.schema([*SCHEMA][::-1]), DataError, "name string, count int32"),
-        (lambda path: None, ("name", "length"), DataError, "name string, count int32"),
+        *((Path, other, DataError, HAS) for other in (pa.schema([*SCHEMA][:1]), pa.schema([*SCHEMA][::-1]))),
+        (Path, ("name", "length"), DataError, HAS),
     ],
 )
-def test_refusals(
-    path: Path, spoil: Callable[[Path], object], expected: Any, error: type[ItrpipeError], value: str
-) -> None:
+def test_refusals(path: Path, spoil: Callable[[Path], object], expected: Any, error: type, value: str) -> None:
     spoil(path)
-    with pytest.raises(error, match=value) as raised:
+    with pytest.raises(error, match=f"^(?=.*{path}).*{value}.*; {REMEDY}$"):
         read_table(path, expected, REMEDY)
-    assert str(path) in str(raised.value)
-    assert str(raised.value).endswith(REMEDY)
