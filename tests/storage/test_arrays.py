@@ -165,22 +165,19 @@ HEADERS = [
 ]
 
 
-@pytest.mark.parametrize("write", [Path.write_bytes, zipped])
-def test_headers_of_python_2_are_read_without_a_word(
-    tmp_path: Path, write: Callable[[Path, bytes], object], recwarn: pytest.WarningsRecorder
+def test_npy_is_read_column_by_column_mapped_of_python_2_and_when_it_became_shorter(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    write(tmp_path / "it", header("(3L,)") + bytes(12))
-    assert array_in(tmp_path / "it").read().tolist() == [0, 0, 0]
-    assert not [each for each in recwarn if each.category is not ResourceWarning]
-
-
-def test_npy_is_read_column_by_column_mapped_and_when_it_became_shorter(tmp_path: Path) -> None:
     path, values = tmp_path / "a.npy", np.arange(12.0).reshape(4, 3)
     np.save(path, np.asfortranarray(values))
     found = array_in(path)
     assert isinstance(found, FetchedRows)
     np.testing.assert_array_equal(found.read(1, 3), values[1:3])
     assert found.read(1, 3).flags.c_contiguous
+    for write in (Path.write_bytes, zipped):
+        write(path, header("(3L,)") + bytes(12))
+        assert array_in(path).read().tolist() == [0, 0, 0]
+    assert not [each for each in recwarn if each.category is not ResourceWarning]
     np.save(path, values)
     found = open_arrays(path).stored("")
     found.mapped()[:] = 7  # in memory alone

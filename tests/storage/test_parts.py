@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import random
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.errors import DataError, DiskFullError
+from itrpipe.errors import DataError
 from itrpipe.storage.disk import AGAIN, check_stamp
 from itrpipe.storage.parts import ArrayFile, array_writer, read_arrow, write_arrays, write_arrow
-from tests.engine.toy import Toy
 
 ARRAYS = {
     "flags": np.array([True, False, True]),
@@ -25,11 +22,6 @@ ARRAYS = {
     "none": np.zeros((0, 7), dtype=np.float32),
     "big": np.arange(3, dtype=">i4"),
 }
-TABLE = pa.table({"file": ["a", "é", None], "jpeg": pa.array([b"\0", b"", None], pa.binary()), "n": [1, 2, 3]})
-
-
-class Tables(Toy):
-    suffix = ".arrow"
 
 
 @pytest.fixture
@@ -72,41 +64,14 @@ def test_rows_are_written_in_any_order_and_read_from_anywhere(
     assert equal(file["last"].read(), grown)
 
 
-@pytest.mark.parametrize("step", ["fsync", "replace", ""])
-def test_a_full_disk_or_an_error_leaves_what_was_there(path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
-    def refuse(*arguments: Any) -> NoReturn:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+def test_an_error_leaves_what_was_there(path: Path) -> None:
     path.write_bytes(b"of an earlier run")
     opened = len(os.listdir("/proc/self/fd"))
-    if step:
-        monkeypatch.setattr(os, step, refuse)
-    with (
-        pytest.raises(DiskFullError if step else ValueError, match=f"while writing {path}" if step else "literal"),
-        array_writer(path, {"rows": (np.int64, (1,))}) as writer,
-    ):
-        writer.write("rows", 0, np.array(["1" if step else "no number"]))
-    monkeypatch.undo()
+    with pytest.raises(ValueError, match="literal"), array_writer(path, {"rows": (np.int64, (1,))}) as writer:
+        writer.write("rows", 0, np.array(["no number"]))
     assert path.read_bytes() == b"of an earlier run"
     assert list(path.parent.iterdir()) == [path]
     assert len(os.listdir("/proc/self/fd")) == opened
-
-
-@pytest.mark.parametrize("kind", [Toy, Tables])
-def test_a_flipped_bit_and_a_cut_are_noticed_wherever_they_are(path: Path, kind: type[Toy]) -> None:
-    if kind is Toy:
-        write_arrays(path, {"flags": ARRAYS["flags"]}, {"a": "b"})
-    else:
-        write_arrow(path, TABLE.slice(0, 2))
-    assert kind(1).keeps(path)
-    content, draw = path.read_bytes(), random.Random(0)
-    spoilt = [
-        content[:at] + bytes([content[at] ^ 1 << draw.randrange(8)]) + content[at + 1 :] for at in range(len(content))
-    ]
-    for damaged in [*spoilt, *(content[:keep] for keep in (0, 5, 8, 40, len(content) // 2, -1))]:
-        path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"checksum.*remove it and run"):
-            kind(1).keeps(path)
 
 
 HEADERS = (b"[]", b"7", b"{}", b'{"__metadata__": {"facts": "1"}, "a": []}', b"\xff")
@@ -122,6 +87,8 @@ def test_other_files_are_no_files_of_arrays(path: Path, content: bytes) -> None:
 
 
 def test_tables_are_read_as_they_were_written(path: Path) -> None:
+    table = pa.table({"file": ["a", "é", None], "jpeg": pa.array([b"\0", b"", None], pa.binary()), "n": [1, 2, 3]})
     for rows in (3, 0):
-        write_arrow(path, TABLE.slice(0, rows))
-        assert read_arrow(path).replace_schema_metadata(None) == TABLE.slice(0, rows)
+        write_arrow(path, table.slice(0, rows))
+        check_stamp(path, AGAIN)
+        assert read_arrow(path).replace_schema_metadata(None) == table.slice(0, rows)
