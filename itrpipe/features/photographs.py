@@ -114,7 +114,7 @@ class Photographs:
         refused: dict[int, str] = {}
         for place, (name, spec) in enumerate(self._specs.items()):
             extractor = self._extractors[name]
-            found |= {each: np.zeros((len(images), *shape), TYPES[each]) for each, shape in spec.shapes().items()}
+            found |= {each: np.zeros((len(images), *shape), TYPES[each]) for each, shape in spec.items()}
             for rows in plan_batches(sizes, extractor.group, extractor.batch):
                 pixels = stack([images[row][1][place] for row in rows.tolist()])
                 try:

@@ -63,11 +63,10 @@ _BYTES_PER_ID = 64
 BYTES_OF_HEADERS = 16_384
 
 
-@dataclass(frozen=True)
-class FeatureSpec:
-    """Which datasets a feature file has, and how wide they are.
+class FeatureSpec(dict[str, tuple[int, ...]]):
+    """Which datasets a feature file has: their names, in the order of `TYPES`, and the shape of an image's row in each.
 
-    Attributes:
+    Args:
         regions: R, regions per image; 0 if the extractor gives none.
         region_dim: D, width of a region's vector.
         global_dim: G, width of the image's vector; 0 if the extractor gives none.
@@ -76,14 +75,23 @@ class FeatureSpec:
         pixels: height and width of the stored image, (0, 0) if there is none.
     """
 
-    regions: int
-    region_dim: int
-    global_dim: int = 0
-    boxes: bool = False
-    labels: bool = False
-    scores: bool = False
-    attributes: bool = False
-    pixels: tuple[int, int] = (0, 0)
+    def __init__(
+        self,
+        regions: int = 0,
+        region_dim: int = 0,
+        global_dim: int = 0,
+        boxes: bool = False,
+        labels: bool = False,
+        scores: bool = False,
+        attributes: bool = False,
+        pixels: tuple[int, ...] = (0, 0),
+    ) -> None:
+        shapes = {"regions": (regions, region_dim), "global": (global_dim,), "pixels": (*pixels, 3)}
+        if 0 not in shapes["regions"]:
+            of_regions = {"labels": labels, "scores": scores, "attributes": attributes, "attribute_scores": attributes}
+            shapes |= {"count": ()} | {name: (regions,) for name, there in of_regions.items() if there}
+            shapes |= {"boxes": (regions, 4)} if boxes else {}
+        super().__init__({name: shapes[name] for name in TYPES if 0 not in shapes.get(name, (0,))})
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> FeatureSpec:
@@ -91,35 +99,24 @@ class FeatureSpec:
         regions, whole, pixels = ((*shapes.get(name, ()), 0, 0) for name in ("regions", "global", "pixels"))
         optional = {name: name in shapes for name in ("boxes", "labels", "scores")}
         attributes = not {"attributes", "attribute_scores"}.isdisjoint(shapes)
-        return cls(regions[0], regions[1], whole[0], **optional, attributes=attributes, pixels=(pixels[0], pixels[1]))
+        return cls(regions[0], regions[1], whole[0], **optional, attributes=attributes, pixels=pixels[:2])
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Returns the shape of one image's row in each dataset, without the leading N and without `/image_id`."""
-        shapes: dict[str, tuple[int, ...]] = {}
-        if self.regions and self.region_dim:
-            shapes = {"regions": (self.regions, self.region_dim), "count": ()}
-            shapes |= {"boxes": (self.regions, 4)} if self.boxes else {}
-            shapes |= {name: (self.regions,) for name in ("labels", "scores") if getattr(self, name)}
-            if self.attributes:
-                shapes |= {"attributes": (self.regions,), "attribute_scores": (self.regions,)}
-        if self.global_dim:
-            shapes["global"] = (self.global_dim,)
-        if self.pixels[0]:
-            shapes["pixels"] = (*self.pixels, 3)
-        return shapes
+    @property
+    def regions(self) -> int:
+        """R, 0 where there are none."""
+        return self.get("regions", (0,))[0]
 
     def only(self, groups: Collection[str]) -> FeatureSpec:
         """Returns the part of some of the groups `regions` (with all that belongs to them), `global` and `pixels`."""
-        shapes = self.shapes().items()
-        return self.of({name: shape for name, shape in shapes if (name if name in GROUPS else "regions") in groups})
+        return self.of({name: each for name, each in self.items() if (name if name in GROUPS else "regions") in groups})
 
     def groups(self) -> frozenset[str]:
         """Returns which of the groups `regions`, `global` and `pixels` there are."""
-        return GROUPS & set(self.shapes())
+        return GROUPS & self.keys()
 
     def bytes_needed(self, n: int) -> int:
         """Returns the size in bytes of a file of `n` images, with generous room for identifiers and headers."""
-        row = sum(math.prod(shape) * np.dtype(TYPES[name]).itemsize for name, shape in self.shapes().items())
+        row = sum(math.prod(shape) * np.dtype(TYPES[name]).itemsize for name, shape in self.items())
         return n * (row + _BYTES_PER_ID) + BYTES_OF_HEADERS
 
 
@@ -145,7 +142,7 @@ def stored_rows(
     refused: dict[int, str] = {}
     classes = (first_class, 32_767)
     limited = {"boxes": (0, 1), "count": (1, spec.regions), "labels": classes, "attributes": classes}
-    for name, shape in spec.shapes().items():
+    for name, shape in spec.items():
         values, dtype, limits = arrays[name], np.dtype(TYPES[name]), limited.get(name)
         if values.shape != (n, *shape) or values.dtype.kind not in ("fiu" if dtype.kind == "f" else "iu"):
             raise DataError(
@@ -154,11 +151,8 @@ def stored_rows(
             )
         with np.errstate(over="ignore", invalid="ignore"):
             stored[name] = np.ascontiguousarray(values, dtype=dtype)
-        given, rows = (each.reshape(n, math.prod(shape)) for each in (values, stored[name]))
-        if dtype.kind == "f":
-            fits = _finite(rows)
-        else:
-            fits = np.ones(n, dtype=bool) if values.dtype == dtype else (rows == given).all(axis=1)
+        given, rows = (each.reshape(n, -1) for each in (values, stored[name]))
+        fits = _finite(rows) if dtype.kind == "f" else (rows == given).all(axis=1)
         if limits:
             fits &= (rows.min(axis=1) >= limits[0]) & (rows.max(axis=1) <= limits[1])
         for position in np.flatnonzero(~fits).tolist():
@@ -212,7 +206,7 @@ def write_features(
     import h5py
 
     require_space(path, spec.bytes_needed(len(image_ids)), path.name)
-    rows_of = {name: np.dtype((TYPES[name], shape)) for name, shape in spec.shapes().items()}
+    rows_of = {name: np.dtype((TYPES[name], shape)) for name, shape in spec.items()}
     temporary = path.with_name(path.name + ".creating")
     try:
         with on_disk(path):

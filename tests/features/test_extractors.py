@@ -160,7 +160,7 @@ def test_every_extractor(name: str, opened: Callable[[str], Any]) -> None:
     frame = transform(images[0])
     assert (frame.dtype, frame.shape[0], frame.flags.c_contiguous) == (np.uint8, 3, True)
     rows, again = rows_of(extractor, images), rows_of(extractor, images)
-    assert {each: values.shape[1:] for each, values in rows.items()} == extractor.spec.shapes()
+    assert {each: values.shape[1:] for each, values in rows.items()} == extractor.spec
     for each, values in rows.items():
         assert np.array_equal(values, again[each])
         assert np.isfinite(values).all()

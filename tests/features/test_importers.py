@@ -338,7 +338,7 @@ def test_what_was_written_is_read_in_any_order_and_any_blocks(layout: Layout, fo
 def test_it_is_described_and_no_other_importer_takes_it(layout: Layout, folder: Path) -> None:
     path = layout.write(folder, images(layout.ragged))
     source = opened(layout, path)
-    assert source.spec.shapes().keys() == layout.holds - {"size"}
+    assert source.spec.keys() == layout.holds - {"size"}
     wanted = [WantedImage(image["name"], "x.jpg", image["captions"]) for image in images()]
     assert match(source, wanted)[1] == 6 * layout.by_captions
     assert (source.path, len(source.names), "\n" in source.summary) == (path, 6, False)

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -19,7 +18,7 @@ from itrpipe.errors import DataError, DiskFullError, MissingInputError
 from itrpipe.features.store import TYPES, FeatureFile, FeatureSpec, stored_rows, write_features
 
 FULL = FeatureSpec(regions=3, region_dim=4, global_dim=5, boxes=True, labels=True, scores=True)
-ALL = replace(FULL, attributes=True, pixels=(2, 3))
+ALL = FeatureSpec(3, 4, 5, boxes=True, labels=True, scores=True, attributes=True, pixels=(2, 3))
 N = 10
 IDS = [f"image {row}" for row in range(N)]
 
@@ -31,8 +30,8 @@ def make_rows(n: int, spec: FeatureSpec = FULL) -> dict[str, np.ndarray]:
         "i": lambda shape: rng.integers(1, 3, shape),
         "u": lambda shape: rng.integers(256, size=shape),
     }
-    kinds = {name: np.dtype(TYPES[name]) for name in spec.shapes()}
-    return {name: draws[kinds[name].kind]((n, *shape)).astype(kinds[name]) for name, shape in spec.shapes().items()}
+    kinds = {name: np.dtype(TYPES[name]) for name in spec}
+    return {name: draws[kinds[name].kind]((n, *shape)).astype(kinds[name]) for name, shape in spec.items()}
 
 
 def make_file(path: Path, spec: FeatureSpec = FULL) -> dict[str, np.ndarray]:

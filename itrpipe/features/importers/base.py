@@ -167,14 +167,14 @@ class Entries(Source):
 
     def read(self, entries: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """See `Source`."""
-        n, shapes = len(entries), self.spec.shapes()
-        rows = {name: np.zeros((n, *shape), _READ_AS[TYPES[name]]) for name, shape in shapes.items()}
+        n = len(entries)
+        rows = {name: np.zeros((n, *shape), _READ_AS[TYPES[name]]) for name, shape in self.spec.items()}
         for position, entry in enumerate(entries.tolist()):
             with self.reading(self.names[entry]) as place:
                 found = self.entry(place)
                 regions = len(found["regions"])
                 rows["count"][position] = count = found.get("count", regions)
-                for name, (_, *shape) in ((name, shape) for name, shape in shapes.items() if shape):
+                for name, (_, *shape) in ((name, shape) for name, shape in self.spec.items() if shape):
                     if np.shape(found[name]) != (regions, *shape):
                         raise ValueError(f"{name} have shape {np.shape(found[name])} and not {(regions, *shape)}")
                     rows[name][position, :count] = found[name][:count]
@@ -382,11 +382,12 @@ class Import(Work[Source]):
         """Images in the order of the published file: disks are fast at reading it from beginning to end."""
         entries, _ = self._match
 
-        def content(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[str]]:
-            return rows, entries[rows], self._sizes[rows], [self._images[row].image_id for row in rows.tolist()]
-
-        order = np.argsort(entries, kind="stable")
-        return [replace(part, content=content(part.content)) for part in cut(order, IMAGES_PER_PART)]
+        parts = []
+        for part in cut(np.argsort(entries, kind="stable"), IMAGES_PER_PART):
+            rows = part.content
+            content = rows, entries[rows], self._sizes[rows], [self._images[row].image_id for row in rows.tolist()]
+            parts.append(replace(part, content=content))
+        return parts
 
     def open(self) -> Source:
         """The published features."""

@@ -55,9 +55,8 @@ class ArraysSource(Source):
         wanted = {dataset: called.get(dataset, dataset) for dataset in TYPES}
         self._arrays = found = {dataset: arrays[places[name]] for dataset, name in wanted.items() if name in places}
         self.spec = FeatureSpec.of({name: array.shape[1:] for name, array in found.items()})
-        shapes = self.spec.shapes()
-        odd = (shapes.keys() ^ found.keys()) - {"count"}
-        if odd or not shapes:
+        odd = (self.spec.keys() ^ found.keys()) - {"count"}
+        if odd or not found:
             alone = ", ".join(sorted(odd)) or "no regions, global or pixels"
             raise DataError(f"{path} holds {listed}, which are no whole features ({alone}); name the rest with map.")
         known = [name for name in (called.get("image_id"), *_ID_NAMES) if name in places]
@@ -72,7 +71,7 @@ class ArraysSource(Source):
             )
         self.names = [str(each).strip() for each in names]
         for name, array in found.items():
-            if array.shape != (needed := (len(names), *shapes[name])):
+            if array.shape != (needed := (len(names), *self.spec[name])):
                 raise DataError(f"{path}: {name} have shape {array.shape} and not {needed}, as other arrays say.")
         shown = ", ".join(f"{name} {list(array.shape)}" for name, array in found.items())
         self.summary = f"arrays of {path.name}: {len(names):,} images; {shown}"

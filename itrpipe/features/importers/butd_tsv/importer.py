@@ -46,7 +46,7 @@ class TsvSource(Entries):
         super().__init__(path)
         self._columns, self._width, self._counts = tuple[str, ...](), 0, set[int]()
         for file in _files(path):
-            with reading(file, "TSV", "name another file"), file.open("rb", buffering=_HEAD_BYTES) as stream:
+            with file.open("rb", buffering=_HEAD_BYTES) as stream:
                 number, size = 0, file.stat().st_size
                 while stream.tell() < size:
                     number += 1
@@ -103,7 +103,7 @@ class TsvSource(Entries):
         regions, size = int(_bare(fields["count"])), [int(_bare(fields[side])) for side in ("height", "width")]
         return {"size": size} | {
             name: _values(fields[name], "<i8" if name in _INTEGERS else "<f4").reshape(regions, *shape[1:])
-            for name, shape in self.spec.shapes().items()
+            for name, shape in self.spec.items()
             if name != "count"
         }
 
