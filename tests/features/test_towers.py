@@ -56,7 +56,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def photo(height: int, width: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    image = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    image.setflags(write=False)  # as a caller's may be
+    return image
 
 
 def saved(folder: Path, name: str, settings: dict[str, Any]) -> Any:
@@ -65,13 +67,14 @@ def saved(folder: Path, name: str, settings: dict[str, Any]) -> Any:
     return processor
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_frames_are_those_of_the_processor_byte_for_byte(name: str, tmp_path: Path) -> None:
     processor = saved(tmp_path, *PROCESSORS[name])
     loaded = load_preprocessing(tmp_path)
     for size in [(375, 500), (500, 375), (61, 50), (82, 73), (3, 40)]:
         frame = pickle.loads(pickle.dumps(loaded.framing))(photo(*size))
-        call = partial(processor, photo(*size), input_data_format="channels_last")
+        call = partial(processor, np.array(photo(*size)), input_data_format="channels_last")
         assert np.array_equal(frame, call(do_rescale=False, do_normalize=False)["pixel_values"][0])
         assert (frame.shape, frame.flags.c_contiguous) == ((3, *loaded.framing.frame), True)
         found = loaded(torch.from_numpy(frame)[None])
@@ -145,18 +148,20 @@ class Intruder:
         return Path.write_text, (Path("intruder"), "ran")
 
 
+def without(part: str) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
+    return lambda state: {name: each for name, each in state.items() if part not in name}
+
+
+def other_frame(folder: Path) -> None:
+    change(folder, "preprocessor_config.json", size=48)
+    cut(folder / "model.safetensors", 9)  # of no use, and so not read
+
+
+NAN = {"layernorm.weight": torch.full((32,), torch.nan)}
 DAMAGE: dict[str, tuple[Callable[[Path], object], type[ItrpipeError], str]] = {
-    "not finite": (
-        lambda f: weights_of(f, lambda s: s | {"layernorm.weight": torch.full((32,), torch.nan)}),
-        DataError,
-        "'layernorm.weight'",
-    ),
+    "not finite": (lambda f: weights_of(f, lambda s: s | NAN), DataError, "'layernorm.weight'"),
     "cut off": (lambda f: cut(f / "model.safetensors", 3000), DataError, "weights"),
-    "a layer less": (
-        lambda f: weights_of(f, lambda s: {name: each for name, each in s.items() if "layer.1." not in name}),
-        DataError,
-        "16 of the weights do not fit ViTModel, such as: they lack 'layers.1.",
-    ),
+    "a layer less": (lambda f: weights_of(f, without("layer.1.")), DataError, "16 of .* ViTModel.* lack 'layers.1."),
     "a shard less": (lose_a_shard, DataError, "model-00002-of-00002"),
     "code in a pickle": (lambda f: pickled(f, {"a": Intruder()}), DataError, "never loaded"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), MissingInputError, "no model.safetensors"),
@@ -165,14 +170,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[ItrpipeError], str]] = {
     "no table": (lambda f: (f / "config.json").write_text("[]"), DataError, "config.json"),
     "no processor's size": (lambda f: change(f, "preprocessor_config.json", size="x"), DataError, "preprocessor"),
     "no scale": (lambda f: change(f, "preprocessor_config.json", image_std=[0, 1, 1]), DataError, "image_std"),
-    "other frame": (lambda f: change(f, "preprocessor_config.json", size=48), UsageError, r"\(48, 48\)"),
+    "other frame": (other_frame, UsageError, r"\(48, 48\)"),
     "unknown type": (lambda f: change(f, model_type="swin"), UsageError, "'swin'.*siglip"),
     "a width that is none": (lambda f: change(f, hidden_size="wide"), DataError, "hidden_size"),
-    "another width": (
-        lambda f: change(f, intermediate_size=64),
-        DataError,
-        r"\[48\] is \[64\]|\[32, 48\] is \[32, 64\]",
-    ),
+    "another width": (lambda f: change(f, intermediate_size=64), DataError, r"[ \[]48\] is \[.*64\] by config.json"),
 }
 
 
@@ -194,12 +195,12 @@ def test_what_cannot_be_loaded_is_one_line(
 def test_what_checkpoints_may_lack_and_what_not(tmp_path: Path) -> None:
     for name, lacks in {"clip": "visual_projection", "resnet": "running_mean", "siglip": "head.probe"}.items():
         save(name, tmp_path / name)
-        weights_of(tmp_path / name, lambda s, lacks=lacks: {each: s[each] for each in s if lacks not in each})
+        weights_of(tmp_path / name, without(lacks))
         with pytest.raises(DataError, match=lacks):
             built(name, tmp_path / name)
     for name, lacks in {"resnet_classifier": "num_batches_tracked", "dinov2": "mask_token"}.items():
         before = rows_of(built(name, save(name, tmp_path / name)), pictures(name))["regions"]
-        weights_of(tmp_path / name, lambda s, lacks=lacks: {each: s[each] for each in s if lacks not in each})
+        weights_of(tmp_path / name, without(lacks))
         assert np.array_equal(rows_of(built(name, tmp_path / name), pictures(name))["regions"], before)
     save("siglip_vision", tmp_path / "headless")
     change(tmp_path / "headless", vision_use_head=False)
@@ -258,7 +259,7 @@ def test_precision_memory_and_what_is_computed(folder: Path, tmp_path: Path, cap
 
 
 def test_a_missing_pooler_is_asked_for_and_noted(folder: Path) -> None:
-    weights_of(folder, lambda s: {name: each for name, each in s.items() if "pooler" not in name})
+    weights_of(folder, without("pooler"))
     assert open_network(str(folder), "main", PATCHES).notes == ()
     assert "starts at random" in open_network(str(folder), "main", PATCHES, pooled=True).notes[0]
 
