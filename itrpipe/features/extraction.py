@@ -144,7 +144,7 @@ class Extraction(Work["Decoders"]):
         return [replace(part, content=(part.content, self.images.of(part.content))) for part in parts]
 
     def open(self) -> Decoders:
-        """The threads that decode images for the extractor, which is opened here: several threads make parts at once."""
+        """The threads that decode images for the extractor, which is opened here, before several threads make parts."""
         _ = self.extractor
         turns = 1 if resolve_device(self.device) == CUDA else self.cores
         return Decoders(self.decoders or min(MOST_DECODERS, self.cores), turns)
