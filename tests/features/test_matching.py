@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
 from itrpipe.features.importers.base import WantedImage, match
@@ -98,11 +96,3 @@ FOUND = [
 def test_names_come_before_captions(names: Any, captions: Any, images: Any, entries: Any, by_captions: int) -> None:
     rows, number = found(names, *images, captions=captions)
     assert (rows.tolist(), number) == (entries, by_captions)
-
-
-@given(st.lists(st.integers(0, 10**11), unique=True, min_size=1, max_size=20), st.randoms(use_true_random=False))
-def test_any_order_is_found(numbers: list[int], random: Any) -> None:
-    forms = ["{}", "{:012}", "COCO_val2014_{:012}.jpg", "val2014/coco_val2014_{:012}.npz", "flickr30k_{:012}"]
-    names = [random.choice(forms).format(number) for number in numbers]
-    order = random.sample(range(len(numbers)), len(numbers))
-    assert found(names, *(image(str(numbers[entry])) for entry in order))[0].tolist() == order
