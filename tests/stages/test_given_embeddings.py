@@ -293,7 +293,7 @@ def test_hdf5_of_any_layout_and_parquet_are_read_or_refused(tmp_path: Path, monk
     with pytest.raises(UsageError, match="add --measure order"):
         write(GivenSplit(GivenFiles(images="own.h5", texts="own.h5"), "test"), split)
     for column, message in (
-        ([[1.0, 2.0], [1.0]], "not all of one length"),
+        ([[1.0, 2.0], [1.0]], "all the expected size"),
         ([[1.0, 2.0], None], "empty values"),
         (["a", "b"], "object"),
         ([[1, 2], [3, 4]], "int64"),
