@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from itrpipe.analysis.word_accuracy import DRAWS, WordTest
-from itrpipe.analysis.word_corrections import ReadTokens, WordReader, has_word_heads
+from itrpipe.analysis.word_corrections import ReadTokens, WordReader, has_word_heads, match_probability, word_maxima
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import build
-from itrpipe.negatives.caption_masks import CaptionMasks
+from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks
 from itrpipe.negatives.masking import UNLABELLED, MaskedCaptions
 from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.synthesis.language_model import LanguageModel
@@ -206,3 +206,10 @@ def test_a_word_in_pieces_is_wrong_where_one_of_its_pieces_is(boxed_chain: Path,
     assert figures["discrimination"]["all"]["words"] == 11 * figures["drawn"]["kept"] > 0
     assert examples.num_rows > 0
     assert all(any(word["wrong"] for word in words) for words in examples["words"].to_pylist())
+
+
+def test_a_word_in_pieces_has_the_highest_value_and_any_score_is_a_probability() -> None:
+    values = np.array([[0.9, 0.1, 0.2, 0.8], [0.9, 0.3, 0.0, 0.0]])
+    words = np.array([[NO_WORD, 0, 1, 1], [NO_WORD, 0, NO_WORD, NO_WORD]])
+    np.testing.assert_array_equal(word_maxima(values, words), [[0.1, 0.8], [0.3, 0.0]])
+    assert [match_probability(score) for score in (0.0, 800.0, -800.0, 2.0)] == pytest.approx([0.5, 1, 0, 0.880797])

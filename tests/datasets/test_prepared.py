@@ -1,22 +1,43 @@
-"""The Parquet files of `itrpipe prepare`: order, content, and refusal of damage; and the truth of captions."""
+"""What is kept of a dataset: tables, fingerprints, words and vocabularies, and what was said of it; see golden.json."""
 
 from __future__ import annotations
 
 import hashlib
-import random
+import json
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from nltk.tokenize.destructive import NLTKWordTokenizer
 
-from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord
+from itrpipe.commands.stages import run_stage
+from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
+from itrpipe.datasets.definition import (
+    DatasetDefinition,
+    ModelDefinition,
+    StageDefinition,
+    load_definition,
+    redefine,
+    remember_model,
+    remember_training,
+)
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import CAPTIONS_FILE, IMAGES_FILE, PreparedDataset, captions_of, write_prepared
 from itrpipe.datasets.truth import PairSet, known_matches, read_truth, write_truth
+from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans, tokenize
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.plan.planning import parse_override
+from itrpipe.storage.artifact import read_manifest
+from tests.datasets.sources import SOURCES
+from tests.definitions import save_definition
 
 
 def write(folder: Path, annotations: Annotations) -> None:
@@ -52,19 +73,15 @@ def test_order_is_split_then_source_with_the_captions_of_an_image_together(folde
 
 def test_a_dataset_gives_ids_texts_words_and_rows_by_split(folder: Path) -> None:
     dataset = PreparedDataset.open(folder)
-    assert [*dataset.splits] == ["train", "test"]
     assert dataset.counts() == {"train": (2, 3), "test": (1, 3)}
-    assert dataset.column("image_id") == ["b", "a", "x"]
-    assert dataset.column("file") == ["b.jpg", "a.jpg", "x.jpg"]
+    assert [dataset.column(name) for name in ("image_id", "file")] == [["b", "a", "x"], ["b.jpg", "a.jpg", "x.jpg"]]
     assert dataset.sizes().tolist() == [[21, 11], [22, 12], [20, 10]]
     train = dataset.split("train")
-    assert (train.name, train.files) == ("train", ["b.jpg", "a.jpg"])
-    assert train.image_ids.tolist() == ["b", "a"]
+    assert (train.name, train.files, train.image_ids.tolist()) == ("train", ["b.jpg", "a.jpg"], ["b", "a"])
     assert train.caption_ids.tolist() == ["2", "0", "3"]
-    assert train.texts == ["caption 2 Café", "caption 0 Café", "caption 3 Café"]
+    assert train.texts == [f"caption {row} Café" for row in (2, 0, 3)]
     assert train.tokens.to_pylist()[1] == ["caption", "0", "café"]
-    assert train.caption_image.tolist() == [0, 1, 1]
-    assert train.captions_of_image.tolist() == [0, 1, 3]
+    assert (train.caption_image.tolist(), train.captions_of_image.tolist()) == ([0, 1, 1], [0, 1, 3])
     assert train.caption_image.dtype == train.captions_of_image.dtype == dataset.sizes().dtype == np.int64
     assert list(captions_of(folder, "test")) == [(str(row), f"caption {row} Café") for row in (1, 4, 5)]
     assert "tokens" not in PreparedDataset.open(folder, tokens=False).split("test").captions.column_names
@@ -91,25 +108,6 @@ def test_a_share_of_a_split_lies_within_larger_ones_and_holds_an_image_at_least(
     shares = [train.share(share) for share in (0.01, 0.3, 0.75)]
     assert [(len(each.images), len(each.captions)) for each in shares] == [(1, 2), (3, 6), (8, 16)]
     assert {*shares[0].image_ids} < {*shares[1].image_ids} < {*shares[2].image_ids}
-
-
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.sampled_from(SPLITS), st.integers(1, 4)), min_size=1, max_size=8), st.randoms())
-def test_every_caption_finds_its_image(tmp_path: Path, plan: list[tuple[str, int]], chance: random.Random) -> None:
-    images = [ImageRecord(f"i{row}", f"{row}.jpg", split) for row, (split, _) in enumerate(plan)]
-    owners = [image.image_id for image, (_, count) in zip(images, plan, strict=True) for _ in range(count)]
-    chance.shuffle(owners)
-    captions = [CaptionRecord(f"c{row}", owner, f"text {owner}") for row, owner in enumerate(owners)]
-    write(tmp_path, Annotations(images, captions, tmp_path))
-    dataset = PreparedDataset.open(tmp_path)
-    assert sum(captions for _, captions in dataset.counts().values()) == len(captions)
-    for name in dataset.splits:
-        split = dataset.split(name)
-        assert [f"text {split.image_ids[row]}" for row in split.caption_image] == split.texts
-        assert split.captions_of_image.tolist() == [
-            *np.searchsorted(split.caption_image, range(len(split.images))),
-            len(split.texts),
-        ]
 
 
 def test_files_of_two_runs_and_of_other_columns_do_not_pass(folder: Path) -> None:
@@ -169,9 +167,6 @@ def test_truth_is_read_as_rows_and_lists(folder: Path) -> None:
     assert read_truth(folder, split.image_ids, split.caption_ids) is None
     assert known_matches(folder, split) is None
     write_truth(folder, {"2": ["b"], "0": ["a", "b"], "3": ["a"], "1": ["x"]})
-    found = read_truth(folder, split.image_ids, split.caption_ids)
-    assert found is not None
-    assert [rows.tolist() for rows in found] == [[0], [0, 1], [1]]
     matches = known_matches(folder, split)
     assert matches is not None
     assert matches["texts_for_images"].tolist() == [[0, 1], [1, 2]]
@@ -179,3 +174,184 @@ def test_truth_is_read_as_rows_and_lists(folder: Path) -> None:
     write_truth(folder, {"2": ["b"], "0": ["a", "b"]})
     with pytest.raises(DataError, match=r"truth\.parquet .*run `itrpipe prepare` again"):
         read_truth(folder, split.image_ids, split.caption_ids)
+
+
+GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
+
+
+def prepared(root: Path, stage: StageDefinition, *settings: str) -> dict[str, str]:
+    """What an artifact of `prepare` holds, as digests, after it was made."""
+    save_definition(root, "tiny", DatasetDefinition(prepare=stage))
+    folder = run_stage(root, "tiny", "prepare", [parse_override(f"prepare.{each}") for each in settings])
+    found = {"fingerprint": folder.name} | read_manifest(folder).sources
+    for name in ("images", "captions", "truth"):
+        if (path := folder / f"{name}.parquet").exists():
+            table = pq.read_table(path)
+            content = repr([(field.name, str(field.type)) for field in table.schema]) + repr(table.to_pydict())
+            found[f"{name}.parquet"] = hashlib.sha256(content.encode()).hexdigest()
+    first = next(iter(PreparedDataset.open(folder).counts()))
+    split = PreparedDataset.open(folder).split(first)
+    vocabulary = Vocabulary.build(split.tokens, min_count=1)
+    vocabulary.save(root / "vocabulary.json")
+    ids, lengths = vocabulary.encode_all(split.tokens)
+    content = (root / "vocabulary.json").read_bytes() + ids.tobytes() + lengths.tobytes()
+    return found | {"words": hashlib.sha256(content).hexdigest()}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_prepared_sources_stay_as_they_are(tmp_path: Path, name: str) -> None:
+    SOURCES[name].write(tmp_path / "source")
+    assert prepared(tmp_path, StageDefinition(conf="files", source=str(tmp_path / "source"))) == GOLDEN[name]
+
+
+def test_the_embedded_dataset_stays_as_it_is(tmp_path: Path) -> None:
+    small = ("train=4", "val=2", "test=2", "family_size=2", "workers=1")
+    found = prepared(tmp_path, StageDefinition(conf="scenes"), *small)
+    del found["images.parquet"]  # hashes of pictures, which are of the version of Pillow
+    assert found == GOLDEN["scenes"]
+
+
+def test_given_embeddings_stay_as_they_are(tmp_path: Path) -> None:
+    settings = {}
+    for split, count in (("train", 3), ("test", 2)):
+        paths = {"images": f"{split}.images.npy", "texts": f"{split}.texts.npy", "owners": f"{split}.owners.npy"}
+        np.save(tmp_path / paths["images"], np.eye(count, 4, dtype=np.float32))
+        np.save(tmp_path / paths["texts"], np.eye(2 * count, 4, dtype=np.float32))
+        np.save(tmp_path / paths["owners"], np.arange(2 * count) % count)
+        settings |= {f"{split}.{name}": str(tmp_path / path) for name, path in paths.items()}
+    assert prepared(tmp_path, StageDefinition(conf="given", settings=settings)) == GOLDEN["given"]
+
+
+def test_processes_that_remember_at_once_keep_what_the_others_remember(tmp_path: Path) -> None:
+    children = []
+    for process in range(3):
+        if (child := os.fork()) == 0:
+            for number in range(20):
+                remember_model(tmp_path, "mine", f"model{process}.{number}", ModelDefinition(method="triplet"))
+                stage = StageDefinition(conf="hog")
+                own = {f"{process}.{number}": stage}
+                redefine(tmp_path, "mine", lambda now, own=own: now.adding(features=own))
+            os._exit(0)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
+    found = load_definition(tmp_path, "mine")
+    assert (len(found.models), len(found.features)) == (60, 60)
+
+
+def test_a_training_is_noted_with_its_name_unless_that_was_forgotten(tmp_path: Path) -> None:
+    remember_model(tmp_path, "mine", "kept", ModelDefinition(method="triplet"))
+    for name in ("kept", "forgotten"):
+        remember_training(tmp_path, "mine", name, "triplet.vsrn", "triplet.vsrn-1")
+    models = load_definition(tmp_path, "mine").models
+    assert {name: model.trained for name, model in models.items()} == {"kept": {"triplet.vsrn": "triplet.vsrn-1"}}
+
+
+def test_what_is_known_already_needs_no_place_to_write(tmp_path: Path) -> None:
+    model = ModelDefinition(method="triplet")
+    remember_model(tmp_path, "mine", "kept", model)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "mine").iterdir()}
+    remember_model(tmp_path, "mine", "kept", model)
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "mine").iterdir()} == before
+
+
+REFERENCE = NLTKWordTokenizer()
+# Pieces on which the rules act, beside plain words: whole Unicode would hardly ever hit one.
+PIECES = [
+    *("a", "b", "dog", "3", "é", " ", "  ", ".", ",", ",,", "-", "--", "...", ":", ";", "!", "?", "#", "&", "*", "\n"),
+    *("'", '"', "''", "``", "'s", "n't", "'ll", "d'ye", "'tis", "cannot", "gonna", "wanna", "more'n", "(", ")"),
+    *("\u201c", "\u201d", "\u2019", "\u00ab", "\u2013", "\u00a0", "\u0130", "<pad>"),
+]
+captions = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
+plain_captions = st.lists(st.sampled_from(["a", "dog", "cannot", "3", " ", ",", "-", "."]), max_size=12).map("".join)
+WORDS = ["a", "dog", "cat", "Å", "zebra", "<pad>", "<end>", ""]
+token_lists = st.lists(st.lists(st.sampled_from(WORDS), max_size=6), max_size=8)
+
+
+def words(*lists: Sequence[str]) -> pa.ListArray:
+    return pa.array(lists, pa.list_(pa.string()))
+
+
+@settings(max_examples=400)
+@given(captions | plain_captions)
+def test_words_are_those_of_nltk(text: str) -> None:
+    assert tokenize(text) == REFERENCE.tokenize(text.lower())
+
+
+@settings(max_examples=400)
+@given(captions | st.text(max_size=12))
+@example("\u0130\u0130 dogs .")  # whose letters grow when they are lower-cased
+def test_spans_cut_the_words_out_of_the_caption(text: str) -> None:
+    words, found = tokenize(text), spans(text)
+    assert len(found) == len(words)
+    for (start, end), word in zip(found, words, strict=True):
+        written = text[start:end]
+        assert written.lower() == word or (word in ("``", "''") and written in ('"', "''")) or "Σ" in text
+    assert "".join(text[start:end] for start, end in found) == "".join(text.split())
+
+
+def test_long_runs_of_spaces_and_words_take_no_time() -> None:
+    assert tokenize("a" + " " * 100_000 + "!") == ["a", "!"]
+    assert len(tokenize("a  " * 20_000 + "!")) == 20_001
+
+
+def test_ids_fall_with_the_count_and_rise_with_the_alphabet() -> None:
+    lists = [["b", "a", "c"], ["b", "a", "c"], ["b", "rare"], ["b"]]
+    vocabulary = Vocabulary.build(words(*lists), min_count=2)
+    assert vocabulary.words == (*SPECIALS, "b", "a", "c")
+    assert Vocabulary.build(words(*lists)[::-1], min_count=2) == vocabulary != Vocabulary.build(words(*lists))
+    assert hash(Vocabulary.build(words(*lists)[::-1], min_count=2)) == hash(vocabulary)
+    assert len(vocabulary) == 7
+    assert Vocabulary.build(words(["four"] * 4, ["three"] * 3)).words[4:] == ("four",)
+
+
+@settings(max_examples=150)
+@given(token_lists, token_lists, st.booleans())
+def test_encoding_equals_one_word_at_a_time(known: list[list[str]], lists: list[list[str]], part: bool) -> None:
+    vocabulary = Vocabulary.build(words(*known), min_count=1)
+    tokens, lengths = vocabulary.encode_all(words(["other"], *lists)[1:] if part else words(*lists))
+    assert tokens.dtype == lengths.dtype == np.int32
+    naive = [
+        [1, *(vocabulary.ids[word] if word in vocabulary.ids and word not in SPECIALS else 3 for word in own), 2]
+        for own in lists
+    ]
+    assert lengths.tolist() == [len(ids) for ids in naive]
+    assert tokens.shape == (len(lists), max(map(len, naive), default=2))
+    assert [row[:length].tolist() for row, length in zip(tokens, lengths, strict=True)] == naive
+    assert all(not row[length:].any() for row, length in zip(tokens, lengths, strict=True))
+
+
+def test_a_published_file_loads_with_its_own_ids_and_is_written_so(tmp_path: Path) -> None:
+    known = [*SPECIALS, "zebra", "Åpple"]
+    ids = {word: index for index, word in enumerate(known)}
+    published = {"word2idx": ids, "idx2word": {str(index): word for word, index in ids.items()}, "idx": 6}
+    path = tmp_path / "f30k_precomp_vocab.json"
+    path.write_text(json.dumps(published))
+    vocabulary = Vocabulary.load(path)
+    assert vocabulary.encode_all(words(["Åpple", "pear", "zebra"]))[0].tolist() == [[1, 5, 3, 4, 2]]
+    vocabulary.save(path)
+    assert path.read_text(encoding="utf-8") == json.dumps(published, ensure_ascii=False)
+    assert Vocabulary.load(path) == vocabulary
+
+
+@pytest.mark.parametrize(
+    ("key", "change", "value"),
+    [
+        ("idx2word", None, "has no idx2word; it has word2idx, idx"),
+        ("word2idx", lambda words: [], "word2idx is [], expected an object"),
+        ("idx", lambda count: count + 1, "contradict each other"),
+        ("idx2word", lambda words: {key: word for key, word in words.items() if key != "4"}, "contradict each other"),
+        ("word2idx", lambda ids: ids | {"dog": 4}, "contradict each other"),
+        ("word2idx", lambda ids: {word: each for word, each in ids.items() if word != "dog"}, "contradict each other"),
+        ("idx2word", lambda words: words | {"5": "cat"}, "it holds 1 words twice"),
+        ("idx2word", lambda words: words | {"0": "<start>", "1": "<pad>"}, "it begins with <start>, <pad>"),
+        ("idx2word", lambda words: {}, "it begins with"),
+    ],
+)
+def test_broken_vocabularies_are_refused(tmp_path: Path, key: str, change: Any, value: str) -> None:
+    path = tmp_path / "v.json"
+    Vocabulary.build(words(["dog", "cat"]), min_count=1).save(path)
+    content = json.loads(path.read_text())
+    old = content.pop(key)
+    path.write_text(json.dumps(content | ({key: change(old)} if change else {})))
+    with pytest.raises(DataError, match=f"^{re.escape(str(path))}.*{re.escape(value)}"):
+        Vocabulary.load(path)

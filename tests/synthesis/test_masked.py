@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,10 +18,8 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 
-from itrpipe.analysis.word_corrections import match_probability, word_maxima
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary, tokenize
-from itrpipe.errors import DataError, UsageError
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder, build
@@ -31,8 +31,6 @@ from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, 
 from itrpipe.synthesis.masked import ModelMaker, ModelSettings, UniterSentences
 from itrpipe.synthesis.sentences import Edit, Opened, SentenceFile, SentenceMaker, Writing, apply_edits, join_parts
 from itrpipe.synthesis.tokens import GraphCandidates, TokenCaptions, respell
-from itrpipe.training.captions import PieceIds, Reading
-from itrpipe.training.masked_captions import special_tokens, token_captions
 from tests.maps import made
 
 TEXTS = ("a red dog runs", "the dogs run fast", "two cats sleep", "a blue car", "a car is blue here")
@@ -118,19 +116,12 @@ def test_a_model_makes_new_sentences_of_each_caption_the_hardest_first(tmp_path:
     kept = [row for row in rows if row["kept"]]
     assert Counter(row["caption_id"] for row in kept) == dict.fromkeys((f"c{row}" for row in range(5)), 3)
     assert rows_of(run(maker(replace(settings, write_rejected=False)), tmp_path / "kept", len(TEXTS))) == kept
-    assert len({(row["caption_id"], row["text"]) for row in rows}) == len(rows)
     for row in rows:
         caption = int(row["caption_id"][1:])
         edits = [Edit(**edit) for edit in row["edits"]]
         assert apply_edits(TEXTS[caption], own.spans[caption][:, 0].tolist(), edits) == row["text"]
         assert row["image_id"] == IMAGES[caption]
-        assert {edit.position for edit in edits} <= {0, 1, 2}
         assert (row["score"] is None) == (row["reason"] in {"identical", "false negative"})
-        said = {word for other, image in enumerate(IMAGES) if image == IMAGES[caption] for word in TEXTS[other].split()}
-        assert not row["kept"] or not {word for edit in edits for word in edit.new.split()} <= said
-    for caption in range(5):
-        scores = [row["score"] for row in rows if row["caption_id"] == f"c{caption}" and row["score"] is not None]
-        assert scores == sorted(scores, reverse=True)  # the outranked ones follow
     assert "false negative" not in run(maker(replace(settings, compare="off")), tmp_path / "off").drawn
 
 
@@ -171,30 +162,18 @@ def test_changed_words_are_spelled_and_others_stay(
 
 def test_pieces_and_words_know_their_characters() -> None:
     texts = ("A dog's t-shirt, red.", "Two  dogs")
-    cased = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "A", "do", "##g", "##gs", "'", "s", "t", "-", "shirt", "red"]
-    pieces = TokenCaptions.of_pieces(split_of(texts), tokenizer_of([*cased, "T", "##w", "##o", ",", "."]), 50)
-    words = TokenCaptions.of_words(split_of(texts), vocabulary := Vocabulary.build(split_of(texts).tokens, 1))
-    short = TokenCaptions.of_pieces(split_of(texts), tokenizer_of([*cased, "T", "##w", "##o", ",", "."]), 4)
-    for own, expected in (
-        (pieces, ["Two", "Two", "Two", "dogs", "dogs"]),
-        (words, ["Two", "dogs"]),
-        (short, ["Two"] * 2),
-    ):
+    cased = [*PIECES[:4], "[MASK]", "A", "do", "##g", "##gs", "'", "s", "t", "-", "shirt", "red", "T", "##wo", ",", "."]
+    pieces, short = (TokenCaptions.of_pieces(split_of(texts), tokenizer_of(cased), most) for most in (50, 4))
+    words = TokenCaptions.of_words(split_of(texts), Vocabulary.build(split_of(texts).tokens, 1))
+    told = ((pieces, ["Two", "Two", "dogs", "dogs"]), (words, ["Two", "dogs"]), (short, ["Two", "Two"]))
+    for own, expected in told:
         inside = own.words[1, 1 : own.lengths[1] - 1]
         assert [texts[1][slice(*own.spans[1][word])] for word in inside] == expected
-        assert own.words[1, 0] == own.words[1, own.lengths[1] - 1] == NO_WORD
-        assert (own.words[1, own.lengths[1] :] == NO_WORD).all()
+        assert (np.delete(own.words[1], range(1, own.lengths[1] - 1)) == NO_WORD).all()
         assert not own.tokens[1, own.lengths[1] :].any()
-    assert [pieces.pieces[token] for token in pieces.tokens[1, :7]] == [
-        "[CLS]",
-        "T",
-        "##w",
-        "##o",
-        "do",
-        "##gs",
-        "[SEP]",
-    ]
-    assert (words.pieces[-1], len(words.pieces)) == ("<mask>", len(vocabulary) + 1)
+        assert len(own.spans[1]) == 2
+    assert [pieces.pieces[token] for token in pieces.tokens[1, :6]] == ["[CLS]", "T", "##wo", "do", "##gs", "[SEP]"]
+    assert words.pieces[4:] == ["'s", ",", ".", "a", "dog", "dogs", "red", "t-shirt", "two", "<mask>"]
 
 
 def test_scene_graphs_say_what_is_masked_together_in_any_cutting(tmp_path: Path) -> None:
@@ -214,13 +193,6 @@ def test_scene_graphs_say_what_is_masked_together_in_any_cutting(tmp_path: Path)
         assert not found[0].any()
         members = [[texts[0][slice(*own.spans[0][word])] for word in np.flatnonzero(row)] for row in found[1]]
         assert members == [[*shirt, "red"], ["dog"], shirt]
-
-
-def test_a_word_in_pieces_has_the_highest_value_and_any_score_is_a_probability() -> None:
-    values = np.array([[0.9, 0.1, 0.2, 0.8], [0.9, 0.3, 0.0, 0.0]])
-    words = np.array([[NO_WORD, 0, 1, 1], [NO_WORD, 0, NO_WORD, NO_WORD]])
-    np.testing.assert_array_equal(word_maxima(values, words), [[0.1, 0.8], [0.3, 0.0]])
-    assert [match_probability(score) for score in (0.0, 800.0, -800.0, 2.0)] == pytest.approx([0.5, 1, 0, 0.880797])
 
 
 SETTINGS = Uniter(embed_dim=16, layers=2, heads=2, feed_forward_dim=16, max_words=20)
@@ -291,23 +263,19 @@ def test_images_are_read_once_for_all_that_is_asked_of_a_block(uniter: UniterEnc
     assert images.read == [[1, 3], [0, 1]]
 
 
-def test_special_tokens_and_lengths_are_those_of_the_model(uniter: UniterEncoder) -> None:
-    split = split_of(["a dog runs", "two dogs"])
-    vocabulary = Vocabulary.build(split.tokens, 1)
-    own = token_captions(split, vocabulary, build(SETTINGS, 6, len(vocabulary)))
-    assert special_tokens(vocabulary, own.pieces) == SpecialTokens(9, (0, 1, 2, 3), (4, 9))
-    with pytest.raises(DataError, match=r"the model embeds 31 tokens and its vocabulary has 10, .*run `itrpipe train`"):
-        token_captions(split, vocabulary, uniter)
-    pieces = ("[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "dog", "runs", "##s", "two")
-    behind = (*pieces[:5], *pieces[6:], "[MASK]")
-    for order, expected in ((pieces, (5, (0, 1, 2, 3, 4), (6, 11))), (behind, (10, (0, 1, 2, 3, 4), (5, 10)))):
-        assert special_tokens(PieceIds(tokenizer_of(order), Reading.of(SETTINGS), 9), order) == SpecialTokens(*expected)
-    saved = PieceIds(tokenizer_of(pieces), Reading.of(SETTINGS), 9)
-    for positions, length in ((20, 9), (5, 5)):  # by the tokenizer's longest, or by the positions of the model
-        short = build(Uniter(tokenizer="x", embed_dim=12, max_words=positions), 6, len(pieces))
-        assert token_captions(split_of(["a " * 30]), saved, short).lengths.tolist() == [length]
-    with pytest.raises(UsageError, match="has no mask among its 11 tokens, so that it cannot write words; train one"):
-        special_tokens(PieceIds(tokenizer_of(pieces, without="mask_token"), Reading.of(SETTINGS), 9), pieces)
-    words = PieceIds(tokenizer_of(pieces, kind=models.WordLevel), Reading.of(SETTINGS), 9)
-    with pytest.raises(UsageError, match="no WordPiece tokenizer with pieces that go on with '##'"):
-        token_captions(split, words, uniter)
+GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("golden.json").read_text())
+
+
+def digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("with_phrases", [True, False])
+def test_a_model_writes_what_it_wrote(tmp_path: Path, with_phrases: bool) -> None:
+    settings = ModelSettings(copies=6, draws=7, keep=4, write_rejected=True, seed=2)
+    rows = rows_of(run(maker(settings, with_phrases=with_phrases), tmp_path))
+    numbers = ("score", "positive_score", "log_probability", "caption_log_probability")
+    sums = [sum(row.pop(name) or 0.0 for row in rows) for name in numbers]
+    golden = GOLDEN["model"][str(with_phrases)]
+    assert [digest(rows), len(rows)] == golden["sentences"]
+    assert sums == pytest.approx(golden["sums"], rel=1e-4)

@@ -1,20 +1,23 @@
-"""Sentences on disk, block by block, and what is found of them: figures, and verdicts by scenes known exactly."""
+"""Sentences on disk, block by block, and what is found of them: figures, verdicts by scenes, and perplexity."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
 import pytest
+import torch
+import transformers
 
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scenes import Scene
 from itrpipe.scenes.layout import PlacedObject
 from itrpipe.scenes.readback import CaptionReader
 from itrpipe.synthesis import checks, sentences
+from itrpipe.synthesis.language_model import LanguageModel, fluency
 from itrpipe.synthesis.sentences import Edit, Opened, Sentence, SentenceFile, Writing, apply_edits
 from tests.maps import made
 
@@ -80,12 +83,9 @@ def test_edits_replace_words_and_keep_all_else() -> None:
 
 
 def test_what_is_written_is_read_again_and_an_interrupted_run_ends_in_the_same_bytes(tmp_path: Path) -> None:
-    maker = Counting()
-    work = writing(5, maker)
-    assert [list(part.content) for part in work.parts()] == [[0, 1], [2, 3], [4]]
-    sentences.join_parts(made(work, tmp_path / "parts").paths, tmp_path)
+    maker, again = Counting(), Counting()
+    sentences.join_parts(made(writing(5, maker), tmp_path / "parts").paths, tmp_path)
     assert maker.blocks == [0, 1, 2]
-    assert made(work, tmp_path / "parts").rows == 0
     file = SentenceFile(tmp_path)
     assert file.drawn == {"duplicate": 15, "kept": 4}
     rows = [row for table in file.row_groups() for row in table.to_pylist()]
@@ -95,16 +95,12 @@ def test_what_is_written_is_read_again_and_an_interrupted_run_ends_in_the_same_b
         name: pytest.approx(each, abs=1e-6) if name.endswith("probability") else each for name, each in expected.items()
     }
     assert file.kept(("text", "score")).to_pylist()[2] == {"text": "text 1", "score": 0.0}
-    interrupted = tmp_path / "interrupted"
-    (interrupted / "parts").mkdir(parents=True)
-    sentences.write_part(
-        interrupted / "parts" / "000001.arrow", [sentence(2, 0), sentence(2, 1)], {"kept": 2, "duplicate": 5}
-    )
-    maker = Counting()
-    again = made(writing(5, maker), interrupted / "parts")
-    assert (again.rows, maker.blocks) == (3, [0, 2])
-    sentences.join_parts(again.paths, interrupted)
-    assert (tmp_path / sentences.SENTENCES_FILE).read_bytes() == (interrupted / sentences.SENTENCES_FILE).read_bytes()
+    for part in (tmp_path / "parts").glob("00000[02]*"):
+        part.unlink()
+    whole = (tmp_path / sentences.SENTENCES_FILE).read_bytes()
+    sentences.join_parts(made(writing(5, again), tmp_path / "parts").paths, tmp_path)
+    assert again.blocks == [0, 2]
+    assert (tmp_path / sentences.SENTENCES_FILE).read_bytes() == whole
 
 
 def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
@@ -116,17 +112,10 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
         paths[0].write_bytes(damage)
         with pytest.raises(DataError, match=r"000000\.arrow .*remove it"):
             sentences.join_parts(paths, tmp_path)
-    told: list[str] = []
-    made(writing(4), tmp_path / "parts", warn=told.append)  # which makes it again
-    assert paths[0].read_bytes() == whole
-    assert "1 of 2 parts" in told[0]
-    sentences.join_parts(paths, tmp_path)
+    sentences.join_parts(made(writing(4), tmp_path / "parts").paths, tmp_path)  # which makes it again
     path = tmp_path / sentences.SENTENCES_FILE
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(DataError, match=r"sentences\.parquet .*synthesize` again"):
-        SentenceFile(tmp_path)
-    pq.write_table(pa.table({"text": ["a dog"]}).replace_schema_metadata({b"drawn": b"{}"}), path)
-    with pytest.raises(DataError, match=r"has other columns than this version writes \(text string\)"):
         SentenceFile(tmp_path)
 
 
@@ -185,3 +174,42 @@ def test_figures_count_verdicts_by_places_and_by_what_became_of_them(tmp_path: P
     assert {"found": found, "said": said} == GOLDEN["judged"]
     with pytest.raises(DataError, match="no scene of the dataset is image 'i0'"):
         checks.true_negatives(file, {"i1": SCENE})
+
+
+TEXTS = ["a dog runs on the road", "dog", "the road runs a dog on the road a dog runs on a", "a cat", ""]
+
+
+def test_perplexities_are_those_of_every_text_alone(saved_gpt2: Path) -> None:
+    network = transformers.GPT2LMHeadModel.from_pretrained(saved_gpt2)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(saved_gpt2)
+    seen: list[int] = []
+    found = LanguageModel(str(saved_gpt2)).perplexities(TEXTS, seen.append)
+    for text, perplexity in zip(TEXTS[:4], found, strict=False):
+        ids = torch.tensor([[tokenizer.bos_token_id, *tokenizer(text)["input_ids"]][:10]])
+        with torch.no_grad():
+            assert perplexity == pytest.approx(math.exp(network(ids, labels=ids).loss), rel=1e-5)
+    assert np.isnan(found[4])
+    assert len(set(found[:4].tolist())) == 4
+    assert sum(seen) == 5
+
+
+def test_kept_sentences_are_read_with_their_captions(saved_gpt2: Path, tmp_path: Path) -> None:
+    first = [sentence(0, 0, text=TEXTS[0]), sentence(0, 0, text=TEXTS[1]), sentence(1, 0, "outranked", text=TEXTS[3])]
+    file = joined(tmp_path, (first, {"kept": 2, "outranked": 1}), ([sentence(2, 0, text=TEXTS[2])], {"kept": 1}))
+    captions, model = {"c0": "a dog", "c1": "a cat", "c2": "the road"}, LanguageModel(str(saved_gpt2))
+    found = fluency(file, captions, model, 10, 0)
+    assert (found["sentences"], found["captions"]) == (3, 2)
+    assert found["perplexity"] == pytest.approx(model.perplexities(TEXTS[:3]).mean(), abs=0.01)
+    assert found["caption_perplexity"] == pytest.approx(model.perplexities(["a dog", "the road"]).mean(), abs=0.01)
+    assert len({fluency(file, captions, model, 1, seed)["perplexity"] for seed in range(20)}) == 3
+    assert fluency(file, captions, model, 1, 4) == fluency(file, captions, model, 1, 4)
+    nothing = fluency(joined(tmp_path, ([], {"identical": 3})), captions, model, 5, 0)
+    assert nothing == {"sentences": 0, "captions": 0, "perplexity": None, "caption_perplexity": None}
+
+
+def test_a_tokenizer_of_another_network_is_refused(saved_gpt2: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(saved_gpt2, tmp_path / "gpt2"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 5}))
+    with pytest.raises(DataError, match=r"gpt2.*download the model again"):
+        LanguageModel(str(folder))

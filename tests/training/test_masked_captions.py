@@ -92,6 +92,15 @@ def test_the_mask_of_pieces_is_the_tokenizers_and_random_words_are_ordinary() ->
     assert found.random_ids == (PIECES.index("[MASK]") + 1, len(PIECES))
 
 
+def test_random_words_are_the_longest_run_and_captions_fit_the_positions() -> None:
+    behind = [*PIECES[:5], *PIECES[6:], "[MASK]"]
+    assert special_tokens(pieces(behind), behind).random_ids == (5, 13)
+    sizes = Uniter(embed_dim=8, layers=1, heads=2, feed_forward_dim=8, max_words=5, tokenizer="x")
+    assert token_captions(split(), pieces(), UniterEncoder(sizes, 4, len(PIECES))).lengths.max() == 5
+    with pytest.raises(DataError, match=r"the model embeds 31 tokens and its vocabulary has .*run `itrpipe train`"):
+        token_captions(split(), vocabulary(), UniterEncoder(sizes, 4, 31))
+
+
 def test_a_tokenizer_without_a_mask_or_of_another_kind_is_refused() -> None:
     with pytest.raises(UsageError, match="has no mask among its 14 tokens"):
         special_tokens(pieces(mask=None), PIECES)
