@@ -108,7 +108,6 @@ def evaluate(
     """
     from itrpipe.commands.beforehand import check_split
     from itrpipe.commands.stages import run_stage
-    from itrpipe.datasets.benchmarks import whole_path as whole_benchmark
 
     given, definition = given.defined(split or "test")
     given.require_model()
@@ -117,7 +116,8 @@ def evaluate(
     model |= {"ensemble_with": ensemble_with or None, "rerank": rerank, "language_model": whole_path(language_model)}
     protocols = list(dict.fromkeys(protocol or ()))
     model |= {"eccv": eccv or None, "discriminate": discriminate or None, "protocols": protocols or None}
-    benchmarks = [whole_benchmark(each) for each in benchmark or ()]
+    parts = (each.partition("=") for each in benchmark or ())
+    benchmarks = [f"{name}{equals}{whole_path(folder)}" for name, equals, folder in parts]
     model |= {"benchmark": benchmarks or None, "decisions": resolved(decisions)}
     run_stage(*given.where, "evaluate", given.overrides(**model), definition=definition, **given.how)
 

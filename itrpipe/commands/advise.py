@@ -9,8 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from itrpipe.commands.named import seed_option
 from itrpipe.commands.trained import data_option, make_missing, train_settings, trained_run
-from itrpipe.datasets.definition import ModelDefinition, check_name, seed_option
+from itrpipe.datasets.definition import ModelDefinition, check_name
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.second_round import ENDS, Advice, recommend
 from itrpipe.plan.planning import Override, Planner

@@ -310,3 +310,14 @@ def _whole(item: Override) -> Any:
         return item.value
     path = Path(item.value).expanduser()
     return str(path.resolve()) if path.exists() else item.value
+
+
+def seed_option(seed: int, definition: ModelDefinition | None = None) -> list[str]:
+    """The option that a command needs to mean this seed: none where the model's name, or no name, stands for it.
+
+    Args:
+        seed: of a training.
+        definition: of the model that the command names; None where it names none.
+    """
+    usual = 0 if definition is None else definition.seed
+    return ["--seed", str(seed)] if seed != usual else []

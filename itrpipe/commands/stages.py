@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.commands.estimates import estimate, print_costs
-from itrpipe.commands.named import NamedModel
+from itrpipe.commands.named import NamedModel, seed_option
 from itrpipe.commands.trained import data_option
 from itrpipe.config import Settings, declared_stages, did_you_mean, kind_of, leaves, load_declaration, unknown
 from itrpipe.datasets.definition import (
@@ -19,7 +19,6 @@ from itrpipe.datasets.definition import (
     load_definition,
     remember,
     remember_model,
-    seed_option,
 )
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.declaration import IMPORTERS, names_a_file

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from itrpipe.commands.estimates import estimate, print_costs
-from itrpipe.datasets.definition import load_definition, seed_option
+from itrpipe.commands.named import seed_option
+from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import UsageError
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.steps import Step, pending_steps

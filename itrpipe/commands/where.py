@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from itrpipe.commands.named import models_of
+from itrpipe.commands.named import models_of, seed_option
 from itrpipe.commands.trained import data_option
 from itrpipe.commands.upkeep import Entry, entries
-from itrpipe.datasets.definition import DatasetDefinition, load_definition, seed_option
+from itrpipe.datasets.definition import DatasetDefinition, load_definition
 from itrpipe.features.declaration import GIVEN
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import Manifest, folders_in

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -90,10 +89,8 @@ def named(text: str) -> Named:
     known = (*SUITES, EMBEDDED)
     if name not in known:
         raise ValueError(unknown("benchmark", name, known))
-    if name == EMBEDDED and "=" in text:
-        raise ValueError(f"{text!r}: the embedded dataset makes this benchmark itself; give {EMBEDDED} alone")
-    if name != EMBEDDED and not folder:
-        raise ValueError(f"{name!r} is read from files; give {name}=FOLDER")
+    if not (text == EMBEDDED if name == EMBEDDED else folder):
+        raise ValueError(f"{text!r}: {EMBEDDED} is made and stands alone, others are read from files; give NAME=FOLDER")
     return Named(name, folder)
 
 
@@ -108,12 +105,6 @@ def benchmark_names(texts: Iterable[str]) -> tuple[str, ...]:
         if name == other:
             raise ValueError(f"{text!r} names {name} a second time; evaluate with one at a time")
     return tuple(text for _, text in ordered)
-
-
-def whole_path(text: str) -> str:
-    """`NAME=FOLDER` with the whole path of the folder: later commands may run in another one."""
-    name, equals, folder = text.partition("=")
-    return f"{name}={os.path.abspath(os.path.expanduser(folder))}" if equals and folder else text
 
 
 def read_benchmark(benchmark: Named) -> Benchmark:

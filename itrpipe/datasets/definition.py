@@ -65,17 +65,6 @@ class ModelDefinition(BaseModel):
         return self.settings.get("seed", 0)
 
 
-def seed_option(seed: int, definition: ModelDefinition | None = None) -> list[str]:
-    """The option that a command needs to mean this seed: none where the model's name, or no name, stands for it.
-
-    Args:
-        seed: of a training.
-        definition: of the model that the command names; None where it names none.
-    """
-    usual = 0 if definition is None else definition.seed
-    return ["--seed", str(seed)] if seed != usual else []
-
-
 class DatasetDefinition(BaseModel):
     """How a dataset is prepared, which features it has, and what its named models are.
 

@@ -8,7 +8,6 @@ W tokens, M labelled positions, V token ids, d width of a state.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -96,8 +95,11 @@ class ModelMaker:
         arrays = masked.tokens.reshape(-1, width), masked.labels.reshape(-1, width), known.tokens[chosen, :width]
         arrays += split.caption_image[chosen], known.lengths[chosen]
         copies, labels, captions, images, lengths = (torch.from_numpy(each).to(self.device) for each in arrays)
-        texts = TextBatch(copies, lengths.repeat_interleave(settings.copies))
-        logits = self.model.mlm_logits(images.repeat_interleave(settings.copies), texts, labels != UNLABELLED)
+        texts, (embedded, images) = (
+            TextBatch(copies, lengths.repeat_interleave(settings.copies)),
+            self.model.embed(images),
+        )
+        logits = self.model.mlm_logits(embedded, images.repeat_interleave(settings.copies), texts, labels != UNLABELLED)
         generator = torch.Generator(self.device).manual_seed(int(rng.integers(2**63)))
         drawn = synthetic.refill(
             copies, labels, logits, settings.draws, settings.temperature, excluded, generator
@@ -107,13 +109,13 @@ class ModelMaker:
         sentences = drawn.view(len(chosen), -1, width)
 
         def score(owners: Tensor, found: Tensor) -> Tensor:
-            return self.model.rank(images[owners], TextBatch(found, lengths[owners]))
+            return self.model.rank(embedded, images[owners], TextBatch(found, lengths[owners]))
 
         written = self.masks.known(chosen)
         reasons = synthetic.reject(sentences, captions, None if written is None else written.to(self.device))
         scores = synthetic.score_kept(score, sentences, reasons)  # -inf where nothing was scored
         reasons = synthetic.mark_outranked(reasons, synthetic.select_hardest(scores, settings.keep))
-        positive = self.model.rank(images, TextBatch(captions, lengths)).float().tolist()
+        positive = self.model.rank(embedded, images, TextBatch(captions, lengths)).float().tolist()
         repeated = synthetic.repeated_later(sentences)
         likely, own = (each.expand_as(likely).reshape(reasons.shape) for each in (likely, own))
         sentences, reasons, scores, likely, own, repeated = (
@@ -138,9 +140,6 @@ class ModelMaker:
 class UniterSentences:
     """A trained UNITER on the images of a training set, which writes words and ranks sentences.
 
-    The images of a block are embedded once, however many sentences are about them. Scores are raw rank logits in single
-    precision.
-
     Args:
         model: is moved to the device and set to evaluation mode.
         images: int64 rows [B] of the training images to their features.
@@ -157,51 +156,42 @@ class UniterSentences:
     ) -> None:
         self._model, self._load, self._device = model.to(device).eval(), images, device
         self._memory = memory
-        self._kept = threading.local()  # blocks are written in several threads
 
-    @torch.inference_mode()
-    def mlm_logits(self, images: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
+    def embed(self, images: Tensor) -> tuple[UniterImages, Tensor]:
+        """Images of rows [n] of the training set, each once, and the number int64 [n] of each row among them."""
+        rows, numbers = images.unique(return_inverse=True)
+        return self._model.encode_images(self._load(rows.cpu().numpy()).to(self._device)), numbers
+
+    def mlm_logits(self, images: UniterImages, numbers: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
         """What stands at masked positions; the vocabulary is looked at for these alone.
 
         Args:
-            images: int64 [S], rows of the images of the training set.
+            images: of `embed`.
+            numbers: int64 [S], image of each caption.
             texts: S masked captions.
             labelled: bool [S, W], the M positions that are asked for.
 
         Returns:
             [M, V], caption by caption and from left to right.
         """
-        model, width = self._model, texts.tokens.shape[1]
-        embedded, rows = self._images(images)
-        own = torch.arange(len(rows))
-        states = model.read_at(embedded, model.encode_texts(texts), rows, own, width, lambda each: each)  # [S, W, d]
+        model, places = self._model, (numbers, torch.arange(len(numbers)))
+        read = model.encode_texts(texts)
+        states = model.read_at(images, read, *places, texts.tokens.shape[1], lambda each: each)  # [S, W, d]
         return model.masked_word_logits(states[labelled])
 
-    @torch.inference_mode()
-    def rank(self, images: Tensor, texts: TextBatch) -> Tensor:
-        """Raw scores [n] of image rows [n] with n captions, higher for a better match."""
-        embedded, rows = self._images(images)
+    def rank(self, images: UniterImages, numbers: Tensor, texts: TextBatch) -> Tensor:
+        """Raw rank logits float32 [n] of n captions, each with an image of `embed`; higher for a better match."""
         each = 4 * _PARTS_OF_A_WORD * self._model.settings.embed_dim * texts.tokens.shape[1]
-        parts = torch.arange(len(rows)).split(max(1, self._memory // each))
         scores = [
             self._model.score_at(
-                embedded,
+                images,
                 self._model.encode_texts(TextBatch(texts.tokens[part], texts.lengths[part])),
-                rows[part],
+                numbers[part],
                 torch.arange(len(part)),
             )
-            for part in parts
+            for part in torch.arange(len(numbers)).split(max(1, self._memory // each))
         ]
         return torch.cat(scores).float()
-
-    def _images(self, images: Tensor) -> tuple[UniterImages, Tensor]:
-        """Embedded images, and the number of each asked for among them."""
-        kept: tuple[Tensor, UniterImages] | None = getattr(self._kept, "images", None)
-        if kept is None or not bool(torch.isin(images, kept[0]).all()):
-            rows = images.unique()
-            kept = rows, self._model.encode_images(self._load(rows.cpu().numpy()).to(self._device))
-            self._kept.images = kept
-        return kept[1], torch.searchsorted(kept[0], images)
 
 
 def open_model_maker(

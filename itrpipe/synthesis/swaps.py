@@ -287,11 +287,13 @@ def tagged_captions(parsed: Path, caption_ids: Sequence[str], texts: Sequence[st
         MissingInputError: there is no such artifact.
         DataError: it is damaged, or one of the captions has no scene graph.
     """
-    wanted, found = set(caption_ids), {}
-    for table in SceneGraphFile(parsed).row_groups(("caption_id", "tokens")):
-        for row in table.to_pylist():
-            if row["caption_id"] in wanted:
-                found[row["caption_id"]] = tuple(Token(**each) for each in row["tokens"])
+    wanted = set(caption_ids)
+    found = {
+        row["caption_id"]: tuple(Token(**each) for each in row["tokens"])
+        for table in SceneGraphFile(parsed).row_groups(("caption_id", "tokens"))
+        for row in table.to_pylist()
+        if row["caption_id"] in wanted
+    }
     if missing := [name for name in caption_ids if name not in found]:
         raise DataError(
             f"{parsed}: {len(missing):,} of {len(caption_ids):,} captions have no scene graph (the first: "

@@ -158,8 +158,8 @@ def test_names_are_kept_in_one_order() -> None:
     assert named("local=a=b") == Named("local", "a=b")
     for texts, reason in {
         ("aro=b", "aro=c"): "names aro a second time",
-        ("scenes=",): "makes this benchmark itself",
-        ("aro",): "is read from files",
+        ("scenes=",): "scenes is made and stands alone",
+        ("aro=",): "are read from files",
         ("arro=b",): "did you mean 'aro'",
     }.items():
         with pytest.raises(ValueError, match=reason):

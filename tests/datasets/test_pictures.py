@@ -284,13 +284,14 @@ def test_torchcodec_decodes_to_the_bytes_of_pillow(monkeypatch: pytest.MonkeyPat
     whole = files[0]
     files += [whole[: len(whole) // 2], whole[:-2], whole + b"more"]
     assert pictures._jpeg_decoder()
-    decoders = (pictures._jpeg_decoder, lambda: None)
-    for number, content in enumerate(files):
-        answers: list[Any] = []
-        for decoder in decoders:
-            monkeypatch.setattr(pictures, "_jpeg_decoder", decoder)
-            try:
-                answers.append(decode_rgb(content))
-            except DataError as error:
-                answers.append(str(error))
-        np.testing.assert_array_equal(*answers, err_msg=str(number))
+
+    def answer(content: bytes) -> Any:
+        try:
+            return decode_rgb(content)
+        except DataError as error:
+            return str(error)
+
+    answers = [answer(content) for content in files]
+    monkeypatch.setattr(pictures, "_jpeg_decoder", lambda: None)
+    for content, found in zip(files, answers, strict=True):
+        np.testing.assert_array_equal(found, answer(content))

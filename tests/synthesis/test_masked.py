@@ -22,7 +22,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary, tokenize
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.declaration import Uniter
-from itrpipe.models.uniter.network import UniterEncoder, build
+from itrpipe.models.uniter.network import build
 from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, SpecialTokens
 from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.graph import Attribute, Object, SceneGraph
@@ -74,11 +74,14 @@ class TableModel:
         self.worth[0] = 0.0  # padding
         self.ranked: list[int] = []
 
-    def mlm_logits(self, images: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
+    def embed(self, images: Tensor) -> tuple[None, Tensor]:
+        return None, images
+
+    def mlm_logits(self, embedded: None, images: Tensor, texts: TextBatch, labelled: Tensor) -> Tensor:
         assert len(images) == len(texts.tokens) == len(texts.lengths)
         return self.logits.expand(int(labelled.sum()), -1)
 
-    def rank(self, images: Tensor, texts: TextBatch) -> Tensor:
+    def rank(self, embedded: None, images: Tensor, texts: TextBatch) -> Tensor:
         self.ranked.append(len(images))
         assert (texts.tokens[torch.arange(len(images)), texts.lengths - 1] == 2).all()
         return self.worth[texts.tokens].sum(dim=1) + images
@@ -195,19 +198,6 @@ def test_scene_graphs_say_what_is_masked_together_in_any_cutting(tmp_path: Path)
         assert members == [[*shirt, "red"], ["dog"], shirt]
 
 
-SETTINGS = Uniter(embed_dim=16, layers=2, heads=2, feed_forward_dim=16, max_words=20)
-LENGTHS, ROWS, WORD_COUNT = (9, 3, 6, 4, 3), torch.tensor([4, 1, 1, 0, 1]), 30
-
-
-@pytest.fixture
-def uniter() -> UniterEncoder:
-    torch.manual_seed(0)
-    network = build(SETTINGS, 6, WORD_COUNT)
-    for parameter in network.parameters():  # so that scores differ by more than rounding
-        torch.nn.init.normal_(parameter, std=0.3)
-    return network.eval()
-
-
 class Images:
     """Random features with boxes; notes which are read."""
 
@@ -221,46 +211,32 @@ class Images:
         return ImageBatch(self.regions[rows], torch.tensor([3, 1, 2, 3, 2])[rows], boxes=self.boxes[rows])
 
 
-def uniter_texts() -> TextBatch:
-    """The shortest pairs have fewer positions in all than the longest caption has words."""
-    tokens = torch.randint(4, WORD_COUNT, (5, 9), generator=torch.Generator().manual_seed(2))
-    sizes = torch.tensor(LENGTHS)
-    return TextBatch(tokens.masked_fill(torch.arange(9) >= sizes[:, None], 0), sizes)
-
-
-def test_masked_words_are_those_of_each_copy_alone(uniter: UniterEncoder) -> None:
-    texts, images = uniter_texts(), Images()
-    labelled = (texts.tokens > 15) & (torch.arange(9) < texts.lengths[:, None])
-    found, expected = UniterSentences(uniter, images).mlm_logits(ROWS, texts, labelled), []
+@pytest.mark.parametrize("memory", [1, 1 << 16])
+def test_uniter_reads_every_pair_as_it_does_alone_and_images_once(memory: int) -> None:
+    torch.manual_seed(0)
+    uniter = build(Uniter(embed_dim=16, layers=2, heads=2, feed_forward_dim=16, max_words=20), 6, 30).eval()
+    for parameter in uniter.parameters():  # so that scores differ by more than rounding
+        torch.nn.init.normal_(parameter, std=0.3)
+    # The shortest pairs have fewer positions in all than the longest caption has words.
+    rows, lengths = torch.tensor([4, 1, 1, 0, 1]), torch.tensor([9, 3, 6, 4, 3])
+    places = torch.arange(9) < lengths[:, None]
+    texts = TextBatch(torch.randint(4, 30, (5, 9)) * places, lengths)
+    labelled, images, alone = (texts.tokens > 15) & places, Images(), []
+    sentences = UniterSentences(uniter, images, memory=memory)
+    embedded = sentences.embed(rows)
+    words, scores = sentences.mlm_logits(*embedded, texts, labelled), sentences.rank(*embedded, texts)
     with torch.no_grad():
-        for row, length in enumerate(LENGTHS):
-            image = uniter.encode_images(images(ROWS[row : row + 1].numpy()))
-            alone = uniter.encode_texts(TextBatch(texts.tokens[row : row + 1, :length], texts.lengths[row : row + 1]))
-            pool, size, pair = uniter.pool(image, alone), length + int(image.count), torch.zeros(1, dtype=torch.int64)
+        for row, length in enumerate(lengths.tolist()):
+            image = uniter.encode_images(Images()(rows[row : row + 1].numpy()))
+            text = uniter.encode_texts(TextBatch(texts.tokens[row : row + 1, :length], lengths[row : row + 1]))
+            pool, size, pair = uniter.pool(image, text), length + int(image.count), torch.zeros(1, dtype=torch.int64)
             states = uniter.encode(pool, pool.sequences(pair, pair, size, padded=False))
-            expected.append(uniter.masked_word_logits(states[0, :9])[labelled[row, :size]])
-    torch.testing.assert_close(found, torch.cat(expected), atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("memory", [1, 1 << 16, 1 << 28])
-def test_scores_are_those_of_each_pair_alone_in_any_memory(uniter: UniterEncoder, memory: int) -> None:
-    texts, images = uniter_texts(), Images()
-    found = UniterSentences(uniter, images, memory=memory).rank(ROWS, texts)
-    with torch.no_grad():
-        expected = uniter.score_pairs(uniter.encode_images(images(ROWS.numpy())), uniter.encode_texts(texts))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    assert (found.dtype, found.unique().numel()) == (torch.float32, 5)
-
-
-def test_images_are_read_once_for_all_that_is_asked_of_a_block(uniter: UniterEncoder) -> None:
-    texts, images = uniter_texts(), Images()
-    sentences = UniterSentences(uniter, images)
-    sentences.mlm_logits(torch.tensor([3, 1, 1, 3, 1]), texts, texts.tokens > 20)
-    for rows in ([1] * 5, [3, 1, 3, 1, 1]):
-        sentences.rank(torch.tensor(rows), texts)
-    assert images.read == [[1, 3]]
-    sentences.rank(torch.tensor([0, 1, 0, 1, 1]), texts)
-    assert images.read == [[1, 3], [0, 1]]
+            alone.append(uniter.masked_word_logits(states[0, :9])[labelled[row, :size]])
+        pairs = uniter.score_pairs(uniter.encode_images(Images()(rows.numpy())), uniter.encode_texts(texts))
+    torch.testing.assert_close(words, torch.cat(alone), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(scores, pairs, atol=1e-5, rtol=1e-5)
+    assert (scores.dtype, scores.unique().numel()) == (torch.float32, 5)
+    assert images.read == [[0, 1, 4]]
 
 
 GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("golden.json").read_text())
