@@ -83,31 +83,16 @@ def test_every_suite_has_measures_and_a_tiny_one_here() -> None:
     assert MAKERS.keys() == SUITES.keys()
 
 
-@pytest.mark.parametrize(("suffix", "numbers"), [("jsonl", "12"), ("json", "01"), ("csv", "23")])
-def test_local_tables_of_all_kinds_say_the_same(suffix: str, numbers: str, tmp_path: Path) -> None:
-    image(tmp_path / "images" / "a.png")
-    rows = [("images/a.png", "a cat, asleep", "a dog", ""), (".//images/a.png", "a cat, asleep", "two cats", "count")]
-    records = [dict(zip(("file", "caption", "negative", "category"), row, strict=True)) for row in rows]
-    table = "file,caption,negative,category\n" + "".join(f'{a},"{b}",{c},{d}\n' for a, b, c, d in rows)
-    content = {"jsonl": "\n".join(map(json.dumps, records)), "json": records, "csv": table}[suffix]
-    written(tmp_path / f"benchmark.{suffix}", content)
-    found = read_benchmark(Named("local", str(tmp_path))).pairs
-    expected = [("images/a.png", *row[1:]) for row in rows]
-    assert [(each.file, each.caption, each.negative, each.category) for each in found] == expected
-    assert [each.id for each in found] == list(numbers)
-
-
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("path", ["../outside.jpg", "/etc/hostname", "a\\b.png", "link.png"])
-def test_paths_that_escape_are_refused(name: str, path: str, tmp_path: Path) -> None:
+def test_paths_that_escape_are_refused(name: str, tmp_path: Path) -> None:
     image(tmp_path / "outside.png")
     key = {"sugarcrepe": "filename", "aro": "image_path", "winoground": "image_1", "local": "file"}[name]
-    MAKERS[name](tmp_path / "own", **{key: path})
-    for folder in ("", "images", "val2017"):
-        if (tmp_path / "own" / folder).is_dir():
-            (tmp_path / "own" / folder / "link.png").symlink_to(tmp_path / "outside.png")
-    link = "leads through a symbolic link"
-    refused(tmp_path / "own", name, DataError, link if path == "link.png" else "write a path relative to the images'")
+    MAKERS[name](tmp_path / "own", **{key: "../outside.png"})
+    refused(tmp_path / "own", name, DataError, "contains '..'; write a path relative to the images'")
+    MAKERS[name](tmp_path / "own", **{key: "link.png"})
+    folder = {"sugarcrepe": "val2017", "local": "."}.get(name, "images")
+    (tmp_path / "own" / folder / "link.png").symlink_to(tmp_path / "outside.png")
+    refused(tmp_path / "own", name, DataError, "leads through a symbolic link")
 
 
 @pytest.mark.parametrize(

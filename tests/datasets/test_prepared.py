@@ -30,7 +30,14 @@ from itrpipe.datasets.definition import (
     remember_training,
 )
 from itrpipe.datasets.image_check import ImageFacts
-from itrpipe.datasets.prepared import CAPTIONS_FILE, IMAGES_FILE, PreparedDataset, captions_of, write_prepared
+from itrpipe.datasets.prepared import (
+    CAPTIONS_FILE,
+    IMAGES_FILE,
+    PreparedDataset,
+    captions_of,
+    given_split,
+    write_prepared,
+)
 from itrpipe.datasets.truth import PairSet, known_matches, read_truth, write_truth
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans, tokenize
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
@@ -87,6 +94,20 @@ def test_a_dataset_gives_ids_texts_words_and_rows_by_split(folder: Path) -> None
     assert "tokens" not in PreparedDataset.open(folder, tokens=False).split("test").captions.column_names
     with pytest.raises(UsageError, match="no split 'val'; it has train, test"):
         dataset.split("val")
+
+
+def test_given_captions_are_of_the_first_given_image() -> None:
+    found = given_split(["A dog", "Café"], ["i", "j"])
+    assert (found.caption_ids.tolist(), found.image_ids.tolist()) == (["given", "given1"], ["i", "j"])
+    assert (found.caption_image.tolist(), found.tokens.to_pylist()) == ([0, 0], [["a", "dog"], ["café"]])
+    assert len(given_split([], ["i"]).texts) == 0
+    for captions, what in (
+        ([" "], "--caption is ' '; give"),
+        ([3], "--caption is 3; give"),
+        (["\udcff"], "not valid UTF"),
+    ):
+        with pytest.raises(UsageError, match=what):
+            given_split(captions, what="--caption")  # pyright: ignore
 
 
 def test_a_split_without_some_images_lacks_their_captions_too(folder: Path) -> None:
