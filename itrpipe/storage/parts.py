@@ -132,13 +132,13 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], facts: Any = None
 
 
 def write_arrow(path: Path, table: pa.Table) -> None:
-    """Writes a table as a file of Arrow, without its metadata.
+    """Writes a table as a file of Arrow, with its metadata.
 
     Raises:
         DiskFullError: no space is left.
     """
     sink = pa.BufferOutputStream()
-    schema = table.schema.with_metadata({CHECKSUM: STAMP_HERE})
+    schema = table.schema.with_metadata({**(table.schema.metadata or {}), CHECKSUM: STAMP_HERE})
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_table(table.replace_schema_metadata(schema.metadata))
     write_bytes(path, stamped(sink.getvalue().to_pybytes()))

@@ -178,7 +178,7 @@ def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, in
         DiskFullError: no space is left.
     """
     rows = [each._asdict() | {"edits": [vars(edit) for edit in each.edits]} for each in sentences]
-    write_arrow(path, pa.Table.from_pylist(rows, SCHEMA), {_DRAWN: json.dumps(dict(drawn))})
+    write_arrow(path, pa.Table.from_pylist(rows, SCHEMA.with_metadata({_DRAWN: json.dumps(dict(drawn))})))
 
 
 def join_parts(paths: Sequence[Path], folder: Path) -> None:
@@ -212,7 +212,7 @@ class SentenceFile(TableFile):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / SENTENCES_FILE, SCHEMA, "run `itrpipe synthesize` again")
-        with self._reading():
+        with reading(self.path, "sentences", self._remedy):
             self.drawn: dict[str, int] = json.loads(self.facts[_DRAWN])
 
     def kept(self, columns: Sequence[str]) -> pa.Table:

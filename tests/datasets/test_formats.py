@@ -260,6 +260,7 @@ def test_the_row_of_flickr30k_that_lacks_a_bar_is_read(tmp_path: Path) -> None:
     ("file", "text"),
     [
         ("captions.csv", "Filename;other; caption \na.bmp;1;x, y; z\n".replace("; z", "")),
+        ("captions.csv", 'file,caption,a;b\na.bmp,"x, y",1\n'),
         ("captions.txt", 'image,caption\na.bmp,"x, y"\n'),
         ("captions.csv", 'IMAGE,caption,note,note\na.bmp,"x, y",1,2\n\n'),
         ("captions.jsonl", '\n{"image": " a.bmp", "caption": "x, y", "more": {}}\n'),
