@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, DiskFullError, MissingInputError
+from itrpipe.features.embeddings import ORDER, EmbeddingWriter
 from itrpipe.features.store import TYPES, FeatureFile, FeatureSpec, stored_rows, write_features
 
 FULL = FeatureSpec(regions=3, region_dim=4, global_dim=5, boxes=True, labels=True, scores=True)
@@ -213,6 +215,9 @@ def test_another_file_is_refused(tmp_path: Path, name: str) -> None:
 def test_files_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DiskFullError, match=r"features\.h5 needs [\d,]{9,}\.\d MiB but"):
         write_features(tmp_path / "features.h5", IDS, FeatureSpec(2**20, 2**30), "test", [])
+    width = shutil.disk_usage(tmp_path).free // 16
+    with pytest.raises(DiskFullError, match="embedding train needs"):
+        EmbeddingWriter(tmp_path / "embeddings.h5", "train", IDS, IDS, np.arange(N), width, ORDER)
     for name, values in (("regions", np.zeros((N, 3, 4))), ("count", np.zeros((N, 1), "<i2")), ("rows", np.zeros(N))):
         with pytest.raises(DataError, match=rf"another version of itrpipe \({name}\); remove its folder"):
             write_features(tmp_path / "features.h5", IDS, FULL, "test", [(np.arange(N), {name: values})])

@@ -263,7 +263,10 @@ def test_hdf5_of_any_layout_and_parquet_are_read_or_refused(tmp_path: Path, monk
     np.testing.assert_array_equal(found.texts, np.array([[0.6, 0.8], [0.6, 0.8]], np.float32))
     raw = write(GivenSplit(both, "train"), split, "inner-product")
     np.testing.assert_array_equal(raw.texts, vectors[::-1])
-    assert write(GivenSplit(both, "train"), split, "order").measure == ORDER
+    np.testing.assert_array_equal(raw.scores(), raw.images @ raw.texts.T)
+    ordered = write(GivenSplit(both, "train"), split, "order")
+    assert ordered.measure == ORDER
+    np.testing.assert_allclose(ordered.scores(), [[0, 0], [0, -4]], atol=1e-6)
     # An owner that contradicts the dataset, and ids that it does not have or that are missing
     swapped: Any = ToySplit(["8", "7"], ["b", "a"], np.array([0, 1]))
     GivenSplit(both, "train").places(swapped, by_row=True)
