@@ -27,6 +27,7 @@ from itrpipe.datasets.captions import (
 )
 from itrpipe.datasets.formats import FORMATS, read_annotations
 from itrpipe.datasets.paths import ImageRoot, image_key, locate_images
+from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from tests.datasets.sources import ROWS, SOURCES, Json, Row, coco, karpathy
 
@@ -310,6 +311,11 @@ def test_names_of_other_case_ending_or_encoding_are_told(tmp_path: Path, monkeyp
     SOURCES["csv"].write(tmp_path, [Row("caf\u00e9.png", "x")])
     monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
     refused(tmp_path, UsageError, "Python reads file names as ascii here; set PYTHONUTF8=1")
+
+
+def test_lines_have_no_ends_and_empty_ones_at_the_end_are_none(tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_bytes(b"\xef\xbb\xbfa\r\n\n b\x0bc \n\r\n\n")
+    assert lines_of(tmp_path / "names.txt") == ["a", "", " b\x0bc "]
 
 
 def test_problems_are_counted_with_examples_in_one_printable_line() -> None:
