@@ -226,6 +226,7 @@ class RuleMaker:
             own = self.tagged[slice(*self.split.captions_of_image[image : image + 2])]
             known, written = {each.text for each in own}, set()
             starts = [token.start for token in caption.tokens]
+            names = str(self.split.caption_ids[row]), str(self.split.image_ids[image])
             for rule in (RULES[name] for name in RULES if name in self.rules):
                 options = list(rule(caption, own, self.vocabulary))
                 for place in rng.choice(len(options), size=min(self.keep, len(options)), replace=False):
@@ -237,7 +238,6 @@ class RuleMaker:
                     drawn[reason] += 1
                     written.add(text)
                     if reason == "kept":
-                        names = str(self.split.caption_ids[row]), str(self.split.image_ids[image])
                         made.append(Sentence(*names, text, edits, None, None, None, None, True, reason))
         return made, dict(sorted(drawn.items()))
 
