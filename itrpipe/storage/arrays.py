@@ -1,9 +1,9 @@
 """Arrays in files: one mapping of names to rows for `.npy`, `.npz`, HDF5 and Parquet.
 
-Opening a file reads no array: type and shape come from headers. Rows are copied into memory by plain reading, and
-nothing is mapped unless `StoredRows.mapped` is asked for: an array of 30 GB takes no more memory than the rows that are
-held, and an error of the disk is an exception and does not end the process. Nothing is ever unpickled, and no file that
-another one names is read.
+Opening a file reads no array: type and shape come from headers. Rows are copied into memory by plain reading: an array
+of 30 GB takes no more memory than the rows that are held, and an error of the disk is an exception and does not end the
+process. Files are mapped where `StoredRows.mapped` is asked for, and where an array lies column by column; compressed,
+such an array is held whole. Nothing is ever unpickled, and no file that another one names is read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
@@ -135,6 +135,9 @@ class Arrays(Mapping[str, FileRows]):
         with reading(_where(self.path, name), "an array of numbers or texts", self._remedy):
             return opener()
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._openers  # `Mapping` would open the array
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._openers)
 
@@ -239,11 +242,7 @@ def _filled(file: IO[bytes], offset: int, start: int, dtype: np.dtype, shape: tu
 def _npy(path: Path) -> FileRows:
     with path.open("rb") as file:
         dtype, shape, offset, fortran = _header(file, file.seek(0, io.SEEK_END))
-    stored = StoredRows(path, offset, dtype, shape)
-    if not fortran:
-        return stored
-    columns = np.memmap(path, dtype, "r", offset, shape, order="F")
-    return FetchedRows(stored.where, dtype, shape, lambda start, stop: columns[start:stop].copy(order="C"))
+    return _lying(StoredRows(path, offset, dtype, shape), fortran)
 
 
 def _npz_member(path: Path, member: str) -> FileRows:
@@ -252,15 +251,29 @@ def _npz_member(path: Path, member: str) -> FileRows:
         info = archive.getinfo(member)
         stream = archive.open(info)  # stays open without the archive; going back in it unpacks from the front again
         dtype, shape, offset, fortran = _header(stream, info.file_size)
-    if fortran:
-        raise ValueError("it lies column by column (Fortran order); save it with np.ascontiguousarray")
     if info.compress_type != zipfile.ZIP_STORED:
-        fetch = lambda start, stop: _filled(stream, offset, start, dtype, (stop - start, *shape[1:]))  # noqa: E731
+        columns = cache(lambda: _filled(stream, offset, 0, dtype, shape[::-1]).T)  # unpacked once
+
+        def fetch(start: int, stop: int) -> np.ndarray:
+            if fortran:
+                return columns()[start:stop].copy(order="C")
+            return _filled(stream, offset, start, dtype, (stop - start, *shape[1:]))
+
         return FetchedRows(_where(path, name), dtype, shape, fetch)
     with path.open("rb") as file:  # the local header may be longer than the directory says
         file.seek(info.header_offset + 26)
         offset += info.header_offset + 30 + sum(struct.unpack("<HH", file.read(4)))
-    return StoredRows(path, offset, dtype, shape, name)
+    return _lying(StoredRows(path, offset, dtype, shape, name), fortran)
+
+
+def _lying(stored: StoredRows, fortran: bool) -> FileRows:
+    """Rows as they lie in a file; of columns, each row is gathered from all over a map of the array."""
+    if not fortran:
+        return stored
+    columns = np.memmap(stored.path, stored.dtype, "r", stored.offset, stored.shape, order="F")
+    return FetchedRows(
+        stored.where, stored.dtype, stored.shape, lambda start, stop: columns[start:stop].copy(order="C")
+    )
 
 
 def _header(stream: IO[bytes], size: int) -> tuple[np.dtype, tuple[int, ...], int, bool]:
