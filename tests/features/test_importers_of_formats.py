@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.features.importers.base import WantedImage, match
+from itrpipe.features.importers.base import Place, WantedImage, match
 from itrpipe.features.importers.butd_tsv.importer import layout as tsv_layout
 from itrpipe.features.importers.precomp.importer import layout as precomp_layout
 from itrpipe.features.importers.uniter.importer import UniterSource, lmdb_values
@@ -195,6 +195,13 @@ def test_two_lines_of_one_image_must_be_equal(tmp_path: Path) -> None:
     tiny.tsv(tmp_path, [tiny.images()[1] | {"regions": tiny.images()[1]["regions"] + 1}], file="b.tsv")
     with pytest.raises(DataError, match=r"b\.tsv has other features of image '25' than .*a\.tsv"):
         tiny.opened(TSV, tmp_path)
+
+
+def test_two_files_of_one_image_must_be_equal(tmp_path: Path) -> None:
+    source, files = tiny.opened(NPZ, tiny.archives(tmp_path, tiny.images())), sorted(tmp_path.iterdir())
+    source.add("9.npz", Place(files[-1]))
+    with pytest.raises(DataError, match=r"30\.npz has other features of image '9\.npz' than .*9\.npz"):
+        source.add("9.npz", Place(tmp_path / "30.npz"))
 
 
 @pytest.mark.parametrize("text", ["\t".join(["image_id"] * 6), "a\tb\tc\n", "\n\n", ""])

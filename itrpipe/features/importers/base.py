@@ -93,11 +93,11 @@ class Source(ABC):
 
 
 class Place(NamedTuple):
-    """Where the features of an image lie: `length` bytes of a file from `start` on."""
+    """Where the features of an image lie: `length` bytes of a file from `start` on; `Place(file)` is all of it."""
 
     file: Path
-    start: int
-    length: int
+    start: int = 0
+    length: int | None = None
 
     def content(self) -> bytes:
         """The bytes, fewer if the file ends before."""

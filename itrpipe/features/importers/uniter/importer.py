@@ -69,7 +69,7 @@ class UniterSource(Entries):
                 if not key.startswith(b"__"):  # UNITER's own, such as the list of keys
                     self.add(key.decode(errors="backslashreplace"), place)
         for file in archives:
-            self.add(file.relative_to(path).as_posix(), Place(file, 0, 0))
+            self.add(file.relative_to(path).as_posix(), Place(file))
         if not self.names:
             raise DataError(f"{path} holds no image; name another folder")
         with self.reading(self.names[0]) as place:
@@ -153,11 +153,12 @@ def _stored(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 def _arrays(place: Place, keys: Sequence[str]) -> dict[str, np.ndarray]:
     """Those of the named arrays that an image has. Nothing is unpickled."""
-    value = place.content()
+    whole = place.length is None  # a file, of which NumPy reads no more than the named arrays
+    value = b"" if whole else place.content()
     if value.startswith(_LZ4):
         value = _package("lz4.frame").LZ4FrameDecompressor().decompress(value, max_length=_MOST_BYTES)
-    if not place.length or value.startswith(b"PK"):
-        with np.load(io.BytesIO(value) if place.length else place.file) as archive:
+    if whole or value.startswith(b"PK"):
+        with np.load(place.file if whole else io.BytesIO(value)) as archive:
             return {key: archive[key] for key in keys if key in archive}
     # Texts stay bytes: old writers knew no other type for the content of arrays.
     content = _package("msgpack").unpackb(value, raw=True)
