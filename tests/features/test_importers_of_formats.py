@@ -13,7 +13,7 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
@@ -75,6 +75,18 @@ def value(value: Any) -> Damage:
     return damage
 
 
+def database_in_database(folder: Path) -> None:
+    with lmdb.open(str(folder), max_dbs=1, lock=False) as environment:
+        environment.open_db(b"inner")
+
+
+def sorted_duplicates(folder: Path) -> None:
+    """Sets the flag of both meta pages."""
+    content = bytearray((folder / "data.mdb").read_bytes())
+    content[92] = content[4096 + 92] = 4
+    (folder / "data.mdb").write_bytes(content)
+
+
 def arrays(**changed: Any) -> Damage:
     """Puts other arrays in the place of some, or none."""
     content = tiny.stacked(tiny.images(ragged=False)) | changed
@@ -126,6 +138,9 @@ REFUSED = [
     *((PRECOMP, save("dev_ids.txt", names), "dev_ids.txt") for names in ("", "a", "aa", "abab")),
     (PRECOMP._replace(settings={"grid": (3, 2)}), arrays(), r"\[3, 2\]"),
     *((chosen(largest=3), value(content), r"image '.*25\.npz'") for content in VALUES),
+    (chosen(), lambda folder: tiny.database(folder, []), "holds no image"),
+    (chosen(), database_in_database, "database in the database"),
+    (chosen(), sorted_duplicates, "several values"),
     (
         NPZ,
         lambda folder: np.savez(folder / "25.npz", **{**tiny.of_pytorch(tiny.images()[1]), "num_bbox": 4}),
@@ -174,7 +189,7 @@ def test_of_features_only_the_first_are_read_to_find_the_lines(tmp_path: Path) -
     for position in (size * part // 80 for part in range(3, 80, 2)):
         content = content[:position] + b"!" + content[position + 1 :]
     path.write_bytes(content)
-    source = tiny.opened(LXMERT, path)
+    source = tiny.importing(LXMERT, path).source
     assert source.names == [image["name"] for image in made]
     with pytest.raises(DataError, match="image '7'"):
         source.read(np.array([7]), np.array([[256, 512]]))
@@ -184,24 +199,23 @@ def test_an_image_without_regions_does_no_harm_until_it_is_wanted(tmp_path: Path
     made = tiny.images()
     made[0] |= {"regions": made[0]["regions"][:0], "boxes": made[0]["boxes"][:0]}
     path = tiny.tsv(tmp_path, made)
-    assert tiny.opened(TSV, path).summary == "bottom-up-attention's TSV: 6 images; 0 to 5 regions of width 7"
+    assert tiny.importing(TSV, path).source.summary == "bottom-up-attention's TSV: 6 images; 0 to 5 regions of width 7"
     tiny.assert_equal(TSV, tiny.imported(TSV, path, made[1:]), made[1:])
     with pytest.raises(DataError, match="'9' has no region"):
         tiny.imported(TSV, path, made)
 
 
-def test_two_lines_of_one_image_must_be_equal(tmp_path: Path) -> None:
+def test_two_places_of_one_image_must_be_equal(tmp_path: Path) -> None:
+    """Parts of files, and whole files."""
     tiny.tsv(tmp_path, tiny.images(), file="a.tsv")
     tiny.tsv(tmp_path, [tiny.images()[1] | {"regions": tiny.images()[1]["regions"] + 1}], file="b.tsv")
     with pytest.raises(DataError, match=r"b\.tsv has other features of image '25' than .*a\.tsv"):
-        tiny.opened(TSV, tmp_path)
-
-
-def test_two_files_of_one_image_must_be_equal(tmp_path: Path) -> None:
-    source, files = tiny.opened(NPZ, tiny.archives(tmp_path, tiny.images())), sorted(tmp_path.iterdir())
-    source.add("9.npz", Place(files[-1]))
-    with pytest.raises(DataError, match=r"30\.npz has other features of image '9\.npz' than .*9\.npz"):
-        source.add("9.npz", Place(tmp_path / "30.npz"))
+        tiny.imported(TSV, tmp_path, [])
+    source: Any = tiny.importing(TSV, tmp_path / "a.tsv").source
+    for _ in range(2):
+        source.add("whole", Place(tmp_path / "a.tsv"))
+    with pytest.raises(DataError, match="'whole'"):
+        source.add("whole", Place(tmp_path / "b.tsv"))
 
 
 @pytest.mark.parametrize("text", ["\t".join(["image_id"] * 6), "a\tb\tc\n", "\n\n", ""])
@@ -209,7 +223,7 @@ def test_other_texts_are_no_features(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.tsv").write_text(text)
     assert ("without" in str(tsv_layout(tmp_path))) == (text.count("\t") != 5)
     with pytest.raises(DataError, match=r"x\.tsv"):
-        tiny.opened(TSV, tmp_path / "x.tsv")
+        tiny.imported(TSV, tmp_path / "x.tsv", [])
 
 
 # precomp
@@ -225,7 +239,7 @@ def test_test_may_be_a_part_of_testall(tmp_path: Path, ids: bool) -> None:
     if ids:  # the same image may be written in two ways
         save("test_ids.txt", ["COCO_val2014_000000000009.jpg"])(tmp_path)
     save("test_caps.txt", made[0]["captions"])(tmp_path)
-    source = tiny.opened(PRECOMP, tmp_path)
+    source = tiny.importing(PRECOMP, tmp_path).source
     assert len(source.names) == 3
     entries, by_captions = match(source, [WantedImage(image["name"], "x", image["captions"]) for image in made[:3]])
     assert (entries.tolist(), by_captions) == ([0, 1, 2], 0 if ids else 3)
@@ -238,7 +252,7 @@ def test_ids_that_count_the_images_of_each_split_do_no_harm(tmp_path: Path) -> N
     for split, count in (("train", 3), ("dev", 2), ("test", 1)):
         save(f"{split}_ids.txt", range(count))(tmp_path)
     wanted = [WantedImage("1", "x", tiny.images()[4]["captions"]), WantedImage("0", "x", tiny.images()[0]["captions"])]
-    assert match(tiny.opened(PRECOMP, tmp_path), wanted)[0].tolist() == [4, 0]
+    assert match(tiny.importing(PRECOMP, tmp_path).source, wanted)[0].tolist() == [4, 0]
 
 
 def test_images_without_names_and_captions_are_not_complete(tmp_path: Path) -> None:
@@ -256,7 +270,7 @@ def test_images_without_names_and_captions_are_not_complete(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("smallest", "largest", "score"), [(1, 100, 0.2), (2, 3, 0.6), (1, 2, 0.99), (9, 9, 0.0)])
 def test_the_settings_choose_the_regions(tmp_path: Path, smallest: int, largest: int, score: float) -> None:
-    source = tiny.opened(chosen(smallest, largest, score), tiny.database(tmp_path, tiny.images()))
+    source = tiny.importing(chosen(smallest, largest, score), tiny.database(tmp_path, tiny.images())).source
     stored = [len(image["regions"]) for image in tiny.images()]
     sure = [int((image["scores"] > score).sum()) for image in tiny.images()]
     taken = [min(max(smallest, n), largest, most) for n, most in zip(sure, stored, strict=True)]
@@ -275,20 +289,20 @@ def test_uniters_list_of_counts_saves_reading_everything(
 ) -> None:
     (tmp_path / "db").mkdir()
     path = tiny.database(tmp_path / "db", tiny.images())
-    listed, names = [path, tmp_path][up] / "nbb_th0.2_max4_min1.json", tiny.opened(chosen(), path).names
+    listed, names = [path, tmp_path][up] / "nbb_th0.2_max4_min1.json", tiny.importing(chosen(), path).source.names
     listed.write_text(json.dumps(dict.fromkeys(names, 3)))
     with monkeypatch.context() as patch:
         patch.setattr(UniterSource, "_count", None)
-        assert tiny.opened(chosen(largest=4), path).spec.regions == 3
+        assert tiny.importing(chosen(largest=4), path).source.spec.regions == 3
     with pytest.raises(DataError, match=names[1]):
-        tiny.opened(chosen(largest=4), path).read(np.arange(2), np.ones((2, 2)))  # which has four
+        tiny.importing(chosen(largest=4), path).source.read(np.arange(2), np.ones((2, 2)))  # which has four
     listed.write_text(json.dumps({names[0]: 3}))  # the others are counted
-    assert tiny.opened(chosen(largest=4), path).spec.regions == 4
+    assert tiny.importing(chosen(largest=4), path).source.spec.regions == 4
     for text in ("[]", json.dumps(dict.fromkeys(names, "many"))):
         listed.write_text(text)
         with pytest.raises(DataError, match=r"nbb_th.* cannot be read .* remove it"):
-            tiny.opened(chosen(largest=4), path)
-    assert tiny.opened(chosen(), path).spec.regions == 5  # that list is not for these settings
+            tiny.imported(chosen(largest=4), path, [])
+    assert tiny.importing(chosen(), path).source.spec.regions == 5  # that list is not for these settings
 
 
 @pytest.mark.parametrize(("package", "pack"), [("msgpack", tiny.packed), ("lz4.frame", tiny.framed)])
@@ -296,13 +310,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path = tiny.database(tmp_path, tiny.images(), pack)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingInputError, match=rf"needs {package}: pip install 'itrpipe\[uniter\]'"):
-        tiny.opened(chosen(), path)
-
-
-def assert_as_the_library(folder: Path) -> None:
-    with lmdb.open(str(folder), readonly=True, lock=False) as environment, environment.begin() as transaction:
-        expected = [(bytes(key), bytes(value)) for key, value in transaction.cursor()]
-    assert [(key, place.content()) for key, place in lmdb_values(folder / "data.mdb")] == expected
+        tiny.imported(chosen(), path, [])
 
 
 CHANGES = st.dictionaries(st.binary(min_size=1, max_size=40), st.none() | st.integers(0, 20_000), max_size=30)
@@ -310,9 +318,10 @@ CHANGES = st.dictionaries(st.binary(min_size=1, max_size=40), st.none() | st.int
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(CHANGES, min_size=1, max_size=4), st.integers(0, 10**9))
+@example([{b"%0200d" % number: 5 for number in range(20_000)}], 0)  # a tree of three levels
 def test_entries_are_those_of_the_library(tmp_path: Path, transactions: list[dict], folder: int) -> None:
     """Several transactions write, overwrite and delete, so that both meta pages and freed pages are there."""
-    with lmdb.open(str(tmp_path / str(folder)), map_size=1 << 25, sync=False) as environment:
+    with lmdb.open(str(tmp_path / str(folder)), map_size=1 << 26, sync=False) as environment:
         for changes in transactions:
             with environment.begin(write=True) as transaction:
                 for key, length in changes.items():
@@ -320,30 +329,9 @@ def test_entries_are_those_of_the_library(tmp_path: Path, transactions: list[dic
                         transaction.delete(key)
                     else:
                         transaction.put(key, bytes([length % 251]) * length)
-    assert_as_the_library(tmp_path / str(folder))
-
-
-@pytest.mark.parametrize("writemap", [False, True])
-def test_trees_of_three_levels(tmp_path: Path, writemap: bool) -> None:
-    with lmdb.open(str(tmp_path), map_size=1 << 26, sync=False, writemap=writemap) as environment:
-        with environment.begin(write=True) as transaction:
-            for number in range(20_000):
-                transaction.put(b"%0200d" % number, b"%d" % number)
-        assert environment.stat()["depth"] >= 3
-    assert_as_the_library(tmp_path)
-
-
-def test_other_databases_are_refused(tmp_path: Path) -> None:
-    with lmdb.open(str(tmp_path / "inner"), max_dbs=2) as environment:
-        named = environment.open_db(b"inner")
-        with environment.begin(write=True) as transaction:
-            transaction.put(b"a", b"b", db=named)
-    with lmdb.open(str(tmp_path / "many"), max_dbs=2) as environment:
-        environment.open_db(b"inner", dupsort=True)
-    tiny.database(tmp_path, [])
-    for path in (tmp_path / "inner", tmp_path / "many", tmp_path):
-        with pytest.raises(DataError):
-            tiny.opened(chosen(), path)
+        with environment.begin() as transaction:
+            expected = [(bytes(key), bytes(value)) for key, value in transaction.cursor()]
+    assert [(key, place.content()) for key, place in lmdb_values(tmp_path / str(folder) / "data.mdb")] == expected
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
