@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 import torch
 import transformers as t
+from torchvision.ops import box_iou
 
 from itrpipe.features.declaration import EXTRACTORS
 from itrpipe.features.extraction import plan_batches, stack
 from itrpipe.scenes import generate, paint
+from itrpipe.scenes.world import KINDS
 
 GOLDEN = Path(__file__).with_name("golden_extractors.json")
 SIZES = ((30, 50), (50, 30), (48, 48))
@@ -92,14 +94,17 @@ def save(name: str, folder: Path) -> Path:
     return folder
 
 
+def settings_of(kind: str, **changes: Any) -> Any:
+    return EXTRACTORS.classes[kind].model_validate({"kind": kind, **OTHERS.get(kind, {}), **changes})
+
+
 def built(name: str, model: Path | str = "", **changes: Any) -> Any:
     """The extractor of a case, its network in a folder or of the hub."""
     kind, values = name.partition("_")[0], OTHERS.get(name)
     if values is None:
         kind, values = NETWORKS[name][0], {"weights": "pretrained", "precision": "fp32"}
         values |= {"model": str(model), "revision": "main"}
-    settings = EXTRACTORS.classes[kind].model_validate({"kind": kind, **values, **changes})
-    return EXTRACTORS.module(kind).build(settings, torch.device("cpu"))
+    return EXTRACTORS.module(kind).build(settings_of(kind, **{**values, **changes}), torch.device("cpu"))
 
 
 _OPEN: dict[str, Any] = {}
@@ -178,3 +183,12 @@ def test_every_extractor(name: str, opened: Callable[[str], Any]) -> None:
     assert {each: value[0] for each, value in found.items()} == {each: value[0] for each, value in recorded.items()}
     for each, (kind, numbers) in recorded.items():
         assert_near(found[each][1], numbers, 0 if "int" in kind else 2e-3)
+
+
+def test_the_shipped_detector_finds_and_names_what_is_drawn(opened: Callable[[str], Any]) -> None:
+    rows = rows_of(opened("scenes"), pictures("scenes"))
+    for row, scene in enumerate(generate(0, 0, 3, seed=31).scenes):
+        objects = torch.tensor([item.box for item in scene.objects])
+        overlap, region = box_iou(objects, torch.tensor(rows["boxes"][row, 1:])).max(dim=1)
+        assert (overlap > 0.5).all()
+        assert rows["labels"][row, 1:][region].tolist() == [KINDS.index(item.kind) for item in scene.objects]

@@ -20,8 +20,9 @@ from safetensors.torch import load_file, save_file
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.features.frames import Framing, load_preprocessing
 from itrpipe.features.hub import RANDOM_NOTE
-from itrpipe.features.towers import PATCHES, Grid, load_config, open_network
+from itrpipe.features.towers import PATCHES, Grid, load_config, open_network, open_vision
 from tests.features.test_extractors import built, pictures, rows_of, save
+from tests.features.test_hub import Intruder
 
 # One of each class, and each way of resizing and cropping that published checkpoints use.
 PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -141,13 +142,6 @@ def lose_a_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-class Intruder:
-    """An object whose pickle writes a file when it is loaded."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.write_text, (Path("intruder"), "ran")
-
-
 def without(part: str) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
     return lambda state: {name: each for name, each in state.items() if part not in name}
 
@@ -231,7 +225,7 @@ def test_random_weights_are_the_same_every_time_and_say_what_they_are(folder: Pa
     assert np.array_equal(*rows)
     assert extractor.notes == (RANDOM_NOTE,)
     for name, width in {"clip_vision": 32, "clip_projected": 24}.items():
-        assert built(name, save(name, tmp_path / name), weights="random").spec.global_dim == width
+        assert built(name, save(name, tmp_path / name), weights="random").spec["global"] == (width,)
 
 
 def test_precision_memory_and_what_is_computed(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -260,8 +254,9 @@ def test_precision_memory_and_what_is_computed(folder: Path, tmp_path: Path, cap
 
 def test_a_missing_pooler_is_asked_for_and_noted(folder: Path) -> None:
     weights_of(folder, without("pooler"))
-    assert open_network(str(folder), "main", PATCHES).notes == ()
-    assert "starts at random" in open_network(str(folder), "main", PATCHES, pooled=True).notes[0]
+    for opened in (open_network(str(folder), "main", PATCHES), open_vision(str(folder), "main", PATCHES)[0]):
+        assert opened.notes == ()
+    assert "starts at random" in open_vision(str(folder), "main", PATCHES, pooled=True)[0].notes[0]
 
 
 def test_weights_beyond_float16_become_infinite_rows(folder: Path) -> None:
