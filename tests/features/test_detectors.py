@@ -21,7 +21,7 @@ from torchvision.models.detection import fasterrcnn_resnet50_fpn_v2
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import box_iou, nms
 
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.extractors.butd import extractor as butd
 from itrpipe.features.extractors.butd.extractor import ButdNetwork, load_network
 from itrpipe.features.extractors.frcnn.extractor import FrcnnExtractor, Prepare
@@ -34,7 +34,7 @@ from itrpipe.features.extractors.regions import (
     surviving_confidence,
 )
 from itrpipe.features.extractors.scenes import extractor as scenes
-from tests.features.test_extractors import built, opened, rows_of, settings_of
+from tests.features.test_extractors import built, opened, pictures, rows_of, settings_of
 from tests.features.test_hub import refusing
 
 __all__ = ["opened"]
@@ -86,12 +86,10 @@ def test_boxes_without_area_overlap_nothing() -> None:
 @pytest.mark.parametrize(
     ("minimum", "maximum", "threshold", "expected"),
     [
-        (1, 6, 0.4, [0, 2, 3, 5]),  # neither limit cuts: the order of the proposals
-        (4, 4, 0.5, [0, 2, 3, 5]),
+        (4, 4, 0.5, [0, 2, 3, 5]),  # neither limit cuts: the order of the proposals
         (1, 3, 0.4, [3, 5, 2]),
         (5, 6, 0.4, [3, 5, 2, 0, 4]),
         (10, 20, 0.4, [3, 5, 2, 0, 4, 1]),  # fewer proposals than asked for: all
-        (1, 1, 0.0, [3]),
     ],
 )
 def test_selection(minimum: int, maximum: int, threshold: float, expected: list[int]) -> None:
@@ -205,7 +203,7 @@ def test_an_odd_size_tells_caffes_max_pool_from_the_usual_one(network: ButdNetwo
     assert_close(network.backbone(padded)[:, ::128], recorded()["batch_act_res4"])
 
 
-def test_caffe_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caffe_proposals() -> None:
     reference = recorded()
     assert butd.caffe_anchors()[CAFFE_ORDER.argsort()].tolist() == reference["caffe_anchors_cell"].tolist()
     scores = torch.tensor(reference["caffe_rpn_in_cls_score"])[0].permute(1, 2, 0)  # [h, w, 24]
@@ -218,10 +216,8 @@ def test_caffe_proposals(monkeypatch: pytest.MonkeyPatch) -> None:
     # The 5,999 surest of 6,500 anchors lie outside, and use up no candidates.
     sides = torch.tensor([0.0, 0, 20, 20])
     anchors = torch.cat([sides.repeat(5999, 1) + 200, sides.repeat(1, 1), sides.repeat(500, 1) + 50])
-    arguments = torch.arange(6500, 0, -1) / 100, torch.zeros(6500, 4), anchors, (100, 100), 1
-    assert butd.surest(*arguments).tolist() == [[0, 0, 21, 21], [50, 50, 71, 71]]
-    monkeypatch.setattr(butd, "PROPOSALS", 1)
-    assert len(butd.surest(*arguments)) == 1
+    found = butd.surest(torch.arange(6500, 0, -1) / 100, torch.zeros(6500, 4), anchors, (100, 100), 1)
+    assert found.tolist() == [[0, 0, 21, 21], [50, 50, 71, 71]]
 
 
 @pytest.mark.parametrize(
@@ -248,22 +244,11 @@ def test_the_tool_keeps_the_same_regions(name: str, score: float) -> None:
     assert rows["regions"][1, : rows["count"][1]].min() >= 150
 
 
-def test_overlaps_are_those_in_the_file(scale: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten times enlarged, two boxes overlap by 0.28; in pixels of the file, which a width includes, by 0.32."""
-    boxes = torch.tensor([[0.0, 0, 90, 90], [0, 51, 90, 141]])
-    monkeypatch.setattr(butd, "surest", lambda *_: boxes)
-    monkeypatch.setattr(butd, "resized", lambda images: (images.float(), scale))
-    stub: Any = SimpleNamespace(
-        backbone=lambda images: images,
-        anchor_scores=lambda _: (torch.zeros(1), torch.zeros(1)),
-        region_features=lambda *_: torch.ones(2, 2048),
-        predictions=lambda _: (torch.tensor([[9.0, 0], [8, 0]]), torch.zeros(2, 401)),
-    )
-    rows = butd.ButdExtractor(stub, settings_of("butd", min_regions=1, max_regions=2), CPU)(
-        torch.zeros(1, 3, 20, 10), np.array([[20, 10]])
-    )
-    assert rows["count"].tolist() == [count]
-    assert rows["boxes"][0, 0].tolist() == pytest.approx([0, 0, min(1, 9 / scale), min(1, 4.5 / scale)])
+def test_overlaps_are_those_in_the_file(opened: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    extractor = opened("butd")  # ten pixels become 64
+    monkeypatch.setattr(butd, "surest", lambda *_: torch.tensor([[0.0, 0, 64, 64], [0, 32, 64, 96]]))
+    overlaps = extractor.propose([torch.zeros(3, 10, 10, dtype=torch.uint8)]).overlaps
+    assert overlaps[0, 0, 1].item() == pytest.approx(11 * 6 / (2 * 11 * 11 - 11 * 6))
 
 
 COARSE = {
@@ -287,26 +272,19 @@ def test_bfloat16_spares_boxes_and_scores(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["butd", "frcnn"])
-def test_odd_pictures_and_single_precision(
-    name: str, opened: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extractor = opened(name)
-    # In butd, proposals have at least 16 pixels of the file per side.
-    dots = {(1, 400): None, (400, 1): None, (2, 3): None, (15, 15): 0 if name == "butd" else None, (16, 40): None}
-    for size, count in dots.items():
-        image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
-        rows = rows_of(extractor, [image])
-        assert rows["count"][0] in (range(7) if count is None else [count])
-        assert all(np.isfinite(each).all() for each in rows.values())
+@pytest.mark.parametrize("size", [(1, 400), (400, 1), (2, 3), (15, 15), (16, 40)])
+def test_odd_pictures(name: str, size: tuple[int, int], opened: Callable[[str], Any]) -> None:
+    rows = rows_of(opened(name), [np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)])
+    assert all(np.isfinite(each).all() for each in rows.values())
+
+
+def test_convolutions_are_in_single_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
-    module = extractor._network.res5 if name == "butd" else extractor._network.roi_heads.box_head
-    hook = module.register_forward_pre_hook(lambda *_: seen.append(torch.backends.cudnn.allow_tf32))
+    extractor = built("frcnn")
+    extractor._network.backbone.register_forward_pre_hook(lambda *_: seen.append(torch.backends.cudnn.allow_tf32))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    image = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
-    rows_of(extractor, [image])
-    hook.remove()
-    assert not any(seen)
-    assert torch.backends.cudnn.allow_tf32
+    rows_of(extractor, pictures("frcnn")[:1])
+    assert (seen, torch.backends.cudnn.allow_tf32) == ([False], True)
 
 
 # torchvision's Faster R-CNN.
@@ -342,59 +320,42 @@ def test_weights_of_the_hub_and_of_torchvision(tmp_path: Path, monkeypatch: pyte
     asked = []
     with torch.device("meta"):
         made = fasterrcnn_resnet50_fpn_v2(weights_backbone=None, num_classes=5).state_dict()
-    shapes = {"butd": published(), "frcnn": {name: each.shape for name, each in made.items()}}
-
-    def save(kind: str, path: Path, **more: Tensor) -> None:
-        """All names and shapes in a file of few bytes: the tensors repeat one number."""
-        torch.save({name: torch.tensor(0.5).expand(shape) for name, shape in shapes[kind].items()} | more, path)
+    # A file of few bytes: the tensors repeat one number.
+    state = {name: torch.tensor(0.5).expand(each.shape) for name, each in made.items()}
 
     def snapshot(model: str, *, revision: str, allow_patterns: list[str]) -> str:
         asked.append((model, revision, allow_patterns))
-        save("butd", tmp_path / allow_patterns[0])
         return str(tmp_path)
 
     def fetch(url: str, path: str, *, hash_prefix: str, progress: bool) -> None:
         asked.append((url.rpartition("/")[2], hash_prefix))
-        save("frcnn", Path(path))
+        torch.save(state, path)
+
+    def refused(kind: str, weights: str, told: str) -> None:
+        with pytest.raises(ItrpipeError, match=told):
+            built(kind, weights=weights, **({"revision": "v1"} if kind == "butd" else {}))
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
-    built("butd", weights="unc-nlp/frcnn-vg-finetuned", revision="v1")
+    refused("butd", "unc-nlp/frcnn-vg-finetuned", r"pytorch_model\.bin")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setattr(torch.hub, "download_url_to_file", refusing(OSError("no route")))
-    for weights, told in {"COCO_V1": "no route", "COCO_V7": "COCO_V1, DEFAULT"}.items():
-        with pytest.raises(MissingInputError, match=told):
-            built("frcnn", weights=weights)
+    refused("frcnn", "COCO_V1", "no route")
+    refused("frcnn", "COCO_V7", "COCO_V1, DEFAULT")
     monkeypatch.setattr(torch.hub, "download_url_to_file", fetch)
     for _ in range(2):  # the second time it is there
         built("frcnn", weights="COCO_V1")
     file = "fasterrcnn_resnet50_fpn_v2_coco-dd69338a.pth"
     assert asked == [("unc-nlp/frcnn-vg-finetuned", "v1", ["pytorch_model.bin"]), (file, "dd69338a")]
     for other in ({"roi_heads.mask.weight": torch.ones(1)}, {CLASSES: torch.ones(1, 1024)}):
-        save("frcnn", tmp_path / "other.pth", **other)
-        with pytest.raises(DataError, match=r"other\.pth.*name weights of torchvision's"):
-            built("frcnn", weights=str(tmp_path / "other.pth"))
+        torch.save(state | other, tmp_path / "other.pth")
+        refused("frcnn", str(tmp_path / "other.pth"), r"other\.pth.*name weights of torchvision's")
 
 
 # The detector of drawings.
 
 
-@pytest.mark.parametrize("threshold", [0.1, 0.3, 0.5])
-def test_neighbours_are_dealt_out_in_rounds(threshold: float) -> None:
-    boxes = random_boxes(5, 4, 40) + torch.rand(4, 40, 4, generator=torch.Generator().manual_seed(1)) / 3
-    dealt = scenes.spread(boxes, threshold, 20)
-    for image in range(4):
-        overlap, groups = box_iou(boxes[image], boxes[image]), dict[int, list[int]]()
-        for index in range(40):
-            owner = next((kept for kept in groups if overlap[kept, index] > threshold), index)
-            groups.setdefault(owner, []).append(index)
-        rounds = sorted((members.index(index), index) for members in groups.values() for index in members)
-        assert dealt[image].tolist() == [index for _, index in rounds][:20]
-
-
-def test_decoded_boxes_move_by_sizes_and_stay_inside_the_image() -> None:
-    anchor, deltas = torch.tensor([10.0, 20, 30, 60]), torch.tensor([0.5, -0.25, 2, 0.5])
-    deltas[2:].log_()
-    torch.testing.assert_close(scenes.decode(deltas, anchor), torch.tensor([10.0, 20, 50, 40]))
+def test_decoded_boxes_are_finite_and_stay_inside_the_image() -> None:
+    anchor = torch.tensor([10.0, 20, 30, 60])
     assert scenes.decode(torch.full((4,), 100.0), anchor).isfinite().all()
     assert scenes.decode(torch.tensor([-9.0, 9, 9, 9]), anchor).tolist() == [0, 0, 192, 144]
 

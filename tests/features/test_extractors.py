@@ -28,6 +28,7 @@ LAYERS: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attent
 SMALL = {**LAYERS, "image_size": 32, "patch_size": 8}
 TEXT = {**LAYERS, "vocab_size": 9}
 MAPS: dict[str, Any] = {"hidden_sizes": [8, 16], "depths": [1, 1]}
+STEM = MAPS | {"embedding_size": 8}
 STRETCH = "ViT", {"size": 32}
 MIDDLE = "Bit", {"size": {"shortest_edge": 40}, "crop_size": 32}
 WIDE = "ViT", {"size": {"height": 48, "width": 64}}
@@ -50,14 +51,9 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]]]]
     "clip_projected": ("vit", "CLIPVisionModelWithProjection", SMALL | {"projection_dim": 24}, CLIP),
     "siglip": ("vit", "SiglipModel", PAIR, SIGLIP),
     "siglip_vision": ("vit", "SiglipVisionModel", SMALL, SIGLIP),
-    "resnet": ("resnet", "ResNetModel", MAPS | {"embedding_size": 8}, WIDE),
-    "resnet_classifier": (
-        "resnet",
-        "ResNetForImageClassification",
-        MAPS | {"embedding_size": 8, "layer_type": "basic"},
-        WIDE,
-    ),
-    "regnet": ("resnet", "RegNetModel", MAPS | {"embedding_size": 8, "groups_width": 4}, WIDE),
+    "resnet": ("resnet", "ResNetModel", STEM, WIDE),
+    "resnet_classifier": ("resnet", "ResNetForImageClassification", STEM | {"layer_type": "basic"}, WIDE),
+    "regnet": ("resnet", "RegNetModel", STEM | {"groups_width": 4}, WIDE),
     "convnext": ("resnet", "ConvNextModel", CONVNEXT, WIDE),
     "convnextv2": ("resnet", "ConvNextV2Model", CONVNEXT, WIDE),
 }

@@ -15,7 +15,7 @@ import torch
 from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError, RevisionNotFoundError
 from safetensors.torch import save_file
 
-from itrpipe.errors import DataError, ItrpipeError, MissingInputError
+from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features import hub
 
 ANSWER: Any = SimpleNamespace(headers={}, request=None, status_code=404)
@@ -139,22 +139,17 @@ def test_weights_may_be_halves_and_further_tensors_are_noted(tmp_path: Path) -> 
     assert notes == ("w.pt: 'x', one of 1 tensors, is none of this network",)
 
 
-@pytest.mark.parametrize(
-    ("weights", "error", "told"),
-    [
+def test_files_of_weights_that_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty/no.txt", "two/a.bin", "two/b.pth", "weights.pkl"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    for weights, error, told in (
         ("nothing.bin", MissingInputError, "does not exist"),
         ("/nowhere/folder", MissingInputError, "does not exist"),
         ("empty", MissingInputError, "holds 0 files"),
         ("two", DataError, "holds 2 files"),
         ("weights.pkl", DataError, "holds 0 files of weights; name one that ends in .bin"),
-    ],
-)
-def test_files_of_weights_that_are_not_there(
-    weights: str, error: type[ItrpipeError], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("empty/no.txt", "two/a.bin", "two/b.pth", "weights.pkl"):
-        Path(name).parent.mkdir(exist_ok=True)
-        Path(name).touch()
-    with pytest.raises(error, match=told):
-        hub.local_weights(weights)
+    ):
+        with pytest.raises(error, match=told):
+            hub.local_weights(weights)
