@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from itrpipe.engine.run import Made, MapExecution, make_parts
+from itrpipe.engine.run import Made, SharedExecution, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.negatives.lists import ListWriter, MinedList
 from itrpipe.progress import Reporter
 
 
-def made(work: Work, folder: Path, workers: int = 1, warn: Callable[[str], None] = print) -> Made:
+def made(work: Work, folder: Path, workers: int = 1, warn: Callable[[str], None] = print, **execution: Any) -> Made:
     """Makes all parts of a map in a folder, by default in this process."""
-    return make_parts(work, folder, MapExecution(workers=workers), Reporter(Console(quiet=True)), warn)
+    settings = SharedExecution(workers=workers, **execution)
+    return make_parts(work, folder, settings, Reporter(Console(quiet=True)), warn)
 
 
 def write_list(folder: Path, direction: str, mined: MinedList) -> None:

@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
-from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.engine.work import Part, Work, cut
-from itrpipe.progress import Reporter
 from itrpipe.storage.parts import array_writer
 
 ROWS, COUNT = 5, 8
@@ -142,11 +139,11 @@ def driver(folder: Path, notes: Path, workers: int, kind: type[Toy], engine: str
 
 if __name__ == "__main__":
     from tests.engine import toy  # what workers import, which this file is not
+    from tests.maps import made
 
     parts, notes, workers, kind, engine = sys.argv[1:]
     work = getattr(toy, kind)(COUNT, partial(toy.hang_from, "000003", Path(notes), 60.0))
-    execution = MapExecution(engine=engine, workers=int(workers))  # pyright: ignore[reportArgumentType]
     try:
-        make_parts(work, Path(parts), execution, Reporter(Console(quiet=True)), print)
+        made(work, Path(parts), int(workers), engine=engine)
     except KeyboardInterrupt:
         sys.exit("interrupted")

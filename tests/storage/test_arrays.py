@@ -125,11 +125,10 @@ def test_damage_is_one_error_or_harmless(form: str, tmp_path: Path, position: in
     path = tmp_path / "file" / "a.parquet" if form == "folder" else tmp_path / "file"
     content = bytearray(path.read_bytes())
     position %= len(content)
-    content[position:] = [content[position] ^ mask, *content[position + 1 :]] if mask else []
-    path.write_bytes(content)
+    content[position] ^= mask
+    path.write_bytes(content if mask else content[:position])
     try:
-        found = array_in(tmp_path / "file")
-        read = found.read(0, found.shape[0] if found.shape else 0)
+        read = array_in(tmp_path / "file").read()
     except KeyError:
         assert mask  # a bit of the name
     except DataError:
@@ -250,7 +249,6 @@ def outside(file: h5py.File, other: str) -> None:
 
 REFUSALS: list[tuple[Callable[[Path], object], str]] = [
     *((partial(write, data=data), reason) for data, reason in HEADERS for write in (Path.write_bytes, zipped)),
-    (lambda path: write_numpy(path, np.array([["a", 1]], dtype=object), np.savez), "'it' cannot.* Python objects"),
     (lambda path: pq.write_table(pa.table({"it": [[1.0], [1.0, 2]]}), path), "'it'.*the expected size"),
     *(
         (lambda path, last=last: pq.write_table(pa.table({"it": [[1.0], last]}), path), "empty")
