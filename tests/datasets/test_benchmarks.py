@@ -16,14 +16,7 @@ from itrpipe.evaluation.benchmarks import MEASURES
 from itrpipe.features.extraction import ImageFiles, decode_image
 from itrpipe.storage.integrity import DigestCache
 
-RELATION = {
-    "image_id": "2320917", "image_path": "2320917.bmp", "bbox_x": 0.6, "bbox_y": 2, "bbox_w": 4, "bbox_h": 2.51,
-    "relation_name": "on", "true_caption": "the cat is on the mat", "false_caption": "the mat is on the cat",
-}  # fmt: skip
-EXAMPLE = {
-    "id": 7, "image_0": "bare", "image_1": "ex_7_img_1.bmp", "caption_0": "a cup on a mat", "tag": "Noun",
-    "caption_1": "a mat on a cup", "secondary_tag": "", "num_main_preds": 1, "collapsed_tag": "Object",
-}  # fmt: skip
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))
 
 
 def image(path: Path) -> None:
@@ -31,41 +24,17 @@ def image(path: Path) -> None:
     Image.new("RGB", (8, 6)).save(path)
 
 
-def written(path: Path, content: Any) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return path
-
-
-def a_sugarcrepe(folder: Path, **changed: Any) -> None:
-    image(folder / "val2017" / "85329.bmp")
-    record = {"filename": "85329.bmp", "caption": "A cat.", "negative_caption": "A dog."}
-    for name in SUITES["sugarcrepe"].files:
-        written(folder / f"{name}.json", {"0": record | changed})
-
-
-def an_aro(folder: Path, **changed: Any) -> None:
-    image(folder / "images" / "2320917.bmp")
-    attribution = RELATION | {"attributes": ["wet", "open"], "relation_name": None}
-    written(folder / "visual_genome_relation.json", [RELATION | changed])
-    few = [attribution | {"attributes": ["red", "round"]}]
-    written(folder / "visual_genome_attribution.json", [*[attribution] * 25, *few * 24])
-
-
-def a_winoground(folder: Path, **changed: Any) -> None:
-    for name in ("bare.png", "ex_7_img_1.bmp"):
-        image(folder / "images" / name)
-    written(folder / "examples.jsonl", json.dumps(EXAMPLE | changed))
-
-
-def a_local(folder: Path, **changed: Any) -> None:
-    image(folder / "a.bmp")
-    record = {"file": "a.bmp", "caption": "a cat", "negative": ["a dog", "two cats"], "category": "noun"}
-    rows = record | changed, record | {"negative": "a dog", "category": None}
-    written(folder / "benchmark.jsonl", "\n".join(map(json.dumps, rows)))
-
-
-MAKERS = {"aro": an_aro, "local": a_local, "sugarcrepe": a_sugarcrepe, "winoground": a_winoground}
+def write(name: str, folder: Path, **changed: Any) -> None:
+    """A tiny benchmark, of whose files the first record is changed."""
+    own = CASES["benchmarks"][name]
+    for file in own["images"]:
+        image(folder / file)
+    for file, records in own["files"].items():
+        rows = [dict(record) for record in records for _ in range(record.get("times", 1))]
+        rows[0] |= changed
+        whole = rows if name == "aro" else dict(enumerate(rows))
+        text = "\n".join(map(json.dumps, rows)) if file.endswith(".jsonl") else json.dumps(whole)
+        (folder / file).write_text(text)
 
 
 def refused(folder: Path, name: str, kind: type[ItrpipeError], value: str) -> None:
@@ -80,60 +49,39 @@ def test_every_suite_has_measures_and_a_tiny_one_here() -> None:
     measures = {"aro": ("pairs", "macro"), "winoground": ("examples",), "sugarcrepe": ("pairs",), "local": ("pairs",)}
     assert {name: suite.measures for name, suite in SUITES.items()} == measures
     assert {each for own in measures.values() for each in own} <= {*MEASURES}
-    assert MAKERS.keys() == SUITES.keys()
+    assert CASES["benchmarks"].keys() == SUITES.keys()
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", SUITES)
 def test_paths_that_escape_are_refused(name: str, tmp_path: Path) -> None:
     image(tmp_path / "outside.png")
-    key = {"sugarcrepe": "filename", "aro": "image_path", "winoground": "image_1", "local": "file"}[name]
-    MAKERS[name](tmp_path / "own", **{key: "../outside.png"})
+    key, used = (CASES["benchmarks"][name][what] for what in ("key", "images"))
+    write(name, tmp_path / "own", **{key: "../outside.png"})
     refused(tmp_path / "own", name, DataError, "contains '..'; write a path relative to the images'")
-    MAKERS[name](tmp_path / "own", **{key: "link.png"})
-    folder = {"sugarcrepe": "val2017", "local": "."}.get(name, "images")
-    (tmp_path / "own" / folder / "link.png").symlink_to(tmp_path / "outside.png")
+    write(name, tmp_path / "own", **{key: "link.png"})
+    (tmp_path / "own" / used[0]).with_name("link.png").symlink_to(tmp_path / "outside.png")
     refused(tmp_path / "own", name, DataError, "leads through a symbolic link")
 
 
-@pytest.mark.parametrize(
-    ("name", "changed", "value"),
-    [
-        ("sugarcrepe", {"caption": 3}, "add_att.json: record 0 caption is 3, expected text"),
-        ("sugarcrepe", {"negative_caption": " "}, "negative_caption is ' ', expected a sentence"),
-        ("sugarcrepe", {"caption": "a\0"}, "expected a sentence"),
-        ("sugarcrepe", {"filename": "other.jpg"}, "no image such as other.jpg"),
-        ("aro", {"bbox_w": 0}, "record 0 bbox_w is 0, expected another value"),
-        ("aro", {"bbox_h": 0.5}, "bbox_h is 0.5, expected another value"),
-        ("aro", {"bbox_w": 1e300}, "bbox_w is 1e+300, expected another value"),
-        ("aro", {"bbox_x": -8193}, "bbox_x is -8193, expected another value"),
-        ("aro", {"bbox_y": float("nan")}, "bbox_y is nan, expected"),
-        ("aro", {"bbox_x": "1"}, "bbox_x is '1', expected a number"),
-        ("aro", {"relation_name": None}, "relation_name is None, expected text"),
-        ("winoground", {"image_1": "ex_8_img_1"}, "1 of 2 images are not there"),
-        ("winoground", {"collapsed_tag": 1}, "line 1 collapsed_tag is 1, expected text"),
-        ("local", {"negative": []}, "line 1 negative is [], expected another value"),
-        ("local", {"negative": ["a dog", 3]}, "negative .1 is 3, expected text"),
-        ("local", {"category": 3}, "category is 3, expected text"),
-        ("local", {"category": " "}, "category is ' ', expected a sentence"),
-    ],
-)
+@pytest.mark.parametrize(("name", "changed", "value"), CASES["refused records"])
 def test_malformed_records_are_refused(name: str, changed: dict[str, Any], value: str, tmp_path: Path) -> None:
-    MAKERS[name](tmp_path / "own", **changed)
+    write(name, tmp_path / "own", **changed)
     refused(tmp_path / "own", name, ItrpipeError, value)
 
 
 def test_missing_and_doubled_files_and_examples_are_told(tmp_path: Path) -> None:
-    a_sugarcrepe(tmp_path)
+    write("sugarcrepe", tmp_path)
     refused(tmp_path, "local", MissingInputError, "none of benchmark.jsonl")
     (tmp_path / "swap_obj.json").unlink()
     refused(tmp_path, "sugarcrepe", MissingInputError, "none of swap_obj.json is there")
-    for content, value in (([], "holds no images"), (3, "is 3, expected a list or an object")):
-        written(tmp_path / "benchmark.json", content)
+    for content, value in (("[]", "holds no images"), ("3", "is 3, expected a list or an object")):
+        (tmp_path / "benchmark.json").write_text(content)
         refused(tmp_path, "local", DataError, value)
-    a_local(tmp_path)
+    write("local", tmp_path)
     refused(tmp_path, "local", UsageError, "holds 2 data files")
-    a_winoground(tmp_path)
-    written(tmp_path / "examples.jsonl", "\n".join([json.dumps(EXAMPLE)] * 2))
+    write("winoground", tmp_path)
+    examples = tmp_path / "examples.jsonl"
+    examples.write_text(f"{examples.read_text()}\n" * 2)
     refused(tmp_path, "winoground", DataError, "pair 7/0 is given twice")
     refused(tmp_path / "none", "winoground", MissingInputError, "--benchmark winoground: ")
 
@@ -156,8 +104,8 @@ def test_digests_are_of_the_pairs_and_the_images_that_are_asked_for(tmp_path: Pa
         return digests([f"{name}={tmp_path / name}", "scenes"], DigestCache(tmp_path / "sources.json"))
 
     golden = json.loads(Path(__file__).with_name("golden.json").read_text())["benchmarks"]
-    for name, make in MAKERS.items():
-        make(tmp_path / name)
+    for name in SUITES:
+        write(name, tmp_path / name)
         image(tmp_path / name / "other.png")
         assert found(name) == golden[name]
     Image.new("RGB", (9, 9)).save(tmp_path / "local" / "a.bmp")

@@ -9,8 +9,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +31,7 @@ from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageErro
 from tests.datasets.sources import ROWS, SOURCES, Json, Row, coco, karpathy
 
 EACH = pytest.mark.parametrize("name", SOURCES)
-FILES = ("b.bmp", "sub/d.bmp", "a.bmp", "c.bmp")
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))
 
 
 def refused(source: Path, kind: type[ItrpipeError], value: str, **more: Any) -> str:
@@ -49,21 +48,9 @@ def refused(source: Path, kind: type[ItrpipeError], value: str, **more: Any) -> 
 @EACH
 def test_images_and_captions_come_in_the_order_of_the_source(tmp_path: Path, name: str) -> None:
     source = SOURCES[name]
-    own: Callable[[str], str] = {
-        "coco_captions": lambda file: str(10 + FILES.index(file)),
-        "caption_table": str,
-    }.get(source.format, lambda file: PurePosixPath(file).stem)
-    hashed = hash_split(map(own, FILES), 0.1, 0.1, 0)
-    named = {row.file: row.split if source.has_splits else hashed[own(row.file)] for row in ROWS}
-    splits = dict.fromkeys(FILES, "val") if name == "coco" else named
     found = read_annotations(source.write(tmp_path, f"\ufeff{source.text()}"))
-    assert found.images == [ImageRecord(own(file), file, splits[file]) for file in FILES]
-    rows = list(enumerate(ROWS))
-    if name == "karpathy":
-        rows.sort(key=lambda row: FILES.index(row[1].file))
-    caption_id = "{1.file}#{0}" if source.format == "flickr_tokens" else "{0}"
-    expected = [CaptionRecord(caption_id.format(number, row), own(row.file), row.caption) for number, row in rows]
-    assert (found.captions, found.root, bool(found.notes)) == (expected, tmp_path, not source.has_splits)
+    assert [[*map(list, found.images)], [*map(list, found.captions)]] == CASES["read"][source.format]
+    assert (found.root, bool(found.notes)) == (tmp_path, not source.has_splits)
     assert [other for other in FORMATS if FORMATS[other].files(tmp_path)] == [source.format]
     path = tmp_path / source.file
     if name != "coco":  # whose split is in the name
@@ -79,7 +66,7 @@ def test_what_is_missing_damaged_or_cut_off_is_refused(tmp_path: Path, name: str
         path.write_bytes(content)
         refused(path, DataError, "is not UTF-8" if content.endswith(b"\xff") else str(path), format=source.format)
     path.write_bytes(text)
-    for file in FILES:
+    for file in {row.file for row in ROWS}:
         (tmp_path / file).unlink()
     refused(tmp_path, MissingInputError, "no image such as ")
     path.unlink()
@@ -121,74 +108,19 @@ def test_one_photograph_is_one_image_however_it_is_spelled(tmp_path: Path, name:
     assert [caption.image_id for caption in found.captions] == [key, key]
 
 
-MISSING = object()
-
-
-def wrong(name: str, value: Any, *path: Any) -> Json:
-    """The content of the usual rows with another value of a field, or without the field."""
-    content = place = {"karpathy": karpathy, "coco": coco}[name](ROWS)
-    *parents, last = path
-    for each in parents:
-        place = place[each]
-    if value is MISSING:
-        del place[last]
-    else:
-        place[last] = value
-    return content
-
-
-LONG, IMAGE, SENTENCE = "x" * 5000, ("images", 1), ("images", 1, "sentences", 0)
-FIELDS = [
-    ("karpathy", IMAGE, ("filename", "split", "sentences"), ("filename", "split", "filepath", "cocoid")),
-    ("karpathy", SENTENCE, ("raw", "sentid"), ("raw", "sentid")),
-    ("coco", ("images", 1), ("id", "file_name"), ("id", "file_name")),
-    ("coco", ("annotations", 1), ("id", "image_id", "caption"), ("id", "image_id", "caption")),
-]
-REFUSED: list[tuple[str, Json | str, str]] = [
-    *((name, wrong(name, MISSING, *path, key), f"{' '.join(map(str, path))} has no {key}; it has ")
-      for name, path, needed, _ in FIELDS for key in needed),
-    *((name, wrong(name, 4.5, *path, key), f"{' '.join(map(str, path))} {key} is 4.5, expected text")
-      for name, path, _, texts in FIELDS for key in texts),
-    *(("karpathy", wrong("karpathy", True, *SENTENCE, key), f"sentences 0 {key} is True, expected text")
-      for key in ("raw", "sentid")),
-    ("karpathy", wrong("karpathy", LONG, *IMAGE, "sentences"), f"images 1 sentences is '{LONG[:59]}, expected a list"),
-    ("karpathy", wrong("karpathy", 0, *SENTENCE, "sentid"), "1 duplicate caption ids (0)"),
-    ("karpathy", wrong("karpathy", "text", *IMAGE), "images 1 is 'text', expected an object"),
-    ("karpathy", {"images": []}, "holds no images"),
-    ("karpathy", {"pictures": []}, "has no images; it has pictures"),
-    ("karpathy", "[]", "is [], expected an object"),
-    ("karpathy", '{"images": ' + "9" * 5000 + "}", "is not valid JSON"),
-    ("karpathy", "[" * 100_000, "is not valid JSON"),
-    ("karpathy", '{"images": "\\ud800"}', "is not valid JSON"),
-    *(("karpathy", wrong("karpathy", value, *IMAGE, "cocoid"), f"1 image ids that are empty, hold control {shown}")
-      for value, shown in (("", ""), ("  ", ""), ("\na", ""), ("1\0", ""), (LONG[:4097], "characters"))),
-    ("karpathy", wrong("karpathy", "b", *IMAGE, "cocoid"), "1 duplicate image ids (b)"),
-    ("karpathy", wrong("karpathy", "x\x1b", *SENTENCE, "sentid"), "1 caption ids that are empty, hold control"),
-    ("coco", wrong("coco", MISSING, "annotations"), "has no annotations; it has images"),
-    ("coco", wrong("coco", 99, "annotations", 1, "image_id"), "1 captions of images that are not there (1 of 99)"),
-    ("tokens", "a.bmp#0\tx\nno separator here\n", "line 2 is 'no separator here'"),
-    ("tokens", "a.bmp\tx\n", "line 1 is"),
-    ("results", "image_name| comment_number| comment\na.bmp, 0, x\n", "line 2 is 'a.bmp, 0, x'"),
-    ("csv", "name,text\na.bmp,x\n", "line 2 has no file and no caption; it has name, text"),
-    ("csv", "file,caption,Caption\na.bmp,A,B\n", "line 2 has no caption; it has file, caption (2 columns)"),
-    ("csv", "file,caption\n", "holds no images"),
-    ("csv", "file,caption\na.bmp,one, two\n", "line 2 has 3 fields, not the 2"),
-    ("csv", 'file,caption\na.bmp,"open\nb.bmp,x\n', "unexpected end of data"),
-    ("tsv", 'file\tcaption\na.bmp\t"one" two\n', "line 2: "),
-    ("csv", "file,caption,split\na.bmp,x,train\n./a.bmp,y,test\n", "line 3: image a.bmp is in the splits 'train' and"),
-    ("jsonl", '{"file": "a.bmp"}\n', "line 1 has no caption; it has file"),
-    ("jsonl", '{"file": "a.bmp", "caption": 7}\n', "line 1 caption is 7, expected text"),
-    ("jsonl", '{"file": [1], "caption": "x"}\n', "line 1 file is [1], expected text"),
-    ("jsonl", '{"file": "a.bmp", "caption": "x", "split": 1}\n', "line 1 split is 1, expected text"),
-    ("jsonl", "\n[1]\n", "line 2 is [1], expected an object"),
-    ("jsonl", '{"file": "a", "caption": "x", "split": "val"}\n{"file": "b", "caption": "x"}\n', "line 2 has no split"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "content", "value"), REFUSED)
-def test_malformed_sources_are_refused_in_one_line(tmp_path: Path, name: str, content: Json | str, value: str) -> None:
-    text = content if isinstance(content, str) else json.dumps(content)
-    line = refused(SOURCES[name].write(tmp_path, text), DataError, value)
+@pytest.mark.parametrize(("name", "content", "value"), CASES["refused sources"])
+def test_malformed_sources_are_refused_in_one_line(tmp_path: Path, name: str, content: str | Json, value: str) -> None:
+    """Content is all of a file, or a place in that of the usual rows with another value, or without one."""
+    if not isinstance(content, str):
+        place = whole = json.loads(SOURCES[name].text())
+        *parents, last = content["at"]
+        for each in parents:
+            place = place[each]
+        place[last] = content.get("value")
+        if "value" not in content:
+            del place[last]
+        content = json.dumps(whole)
+    line = refused(SOURCES[name].write(tmp_path, content), DataError, value)
     assert line.startswith(str(tmp_path))
     assert len(line) < len(str(tmp_path)) + 500
 
@@ -257,16 +189,7 @@ def test_the_row_of_flickr30k_that_lacks_a_bar_is_read(tmp_path: Path) -> None:
     assert not FORMATS["flickr_tokens"].files(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("file", "text"),
-    [
-        ("captions.csv", "Filename;other; caption \na.bmp;1;x, y; z\n".replace("; z", "")),
-        ("captions.csv", 'file,caption,a;b\na.bmp,"x, y",1\n'),
-        ("captions.txt", 'image,caption\na.bmp,"x, y"\n'),
-        ("captions.csv", 'IMAGE,caption,note,note\na.bmp,"x, y",1,2\n\n'),
-        ("captions.jsonl", '\n{"image": " a.bmp", "caption": "x, y", "more": {}}\n'),
-    ],
-)
+@pytest.mark.parametrize(("file", "text"), CASES["tables"])
 def test_tables_may_name_their_columns_otherwise(tmp_path: Path, file: str, text: str) -> None:
     (tmp_path / "Images").mkdir()
     (tmp_path / "Images" / "a.bmp").write_bytes(b"")
@@ -320,12 +243,13 @@ def test_lines_have_no_ends_and_empty_ones_at_the_end_are_none(tmp_path: Path) -
 
 def test_problems_are_counted_with_examples_in_one_printable_line() -> None:
     captions = [CaptionRecord(f"id{number}\x1b", "9", "") for number in range(5)]
-    images = [ImageRecord("1", "1.jpg", "dev"), ImageRecord("2", "2.jpg", "")]
+    images = [ImageRecord("1" * 4096, "1.jpg", "dev"), ImageRecord("2" * 4097, "2.jpg", "")]
     with pytest.raises(DataError, match=r"^source: .*; correct the source$") as caught:
         checked_annotations(Annotations(images, captions, Path()), Path("source"))
     line = str(caught.value)
     assert r"5 captions of images that are not there (id0\x1b of 9, id1\x1b of 9, id2\x1b of 9, ...)" in line
     assert "2 split names other than train, val, test ('dev' of 1 images, '' of 1 images)" in line
+    assert "1 image ids that are empty, hold control characters or more than 4,096 characters ('222" in line
     assert line.count("...") == 3
     with pytest.raises(DataError, match="source: holds no captions; correct"):
         checked_annotations(Annotations([], [], Path()), Path("source"))
