@@ -35,8 +35,9 @@ from tests.maps import made
 
 TEXTS = ("a red dog runs", "the dogs run fast", "two cats sleep", "a blue car", "a car is blue here")
 IMAGES = ("i0", "i0", "i1", "i2", "i2")
-PIECES = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "a", "red", "dog", "##s", "run", "the", "fast", "two", "cat", "sleep"]
-PIECES += ["blue", "car", "is", "here", "bird", "tree", "[MASK]"]
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text())
+GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("golden.json").read_text())
+PIECES: list[str] = CASES["pieces"]
 SPECIALS = SpecialTokens(len(PIECES) - 1, (0, 1, 2, 3), (4, len(PIECES) - 1))
 NAMES = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 
@@ -129,37 +130,21 @@ def test_a_model_makes_new_sentences_of_each_caption_the_hardest_first(tmp_path:
 
 
 TEXT = "A  Dog, two cats!"
-WORDS = ["A", "Dog", ",", "two", "cats", "!"]
-SPELLED = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "A", "Dog", ",", "two", "cat", "##s", "!", "bird", "##ling", "dog"]
 
 
-@pytest.mark.parametrize(
-    ("changed", "text", "words", "edits"),
-    [
-        ({}, TEXT, WORDS, []),
-        ({2: "bird"}, "A  bird, two cats!", ["A", "bird", *WORDS[2:]], [(1, "Dog", "bird")]),
-        ({5: "bird"}, "A  Dog, two birds!", [*WORDS[:4], "birds", "!"], [(4, "cats", "birds")]),
-        ({6: "dog"}, "A  Dog, two cat dog!", [*WORDS[:4], "cat dog", "!"], [(4, "cats", "cat dog")]),
-        ({4: "##ling"}, "A  Dog,ling cats!", ["A", "Dog", ",", "ling", *WORDS[4:]], [(2, ", two", ",ling")]),
-        ({1: "##s"}, "s  Dog, two cats!", ["s", *WORDS[1:]], [(0, "A", "s")]),
-        ({2: "##s"}, "As, two cats!", ["A", "s", *WORDS[2:]], [(0, "A  Dog", "As")]),
-        ({2: "##s", 3: "##s"}, "Ass two cats!", ["A", "s", "s", *WORDS[3:]], [(0, "A  Dog,", "Ass")]),
-        ({3: "two"}, "A  Dog two two cats!", ["A", "Dog", "two", *WORDS[3:]], [(2, ",", " two")]),
-        ({3: "!"}, "A  Dog! two cats!", ["A", "Dog", "!", *WORDS[3:]], [(2, ",", "!")]),
-    ],
-)
+@pytest.mark.parametrize(("changed", "text", "words", "edits"), CASES["respelled"])
 def test_changed_words_are_spelled_and_others_stay(
-    changed: dict[int, str], text: str, words: list[str], edits: list[tuple[int, str, str]]
+    changed: dict[str, str], text: str, words: list[str], edits: list[tuple[int, str, str]]
 ) -> None:
-    own = TokenCaptions.of_pieces(split_of([TEXT]), tokenizer_of([*SPELLED, "[MASK]"]), 20)
+    own = TokenCaptions.of_pieces(split_of([TEXT]), tokenizer_of(CASES["spelled"]), 20)
     tokens = own.tokens[0].copy()
     for place, piece in changed.items():
-        tokens[place] = SPELLED.index(piece)
+        tokens[int(place)] = CASES["spelled"].index(piece)
     found = respell(own, 0, tokens)
     assert found.text == text == apply_edits(TEXT, own.spans[0][:, 0].tolist(), found.edits)
     assert [found.text[start:end] for start, end in found.spans] == words
     assert found.edits == [Edit(*edit) for edit in edits]
-    if set(changed) <= {1, 2}:
+    if set(changed) <= {"1", "2"}:
         assert respell(own, 0, tokens[:3]).text == text  # words that are cut off stay
 
 
@@ -237,9 +222,6 @@ def test_uniter_reads_every_pair_as_it_does_alone_and_images_once(memory: int) -
     torch.testing.assert_close(scores, pairs, atol=1e-5, rtol=1e-5)
     assert (scores.dtype, scores.unique().numel()) == (torch.float32, 5)
     assert images.read == [[0, 1, 4]]
-
-
-GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("golden.json").read_text())
 
 
 def digest(content: Any) -> str:

@@ -20,23 +20,15 @@ from itrpipe.synthesis import checks, sentences
 from itrpipe.synthesis.language_model import LanguageModel, fluency
 from itrpipe.synthesis.sentences import Edit, Opened, Sentence, SentenceFile, Writing, apply_edits
 from tests.maps import made
+from tests.synthesis.test_masked import CASES, GOLDEN, rows_of
 
-GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 BOX = (0.1, 0.1, 0.2, 0.2)
 OBJECTS = tuple(
     PlacedObject(*look, BOX, 0.2) for look in (("dog", "brown", "plain", "large"), ("table", "red", "plain", "medium"))
 )
 SCENE = Scene("i0", "train", 0, "base", "park", 0.5, OBJECTS, ((0, "under", 1),), 0)
 READER = CaptionReader(checks._NUMBERS)
-VERDICTS = {
-    "a puppy is under a table": "true",
-    "one dog and a red desk": "true",
-    "a kitty is under a table": "untrue",
-    "seventy dogs and a table": "untrue",
-    "a dog is parked under a table": "undecided",
-    "a cat is parked under a table": "untrue",
-    "a dog under under table": "unreadable",
-}
+VERDICTS = dict(CASES["verdicts"])
 
 
 def sentence(
@@ -88,7 +80,7 @@ def test_what_is_written_is_read_again_and_an_interrupted_run_ends_in_the_same_b
     assert maker.blocks == [0, 1, 2]
     file = SentenceFile(tmp_path)
     assert file.drawn == {"duplicate": 15, "kept": 4}
-    rows = [row for table in file.row_groups() for row in table.to_pylist()]
+    rows = rows_of(file)
     expected = sentence(2, 1)._asdict() | {"edits": [{"position": at, "old": "dog", "new": "new1"} for at in (0, 1)]}
     assert len(rows) == len(file) == 4
     assert rows[2] == {
