@@ -18,9 +18,8 @@ from itrpipe.scenes.layout import PlacedObject
 from itrpipe.scenes.readback import CaptionReader
 from itrpipe.synthesis import checks, sentences
 from itrpipe.synthesis.language_model import LanguageModel, fluency
-from itrpipe.synthesis.sentences import Edit, Opened, Sentence, SentenceFile, Writing, apply_edits
-from tests.maps import made
-from tests.synthesis.test_masked import CASES, GOLDEN, rows_of
+from itrpipe.synthesis.sentences import Edit, Sentence, SentenceFile, apply_edits
+from tests.synthesis.test_masked import CASES, GOLDEN, rows_of, run
 
 BOX = (0.1, 0.1, 0.2, 0.2)
 OBJECTS = tuple(
@@ -31,14 +30,12 @@ READER = CaptionReader(checks._NUMBERS)
 VERDICTS = dict(CASES["verdicts"])
 
 
-def sentence(
-    caption: int, number: int, reason: str = "kept", score: float | None = 0.0, text: str = "", image: str = "i0"
-) -> Sentence:
+def sentence(caption: int, number: int, reason: str = "kept", score: float | None = 0.0, text: str = "") -> Sentence:
     edits = [Edit(position, "dog", f"new{number}") for position in range(number + 1)]
     likely = None if score is None else math.log(0.5)
     positive = None if score is None else 0.0
     return Sentence(
-        f"c{caption}", image, text or f"text {number}", edits, score, positive, likely, likely, reason == "kept", reason
+        f"c{caption}", "i0", text or f"text {number}", edits, score, positive, likely, likely, reason == "kept", reason
     )
 
 
@@ -52,11 +49,6 @@ class Counting:
         self.blocks.append(block)
         found = [sentence(caption, number) for caption in rows for number in range(caption % 3)]
         return found, {"kept": len(found), "duplicate": 5}
-
-
-def writing(count: int, maker: Counting | None = None) -> Writing:
-    texts = {f"c{caption}": "a dog" for caption in range(count)}
-    return Writing(lambda: Opened(maker or Counting(), texts, None), 2)
 
 
 def joined(folder: Path, *parts: tuple[list[Sentence], dict[str, int]]) -> SentenceFile:
@@ -76,9 +68,8 @@ def test_edits_replace_words_and_keep_all_else() -> None:
 
 def test_what_is_written_is_read_again_and_an_interrupted_run_ends_in_the_same_bytes(tmp_path: Path) -> None:
     maker, again = Counting(), Counting()
-    sentences.join_parts(made(writing(5, maker), tmp_path / "parts").paths, tmp_path)
+    file = run(maker, tmp_path)
     assert maker.blocks == [0, 1, 2]
-    file = SentenceFile(tmp_path)
     assert file.drawn == {"duplicate": 15, "kept": 4}
     rows = rows_of(file)
     expected = sentence(2, 1)._asdict() | {"edits": [{"position": at, "old": "dog", "new": "new1"} for at in (0, 1)]}
@@ -90,7 +81,7 @@ def test_what_is_written_is_read_again_and_an_interrupted_run_ends_in_the_same_b
     for part in (tmp_path / "parts").glob("00000[02]*"):
         part.unlink()
     whole = (tmp_path / sentences.SENTENCES_FILE).read_bytes()
-    sentences.join_parts(made(writing(5, again), tmp_path / "parts").paths, tmp_path)
+    run(again, tmp_path)
     assert again.blocks == [0, 2]
     assert (tmp_path / sentences.SENTENCES_FILE).read_bytes() == whole
 
@@ -98,13 +89,14 @@ def test_what_is_written_is_read_again_and_an_interrupted_run_ends_in_the_same_b
 def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="run `itrpipe synthesize`"):
         SentenceFile(tmp_path)
-    paths = made(writing(4), tmp_path / "parts").paths
+    run(Counting(), tmp_path)
+    paths = sorted((tmp_path / "parts").glob("*.arrow"))
     whole = paths[0].read_bytes()
     for damage in (whole[:-20], whole[:300] + bytes([whole[300] ^ 1]) + whole[301:]):
         paths[0].write_bytes(damage)
         with pytest.raises(DataError, match=r"000000\.arrow .*remove it"):
             sentences.join_parts(paths, tmp_path)
-    sentences.join_parts(made(writing(4), tmp_path / "parts").paths, tmp_path)  # which makes it again
+    run(Counting(), tmp_path)  # which makes it again
     path = tmp_path / sentences.SENTENCES_FILE
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(DataError, match=r"sentences\.parquet .*synthesize` again"):
