@@ -1,4 +1,4 @@
-"""Tiny sources of every format of datasets: two images of train, one each of val and test, and their captions."""
+"""Tiny sources of every format of datasets: two images of train, one each of val and test; and how one is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from PIL import Image
+
+from itrpipe.errors import ItrpipeError
 
 
 class Row(NamedTuple):
@@ -67,6 +70,17 @@ def results(rows: Sequence[Row]) -> str:
 def jsonl(rows: Sequence[Row]) -> str:
     """A table of objects, one a line."""
     return "".join(json.dumps(row._asdict()) + "\n" for row in rows)
+
+
+def refusal(kind: type[ItrpipeError], value: str, read: Callable[..., object], *arguments: Any) -> str:
+    """The one line by which something is refused, which holds the value."""
+    with pytest.raises(kind) as caught:
+        read(*arguments)
+    line = str(caught.value)
+    assert type(caught.value) is kind
+    assert value in line
+    assert "\n" not in line
+    return line
 
 
 class Source(NamedTuple):

@@ -73,12 +73,10 @@ FRAMES = [Image.new("RGB", (9, 6), colour) for colour in ((250, 0, 0), (0, 250, 
 CUT_EXIF = b"Exif\0\0II*\0\x08\0\0\0\x02\0\x0f\x01\x02\0\xff\0\0\0\xff\0\0\0"
 ODD_EXIF = (b"Exif\0\0nonsense", b"Exif\0\0II*\0\xff\xff\xff\xff", CUT_EXIF)
 PICTURES: dict[str, tuple[bytes, Any, float]] = {
-    **{f"colour {kind}": (encoded(RGB, kind), RGB, 0) for kind in ("PNG", "BMP", "TIFF", "WEBP")},
-    **{f"grey {kind}": (encoded(GREY, kind), GREY[..., None], 0) for kind in ("PNG", "BMP", "TIFF", "GIF")},
-    **{f"palette {kind}": (encoded(Image.fromarray(GREY).convert("P"), kind), GREY[..., None], 0)
-       for kind in ("PNG", "BMP", "TIFF", "GIF")},
-    **{f"bits {kind}": (encoded(Image.fromarray(BITS).convert("1"), kind), BITS[..., None], 0)
-       for kind in ("PNG", "BMP", "TIFF")},
+    **{f"{mode} {kind}": (encoded(Image.fromarray(pixels.squeeze()).convert(mode), kind), pixels, 0)
+       for mode, pixels, kinds in (("RGB", RGB, "PNG BMP TIFF WEBP"), ("L", GREY[..., None], "PNG BMP TIFF GIF"),
+                                   ("P", GREY[..., None], "PNG BMP TIFF GIF"), ("1", BITS[..., None], "PNG BMP TIFF"))
+       for kind in kinds.split()},
     **{f"opacity {kind}": (encoded(NOISE, kind), on_white(RGB, ALPHA), 1) for kind in ("PNG", "WEBP", "TIFF")},
     **{f"grey opacity {kind}": (encoded(Image.fromarray(NOISE[..., 2:], "LA"), kind),
        on_white(NOISE[..., 2:3], ALPHA), 1) for kind in ("PNG", "TIFF")},

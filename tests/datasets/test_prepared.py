@@ -25,7 +25,6 @@ from itrpipe.datasets.definition import (
     ModelDefinition,
     StageDefinition,
     load_definition,
-    redefine,
     remember_model,
     remember_training,
 )
@@ -90,11 +89,7 @@ def test_given_captions_are_of_the_first_given_image() -> None:
     assert (found.caption_ids.tolist(), found.image_ids.tolist()) == (["given", "given1"], ["i", "j"])
     assert (found.caption_image.tolist(), found.tokens.to_pylist()) == ([0, 0], [["a", "dog"], ["café"]])
     assert len(given_split([], ["i"]).texts) == 0
-    for captions, what in (
-        ([" "], "--caption is ' '; give"),
-        ([3], "--caption is 3; give"),
-        (["\udcff"], "not valid UTF"),
-    ):
+    for captions, what in (([" "], "is ' '; give"), ([3], "--caption is 3; give"), (["\udcff"], "not valid UTF")):
         with pytest.raises(UsageError, match=what):
             given_split(captions, what="--caption")  # pyright: ignore
 
@@ -232,14 +227,10 @@ def test_processes_that_remember_at_once_keep_what_the_others_remember(tmp_path:
         if (child := os.fork()) == 0:
             for number in range(20):
                 remember_model(tmp_path, "mine", f"model{process}.{number}", ModelDefinition(method="triplet"))
-                stage = StageDefinition(conf="hog")
-                own = {f"{process}.{number}": stage}
-                redefine(tmp_path, "mine", lambda now, own=own: now.adding(features=own))
             os._exit(0)
         children.append(child)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0, 0]
-    found = load_definition(tmp_path, "mine")
-    assert (len(found.models), len(found.features)) == (60, 60)
+    assert len(load_definition(tmp_path, "mine").models) == 60
 
 
 def test_a_training_is_noted_with_its_name_unless_that_was_forgotten(tmp_path: Path) -> None:

@@ -39,7 +39,6 @@ CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_t
 GOLDEN: dict[str, Any] = json.loads(Path(__file__).with_name("golden.json").read_text())
 PIECES: list[str] = CASES["pieces"]
 SPECIALS = SpecialTokens(len(PIECES) - 1, (0, 1, 2, 3), (4, len(PIECES) - 1))
-NAMES = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 
 
 def split_of(texts: Sequence[str], images: Sequence[object] | None = None) -> Split:
@@ -51,13 +50,13 @@ def split_of(texts: Sequence[str], images: Sequence[object] | None = None) -> Sp
     return Split("train", pa.table({"image_id": [*dict.fromkeys(owners)]}), captions)
 
 
-def tokenizer_of(pieces: Sequence[str], without: str = "", kind: Any = models.WordPiece) -> Any:
+def tokenizer_of(pieces: Sequence[str]) -> Any:
     """A fast tokenizer with these pieces, start and end around every text."""
     numbers = {piece: number for number, piece in enumerate(pieces)}
-    own = Tokenizer(kind(numbers, unk_token="[UNK]"))
+    own = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
     own.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # pyright: ignore[reportAttributeAccessIssue]
     own.post_processor = processors.BertProcessing(("[SEP]", numbers["[SEP]"]), ("[CLS]", numbers["[CLS]"]))  # pyright: ignore
-    special: Any = {name: piece for name, piece in NAMES.items() if name != without}
+    special: Any = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     return transformers.PreTrainedTokenizerFast(tokenizer_object=own, model_max_length=9, **special)
 
 
@@ -98,7 +97,7 @@ def phrases(rows: np.ndarray) -> np.ndarray:
 def maker(settings: ModelSettings, model: TableModel | None = None, with_phrases: bool = True) -> ModelMaker:
     own, candidates = captions(), phrases if with_phrases else None
     masks = CaptionMasks(own.tokens, own.words, own.split.caption_image, candidates, SPECIALS, settings.compare)
-    return ModelMaker(own, model or TableModel(), masks, settings)
+    return ModelMaker(own, model or TableModel(), masks, settings)  # pyright: ignore[reportArgumentType]
 
 
 def run(made_by: SentenceMaker, folder: Path, block_size: int = 2) -> SentenceFile:

@@ -18,7 +18,7 @@ from itrpipe.scenes.layout import PlacedObject
 from itrpipe.scenes.readback import CaptionReader
 from itrpipe.synthesis import checks, sentences
 from itrpipe.synthesis.language_model import LanguageModel, fluency
-from itrpipe.synthesis.sentences import Edit, Sentence, SentenceFile, apply_edits
+from itrpipe.synthesis.sentences import Edit, Sentence, SentenceFile
 from tests.synthesis.test_masked import CASES, GOLDEN, rows_of, run
 
 BOX = (0.1, 0.1, 0.2, 0.2)
@@ -57,13 +57,6 @@ def joined(folder: Path, *parts: tuple[list[Sentence], dict[str, int]]) -> Sente
         sentences.write_part(path, *part)
     sentences.join_parts(paths, folder)
     return SentenceFile(folder)
-
-
-def test_edits_replace_words_and_keep_all_else() -> None:
-    text, starts = "Two  dogs, one cat.", [0, 5, 9, 11, 15, 18]
-    edits = [Edit(0, "Two", "Three"), Edit(3, "one cat", "a bird")]
-    assert apply_edits(text, starts, edits) == "Three  dogs, a bird."
-    assert apply_edits(text, starts, []) == text
 
 
 def test_what_is_written_is_read_again_and_an_interrupted_run_ends_in_the_same_bytes(tmp_path: Path) -> None:

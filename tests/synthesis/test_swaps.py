@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -89,7 +89,7 @@ def test_every_rule_takes_any_caption_and_changes_it(words: list[str]) -> None:
         assert text not in sentences(text, options)
 
 
-def rule_maker(rules: Collection[str], keep: int, texts: tuple[str, ...], images: list[int]) -> RuleMaker:
+def rule_maker(rules: Sequence[str], keep: int, texts: tuple[str, ...], images: list[int]) -> RuleMaker:
     captions = list(map(tagged, texts))
     return RuleMaker(split_of(texts, images), captions, NounVocabulary(captions, 1), rules, keep, seed=3)
 
@@ -138,7 +138,7 @@ def test_words_of_english() -> None:
     assert set(english.contradicting("behind")) < set(english.COMMON)
 
 
-def scene_rules(rules: Collection[str]) -> RuleMaker:
+def scene_rules(rules: Sequence[str]) -> RuleMaker:
     """Rules on the captions of drawn scenes and of some photographs."""
     dataset, photographs = generate(30, 0, 0, seed=3), GOLDEN["photographs"]
     texts = [caption.text for own in dataset.captions for caption in own] + photographs
