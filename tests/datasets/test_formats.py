@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
 from itrpipe.datasets.formats import FORMATS, read_annotations
-from itrpipe.datasets.paths import ImageRoot, image_key, locate_images
+from itrpipe.datasets.paths import ImageRoot, locate_images
 from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from tests.datasets.sources import ROWS, SOURCES, Json, Row, coco, karpathy, refusal
@@ -302,11 +302,6 @@ def test_links_are_followed_inside_the_root_only_which_may_be_one(tmp_path: Path
         assert resolve("inner.jpg", "path") == resolve("a.jpg", "path") == (root / "a.jpg").resolve()
         for relative in ("file.jpg", "folder/a.jpg"):
             refusal(DataError, "leads through a symbolic link", resolve, relative, "path")
-
-
-def test_a_key_is_one_for_all_spellings() -> None:
-    assert {image_key(name) for name in (" a//b/./caf\u00e9", "./a/b/cafe\u0301 ")} == {"a/b/caf\u00e9"}
-    assert (image_key("//a"), image_key("/")) == ("/a", "/")
 
 
 def test_images_are_found_in_the_first_layout_and_folder_that_hold_one(tmp_path: Path) -> None:

@@ -29,14 +29,7 @@ from itrpipe.datasets.definition import (
     remember_training,
 )
 from itrpipe.datasets.image_check import ImageFacts
-from itrpipe.datasets.prepared import (
-    CAPTIONS_FILE,
-    IMAGES_FILE,
-    PreparedDataset,
-    captions_of,
-    given_split,
-    write_prepared,
-)
+from itrpipe.datasets.prepared import PreparedDataset, captions_of, given_split, write_prepared
 from itrpipe.datasets.truth import PairSet, known_matches, read_truth, write_truth
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans, tokenize
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
@@ -116,7 +109,7 @@ def test_a_share_of_a_split_lies_within_larger_ones_and_holds_an_image_at_least(
 
 
 def test_files_of_two_runs_and_of_other_columns_do_not_pass(folder: Path) -> None:
-    images, captions = pq.read_table(folder / IMAGES_FILE), pq.read_table(folder / CAPTIONS_FILE)
+    images, captions = pq.read_table(folder / "images.parquet"), pq.read_table(folder / "captions.parquet")
     for changed, told, value in (
         (images.drop_columns(["sha256"]), captions, "has other columns than this version writes"),
         (images.slice(1), captions, "train has captions of images that images.parquet lacks"),
@@ -124,13 +117,13 @@ def test_files_of_two_runs_and_of_other_columns_do_not_pass(folder: Path) -> Non
         (images.slice(0, 0), captions, "holds no images"),
         (images, captions.take([1, 0, 2, 3, 4, 5]), "captions of train are not in the order of their images"),
     ):
-        pq.write_table(changed, folder / IMAGES_FILE)
-        pq.write_table(told, folder / CAPTIONS_FILE)
+        pq.write_table(changed, folder / "images.parquet")
+        pq.write_table(told, folder / "captions.parquet")
         with pytest.raises(DataError, match=value):
             PreparedDataset.open(folder)
 
 
-@pytest.mark.parametrize("name", [IMAGES_FILE, CAPTIONS_FILE])
+@pytest.mark.parametrize("name", ["images.parquet", "captions.parquet"])
 @pytest.mark.parametrize(("part", "kind"), [(0.0, DataError), (0.5, DataError), (None, MissingInputError)])
 def test_an_empty_cut_off_or_missing_file_is_refused_in_one_line(
     folder: Path, name: str, part: float | None, kind: type[ItrpipeError]

@@ -118,7 +118,6 @@ def test_a_model_makes_new_sentences_of_each_caption_the_hardest_first(tmp_path:
     rows, own = rows_of(file), captions()
     kept = [row for row in rows if row["kept"]]
     assert Counter(row["caption_id"] for row in kept) == dict.fromkeys((f"c{row}" for row in range(5)), 3)
-    assert rows_of(run(maker(replace(settings, write_rejected=False)), tmp_path / "kept", len(TEXTS))) == kept
     for row in rows:
         caption = int(row["caption_id"][1:])
         edits = [Edit(**edit) for edit in row["edits"]]

@@ -118,7 +118,7 @@ def test_blocks_draw_for_themselves_and_each_rule_so_many() -> None:
     assert len(first) == 3
     assert first != second
     assert drawn(maker, 1, 0) == drawn(rule_maker(("numerals",), 3, texts, images), 0, 0) == first
-    made, counts = rule_maker(swaps.RULES, 3, texts, images).make(range(1), 0)
+    made, counts = rule_maker([*RULES], 3, texts, images).make(range(1), 0)
     assert counts == {"kept": len(made)}
     assert 3 < len({each.text for each in made}) == len(made) <= 9
     assert all(each.kept and each.score is each.log_probability is None for each in made)
