@@ -34,6 +34,7 @@ from itrpipe.features.importers.base import Import, WantedImage, checked
 DIM, CLASSES, GLOBAL = 7, 9, 3
 NAMES, REGIONS = ("9", "25", "30", "34", "36", "42"), (3, 5, 2, 4, 1, 5)
 Image = dict[str, Any]
+Spell = Callable[[str], str]
 
 
 def images(ragged: bool = True) -> list[Image]:
@@ -69,7 +70,7 @@ def encoded(values: np.ndarray) -> str:
     return base64.b64encode(values.tobytes()).decode()
 
 
-def tsv_line(image: Image, columns: int, spell: Callable[[str], str] = str) -> list[str]:
+def tsv_line(image: Image, columns: int, spell: Spell = str) -> list[str]:
     height, width = map(str, image["size"])
     classes = [image[key] for key in ("labels", "scores", "attributes", "attribute_scores")]
     *first, boxes, regions = (spell(encoded(values)) for values in (*classes, in_pixels(image), image["regions"]))
@@ -78,16 +79,11 @@ def tsv_line(image: Image, columns: int, spell: Callable[[str], str] = str) -> l
 
 
 def tsv(
-    folder: Path,
-    made: list[Image],
-    columns: int = 6,
-    end: str = "\r\n",
-    last: str = "\r\n",
-    spell: Callable[[str], str] = str,
-    file: str = "features.tsv",
+    folder: Path, made: list[Image], columns: int = 6, end: str = "\r\n", spell: Spell = str, file: str = "features.tsv"
 ) -> Path:
-    lines = ["\t".join(tsv_line(image, columns, spell)) for image in made]
-    (folder / file).write_bytes((end.join(lines) + last).encode())
+    """A file of LXMERT's does not end its last line."""
+    text = end.join("\t".join(tsv_line(image, columns, spell)) for image in made)
+    (folder / file).write_bytes(f"{text}{end if columns == 6 else ''}".encode())
     return folder / file
 
 
@@ -126,6 +122,10 @@ def of_pytorch(image: Image) -> dict[str, Any]:
     """As bottom-up-attention.pytorch writes it; `info` runs code if anyone unpickles it."""
     arrays = {"x": image["regions"], "bbox": in_pixels(image), "num_bbox": len(image["regions"])}
     return arrays | dict(zip(("image_h", "image_w"), image["size"], strict=True)) | {"info": np.array(Trap(), "O")}
+
+
+def features_alone(image: Image) -> dict[str, np.ndarray]:
+    return {"features": image["regions"]}
 
 
 class Trap:
@@ -194,10 +194,9 @@ def packed_hdf5(folder: Path, made: list[Image]) -> Path:
     """Boxes in pixels, and rubbish beyond the count of an image."""
     padded = []
     for image in made:
-        more = 5 - len(image["regions"])
-        arrays = {key: image[key] for key in ARRAYS - {"count", *WHOLE}} | {"boxes": in_pixels(image)}
-        rubbish = {key: np.full_like(each[[0] * more], 77) for key, each in arrays.items()}
-        padded.append(image | {key: np.concatenate([each, rubbish[key]]) for key, each in arrays.items()})
+        own = image | {"boxes": in_pixels(image)}
+        rubbish = {key: np.full_like(own[key], 77) for key in ARRAYS - {"count", *WHOLE}}
+        padded.append(own | {key: np.concatenate([own[key], *[more] * 5])[:5] for key, more in rubbish.items()})
     with h5py.File(folder / "theirs.H5", "w") as file:
         for name, values in stacked(padded, "names").items():
             file.create_dataset(name, data=values, chunks=True, compression="gzip")
@@ -235,6 +234,7 @@ LXMERT, PRECOMP = SIZED | SCORED | {"attributes", "attribute_scores"}, {"regions
 ARRAYS = SCORED | {"attributes", "attribute_scores"} | WHOLE
 ALL = {"min_regions": 1, "max_regions": 100, "min_score": 0.2}
 NAMED = {"ids": "", "boxes": "fractions"}
+OTHER_NAMES = {"regions": "feats", "ids": "cocoid"}
 OTHERS = NAMED | {"map": {"regions": "feats", "labels": "", "image_id": "cocoid"}}
 ALONE = NAMED | {"ids": "names.txt"}
 
@@ -242,7 +242,7 @@ LAYOUTS = {
     "bottom-up TSV": Layout("butd-tsv", tsv, SIZED),
     "bottom-up TSV, bytes": Layout("butd-tsv", partial(tsv, spell="b'{}'".format, end="\n\r\n\n"), SIZED),
     "bottom-up TSV, unpadded": Layout("butd-tsv", partial(tsv, spell=lambda text: text.rstrip("=")), SIZED),
-    "LXMERT's TSV": Layout("butd-tsv", partial(tsv, columns=10, end="\n", last=""), LXMERT),
+    "LXMERT's TSV": Layout("butd-tsv", partial(tsv, columns=10, end="\n"), LXMERT),
     "LXMERT's TSV, bytes": Layout("butd-tsv", partial(tsv, columns=10, spell='b"{}"'.format), LXMERT),
     "several TSV": Layout("butd-tsv", several_tsv, SIZED),
     "precomp": Layout("precomp", precomp, PRECOMP, ragged=False),
@@ -258,19 +258,11 @@ LAYOUTS = {
     "UNITER's LMDB, LZ4": Layout("uniter", partial(database, pack=framed), SCORED, settings=ALL),
     "several LMDB": Layout("uniter", several_databases, SCORED, settings=ALL),
     "UNITER's .npz": Layout("uniter", archives, SCORED, settings=ALL),
-    "UNITER's features": Layout(
-        "uniter",
-        partial(archives, arrays=lambda image: {"features": image["regions"]}),
-        {"regions", "count"},
-        True,
-        ALL,
-    ),
+    "UNITER's features": Layout("uniter", partial(archives, arrays=features_alone), {"regions", "count"}, settings=ALL),
     "bottom-up .npz": Layout("uniter", partial(archives, arrays=of_pytorch), SIZED, settings=ALL),
     "arrays": Layout("arrays", named_arrays, ARRAYS, False, NAMED),
     "packed arrays": Layout("arrays", partial(named_arrays, save=np.savez_compressed, ids="ids"), ARRAYS, False, NAMED),
-    "other names": Layout(
-        "arrays", partial(named_arrays, regions="feats", ids="cocoid"), ARRAYS - {"labels"}, False, OTHERS
-    ),
+    "other names": Layout("arrays", partial(named_arrays, **OTHER_NAMES), ARRAYS - {"labels"}, False, OTHERS),
     "regions alone": Layout("arrays", partial(array_alone, key="regions"), {"regions", "count"}, False, ALONE),
     "vectors alone": Layout("arrays", partial(array_alone, key="global"), {"global"}, False, ALONE),
     "HDF5": Layout("arrays", packed_hdf5, ARRAYS, settings={"ids": "", "boxes": "pixels"}),
@@ -358,11 +350,7 @@ WRONG = [
     ("attributes", 1, -1),
     ("labels", 1, -1),
     ("global", 0, np.inf),
-    ("boxes", 1, [0, 0, 1.2, 1]),
-    ("boxes", 1, [-0.2, 0, 1, 1]),
-    ("boxes", 1, [0.5, 0, 0.2, 1]),
-    ("boxes", 1, [0, 0.5, 1, 0.2]),
-    ("boxes", 1, np.nan),
+    *(("boxes", 1, box) for box in ([0, 0, 1.2, 1], [-0.2, 0, 1, 1], [0.5, 0, 0.2, 1], [0, 0.5, 1, 0.2], np.nan)),
     ("size", 1, 250),
 ]
 ROUNDED = [("boxes", 1, box) for box in ([-0.008, 0, 1.008, 1], [0, -0.008, 1, 1.008], [0.5, 0.5, 0.496, 0.496])]

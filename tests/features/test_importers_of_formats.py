@@ -25,13 +25,13 @@ from tests.features import test_importers as tiny
 
 TSV, LXMERT, PRECOMP = (tiny.LAYOUTS[name] for name in ("bottom-up TSV", "LXMERT's TSV", "precomp"))
 NPZ, ARRAYS = tiny.LAYOUTS["bottom-up .npz"], tiny.LAYOUTS["arrays"]
-UNITER = tiny.Layout("uniter", tiny.database, set())
 Damage = Callable[[Path], Any]
 
 
 def chosen(smallest: int = 1, largest: int = 100, score: float = 0.2) -> tiny.Layout:
     """UNITER's features with these settings."""
-    return UNITER._replace(settings={"min_regions": smallest, "max_regions": largest, "min_score": score})
+    settings = {"min_regions": smallest, "max_regions": largest, "min_score": score}
+    return tiny.LAYOUTS["UNITER's LMDB"]._replace(settings=settings)
 
 
 # Values that no tool writes
@@ -118,10 +118,8 @@ VALUES = [
 REFUSED = [
     *((TSV, field(3, text), "line 2") for text in ("many", "-5", "6")),
     *((TSV, field(5, np.zeros((5, width), "<f4")), "line 2") for width in (6, 8)),
-    *(
-        (TSV, field(number, text), "line 2")
-        for number, text in ((0, ""), (0, "\udcff"), (4, "a\tb"), (4, "a\nb"), (5, ""))
-    ),
+    *((TSV, field(0, name), "line 2") for name in ("", "\udcff")),
+    *((TSV, field(number, text), "line 2") for number, text in ((4, "a\tb"), (4, "a\nb"), (5, ""))),
     *((TSV, field(number, "", line=0), "line 1") for number in (0, 3, 5)),
     (TSV, field(3, "2", line=0), "line"),
     *((TSV, field(number, text), "image '25'") for number, text in ((1, "wide"), (2, "0"), (4, "?" * 108))),
@@ -143,17 +141,15 @@ REFUSED = [
     (chosen(), sorted_duplicates, "several values"),
     (
         NPZ,
-        lambda folder: np.savez(folder / "25.npz", **{**tiny.of_pytorch(tiny.images()[1]), "num_bbox": 4}),
+        lambda folder: np.savez(folder / "25.npz", **tiny.of_pytorch(tiny.images()[1]) | {"num_bbox": 4}),
         "'25.npz'",
     ),
     *((ARRAYS, arrays(regions=np.zeros(shape)), "regions") for shape in ((6, 7), (6, 4, 0), (6, 0, 7), (6, 4, 7, 2))),
     (ARRAYS, arrays(regions=np.full((6, 4, 7), "a")), "regions"),
-    *((ARRAYS, arrays(boxes=np.zeros(shape)), "boxes") for shape in ((6, 4, 5), (6, 3, 4))),
+    *((ARRAYS, arrays(boxes=np.zeros(shape)), "boxes") for shape in ((6, 4, 5), (6, 3, 4), (5, 4, 4))),
     *((ARRAYS, arrays(count=values), "count") for values in (np.zeros(()), np.full(6, 5))),
-    (ARRAYS, arrays(scores=np.zeros((5, 4))), "scores"),
     (ARRAYS, arrays(labels=np.zeros((6, 4))), "labels"),
-    *((ARRAYS, arrays(pixels=np.zeros(shape, "u1")), "pixels") for shape in ((6, 2, 2), 6)),
-    (ARRAYS, arrays(**{"global": np.zeros((6, 2, 2))}), "global"),
+    *((ARRAYS, arrays(**{name: np.zeros((6, 2, 2), "u1")}), name) for name in ("pixels", "global")),
     *((ARRAYS, arrays(image_id=values), "image_id|5") for values in (np.arange(5), np.zeros((6, 2), int), None)),
     *((ARRAYS, arrays(**{name: None}), rf"\({name}\)") for name in ("attributes", "attribute_scores")),
     (ARRAYS, arrays(regions=None), "no whole features .attribute_scores"),

@@ -47,8 +47,9 @@ def test_all_ways_to_write_a_name(name: str, file: str) -> None:
         assert (entries.tolist(), by_captions, entries.dtype) == ([1], 0, np.int64)
 
 
+UNLIKE = [text.upper().replace(" ", "\t ").rstrip(".") for text in sentences(1)]
 TWICE, SIX = [sentences(0), sentences(0)], [sentences(number) for number in range(6)]
-REFUSED = [
+CASES: list[tuple[Any, Any, list[WantedImage], Any]] = [
     (["train_5.jpg"], None, [image("5")], "no entry for '5'"),  # may count anything
     (["img.1"], None, [image("img.2")], "no entry"),  # not a suffix
     (["9"], None, [image("90", "COCO_train2014_000000000090.jpg")], "no entry"),
@@ -64,35 +65,25 @@ REFUSED = [
     (["a"], SIX[:1], [WantedImage("x", "y", sentences(0)[:4])], "no entry for 'x'"),
     (list("0123"), SIX[:4], [image(str(n), number=(n + 1) % 4) for n in range(4)], "4 of 4 .* captions .* '0'"),
     (["0", "1", "2"], SIX[:3], [image("0", number=0), image("1", number=2), image("2", number=1)], "2 of 3 .* '1'"),
-    (
-        ["8", "9"],
-        None,
-        [image("9"), image("8"), image("000000000009")],
-        "another image's as well for '9' .* 2 of the 3",
-    ),
-]
-
-
-@pytest.mark.parametrize(("names", "captions", "images", "message"), REFUSED)
-def test_images_that_are_not_surely_there_are_refused(names: Any, captions: Any, images: Any, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        found(names, *images, captions=captions)
-
-
-UNLIKE = [text.upper().replace(" ", "\t ").rstrip(".") for text in sentences(1)]
-FOUND = [
-    (["1", "2", "1"], SIX[:3], [image("1", number=2), image("2", number=1)], [2, 1], 1),  # settled by captions
-    (["train/1.jpg", "val/1.jpg"], None, [image("x", "val/1.jpg")], [1], 0),
-    (["9", "coco_000000000009.jpg"], None, [image("9")], [0], 0),  # exact names win over derived ones
-    (["a", "b"], SIX[:2], [WantedImage("x", "y", [*UNLIKE, "a sixth one"])], [1], 1),
-    (["a", "b", "c"], [(), sentences(1)[:3], ()], [image("x", number=1), image("a", number=2)], [1, 0], 1),
+    (["8", "9"], None, [image("9"), image("8"), image("00009")], "another image's as well for '9' .* 2 of the 3"),
+    # Names come before captions.
+    (["1", "2", "1"], SIX[:3], [image("1", number=2), image("2", number=1)], ([2, 1], 1)),  # settled by captions
+    (["train/1.jpg", "val/1.jpg"], None, [image("x", "val/1.jpg")], ([1], 0)),
+    (["9", "coco_000000000009.jpg"], None, [image("9")], ([0], 0)),  # exact names win over derived ones
+    (["a", "b"], SIX[:2], [WantedImage("x", "y", [*UNLIKE, "a sixth one"])], ([1], 1)),
+    (["a", "b", "c"], [(), sentences(1)[:3], ()], [image("x", number=1), image("a", number=2)], ([1, 0], 1)),
     # A few edited captions do no harm.
-    (["0", "1"], SIX[:2], [image("0", number=0), image("1", number=3)], [0, 1], 0),
-    (["0", "1"], SIX[:2], [image("0"), image("1", number=1)], [0, 1], 0),
+    (["0", "1"], SIX[:2], [image("0", number=0), image("1", number=3)], ([0, 1], 0)),
+    (["0", "1"], SIX[:2], [image("0"), image("1", number=1)], ([0, 1], 0)),
 ]
 
 
-@pytest.mark.parametrize(("names", "captions", "images", "entries", "by_captions"), FOUND)
-def test_names_come_before_captions(names: Any, captions: Any, images: Any, entries: Any, by_captions: int) -> None:
-    rows, number = found(names, *images, captions=captions)
-    assert (rows.tolist(), number) == (entries, by_captions)
+@pytest.mark.parametrize(("names", "captions", "images", "expected"), CASES)
+def test_images_are_surely_there_or_refused(names: Any, captions: Any, images: Any, expected: Any) -> None:
+    """Expected are the entries and how many were found by captions, or a message."""
+    if isinstance(expected, str):
+        with pytest.raises(DataError, match=expected):
+            found(names, *images, captions=captions)
+    else:
+        rows, by_captions = found(names, *images, captions=captions)
+        assert (rows.tolist(), by_captions) == expected
