@@ -344,12 +344,8 @@ def test_it_is_described_and_no_other_importer_takes_it(layout: Layout, folder: 
 WRONG = [
     ("regions", (1, 2), np.nan),
     ("regions", (1, 2), 1e5),
-    ("scores", 1, np.inf),
-    ("attribute_scores", 1, np.nan),
-    ("attributes", 1, 40_000),
     ("attributes", 1, -1),
     ("labels", 1, -1),
-    ("global", 0, np.inf),
     *(("boxes", 1, box) for box in ([0, 0, 1.2, 1], [-0.2, 0, 1, 1], [0.5, 0, 0.2, 1], [0, 0.5, 1, 0.2], np.nan)),
     ("size", 1, 250),
 ]

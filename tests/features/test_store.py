@@ -28,13 +28,9 @@ IDS = [f"image {row}" for row in range(N)]
 
 def make_rows(n: int, spec: FeatureSpec = ALL) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    draws = {
-        "f": rng.random,
-        "i": lambda shape: rng.integers(1, 3, shape),
-        "u": lambda shape: rng.integers(256, size=shape),
-    }
-    kinds = {name: np.dtype(TYPES[name]) for name in spec}
-    return {name: draws[kinds[name].kind]((n, *shape)).astype(kinds[name]) for name, shape in spec.items()}
+    limits = {"<i2": (1, 3), "|u1": (0, 256)}
+    draw = lambda kind, shape: rng.integers(*limits[kind], shape) if kind in limits else rng.random(shape)  # noqa: E731
+    return {name: draw(TYPES[name], (n, *shape)).astype(TYPES[name]) for name, shape in spec.items()}
 
 
 def make_file(path: Path, spec: FeatureSpec = ALL) -> dict[str, np.ndarray]:
