@@ -34,10 +34,11 @@ from itrpipe.features.importers.base import Import, WantedImage, checked
 DIM, CLASSES, GLOBAL = 7, 9, 3
 NAMES, REGIONS = ("9", "25", "30", "34", "36", "42"), (3, 5, 2, 4, 1, 5)
 Image = dict[str, Any]
+Images = list[Image]
 Spell = Callable[[str], str]
 
 
-def images(ragged: bool = True) -> list[Image]:
+def images(ragged: bool = True) -> Images:
     """Six images: datasets of the store [r, ...], boxes as fractions, in numbers that every format stores exactly."""
     made = []
     for number, (name, regions) in enumerate(zip(NAMES, REGIONS if ragged else (4,) * 6, strict=True)):
@@ -79,7 +80,7 @@ def tsv_line(image: Image, columns: int, spell: Spell = str) -> list[str]:
 
 
 def tsv(
-    folder: Path, made: list[Image], columns: int = 6, end: str = "\r\n", spell: Spell = str, file: str = "features.tsv"
+    folder: Path, made: Images, columns: int = 6, end: str = "\r\n", spell: Spell = str, file: str = "features.tsv"
 ) -> Path:
     """A file of LXMERT's does not end its last line."""
     text = end.join("\t".join(tsv_line(image, columns, spell)) for image in made)
@@ -87,16 +88,17 @@ def tsv(
     return folder / file
 
 
-def several_tsv(folder: Path, made: list[Image]) -> Path:
+def several_tsv(folder: Path, made: Images) -> Path:
     """As several GPUs write it: an image is in both files, with the same content."""
     tsv(folder, made[2:], file="b.tsv.1.TSV")
     return tsv(folder, made[:3], file="a.tsv").parent
 
 
 def precomp(
-    folder: Path, made: list[Image], *, repeats: int = 1, ids: int = 1, captions: int = 5, dtype: str = "f4"
+    folder: Path, made: Images, repeats: int = 1, ids: int = 1, captions: int = 5, dtype: str = "f4", **splits: slice
 ) -> Path:
-    for split, part in (("train", made[:3]), ("dev", made[3:5]), ("test", made[5:])):
+    for split, own in (splits or {"train": slice(0, 3), "dev": slice(3, 5), "test": slice(5, 6)}).items():
+        part = made[own]
         regions, global_ = (np.stack([image[key] for image in part]).astype(dtype) for key in ("regions", "global"))
         np.save(folder / f"{split}_ims.npy", np.repeat(regions, repeats, axis=0))
         np.save(folder / f"{split}_global.npy", global_)
@@ -150,7 +152,7 @@ def framed(arrays: dict[str, Any]) -> bytes:
     return lz4.frame.compress(packed(arrays))
 
 
-def database(folder: Path, made: list[Image], pack: Callable[[dict[str, Any]], bytes] = packed) -> Path:
+def database(folder: Path, made: Images, pack: Callable[[dict[str, Any]], bytes] = packed) -> Path:
     (folder / "data.mdb").unlink(missing_ok=True)
     with lmdb.open(str(folder), map_size=1 << 24) as environment, environment.begin(write=True) as transaction:
         for image in made:
@@ -160,37 +162,37 @@ def database(folder: Path, made: list[Image], pack: Callable[[dict[str, Any]], b
     return folder
 
 
-def several_databases(folder: Path, made: list[Image]) -> Path:
+def several_databases(folder: Path, made: Images) -> Path:
     for name, part in (("restval", made[2:]), ("train", made[:3])):
         (folder / name / "feat").mkdir(parents=True)
         database(folder / name / "feat", part)
     return folder
 
 
-def archives(folder: Path, made: list[Image], arrays: Callable[[Image], dict[str, Any]] = of_uniter) -> Path:
+def archives(folder: Path, made: Images, arrays: Callable[[Image], dict[str, Any]] = of_uniter) -> Path:
     for image in made:
         np.savez(folder / f"{image['name']}.npz", **arrays(image))
     return folder
 
 
-def stacked(made: list[Image], ids: str = "image_id", regions: str = "regions") -> dict[str, Any]:
+def stacked(made: Images, ids: str = "image_id", regions: str = "regions") -> dict[str, Any]:
     """Arrays of all images, and their names as bytes."""
     arrays = {key: np.stack([image[key] for image in made]) for key in ARRAYS - {"count"}}
     return arrays | {regions: arrays.pop("regions"), ids: np.array([f"{image['name']} ".encode() for image in made])}
 
 
-def named_arrays(folder: Path, made: list[Image], save: Callable[..., None] = np.savez, **names: str) -> Path:
+def named_arrays(folder: Path, made: Images, save: Callable[..., None] = np.savez, **names: str) -> Path:
     save(folder / "theirs.npz", **stacked(made, **names))
     return folder / "theirs.npz"
 
 
-def array_alone(folder: Path, made: list[Image], key: str) -> Path:
+def array_alone(folder: Path, made: Images, key: str) -> Path:
     np.save(folder / "theirs.npy", np.stack([image[key] for image in made]))
     (folder / "names.txt").write_text("".join(f"{image['name']} \n" for image in made))
     return folder / "theirs.npy"
 
 
-def packed_hdf5(folder: Path, made: list[Image]) -> Path:
+def packed_hdf5(folder: Path, made: Images) -> Path:
     """Boxes in pixels, and rubbish beyond the count of an image."""
     padded = []
     for image in made:
@@ -217,7 +219,7 @@ class Layout(NamedTuple):
     """
 
     kind: str
-    write: Callable[[Path, list[Image]], Path]
+    write: Callable[[Path, Images], Path]
     holds: set[str]
     ragged: bool = True
     settings: Mapping[str, Any] = MappingProxyType({})
@@ -290,7 +292,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "folder.npz"
 
 
-def imported(layout: Layout, path: Path, made: list[Image]) -> list[dict[str, np.ndarray]]:
+def imported(layout: Layout, path: Path, made: Images) -> list[dict[str, np.ndarray]]:
     """The rows of these images as they reach the store."""
     work = importing(layout, path, made)
     rows: dict[int, dict[str, np.ndarray]] = {}
@@ -301,7 +303,7 @@ def imported(layout: Layout, path: Path, made: list[Image]) -> list[dict[str, np
     return [rows[row] for row in range(len(made))]
 
 
-def assert_equal(layout: Layout, rows: list[dict[str, np.ndarray]], made: list[Image]) -> None:
+def assert_equal(layout: Layout, rows: list[dict[str, np.ndarray]], made: Images) -> None:
     for row, image in zip(rows, made, strict=True):
         regions = len(image["regions"])
         expected = image | {"count": regions} | {"boxes": GRIDS.get(layout.settings.get("grid", ()), image["boxes"])}
@@ -380,7 +382,7 @@ def test_values_that_cannot_be_are_refused_with_the_image_and_boxes_a_pixel_outs
 PLACES = st.sampled_from([0, 1, -30, -5]) | st.integers(0, 10**6)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(number=st.integers(0, 99), place=PLACES, bits=st.integers(0, 255) | st.just(0))
 def test_damage_is_an_error_or_harmless(layout: Layout, folder: Path, number: int, place: int, bits: int) -> None:
     """Turned bits of a byte, or, without bits, a file that is cut off there, which is an error."""

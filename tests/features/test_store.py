@@ -96,12 +96,9 @@ def test_any_unicode_identifier_finds_its_row_and_unknown_ones_are_named(tmp_pat
 def test_the_bytes_of_embeddings_never_change(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     images, texts = rng.normal(size=(3, 4)), rng.normal(size=(6, 4)).astype("<f4")
-    ids = (
-        [f"i{row}" for row in range(3)],
-        [f"größer {row}" for row in range(6)],
-        rng.permutation(np.repeat(range(3), 2)),
-    )
-    with EmbeddingWriter(tmp_path / "embeddings.h5", "train", *ids, 4, ORDER) as writer:
+    names, captions = [f"i{row}" for row in range(3)], [f"größer {row}" for row in range(6)]
+    owners = rng.permutation(np.repeat(range(3), 2))
+    with EmbeddingWriter(tmp_path / "embeddings.h5", "train", names, captions, owners, 4, ORDER) as writer:
         writer.write("texts", 2, texts[2:])
         writer.write("texts", 0, texts[:2])
         writer.write("images", 0, images)
