@@ -39,11 +39,9 @@ from tests.features.test_hub import refusing
 
 __all__ = ["opened"]
 
-CPU = torch.device("cpu")
 CLASSES = "roi_heads.box_predictor.cls_score.weight"
 # For each anchor in the order of the published conversion its place in Caffe's.
 CAFFE_ORDER = torch.arange(12).view(3, 4).T.flatten()
-Arrays = dict[str, np.ndarray]
 
 
 def random_boxes(seed: int, *shape: int) -> Tensor:
@@ -70,8 +68,6 @@ def class_by_class(boxes: Tensor, probabilities: Tensor, threshold: float) -> Te
 def test_confidence_is_that_of_a_loop_over_the_classes(boxes: int, classes: int, threshold: float) -> None:
     places = random_boxes(boxes, 3, boxes)
     overlaps = box_overlaps(places)
-    inclusive = box_overlaps(places - torch.tensor([0, 0, 1, 1]), extra=1)
-    assert torch.equal(overlaps, inclusive)
     levels = torch.randint(0, 4, (3, boxes, classes), generator=torch.Generator().manual_seed(1)) / 8
     found = surviving_confidence(overlaps, levels, threshold)
     for image in range(3):
@@ -83,26 +79,18 @@ def test_boxes_without_area_overlap_nothing() -> None:
     assert box_overlaps(torch.tensor([[5.0, 5, 5, 5], [5, 5, 5, 5], [0, 0, 9, 9]])).tolist()[0] == [0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("minimum", "maximum", "threshold", "expected"),
-    [
-        (4, 4, 0.5, [0, 2, 3, 5]),  # neither limit cuts: the order of the proposals
-        (1, 3, 0.4, [3, 5, 2]),
-        (5, 6, 0.4, [3, 5, 2, 0, 4]),
-        (10, 20, 0.4, [3, 5, 2, 0, 4, 1]),  # fewer proposals than asked for: all
-    ],
-)
-def test_selection(minimum: int, maximum: int, threshold: float, expected: list[int]) -> None:
+def test_selection_at_its_limits() -> None:
     confidence = torch.tensor([0.5, 0.0, 0.5, 0.9, 0.0, 0.6])
-    assert select_regions(confidence, minimum, maximum, threshold).tolist() == expected
-    assert select_regions(confidence[:0], minimum, maximum, threshold).tolist() == []
+    assert select_regions(confidence, 4, 4, 0.5).tolist() == [0, 2, 3, 5]
+    assert select_regions(confidence, 10, 20, 0.4).tolist() == [3, 5, 2, 0, 4, 1]  # fewer proposals than asked for
+    assert select_regions(confidence[:0], 1, 2, 0.4).tolist() == []
 
 
 # Bottom-up attention against a recorded forward pass.
 
 
 @cache
-def recorded() -> Arrays:
+def recorded() -> dict[str, np.ndarray]:
     with np.load(Path(__file__).resolve().parents[1] / "reference" / "butd_forward.npz", allow_pickle=False) as arrays:
         return dict(arrays)
 
@@ -170,7 +158,6 @@ def test_caffe_preprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(butd, "LONG_SIDE", 300)
     for image, case in {"in_image_bgr": "a", "batch_in_image2_bgr": "b", "caffe_pre_in_c_bgr": "c"}.items():
         pixels, scale = butd.resized(rgb(reference[image])[None])
-        assert list(pixels.shape) == reference[f"caffe_pre_shape_{case}"].tolist()
         assert scale == pytest.approx(reference[f"caffe_pre_scale_{case}"].item(), rel=1e-6)
         assert np.abs(pixels[..., ::4, ::4].numpy() - reference[f"caffe_pre_sub4_{case}"]).max() < 1e-3
 
@@ -191,7 +178,6 @@ def test_activations_and_heads(network: ButdNetwork) -> None:
     assert_close(classes[:, ::100], reference["roi_obj_logits_sub"][:60], 2e-4)
     assert classes.argmax(dim=1).tolist() == reference["roi_class_incl_background"][:60].tolist()
     assert_close(attributes[:, ::20], reference["roi_attr_logits_sub"][:60], 2e-4)
-    assert network.region_features(feature_map, [some[:0]]).shape == (0, 2048)
 
 
 def test_an_odd_size_tells_caffes_max_pool_from_the_usual_one(network: ButdNetwork) -> None:
@@ -199,7 +185,6 @@ def test_an_odd_size_tells_caffes_max_pool_from_the_usual_one(network: ButdNetwo
     images = [at_size(name, size) for name, size in zip(("in_image_bgr", "batch_in_image2_bgr"), sizes, strict=True)]
     height, width = recorded()["batch_shape"][2:].tolist()
     padded = torch.stack([F.pad(each, (0, width - each.shape[2], 0, height - each.shape[1])) for each in images])
-    assert_close(padded[1, :, ::8, ::8], recorded()["batch_tensor2_sub8"])
     assert_close(network.backbone(padded)[:, ::128], recorded()["batch_act_res4"])
 
 
@@ -251,23 +236,13 @@ def test_overlaps_are_those_in_the_file(opened: Callable[[str], Any], monkeypatc
     assert overlaps[0, 0, 1].item() == pytest.approx(11 * 6 / (2 * 11 * 11 - 11 * 6))
 
 
-COARSE = {
-    "butd": {"backbone": (3, 64, 96), "conv": (1024, 4, 6), "res5": (1024, 14, 14)},
-    "frcnn": {"backbone": (3, 64, 96), "rpn.head.conv": (256, 4, 6), "roi_heads.box_head": (256, 7, 7)},
-}
-"""Parts of the networks in mixed precision, and the shapes of their inputs."""
-
-
-@pytest.mark.parametrize("kind", COARSE)
+@pytest.mark.parametrize("kind", ["butd", "frcnn"])
 @torch.inference_mode()
-def test_bfloat16_spares_boxes_and_scores(kind: str) -> None:
-    mixed = built(kind, precision="bf16")
-    for part, shape in COARSE[kind].items():
-        found = mixed._network.get_submodule(part)(torch.rand(1, *shape))
-        found = found["1"] if isinstance(found, dict) else found
-        assert torch.equal(found, found.bfloat16().float())
-    proposed = mixed.propose([torch.randint(256, (3, 60, 80), dtype=torch.uint8)])
-    for values in (proposed.boxes[0], proposed.probabilities):
+def test_bfloat16_spares_boxes_and_scores(kind: str, opened: Callable[[str], Any]) -> None:
+    image = torch.tensor(pictures(kind)[0].transpose(2, 0, 1))
+    mixed, exact = (each.propose([image]) for each in (built(kind, precision="bf16"), opened(kind)))
+    assert not torch.equal(mixed.vectors[:3], exact.vectors[:3])
+    for values in (mixed.boxes[0], mixed.probabilities):
         assert not torch.equal(values, values.bfloat16().float())
 
 
@@ -296,11 +271,9 @@ def test_the_group_is_the_padded_size_and_only_thin_images_change() -> None:
     for short_side, long_side in [(96, 160), (100, 333), (64, 40)]:
         scaling = GeneralizedRCNNTransform(short_side, long_side, [0.0] * 3, [1.0] * 3)
         given = settings_of("frcnn", short_side=short_side, long_side=long_side)
-        planned = FrcnnExtractor(SimpleNamespace(transform=scaling), given, CPU)
+        planned = FrcnnExtractor(SimpleNamespace(transform=scaling), given, torch.device("cpu"))
         for height, width in sizes:
-            image = np.full((height, width, 3), 77, dtype=np.uint8)
-            frame = planned.transform(image)
-            assert (frame == 77).all()
+            frame = planned.transform(np.zeros((height, width, 3), dtype=np.uint8))
             scaled, _ = scaling([torch.from_numpy(frame) / 255])
             assert planned.group(height, width) == tuple(scaled.tensors.shape[-2:])
     shapes = {(3, 240): (3, 240), (3, 241): (2, 160), (5000, 1): (160, 2), (20, 300): (20, 300)}

@@ -27,7 +27,6 @@ from tests.features.test_hub import Intruder
 # One of each class, and each way of resizing and cropping that published checkpoints use.
 PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("ViT", {"size": {"height": 64, "width": 48}}),
-    "beit": ("Beit", {"size": 64}),
     "beit_crop": ("Beit", {"size": 72, "do_center_crop": True, "crop_size": 64}),
     "deit": ("DeiT", {"size": 73, "crop_size": 64}),
     "clip": ("CLIP", {"size": {"shortest_edge": 64}, "crop_size": 64}),
@@ -94,9 +93,8 @@ def test_boxes_are_the_cells_in_the_image() -> None:
     margin = Framing((64, 64), (96, 96)).boxes(Grid(1, 3, 96, 32).cells((96, 96)), np.array([[10, 10]]))
     assert (margin.dtype, margin[0].tolist()) == (np.float32, [[0, 0, 0.25, 1], [0.25, 0, 0.75, 1], [0.75, 0, 1, 1]])
     # 384 pixels hold 27 patches of 14, 378 pixels; an odd rest of a crop goes to the right and to the bottom.
-    assert Framing((384, 384), (384, 384)).boxes(Grid(27, 27, 14, 14).cells((384, 384)), sizes)[1, -1, 3] == np.float32(
-        378 / 384
-    )
+    patches = Framing((384, 384), (384, 384)).boxes(Grid(27, 27, 14, 14).cells((384, 384)), sizes)
+    assert patches[1, -1, 3] == np.float32(378 / 384)
     assert Framing(None, (3, 5)).placed(np.array([[6, 8], [2, 2]]))[1].tolist() == [[1, 1], [0, -1]]
 
 
@@ -134,12 +132,6 @@ def pickled(folder: Path, content: Any = None) -> Path:
     return folder / "pytorch_model.bin"
 
 
-def lose_a_shard(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
-    index = {"metadata": {}, "weight_map": {"layernorm.weight": "model-00002-of-00002.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-
 def without(part: str) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
     return lambda state: {name: each for name, each in state.items() if part not in name}
 
@@ -154,17 +146,18 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], type[ItrpipeError], str]] = {
     "not finite": (lambda f: weights_of(f, lambda s: s | NAN), DataError, "'layernorm.weight'"),
     "cut off": (lambda f: cut(f / "model.safetensors", 3000), DataError, "weights"),
     "a layer less": (lambda f: weights_of(f, without("layer.1.")), DataError, "16 of .* ViTModel.* lack 'layers.1."),
-    "a shard less": (lose_a_shard, DataError, "model-00002-of-00002"),
     "code in a pickle": (lambda f: pickled(f, {"a": Intruder()}), DataError, "never loaded"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), MissingInputError, "no model.safetensors"),
     "no configuration": (lambda f: (f / "config.json").unlink(), MissingInputError, "no config.json"),
     "no processor": (lambda f: (f / "preprocessor_config.json").unlink(), MissingInputError, "preprocessor_config"),
-    "no table": (lambda f: (f / "config.json").write_text("[]"), DataError, "config.json"),
     "no processor's size": (lambda f: change(f, "preprocessor_config.json", size="x"), DataError, "preprocessor"),
     "no scale": (lambda f: change(f, "preprocessor_config.json", image_std=[0, 1, 1]), DataError, "image_std"),
     "other frame": (other_frame, UsageError, r"\(48, 48\)"),
     "unknown type": (lambda f: change(f, model_type="swin"), UsageError, "'swin'.*siglip"),
     "a width that is none": (lambda f: change(f, hidden_size="wide"), DataError, "hidden_size"),
+    "no projection": (lambda f: weights_of(save("clip", f), without("visual_proj")), DataError, "visual_projection"),
+    "no probe": (lambda f: weights_of(save("siglip", f), without("head.probe")), DataError, "head.probe"),
+    "no head": (lambda f: change(save("siglip_vision", f), vision_use_head=False), UsageError, "no pooling head"),
     "another width": (lambda f: change(f, intermediate_size=64), DataError, r"[ \[]48\] is \[.*64\] by config.json"),
 }
 
@@ -180,24 +173,14 @@ def test_what_cannot_be_loaded_is_one_line(
         built("vit", folder)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 600
     assert not Path("intruder").exists()
 
 
-def test_what_checkpoints_may_lack_and_what_not(tmp_path: Path) -> None:
-    for name, lacks in {"clip": "visual_projection", "resnet": "running_mean", "siglip": "head.probe"}.items():
-        save(name, tmp_path / name)
-        weights_of(tmp_path / name, without(lacks))
-        with pytest.raises(DataError, match=lacks):
-            built(name, tmp_path / name)
+def test_what_checkpoints_may_lack(tmp_path: Path) -> None:
     for name, lacks in {"resnet_classifier": "num_batches_tracked", "dinov2": "mask_token"}.items():
         before = rows_of(built(name, save(name, tmp_path / name)), pictures(name))["regions"]
         weights_of(tmp_path / name, without(lacks))
         assert np.array_equal(rows_of(built(name, tmp_path / name), pictures(name))["regions"], before)
-    save("siglip_vision", tmp_path / "headless")
-    change(tmp_path / "headless", vision_use_head=False)
-    with pytest.raises(UsageError, match="no pooling head"):
-        built("siglip_vision", tmp_path / "headless")
 
 
 def test_pickled_weights_are_read_as_tensors_and_only_without_safetensors(folder: Path) -> None:
@@ -210,16 +193,14 @@ def test_pickled_weights_are_read_as_tensors_and_only_without_safetensors(folder
 
 def test_random_weights_are_the_same_every_time_and_say_what_they_are(folder: Path, tmp_path: Path) -> None:
     (folder / "model.safetensors").unlink()
-    rows = []
-    for _ in range(2):
-        torch.manual_seed(1)
-        extractor = built("vit", folder, weights="random")
-        drawn = torch.rand(3)
-        rows.append(rows_of(extractor, pictures("vit"))["regions"])
-        torch.manual_seed(1)
-        assert torch.equal(torch.rand(3), drawn)  # the caller's random numbers stay as they are
-    assert np.array_equal(*rows)
-    assert extractor.notes == (RANDOM_NOTE,)
+    made = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        made.append(built("vit", folder, weights="random"))
+        assert torch.equal(torch.get_rng_state(), before)  # the caller's random numbers stay as they are
+    assert np.array_equal(*(rows_of(each, pictures("vit"))["regions"] for each in made))
+    assert made[0].notes == (RANDOM_NOTE,)
     for name, width in {"clip_vision": 32, "clip_projected": 24}.items():
         assert built(name, save(name, tmp_path / name), weights="random").spec["global"] == (width,)
 
@@ -269,9 +250,8 @@ def test_what_is_asked_of_the_hub(folder: Path, tmp_path: Path, monkeypatch: pyt
     hub_id = "someone/small"
     assert built("vit", hub_id, revision="v1").notes == (f"{hub_id} is at commit {commit.name}",)
     assert [revision for revision, _ in asked] == ["v1"]
-    assert {"config.json", "preprocessor_config.json", "model.safetensors", "model-*-of-*.safetensors"} < set(
-        asked[0][1]
-    )
+    needed = {"config.json", "preprocessor_config.json", "model.safetensors", "model-*-of-*.safetensors"}
+    assert needed < set(asked[0][1])
     assert not any(".bin" in name for name in asked[0][1])  # pickles are not asked for where there are safetensors
     built("vit", hub_id, weights="random")
     assert not any(name.startswith("model") for name in asked[1][1])
