@@ -17,22 +17,14 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
-from torchvision.models.detection import fasterrcnn_resnet50_fpn_v2
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import box_iou, nms
 
 from itrpipe.errors import DataError, ItrpipeError
+from itrpipe.features.extractors import regions
 from itrpipe.features.extractors.butd import extractor as butd
 from itrpipe.features.extractors.butd.extractor import ButdNetwork, load_network
 from itrpipe.features.extractors.frcnn.extractor import FrcnnExtractor, Prepare
-from itrpipe.features.extractors.regions import (
-    Proposals,
-    box_overlaps,
-    place_anchors,
-    region_rows,
-    select_regions,
-    surviving_confidence,
-)
 from itrpipe.features.extractors.scenes import extractor as scenes
 from tests.features.test_extractors import built, opened, pictures, rows_of, settings_of
 from tests.features.test_hub import refusing
@@ -67,23 +59,24 @@ def class_by_class(boxes: Tensor, probabilities: Tensor, threshold: float) -> Te
 @pytest.mark.parametrize("threshold", [0.0, 0.25, 0.5, 1])
 def test_confidence_is_that_of_a_loop_over_the_classes(boxes: int, classes: int, threshold: float) -> None:
     places = random_boxes(boxes, 3, boxes)
-    overlaps = box_overlaps(places)
+    overlaps = regions.box_overlaps(places)
     levels = torch.randint(0, 4, (3, boxes, classes), generator=torch.Generator().manual_seed(1)) / 8
-    found = surviving_confidence(overlaps, levels, threshold)
+    found = regions.surviving_confidence(overlaps, levels, threshold)
     for image in range(3):
         torch.testing.assert_close(overlaps[image], box_iou(places[image], places[image]))
         assert torch.equal(found[image], class_by_class(places[image], levels[image], threshold))
 
 
 def test_boxes_without_area_overlap_nothing() -> None:
-    assert box_overlaps(torch.tensor([[5.0, 5, 5, 5], [5, 5, 5, 5], [0, 0, 9, 9]])).tolist()[0] == [0, 0, 0]
+    assert regions.box_overlaps(torch.tensor([[5.0, 5, 5, 5], [5, 5, 5, 5], [0, 0, 9, 9]])).tolist()[0] == [0, 0, 0]
 
 
 def test_selection_at_its_limits() -> None:
     confidence = torch.tensor([0.5, 0.0, 0.5, 0.9, 0.0, 0.6])
-    assert select_regions(confidence, 4, 4, 0.5).tolist() == [0, 2, 3, 5]
-    assert select_regions(confidence, 10, 20, 0.4).tolist() == [3, 5, 2, 0, 4, 1]  # fewer proposals than asked for
-    assert select_regions(confidence[:0], 1, 2, 0.4).tolist() == []
+    assert regions.select_regions(confidence, 4, 4, 0.5).tolist() == [0, 2, 3, 5]
+    # Fewer proposals than asked for.
+    assert regions.select_regions(confidence, 10, 20, 0.4).tolist() == [3, 5, 2, 0, 4, 1]
+    assert regions.select_regions(confidence[:0], 1, 2, 0.4).tolist() == []
 
 
 # Bottom-up attention against a recorded forward pass.
@@ -116,15 +109,11 @@ def generated(name: str, shape: list[int]) -> np.ndarray:
     return values.astype(np.float32)
 
 
-def published() -> dict[str, list[int]]:
-    """Names and shapes of the tensors of the published conversion."""
-    return json.loads(str(recorded()["meta"]))["state_dict"]
-
-
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ButdNetwork]:
     path = tmp_path_factory.mktemp("weights") / "pytorch_model.bin"
-    tensors = {name: torch.tensor(generated(name, shape)) for name, shape in published().items()}
+    published = json.loads(str(recorded()["meta"]))["state_dict"]  # names and shapes
+    tensors = {name: torch.tensor(generated(name, shape)) for name, shape in published.items()}
     torch.save({"model": tensors, "iteration": 5}, path)
     loaded, notes = load_network(settings_of("butd", weights=str(path.parent)))  # a folder that holds one file
     assert notes == ()
@@ -154,6 +143,7 @@ def test_caffe_preprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = reference["resize_800_1333_in_hw"].tolist()
     assert [list(butd.caffe_size(*size)[1:]) for size in sizes] == reference["resize_600_1000_out_hw"].tolist()
     assert butd.caffe_size(1, 10_000) == (0.1, 1, 1000)
+    assert butd.caffe_size(1201, 2001) == (600 / 1201, 600, 1000)
     monkeypatch.setattr(butd, "SHORT_SIDE", 225)
     monkeypatch.setattr(butd, "LONG_SIDE", 300)
     for image, case in {"in_image_bgr": "a", "batch_in_image2_bgr": "b", "caffe_pre_in_c_bgr": "c"}.items():
@@ -195,7 +185,7 @@ def test_caffe_proposals() -> None:
     logits = (scores[..., 12:] - scores[..., :12])[..., CAFFE_ORDER].flatten()
     deltas = torch.tensor(reference["caffe_rpn_in_bbox_pred"])[0].permute(1, 2, 0).unflatten(2, (12, 4))
     height, width, scale = reference["caffe_rpn_in_im_info"].tolist()
-    anchors = place_anchors(butd.caffe_anchors(), 9, 13, 16)
+    anchors = regions.place_anchors(butd.caffe_anchors(), 9, 13, 16)
     found = butd.surest(logits, deltas[:, :, CAFFE_ORDER].reshape(-1, 4), anchors, (int(height), int(width)), scale)
     assert_close(found, reference["caffe_rpn_out_rois"], 1e-5)
     # The 5,999 surest of 6,500 anchors lie outside, and use up no candidates.
@@ -216,9 +206,10 @@ def test_the_tool_keeps_the_same_regions(name: str, score: float) -> None:
     # A second image with fewer proposals is filled up and must change nothing.
     vectors = torch.arange(190.0)[:, None]
     both = torch.cat([probabilities, probabilities[:40]])
-    overlaps = box_overlaps(torch.stack([boxes, F.pad(boxes[:40], (0, 0, 0, 110))]) / scale, extra=1)
-    found = Proposals([boxes, boxes[:40]], [(800, 600)] * 2, overlaps, vectors, both, 1)
-    rows = region_rows(found, 0.3, settings_of("butd", min_regions=minimum, max_regions=maximum, min_score=score))
+    overlaps = regions.box_overlaps(torch.stack([boxes, F.pad(boxes[:40], (0, 0, 0, 110))]) / scale, extra=1)
+    found = regions.Proposals([boxes, boxes[:40]], [(800, 600)] * 2, overlaps, vectors, both, 1)
+    given = settings_of("butd", min_regions=minimum, max_regions=maximum, min_score=score)
+    rows = regions.region_rows(found, 0.3, given)
     expected = reference[f"caffe_sel_out_index_{name}"]
     count = rows["count"][0]
     assert rows["regions"][0, :count, 0].tolist() == expected.tolist()
@@ -289,12 +280,12 @@ def test_settings_that_cannot_work_are_refused(changed: dict[str, int]) -> None:
 # Weights.
 
 
-def test_weights_of_the_hub_and_of_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    with torch.device("meta"):
-        made = fasterrcnn_resnet50_fpn_v2(weights_backbone=None, num_classes=5).state_dict()
+def test_weights_of_the_hub_and_of_torchvision(
+    opened: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, tensors = [], opened("frcnn")._network.state_dict().items()
     # A file of few bytes: the tensors repeat one number.
-    state = {name: torch.tensor(0.5).expand(each.shape) for name, each in made.items()}
+    state = {name: torch.tensor(0.5).expand(each.shape) for name, each in tensors}
 
     def snapshot(model: str, *, revision: str, allow_patterns: list[str]) -> str:
         asked.append((model, revision, allow_patterns))
@@ -304,12 +295,12 @@ def test_weights_of_the_hub_and_of_torchvision(tmp_path: Path, monkeypatch: pyte
         asked.append((url.rpartition("/")[2], hash_prefix))
         torch.save(state, path)
 
-    def refused(kind: str, weights: str, told: str) -> None:
+    def refused(kind: str, weights: str, told: str, **more: str) -> None:
         with pytest.raises(ItrpipeError, match=told):
-            built(kind, weights=weights, **({"revision": "v1"} if kind == "butd" else {}))
+            built(kind, weights=weights, **more)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
-    refused("butd", "unc-nlp/frcnn-vg-finetuned", r"pytorch_model\.bin")
+    refused("butd", "unc-nlp/frcnn-vg-finetuned", r"pytorch_model\.bin", revision="v1")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setattr(torch.hub, "download_url_to_file", refusing(OSError("no route")))
     refused("frcnn", "COCO_V1", "no route")

@@ -175,19 +175,14 @@ def test_a_disk_that_fails_stops_the_run_and_blames_no_image(
     def read(path: Path) -> np.ndarray:
         raise OSError(5, "Input/output error", str(path))
 
-    target = tmp_path / "whole.h5"
-    with monkeypatch.context() as patch:
-        patch.setattr(extraction, "read_rgb", read)
-        with pytest.raises(UnavailableError, match=r"\.png cannot be read or written now \(Input/output error\)"):
-            extract(images, target)
-    assert extract(images, target) == {}
+    monkeypatch.setattr(extraction, "read_rgb", read)
+    with pytest.raises(UnavailableError, match=r"\.png cannot be read or written now \(Input/output error\)"):
+        extract(images, tmp_path / "whole.h5")
 
 
 def test_a_group_of_datasets_comes_from_the_first_that_has_it() -> None:
-    detector, network = FeatureSpec(36, 1024, boxes=True, scores=True), FeatureSpec(49, 2048, global_dim=2048)
-    pixels = FeatureSpec(0, 0, pixels=(4, 5))
-    parts = divide({"frcnn": detector, "resnet": network, "pixels": pixels})
-    assert parts == {"frcnn": detector, "resnet": FeatureSpec(0, 0, 2048), "pixels": pixels}
+    detector, network = FeatureSpec(36, 1024, boxes=True), FeatureSpec(49, 2048, global_dim=2048)
+    assert divide({"frcnn": detector, "resnet": network}) == {"frcnn": detector, "resnet": FeatureSpec(0, 0, 2048)}
     with pytest.raises(UsageError, match=r"resnet\+frcnn: frcnn has regions only"):
         divide({"resnet": network, "frcnn": detector})
 
@@ -201,8 +196,8 @@ def test_an_image_that_one_extractor_refuses_is_not_in_the_file(images: ImageFil
 
     specs = divide({"first": MeanColour.spec.only({"regions"}), "second": MeanColour.spec})
     parts: list[Path] = []
-    for (name, spec), build in zip(specs.items(), (MeanColour, Cautious), strict=True):
-        work = extracting(images, build())
+    for (name, spec), extractor in zip(specs.items(), (MeanColour(), Cautious()), strict=True):
+        work = extracting(images, extractor)
         work.spec = spec
         parts += made(work, tmp_path / name).paths
     failed = join_features(tmp_path / "both.h5", IDS, parts, "both")
