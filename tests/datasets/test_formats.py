@@ -222,8 +222,8 @@ def test_names_of_other_case_ending_or_encoding_are_told(tmp_path: Path, monkeyp
 
 
 def test_lines_have_no_ends_and_empty_ones_at_the_end_are_none(tmp_path: Path) -> None:
-    (tmp_path / "names.txt").write_bytes(b"\xef\xbb\xbfa\r\n\n b\x0bc \n\r\n\n")
-    assert lines_of(tmp_path / "names.txt") == ["a", "", " b\x0bc "]
+    (tmp_path / "names.txt").write_bytes(b"\xef\xbb\xbfa\r\n\n b\x0bc \rd\n\r\n\n")
+    assert lines_of(tmp_path / "names.txt") == ["a", "", " b\x0bc ", "d"]
 
 
 def test_problems_are_counted_with_examples_in_one_printable_line() -> None:
