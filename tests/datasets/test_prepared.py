@@ -82,9 +82,12 @@ def test_given_captions_are_of_the_first_given_image() -> None:
     assert (found.caption_ids.tolist(), found.image_ids.tolist()) == (["given", "given1"], ["i", "j"])
     assert (found.caption_image.tolist(), found.tokens.to_pylist()) == ([0, 0], [["a", "dog"], ["café"]])
     assert len(given_split([], ["i"]).texts) == 0
-    for captions, what in (([" "], "is ' '; give"), ([3], "--caption is 3; give"), (["\udcff"], "not valid UTF")):
-        with pytest.raises(UsageError, match=what):
-            given_split(captions, what="--caption")  # pyright: ignore
+    odd = "not valid UTF"
+    for captions, images, told in ((["a", " "], "i", "--texts 1 is ' '"), (["\udcff"], "i", odd), ([], "\udcff", odd)):
+        with pytest.raises(UsageError, match=told):
+            given_split(captions, [images], what="--texts {}")
+    with pytest.raises(UsageError, match="text 0 is 3; give"):
+        given_split([3])  # pyright: ignore
 
 
 def test_a_split_without_some_images_lacks_their_captions_too(folder: Path) -> None:
