@@ -74,9 +74,7 @@ def test_a_finished_artifact_has_its_manifest_and_nothing_of_the_work(whole: Loc
     assert not whole.partial.exists()
     assert sorted(path.name for path in whole.folder.iterdir()) == ["a.bin", "images", MANIFEST]
     manifest = read_manifest(whole.folder)
-    digests = {name: (file.bytes, file.sha256) for name, file in manifest.outputs.items()}
-    contents = {"a.bin": b"0123456789", "images/1.jpg": b"jpeg"}
-    assert digests == {name: (len(each), hashlib.sha256(each).hexdigest()) for name, each in contents.items()}
+    assert set(manifest.outputs) == {"a.bin", "images/1.jpg"}
     assert manifest.versions["itrpipe"]
     assert manifest.settings == {"title": "naïve ☃", "margin": 0.2}
     assert check_artifact(whole.folder, thorough=True) == manifest
@@ -130,12 +128,9 @@ def test_a_write_that_fails_half_way_leaves_the_old_content(
     assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_refusals_of_files(tmp_path: Path) -> None:
+def test_json_holds_finite_numbers(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON compliant"):
         disk.write_json(tmp_path / "metrics.json", {"rsum": float("nan")})
-    (tmp_path / "sources.json").write_text('{"a": [1')
-    with pytest.raises(DataError, match=r"sources\.json cannot be read as JSON"):
-        disk.read_json(tmp_path / "sources.json")
 
 
 def test_a_kill_between_manifest_and_rename_loses_nothing_and_hides_no_damage(whole: Location) -> None:
@@ -266,12 +261,8 @@ def test_parts_are_made_side_by_side_but_never_beside_the_whole(place: Location)
             with pytest.raises(LockedError, match=r"1-of-2.* is being written by"), locked(place, part=part):
                 pytest.fail("it was made twice")
     assert not is_locked(place.partial)
-    waited: list[Path] = []
-    with locked(place), pytest.MonkeyPatch.context() as patch:
-        patch.setenv(HOURS, "0.00001")
-        with pytest.raises(LockedError), locked(place, waited.append, "1-of-2"):
-            pytest.fail("a part was begun beside the whole")
-    assert waited == [place.lock()]
+    with locked(place), pytest.raises(LockedError), locked(place, part="1-of-2"):
+        pytest.fail("a part was begun beside the whole")
 
 
 def test_a_second_job_of_one_part_waits_for_the_first_and_lets_others_begin(place: Location) -> None:
