@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -113,8 +113,7 @@ def test_a_node_that_is_lost_costs_only_the_parts_it_had(
         eventually(lambda: len(list(folder.glob("*.arrays"))) >= 6, "no part is made")
         cluster.remove_node(lost, allow_graceful=False)
 
-    losing = threading.Thread(target=lose)
-    losing.start()
-    by_ray(Toy(30, partial(toy.hang_from, "000000", notes, 0.2)), folder, 4)
-    losing.join()
+    with ThreadPoolExecutor(1) as losing:
+        losing.submit(lose)
+        by_ray(Toy(30, partial(toy.hang_from, "000000", notes, 0.2)), folder, 4)
     assert content(folder) == content(tmp_path / "alone")

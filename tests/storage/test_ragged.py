@@ -25,7 +25,6 @@ def test_equals_a_loop_over_lists(lists: list[list[int]], data: st.DataObject) -
     columns = max(map(len, lists), default=0) if width is None else width
     padded = [(each + [-1] * columns)[:columns] for each in lists]
     assert found.padded(width, -1).tolist() == padded
-    assert found.padded(width).shape == (len(lists), columns)
 
 
 @given(st.lists(st.integers(0, 4), max_size=20))

@@ -34,8 +34,6 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_table_is_read_whole_and_by_row_groups(path: Path) -> None:
     file = TableFile(path, SCHEMA, REMEDY)
-    assert file.read().equals(TABLE)
-    assert file.schema == SCHEMA
     assert file.facts == {"drawn": "5"}
     assert len(file) == 3
     assert file.sizes() == [2, 1]
