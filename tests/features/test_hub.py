@@ -81,6 +81,8 @@ def test_a_plan_asks_before_it_makes_anything(
         for more in ([], ["--dry-run"]):
             outcome = invoke(*command.replace("ID", "someone/none").split(), *where, *more)
             assert (outcome.code, "someone/none cannot be fetched from the hub" in outcome.err) == (3, True)
+    usual = invoke("train", "--method", "clip-finetune", *where).err
+    assert usual.rstrip().endswith("default: --vision")
     assert not list(defined.glob("tiny/*/*/manifest.json"))
 
 
