@@ -18,7 +18,7 @@ from itrpipe.models.base import (
 from itrpipe.models.cross_attention import Attention, CrossAttention
 from itrpipe.models.declaration import RegionBackbone
 from itrpipe.models.scan.declaration import Scan
-from itrpipe.models.text_words import BiGruWordEncoder
+from itrpipe.models.text import BiGruWordEncoder
 from itrpipe.models.vsepp.network import image_projection
 
 
