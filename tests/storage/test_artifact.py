@@ -103,7 +103,7 @@ def test_damage_is_one_line_with_the_remedy(
     thorough = "recorded" in damage
     if thorough:
         check_artifact(whole.folder)
-    with pytest.raises(DataError, match=rf"^{path}.* {damage}.*itrpipe gc --damaged{' --verify' * thorough} --"):
+    with pytest.raises(DataError, match=rf"^{path}.* {damage}.*--damaged{' --verify' * thorough} --d.* {whole.root}`"):
         check_artifact(whole.folder, thorough=thorough)
 
 
