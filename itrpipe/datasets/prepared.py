@@ -240,7 +240,7 @@ def given_split(
         UsageError: a caption has no word, or it or an id is no Unicode.
     """
     for row, caption in enumerate(captions):
-        if not isinstance(caption, str) or not caption.strip():
+        if not isinstance(caption, str) or not tokenize(caption):
             raise UsageError(f"{what.format(row)} is {caption!r}; give a sentence")
     for text in (*image_ids, *captions):
         try:

@@ -158,7 +158,9 @@ def make_parts(
         for other in folder.iterdir():  # before the record, without which they would count as parts of this division
             if other != record:
                 other.unlink()
-    write_stamped_json(record, division)
+        record.unlink()
+    if not record.exists():
+        write_stamped_json(record, division)
     every = [(part, folder / f"{part.name}{work.suffix}") for part in work.parts()]
     own = every[share.number - 1 :: share.count] if share else every
     todo = _todo(work, own, reporter, warn)

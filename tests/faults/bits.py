@@ -69,7 +69,7 @@ CACHES = {"scenes/sources.json": "parse train report", "mine/sources.json": "own
 # Step -> after how many of which step on the disk it is killed, and the unfinished work that it goes on with.
 UNFINISHED = (
     ("prepare", "replace */parts/*", 3, ".work/parts/000001.arrow .work/parts/division.json"),
-    ("own-prepare", "replace */parts/*", 3, ".work/parts/000001.json"),
+    ("own-prepare", "replace */parts/*", 3, ".work/parts/0*.json"),
     (
         "extract",
         "replace */parts/scenes/*",
@@ -217,8 +217,9 @@ def _unfinished(
         outcome = run(chain.arguments(step), folder, dying_after(folder, event, times))
         assert outcome.code == -9, f"not killed: {outcome}"
     (partial_folder,) = folder.glob(f"{DATA}/*/*/*.partial")
-    flip(partial_folder / file, place, draw)
-    _judge(folder, chain, name, _Flipped(partial_folder / file, partial_folder, False), found)
+    path = min(partial_folder.glob(file))  # which parts are done first differs from run to run
+    flip(path, place, draw)
+    _judge(folder, chain, name, _Flipped(path, partial_folder, False), found)
 
 
 def _judge(folder: Path, chain: Chain, name: str, flipped: _Flipped, found: Findings) -> None:

@@ -84,12 +84,16 @@ def test_distances_of_embeddings_have_a_section(toy: Any, done: Any) -> None:
 
 def test_recall_by_length_has_a_section_with_dashes_for_empty_buckets(toy: Any, done: Any) -> None:
     (table,) = section_of(done, "query-length").all("figure", "numbers")
-    first, *rest = file_of(toy, "aoq.vsepp", "query_length.json")
+    buckets = file_of(toy, "aoq.vsepp", "query_length.json")
+    first, counts = buckets[0], [each["captions"] for each in buckets]
     (cells,) = [cells for name, cells in rows_of(table).items() if "AOQ" in name]
-    assert [cell.text() for cell in cells] == [f"{first['t2i_r1']:.1f}", *["–"] * len(rest)]
+    assert [cell.text() for cell in cells] == [f"{each['t2i_r1']:.1f}" if each["captions"] else "–" for each in buckets]
+    assert 0 in counts
+    assert sum(counts) == 60
     assert cells[0].all("span")[0].text("") == f"{first['t2i_r5']:.1f}, {first['t2i_r10']:.1f}"
     headings = [each.text() for each in table.all("thead")[0].all("tr")[1].all("th")]
-    assert headings == ["run", "up to 7 (60)", "8 to 9 (0)", "10 to 11 (0)", "12 to 14 (0)", "from 15 (0)"]
+    bounds = ("up to 7", "8 to 9", "10 to 11", "12 to 14", "from 15")
+    assert headings == ["run", *(f"{own} ({count})" for own, count in zip(bounds, counts, strict=True))]
     anchors = [each.attributes["href"] for each in done.page.all("a")]
     assert {"#alignment", "#query-length"} <= set(anchors)
 
