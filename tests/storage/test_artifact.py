@@ -171,6 +171,8 @@ def test_a_digest_and_a_stamp_are_of_all_bytes_however_long_the_file(tmp_path: P
     path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(DataError, match="does not match its own checksum"):
         check_stamp(path, "remove it")
+    with pytest.raises(MissingInputError, match=f"vision: {path} is not a folder; name"):
+        integrity.folder_digests({"vision": path}, integrity.DigestCache(tmp_path / "none"))
 
 
 CONTENT = stamped(json.dumps({CHECKSUM: STAMP_HERE, "rows": [1, 2, 3], "title": "naïve ☃"}).encode())

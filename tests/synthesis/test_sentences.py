@@ -103,6 +103,8 @@ def test_statistics_count_what_was_drawn_and_measure_what_was_kept(tmp_path: Pat
     assert found == GOLDEN["figures"]
     assert found["gap"]["maximum"] == round(1 / (1 + math.exp(-1)) - 0.5, 4)
     assert [checks.facts(found), list(map(list, checks.table_rows(found)))] == GOLDEN["figures told"]
+    equal = joined(tmp_path, ([sentence(0, 0, score=0.0)], {"kept": 1}))  # to its caption
+    assert checks.synthesis_statistics(equal, 1)["beats_caption_percent"] == 0
 
 
 @pytest.mark.parametrize("rows", [[sentence(0, 0, score=None)], []])
