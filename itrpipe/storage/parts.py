@@ -70,8 +70,7 @@ class ArrayWriter:
     def _header(self) -> bytes:
         header: dict[str, Any] = {_FACTS: {CHECKSUM: STAMP_HERE, "facts": json.dumps(self._facts, sort_keys=True)}}
         for name, (begin, dtype, shape) in self._arrays.items():
-            places = begin, begin + dtype.itemsize * math.prod(shape)
-            header[name] = {"dtype": dtype.str, "shape": shape, "data_offsets": places}
+            header[name] = {"dtype": dtype.str, "shape": shape, "data_offsets": [begin]}
         return json.dumps(header).encode()
 
 

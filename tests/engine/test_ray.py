@@ -78,7 +78,7 @@ def test_the_doctor_lists_the_nodes(
     assert f"; itrpipe {__version__}; DOES NOT SEE {tmp_path / 'absent'}" in line
 
 
-@pytest.mark.parametrize(("kind", "workers"), [(Toy, 2), (toy.Threaded, 4)])
+@pytest.mark.parametrize(("kind", "workers"), [(Toy, 2), (Toy, 0), (toy.Threaded, 4)])
 def test_a_cluster_makes_the_bytes_of_one_process(
     by_ray: Any, tmp_path: Path, whole: dict[str, bytes], kind: type[Toy], workers: int
 ) -> None:

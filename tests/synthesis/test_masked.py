@@ -154,6 +154,7 @@ def test_pieces_and_words_know_their_characters() -> None:
     told = ((pieces, ["Two", "Two", "dogs", "dogs"]), (words, ["Two", "dogs"]), (short, ["Two", "Two"]))
     for own, expected in told:
         inside = own.words[1, 1 : own.lengths[1] - 1]
+        assert (inside != NO_WORD).all()
         assert [texts[1][slice(*own.spans[1][word])] for word in inside] == expected
         assert (np.delete(own.words[1], range(1, own.lengths[1] - 1)) == NO_WORD).all()
         assert not own.tokens[1, own.lengths[1] :].any()
