@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -87,16 +87,24 @@ class _Process(Maker):
         context = get_context("spawn")
         self._ours, theirs = zip(*(context.Pipe() for _ in range(at_once)), strict=True)
         self._process = context.Process(target=_serve, args=(theirs, work, cores, environment), daemon=True)
-        # A Ctrl-C of the terminal reaches it too, but it does not listen: this process ends it.
+        self._free, self._threads, came = list(self._ours), ThreadPoolExecutor(at_once), []
+        # A Ctrl-C of the terminal reaches it too, but it does not listen: this process ends it, once it has started.
+        listens = threading.current_thread() is threading.main_thread()
+        handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if listens else None
+        resource_tracker.ensure_running()  # or the start would begin it, which unblocks the signal
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
+            self.parts[self._threads.submit(self._ours[0].recv)] = None
         finally:
+            for each in theirs:
+                each.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for each in theirs:
-            each.close()
-        self._free, self._threads = list(self._ours), ThreadPoolExecutor(at_once)
-        self.parts[self._threads.submit(self._ours[0].recv)] = None
+            if handler is not None:
+                signal.signal(signal.SIGINT, handler)
+        if came:
+            self.end()
+            signal.raise_signal(signal.SIGINT)
 
     def send(self, part: Part, path: Path) -> Future[Answer]:
         return self._threads.submit(self._ask, part, path)
@@ -138,7 +146,6 @@ def _serve(connections: Sequence[Connection], pickled: bytes, cores: int, enviro
 
 def _end_with_parent() -> None:
     """A killed parent closes no connection that a worker waits for, so it would wait for work for ever."""
-    parent = parent_process()
-    if parent is not None:
+    if parent := parent_process():
         parent.join()
         os._exit(1)
