@@ -191,15 +191,14 @@ def _todo(work: Work, parts: Sequence[Given], reporter: Reporter, warn: Callable
     """The parts that no earlier run made, and those that were damaged since."""
     found = [path for _, path in parts if path.exists()]
     kept, damaged = set(), 0
-    if found:
-        with reporter.task("checking what is done", len(found), "parts") as task:
-            for path in found:
-                try:
-                    if work.keeps(path):
-                        kept.add(path)
-                except DataError:
-                    damaged += 1
-                task.advance()
+    with reporter.task("checking what is done", len(found), "parts") as task:
+        for path in found:
+            try:
+                if work.keeps(path):
+                    kept.add(path)
+            except DataError:
+                damaged += 1
+            task.advance()
     if damaged:
         warn(f"{damaged:,} of {len(found):,} parts in {found[0].parent} were damaged; they are made again")
     return [(part, path) for part, path in parts if path not in kept]

@@ -199,8 +199,7 @@ class Host(Generic[Worker]):
 
     def stop(self) -> None:
         """Lets parts that are being made end soon, unfinished, where the worker can."""
-        stop = getattr(self._worker, "stop", None)
-        if stop is not None:
+        if stop := getattr(self._worker, "stop", None):
             stop()
         if self._alone:
             import torch

@@ -79,8 +79,7 @@ def checked(path: Path) -> Path:
             break
         if (folder / EXPORT).is_file():
             with reading(folder / EXPORT, "the files of an export", _EXPORTED):
-                known = read_json(folder / EXPORT)["files"].get(name)
-                if known:
+                if known := read_json(folder / EXPORT)["files"].get(name):
                     check_file(path, OutputFile.model_validate(known), _EXPORTED, file_digest)
             break
     return path

@@ -14,12 +14,11 @@ def runs(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
     Args:
         starts: int [n], first index of each run.
-        counts: int [n], its length, which may be zero.
+        counts: int64 [n], its length, which may be zero.
 
     Returns:
         int64 [sum of counts].
     """
-    counts = np.asarray(counts, dtype=np.int64)
     return np.arange(counts.sum()) + np.repeat(starts - (counts.cumsum() - counts), counts)
 
 
@@ -44,7 +43,7 @@ class Ragged:
     @classmethod
     def of_counts(cls, counts: np.ndarray, values: np.ndarray | None = None) -> Ragged:
         """Values that are cut into lists of these lengths, int [n]; without values each gets its own index."""
-        offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64, copy=False)
+        offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         return cls(offsets, np.arange(offsets[-1]) if values is None else values)
 
     @classmethod

@@ -55,8 +55,7 @@ def synthesis_statistics(file: SentenceFile, num_captions: int) -> dict[str, Any
     """
     kept = file.kept(("caption_id", "edits", *_MEASURES))
     score, positive, *logarithms = (kept[name].to_numpy().astype(np.float64) for name in _MEASURES)
-    with np.errstate(over="ignore"):
-        gap = 1 / (1 + np.exp(-score)) - 1 / (1 + np.exp(-positive))
+    gap = (np.tanh(score / 2) - np.tanh(positive / 2)) / 2  # of sigmoids, without overflow
     gap = gap[np.isfinite(gap)]
     quantiles = np.quantile(gap, list(QUANTILES.values())).round(_DIGITS).tolist() if len(gap) else None
     known = [each[np.isfinite(each)] for each in logarithms]
@@ -129,12 +128,11 @@ def true_negatives(
     }
 
 
-def _figures(counts: Mapping[str, int]) -> dict[str, Any]:
+def _figures(counts: Counter[str]) -> dict[str, Any]:
     """See `true_negatives`."""
-    by_verdict = {verdict: counts.get(verdict, 0) for verdict in VERDICTS}
-    total, untrue, true = sum(by_verdict.values()), by_verdict["untrue"], by_verdict["true"]
+    total, untrue, true = counts.total(), counts["untrue"], counts["true"]
     shares = {"percent_of_decided": _percent(untrue, untrue + true), "percent": _percent(total - true, total)}
-    return {"sentences": total, **by_verdict, **shares}
+    return {"sentences": total, **{verdict: counts[verdict] for verdict in VERDICTS}, **shares}
 
 
 def table_rows(statistics: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -95,10 +95,8 @@ class ModelMaker:
         arrays = masked.tokens.reshape(-1, width), masked.labels.reshape(-1, width), known.tokens[chosen, :width]
         arrays += split.caption_image[chosen], known.lengths[chosen]
         copies, labels, captions, images, lengths = (torch.from_numpy(each).to(self.device) for each in arrays)
-        texts, (embedded, images) = (
-            TextBatch(copies, lengths.repeat_interleave(settings.copies)),
-            self.model.embed(images),
-        )
+        texts = TextBatch(copies, lengths.repeat_interleave(settings.copies))
+        embedded, images = self.model.embed(images)
         logits = self.model.mlm_logits(embedded, images.repeat_interleave(settings.copies), texts, labels != UNLABELLED)
         generator = torch.Generator(self.device).manual_seed(int(rng.integers(2**63)))
         drawn = synthetic.refill(

@@ -11,14 +11,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from itrpipe.engine.work import Part, Work, cut
+from itrpipe.engine.work import Part, Work, cut, numbered
 from itrpipe.errors import DataError
 from itrpipe.features.declaration import IMPORTERS, FeatureSettings
 from itrpipe.features.store import TYPES, FeatureSpec, stored_rows
@@ -143,8 +143,7 @@ class Entries(Source):
         if not width or not any(counts):
             raise DataError(f"{self.path} holds no regions; name files with features of images")
         self.spec = FeatureSpec.of({**dict.fromkeys(datasets, ()), "regions": (max(counts), width)})
-        regions = f"{min(counts)} to {max(counts)} regions of width {width}"
-        self.summary = f"{format_}: {len(self.names):,} images; {regions}"
+        self.summary = f"{format_}: {len(self.names):,} images; {min(counts)} to {max(counts)} regions of width {width}"
 
     @abstractmethod
     def entry(self, place: Place) -> Mapping[str, Any]:
@@ -381,13 +380,11 @@ class Import(Work[Source]):
     def parts(self) -> list[Part]:
         """Images in the order of the published file: disks are fast at reading it from beginning to end."""
         entries, _ = self._match
-
-        parts = []
-        for part in cut(np.argsort(entries, kind="stable"), IMAGES_PER_PART):
-            rows = part.content
-            content = rows, entries[rows], self._sizes[rows], [self._images[row].image_id for row in rows.tolist()]
-            parts.append(replace(part, content=content))
-        return parts
+        blocks = (part.content for part in cut(np.argsort(entries, kind="stable"), IMAGES_PER_PART))
+        return numbered(
+            (len(rows), (rows, entries[rows], self._sizes[rows], [self._images[row].image_id for row in rows.tolist()]))
+            for rows in blocks
+        )
 
     def open(self) -> Source:
         """The published features."""

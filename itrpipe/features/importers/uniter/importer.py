@@ -80,8 +80,7 @@ class UniterSource(Entries):
         listed = self._listed(databases)
         counts = [listed[name] if name in listed else self._count(name, counted) for name in self.names]
         chosen = f"surer than {settings.min_score}" if "scores" in first else "without confidences"
-        kind = "LMDB" if databases else ".npz"
-        self.describe(f"{kind}, regions {chosen}", counts, width, first)
+        self.describe(f"{'LMDB' if databases else '.npz'}, regions {chosen}", counts, width, first)
 
     def entry(self, place: Place) -> dict[str, Any]:
         """See `Entries`."""
