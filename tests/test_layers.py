@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import itrpipe
+from itrpipe.features.declaration import IMPORTERS
 from itrpipe.methods.registry import methods
 from itrpipe.models.registry import backbones
 
@@ -114,6 +115,13 @@ def test_declarations_are_read_without_torch() -> None:
     modules = [".".join(("itrpipe", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in files]
     assert len(modules) == len(methods()) + len(backbones())
     assert not loaded_by(modules) & {"torch", "pyarrow", "h5py", "numpy", "transformers"}
+
+
+def test_scenes_need_no_library_of_models_and_importers_none_that_reads_features() -> None:
+    """Plans ask which importer knows a path."""
+    assert not loaded_by(["itrpipe.scenes"]) & {"torch", "pyarrow"}
+    importers = [f"itrpipe.features.importers.{kind.replace('-', '_')}.importer" for kind in IMPORTERS.classes]
+    assert not loaded_by(importers) & {"h5py", "torch", "PIL", "lmdb", "msgpack", "lz4", "pyarrow", "transformers"}
 
 
 def test_evaluation_runs_without_torch() -> None:

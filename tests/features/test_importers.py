@@ -8,8 +8,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -402,12 +400,3 @@ def test_damage_is_an_error_or_harmless(layout: Layout, folder: Path, number: in
     else:
         assert bits or file.suffix == ".txt" or place > size - 5
         assert all(np.isfinite(values).all() for row in rows for values in row.values())
-
-
-def test_importers_are_light_to_import() -> None:
-    """Plans ask which importer knows a path; that must not load what only reading needs."""
-    names = ", ".join(f"itrpipe.features.importers.{kind.replace('-', '_')}.importer" for kind in IMPORTERS.classes)
-    heavy = {"h5py", "torch", "PIL", "lmdb", "msgpack", "lz4", "pyarrow", "transformers"}
-    code = f"import sys, {names}; print(sorted({heavy} & set(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"

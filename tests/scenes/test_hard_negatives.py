@@ -1,21 +1,14 @@
-"""Hard negatives of the embedded dataset: false by the oracle, one edit away from a true caption, deterministic."""
+"""Hard negatives of the embedded dataset: false by the oracle, and the same whatever else is there."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 
 import pytest
 
 from itrpipe.scenes import ScenesDataset, describes, generate
 from itrpipe.scenes.hard_negatives import HardNegative, hard_negatives
 from itrpipe.scenes.readback import CaptionReader
-from itrpipe.scenes.sayings import SAYINGS
-
-LOOKS = {
-    look for table in SAYINGS.looks.values() for words in table.values() for word in words for look in word.split()
-}
-NUMBERS = set(SAYINGS.numbers.values())
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +32,6 @@ def test_every_caption_is_its_images_and_every_negative_false(dataset: ScenesDat
         verdicts = {(reading.certain, describes(reading.form, scenes[each.image_id])) for reading in readings}
         assert verdicts == {(True, False)}, each.negative
         assert not re.search(r"\ba [aeiou]|\ban [^aeiou]", each.negative), each.negative
-
-
-def test_a_negative_differs_in_the_words_of_its_edit(made: list[HardNegative]) -> None:
-    allowed = {"swap_att": set(), "swap_rel": set(), "count": NUMBERS, "replace_att": LOOKS}
-    for each in made:
-        one, other = (
-            Counter(re.findall("[a-z]+", re.sub(r"\ban\b", "a", text))) for text in (each.caption, each.negative)
-        )
-        changed = {*(one - other), *(other - one)}
-        assert each.negative != each.caption
-        if each.category == "replace_obj":
-            assert changed
-            assert not changed & (LOOKS | NUMBERS)
-        else:
-            assert changed <= allowed[each.category]
 
 
 def test_the_same_seed_gives_the_same_sentences_whatever_else_is_there(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -18,12 +16,11 @@ from PIL import Image
 from itrpipe.datasets.image_check import ImageFacts, decode_size
 from itrpipe.errors import DiskFullError
 from itrpipe.scenes import Difficulty, Scene, build, generate, paint
-from itrpipe.scenes.build import Painting, write_images
+from itrpipe.scenes.build import EASY, Painting, write_images
 from itrpipe.scenes.layout import HEIGHT, WIDTH, PlacedObject
 from itrpipe.scenes.world import KIND_TABLE, KINDS, PATTERNS
+from tests.engine.toy import content
 from tests.maps import made
-
-EASY = Difficulty()
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +90,6 @@ def test_occlusion_hides_a_third_to_a_half_of_most_objects_and_never_nearly_all(
     assert 0.3 < np.mean(half) < 0.8
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 def _painted(scenes: list[Scene], folder: Path, workers: int = 1) -> dict[str, ImageFacts]:
     work = Painting(scenes, Difficulty(noise=0.2, occlusion=0.5))
     return write_images(made(work, folder / "parts", workers).paths, folder / "images")
@@ -109,18 +102,18 @@ def test_files_are_the_pictures_with_any_number_of_workers(
     facts = _painted(scenes, tmp_path / "one")
     assert len(list((tmp_path / "one" / "parts").glob("*.arrow"))) == 3
     assert _painted(scenes, tmp_path / "two", workers=2) == facts
-    files = _contents(tmp_path / "one" / "images")
-    assert files == _contents(tmp_path / "two" / "images")
+    files = content(tmp_path / "one" / "images")
+    assert files == content(tmp_path / "two" / "images")
     assert set(files) == {f"train-{index:06d}.jpg" for index in range(24)}
-    for name, content in files.items():
-        assert facts[name] == ImageFacts(hashlib.sha256(content).hexdigest(), *decode_size(content))
+    for name, data in files.items():
+        assert facts[name] == ImageFacts(hashlib.sha256(data).hexdigest(), *decode_size(data))
     with Image.open(tmp_path / "one" / "images" / "train-000003.jpg") as image:
         error = np.abs(np.asarray(image, dtype=np.int16) - _pixels(scenes[3], Difficulty(0.2, 0.5))).mean()
     assert error < 12  # lossy, but the same picture
     broken = tmp_path / "one" / "images" / "train-000002.jpg"
     broken.write_bytes(broken.read_bytes()[:100])  # as an interruption leaves it
     _painted(scenes, tmp_path / "one")
-    assert _contents(tmp_path / "one" / "images") == files
+    assert content(tmp_path / "one" / "images") == files
 
 
 def test_full_disk_is_told(scenes: list[Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,9 +121,3 @@ def test_full_disk_is_told(scenes: list[Scene], tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Path, "write_bytes", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(DiskFullError, match="images"):
         write_images(paths, tmp_path / "images")
-
-
-def test_package_imports_neither_torch_nor_pyarrow() -> None:
-    code = "import sys, itrpipe.scenes; print({'torch', 'pyarrow'} & set(sys.modules))"
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert finished.stdout.strip() == "set()"

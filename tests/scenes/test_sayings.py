@@ -58,17 +58,6 @@ def test_captions_are_true_different_short_natural_and_read_as_they_were_meant(d
             assert means_the_same(form(text), caption.form), caption
 
 
-def test_caption_detail_decides_what_a_caption_tells() -> None:
-    generalised = {kind for row in SAYINGS.hypernyms for kind in row.kinds}
-    for detail in (0, 1):
-        dataset = generate(60, 0, 0, seed=3, family_size=1, keep_probability=1.0, caption_detail=detail)
-        for claimed in (caption.form for five in dataset.captions for caption in five):
-            assert len(claimed.settings) == detail
-            for predicate in claimed.objects:
-                assert (predicate.colour is not None) == detail
-                assert (len(predicate.kinds) > 1) == (not detail and not generalised.isdisjoint(predicate.kinds))
-
-
 def test_a_scene_without_words_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     (scene,) = generate(1, 0, 0, seed=0).scenes
     monkeypatch.setattr("itrpipe.scenes.sayings.MAX_WORDS", 1)
