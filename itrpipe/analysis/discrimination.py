@@ -32,9 +32,8 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import TextBatch
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.synthesis.sentences import SentenceFile
-from itrpipe.training.data import SplitData, blocks
-from itrpipe.training.encode import AnyMatcher
-from itrpipe.training.phrase_data import PhraseSplitData
+from itrpipe.training.data import PhraseSplitData, SplitData, blocks
+from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.saved import SavedModel, load_model
 from itrpipe.training.splits import Sources, open_split
 

@@ -22,8 +22,7 @@ from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 from itrpipe.scene_graph.graph import phrases_of
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.stored import SceneGraphFile
-from itrpipe.training.data import blocks
-from itrpipe.training.phrase_data import PhraseSplitData
+from itrpipe.training.data import PhraseSplitData, blocks
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import Sources
 

@@ -24,12 +24,10 @@ from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
 from itrpipe.retrieval.captions import known_words, read_captions
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.training.data import SplitData
-from itrpipe.training.encode import ImageRows, TextRows, encode_images, encode_texts, score_split
-from itrpipe.training.phrase_data import PhraseSplitData
+from itrpipe.training.data import PhraseSplitData, PhraseTexts, SplitData, TokenTexts
+from itrpipe.training.encoding import ImageRows, TextRows, encode_images, encode_texts, score_split
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
-from itrpipe.training.texts import PhraseTexts, TokenTexts
 
 BLOCK = 256
 """Images or captions per forward pass."""

@@ -33,8 +33,8 @@ from itrpipe.negatives import synthetic
 from itrpipe.negatives.caption_masks import NO_WORD
 from itrpipe.negatives.masking import UNLABELLED
 from itrpipe.synthesis.language_model import LanguageModel, mean
+from itrpipe.training.captions import caption_masks
 from itrpipe.training.data import SplitData, blocks
-from itrpipe.training.masked_captions import caption_masks
 from itrpipe.training.saved import SavedModel
 from itrpipe.training.splits import open_split
 

@@ -25,8 +25,7 @@ from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.negatives.caption_masks import NO_WORD
 from itrpipe.synthesis.tokens import Spelled, respell
-from itrpipe.training.captions import PieceIds
-from itrpipe.training.masked_captions import special_tokens, token_captions
+from itrpipe.training.captions import PieceIds, special_tokens, token_captions
 from itrpipe.training.saved import SavedModel
 
 THRESHOLD = 0.5

@@ -50,7 +50,7 @@ def run_together(command: Callable[[], object]) -> None:
     if launched(os.environ) == 1:
         command()
         return
-    from itrpipe.training.ranks import together
+    from itrpipe.training.distributed import together
 
     together(command)
 

@@ -18,8 +18,7 @@ from itrpipe.plan.planning import Override, Planner
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import Manifest, folders_in, is_finished, read_manifest
-from itrpipe.training.named_models import Model
-from itrpipe.training.settings import TrainSettings, is_start_of, not_round_one
+from itrpipe.training.settings import Model, TrainSettings, is_start_of, not_round_one
 
 _DIRECTIONS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
 _ROWS = {

@@ -31,7 +31,7 @@ from itrpipe.training import settings as training_settings
 if TYPE_CHECKING:
     from itrpipe.exporting.card import Card, Elsewhere
     from itrpipe.features.declaration import FeatureSettings
-    from itrpipe.training.native import NativeModel
+    from itrpipe.training.export import NativeModel
 
 CARD = "README.md"
 TREC_FOLDER = "trec"
@@ -211,7 +211,7 @@ def _native(chain: _Chain) -> tuple[NativeModel | None, str]:
     if backbone_family(chain.trained.manifest.settings["backbone"]) != DUAL_ENCODER:
         return None, ""
     from itrpipe.models.dual_encoder.native import NoEquivalent
-    from itrpipe.training.native import NativeModel
+    from itrpipe.training.export import NativeModel
 
     trained = chain.trained
     try:
@@ -225,7 +225,7 @@ def _refuse_open_clip(wanted: Wanted, native: NativeModel | None, reason: str) -
     if not wanted.open_clip:
         return
     from itrpipe.models.dual_encoder.native import NoEquivalent
-    from itrpipe.training.open_clip import open_clip_config
+    from itrpipe.training.export import open_clip_config
 
     try:
         if native is not None:
@@ -261,7 +261,7 @@ def _write_all(work: Path, chain: _Chain, wanted: Wanted, native: NativeModel | 
     """Writes everything but the card; yields every file or folder and what it is."""
     yield from _write_model(work, chain, native)
     if native is not None and wanted.open_clip:
-        from itrpipe.training.open_clip import OPEN_CLIP_CONFIG, OPEN_CLIP_MODEL, write_open_clip
+        from itrpipe.training.export import OPEN_CLIP_CONFIG, OPEN_CLIP_MODEL, write_open_clip
 
         write_open_clip(work, native)
         yield (

@@ -23,8 +23,7 @@ from itrpipe.features.declaration import GIVEN
 from itrpipe.plan.overrides import EVERYWHERE, Override
 from itrpipe.plan.planning import scoped_override
 from itrpipe.storage.artifact import folders_in
-from itrpipe.training.named_models import Model
-from itrpipe.training.settings import TrainExecution
+from itrpipe.training.settings import Model, TrainExecution
 
 NAMING = ("backbone", "features", "seed")
 """Settings by which every stage names the model that it reads."""

@@ -28,7 +28,7 @@ from itrpipe.models.base import (
     WordEncoding,
 )
 from itrpipe.training.data import SplitData, blocks
-from itrpipe.training.encode import AnyMatcher
+from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.saved import SavedModel, load_model
 from itrpipe.training.splits import open_split
 

@@ -18,7 +18,7 @@ Shapes: B images, T captions, R regions, W words, D embedding width, G width of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -30,6 +30,22 @@ from itrpipe.features.embeddings import INNER_PRODUCT
 from itrpipe.models import attention_tiles
 from itrpipe.models.cross_attention import CrossAttention
 from itrpipe.models.vectors import at_least_single
+
+Held = TypeVar("Held")
+
+
+def changed(held: Held, change: Callable[[Tensor], Tensor]) -> Held:
+    """A tensor changed, or a dataclass with every tensor in it and in dataclasses inside changed; all else as it is."""
+    if isinstance(held, Tensor):
+        return change(held)  # pyright: ignore[reportReturnType]
+    if not is_dataclass(held) or isinstance(held, type):
+        return held
+    return replace(held, **{field.name: changed(getattr(held, field.name), change) for field in fields(held)})
+
+
+def rows_of(held: Held, rows: Tensor | slice) -> Held:
+    """The images or captions of the given rows, of any encoding that is a dataclass of tensors."""
+    return changed(held, lambda tensor: tensor[rows])
 
 
 @dataclass(frozen=True)
@@ -159,17 +175,6 @@ class WordEncoding:
 
     words: Tensor
     lengths: Tensor
-
-
-Encoding = TypeVar("Encoding")
-
-
-def rows_of(encoding: Encoding, rows: Tensor) -> Encoding:
-    """The images or captions of the given rows, of any of the encodings above or of others that are made like them."""
-    assert is_dataclass(encoding)
-    assert not isinstance(encoding, type)
-    held = {field.name: getattr(encoding, field.name) for field in fields(encoding)}
-    return replace(encoding, **{name: value if value is None else value[rows] for name, value in held.items()})
 
 
 ImageT = TypeVar("ImageT")

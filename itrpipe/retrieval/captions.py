@@ -16,8 +16,8 @@ from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
 from itrpipe.training.captions import WordIds
+from itrpipe.training.data import PhraseTexts, TokenTexts
 from itrpipe.training.saved import SavedModel, max_tokens_of
-from itrpipe.training.texts import PhraseTexts, TokenTexts
 
 
 def read_captions(

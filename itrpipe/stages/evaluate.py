@@ -26,7 +26,7 @@ from itrpipe.storage.disk import write_json
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders, read_checked_json
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.training import settings as training_settings
-from itrpipe.training.named_models import Model
+from itrpipe.training.settings import Model
 
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitEmbeddings, SplitScores
@@ -361,7 +361,7 @@ def _scored(job: Job) -> SplitScores:
         MissingInputError: what the model was trained on was removed.
     """
     from itrpipe.features.embeddings import SCORES, write_scores
-    from itrpipe.training.scoring import Scoring
+    from itrpipe.training.encoding import Scoring
     from itrpipe.training.splits import Sources
 
     trained, manifest, split = job.inputs["train"].folder, job.inputs["train"].manifest, job.settings.split

@@ -27,8 +27,7 @@ from itrpipe.stages.base import Input, Job, Need, prepare_need
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.integrity import DigestCache, local_folders
 from itrpipe.training import settings as training_settings
-from itrpipe.training.named_models import Model
-from itrpipe.training.settings import READ_UNTRAINED, TrainExecution, TrainSettings, run_label, settings_of
+from itrpipe.training.settings import READ_UNTRAINED, Model, TrainExecution, TrainSettings, run_label, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.training.loop import Trainer
@@ -231,13 +230,11 @@ def run(job: Job) -> None:
         return
     from itrpipe.features.embeddings import EMBEDDINGS
     from itrpipe.models.base import DualEncoder as AnyDualEncoder
-    from itrpipe.training.adapters import merge_adapters
     from itrpipe.training.assembly import sources_of, trainer_of
+    from itrpipe.training.distributed import World, joined_by
     from itrpipe.training.encoding import Encoding
-    from itrpipe.training.outputs import write_history
-    from itrpipe.training.ranks import joined_by
-    from itrpipe.training.saved import save_model
-    from itrpipe.training.world import World
+    from itrpipe.training.optimizers import merge_adapters
+    from itrpipe.training.saved import save_model, write_history
 
     told = {field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.name != "reporter"}
     with joined_by(World.joined(), _train_along, told):

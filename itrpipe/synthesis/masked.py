@@ -28,7 +28,7 @@ from itrpipe.negatives.caption_masks import CaptionMasks, Compare
 from itrpipe.negatives.masking import UNLABELLED
 from itrpipe.synthesis.sentences import Opened, Sentence
 from itrpipe.synthesis.tokens import TokenCaptions, respell
-from itrpipe.training.masked_captions import caption_masks, token_captions
+from itrpipe.training.captions import caption_masks, token_captions
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from itrpipe.config import leaves
 from itrpipe.datasets.prepared import PreparedDataset
@@ -25,41 +27,35 @@ from itrpipe.models.registry import network_module
 from itrpipe.negatives.lists import FILES, PROBABILITY_OF, read_list
 from itrpipe.progress import Reporter
 from itrpipe.review.pairs import Decided
-from itrpipe.storage.artifact import PARTIAL, Manifest
-from itrpipe.training.adapters import limit_training, trained_weights
-from itrpipe.training.captions import CaptionTokens, ends_of, named_tokens
-from itrpipe.training.chunks import chosen_chunk
+from itrpipe.storage.artifact import PARTIAL
+from itrpipe.training.captions import (
+    CaptionTokens,
+    caption_masks,
+    ends_of,
+    read_sentences,
+    token_captions,
+)
 from itrpipe.training.data import SplitData
-from itrpipe.training.encode import AnyMatcher
+from itrpipe.training.distributed import AnyMatcher, World, tensors_of
+from itrpipe.training.encoding import Refreshing
 from itrpipe.training.loop import LoopSettings, Trainer, training_device
-from itrpipe.training.masked_captions import caption_masks, read_sentences, token_captions
-from itrpipe.training.refresh import Refreshing
+from itrpipe.training.optimizers import limit_training, trained_weights
 from itrpipe.training.saved import build_model, max_tokens_of, start_from
-from itrpipe.training.settings import TrainExecution, TrainSettings
-from itrpipe.training.splits import Sources, load_encoder_splits, load_phrase_splits, load_splits
+from itrpipe.training.settings import NOTHING, TrainExecution, TrainSettings
+from itrpipe.training.splits import Sources, load_splits
 from itrpipe.training.tracking import TrackedRun, Tracking, tracking_with
-from itrpipe.training.world import World
 
 if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
 
 TRACKING = "tracking"
+_FEW, _MORE = 8, 32
+_SHARE = 0.6
+"""Of the free memory, for the encoders; scores, twins of a model and further captions of a method take the rest."""
+_STATE = 8
+"""Bytes that Adam keeps of each weight."""
 _STRETCHED = 0.01
 """Change of an image's shape, relative, from which on it is worth telling."""
-
-
-class Read(Protocol):
-    """A finished artifact that is read."""
-
-    @property
-    def folder(self) -> Path:
-        """Where it lies."""
-        ...
-
-    @property
-    def manifest(self) -> Manifest:
-        """What is known of it."""
-        ...
 
 
 class TrainingJob(Protocol):
@@ -74,8 +70,8 @@ class TrainingJob(Protocol):
     metrics: dict[str, Any]
 
     @property
-    def inputs(self) -> Mapping[str, Read]:
-        """Input name -> finished artifact."""
+    def inputs(self) -> Mapping[str, Any]:
+        """Input name -> finished artifact, with its `folder` and `manifest`."""
         ...
 
     @property
@@ -104,8 +100,13 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
         torch.set_num_threads(job.execution.threads)
     torch.manual_seed(job.settings.seed)
     encoders = open_encoders(job)
-    splits, tokens = load_job_splits(job, encoders)
-    _require_words(tokens, job.settings.min_word_count)
+    splits, tokens = load_splits(sources_of(job), job.settings.model, job.settings.min_word_count, job.warn, encoders)
+    vocabulary = getattr(tokens, "vocabulary", tokens)
+    if isinstance(vocabulary, Vocabulary) and len(vocabulary) == len(SPECIALS):
+        raise UsageError(
+            f"no word occurs min_word_count = {job.settings.min_word_count:,} times in the captions, so a model would "
+            "know none; lower --set train.min_word_count"
+        )
     for split in ("train", "val"):
         if split not in splits:
             raise MissingInputError(
@@ -115,19 +116,32 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
     image_dim = splits["train"].image_dim
     settings = job.settings.model_dump(mode="json")
     model = build_model(settings, image_dim, len(tokens), encoders)
-    _require_room_for_joined_captions(job.settings, model)
+    longest, room = job.settings.loss.longest_made(), max_tokens_of(model)
+    if longest > room:
+        raise UsageError(
+            f"loss.max_tokens = {longest}, but the text encoder reads {room} tokens at most; give "
+            f"--set loss.max_tokens={room} or less"
+        )
     if published := job.settings.model.published_weights():
         job.reporter.say(
             f"  {network_module(job.settings.backbone).load_published(model, Path(published).expanduser())}"
         )
     if "start" in job.inputs:
         start_from(job.inputs["start"].folder, model, settings, tokens)
-        _start_heads(job, model)
+        # Heads that the run which this one starts from has not trained begin as copies of those that it has.
+        trained = methods()[job.inputs["start"].manifest.settings["method"]].heads
+        if new := job.settings.loss.heads - trained:
+            model.derive_heads(new)  # pyright: ignore[reportCallIssue]
     _read_captions(job, splits["train"], tokens, model)
     if "writer" in job.inputs:
-        splits["train"].writer = _frozen(job.inputs["writer"].folder, model, settings, tokens)
+        splits["train"].writer = writer = copy.deepcopy(model).requires_grad_(False).eval()
+        start_from(job.inputs["writer"].folder, writer, settings, tokens)
     method = _build_method(job, splits["train"])
-    _limit_training(job, model)
+    if job.settings.loss.trains and (job.settings.adapts or job.settings.freeze != NOTHING):
+        limit_training(model, job.settings)
+        trained, everything = trained_weights(model)
+        job.metrics["trained_weights"] = trained
+        job.reporter.say(f"  {trained:,} of {everything:,} weights are trained")
     device = resolve_device(job.execution.device)
     precision = _precision(job, device)
     chunk = _encode_chunk(job, model, splits["train"], precision)
@@ -195,66 +209,11 @@ def _framed_otherwise(job: TrainingJob, vision: Any) -> str:
     )
 
 
-def _require_words(tokens: CaptionTokens, min_word_count: int) -> None:
-    """Refuses captions of which no word would be known."""
-    vocabulary = getattr(tokens, "vocabulary", tokens)
-    if isinstance(vocabulary, Vocabulary) and len(vocabulary) == len(SPECIALS):
-        raise UsageError(
-            f"no word occurs min_word_count = {min_word_count:,} times in the captions, so a model would know none; "
-            "lower --set train.min_word_count"
-        )
-
-
-def load_job_splits(job: TrainingJob, encoders: Encoders | None) -> tuple[dict[str, SplitData], CaptionTokens]:
-    """The data of every split, and what reads captions."""
-    settings, sources = job.settings, sources_of(job)
-    if encoders is not None:
-        return load_encoder_splits(sources, settings.min_word_count, job.warn, settings.model, encoders)
-    if not settings.model.reads_phrases:
-        return load_splits(sources, settings.min_word_count, job.warn, named_tokens(settings.model))
-    model: Any = settings.model
-    words = {"max_words": model.max_words, "with_phrases": model.phrases}
-    return load_phrase_splits(sources, settings.min_word_count, job.warn, **words)
-
-
 def sources_of(job: TrainingJob) -> Sources:
     """The artifacts that data are read from."""
     read = ("prepare", "extract", "parse")
     folders = {name: job.inputs[name].folder.absolute() for name in read if name in job.inputs}
     return Sources(**folders, train_share=job.settings.train_share)
-
-
-def _require_room_for_joined_captions(settings: TrainSettings, model: AnyMatcher) -> None:
-    room, longest = max_tokens_of(model), settings.loss.longest_made()
-    if longest > room:
-        raise UsageError(
-            f"loss.max_tokens = {longest}, but the text encoder reads {room} tokens at most; give "
-            f"--set loss.max_tokens={room} or less"
-        )
-
-
-def _start_heads(job: TrainingJob, model: Any) -> None:
-    """Heads that the run which this one starts from has not trained begin as copies of those that it has."""
-    trained = methods()[job.inputs["start"].manifest.settings["method"]].heads
-    if new := job.settings.loss.heads - trained:
-        model.derive_heads(new)
-
-
-def _frozen(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tokens: CaptionTokens) -> Any:
-    """A model like the given one, with the weights of another training."""
-    frozen = copy.deepcopy(model).requires_grad_(False).eval()
-    start_from(folder, frozen, settings, tokens)
-    return frozen
-
-
-def _limit_training(job: TrainingJob, model: AnyMatcher) -> None:
-    """Freezes and adapts encoders as the settings say, and tells how much is left to train."""
-    settings = job.settings
-    if settings.loss.trains and (settings.adapts or settings.freeze != "none"):
-        limit_training(model, settings)
-        trained, everything = trained_weights(model)
-        job.metrics["trained_weights"] = trained
-        job.reporter.say(f"  {trained:,} of {everything:,} weights are trained")
 
 
 def _read_captions(job: TrainingJob, train: SplitData, tokens: CaptionTokens, model: Any) -> None:
@@ -342,6 +301,55 @@ def _encode_chunk(job: TrainingJob, model: AnyMatcher, data: SplitData, precisio
     job.metrics["encode_chunk"] = rows = world.agreed(rows)
     job.reporter.say(f"  encode_chunk {rows} ({'by free memory' if rows else 'the whole batch'})")
     return rows
+
+
+def chosen_chunk(model: AnyMatcher, data: SplitData, pairs: int, device: torch.device, precision: str) -> int:
+    """Rows of a chunk with which a step fits in the free memory of a GPU; 0 where the whole batch does.
+
+    Models that look at the whole batch, and processors, take whole batches. The model is left as it was, on its device.
+
+    Args:
+        model: as it will be trained.
+        data: the training set.
+        pairs: of a batch that this process encodes.
+        device: where it is trained.
+        precision: of the encoders.
+    """
+    if device.type != "cuda" or any(isinstance(module, _BatchNorm) for module in model.modules()):
+        return 0
+    model.to(device).train()
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    states = _STATE * sum(weights.numel() for weights in model.parameters() if weights.requires_grad)
+    return fitting_chunk(pairs, _SHARE * free - states, partial(_bytes, model, data, device, precision))
+
+
+def fitting_chunk(pairs: int, room: float, needed: Callable[[int], float]) -> int:
+    """The largest power of two of rows that fit; 0 where all pairs do, and 1 where nothing does.
+
+    Args:
+        pairs: of the batch.
+        room: bytes.
+        needed: bytes that so many rows need, which grow evenly with them.
+    """
+    few, more = needed(_FEW), needed(_MORE)
+    each = (more - few) / (_MORE - _FEW)
+    fitting = (room - few) / each + _FEW if each > 0 else pairs
+    return 0 if fitting >= pairs else 1 << max(1, int(fitting)).bit_length() - 1
+
+
+def _bytes(model: AnyMatcher, data: SplitData, device: torch.device, precision: str, rows: int) -> float:
+    """Memory of a forward and backward pass through both encoders, of the longest captions."""
+    longest = np.argsort(-data.pair_sizes(), kind="stable")[:rows]
+    images, texts = data.pairs(data.caption_image[longest], longest)
+    images, texts = images.to(device), texts.to(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    with torch.random.fork_rng([device]):
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            encoded = [*tensors_of(model.encode_images(images)), *tensors_of(model.encode_texts(texts))]
+        torch.stack([each.float().sum() for each in encoded if each.requires_grad]).sum().backward()
+    model.zero_grad(set_to_none=True)
+    return float(torch.cuda.max_memory_allocated(device) - before)
 
 
 def _loop_settings(job: TrainingJob, precision: str, encode_chunk: int) -> LoopSettings:

@@ -1,27 +1,121 @@
-"""The training set in memory: features as a memory map, captions as one padded array of token ids."""
+"""The splits of a dataset as models read them, cut into batches that are copied to the device ahead of their step.
+
+Features are memory maps, captions one padded array of token ids, or words and phrases of scene graphs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
+import pyarrow as pa
 import torch
+from torch import Tensor
 
 from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
 from itrpipe.errors import DataError
 from itrpipe.features.store import FeatureFile
-from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.training.texts import PhraseTexts, TokenTexts
+from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
+from itrpipe.scene_graph.phrases import CaptionPhrases
+from itrpipe.training.captions import CaptionTokens, Cut, PieceIds, WordIds
+from itrpipe.training.distributed import ALONE, OwnImages, World
 
 if TYPE_CHECKING:
+    from itrpipe.methods.base import Batch
     from itrpipe.negatives.caption_masks import CaptionMasks
     from itrpipe.negatives.sentence_bank import SentenceBank
-    from itrpipe.training.captions import CaptionTokens
-    from itrpipe.training.world import World
 
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
+_COLOURS = 3
+# At 384 pixels an image takes 5 ms, more than a GPU needs to train on it.
+_THREADS = 8
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class TokenTexts:
+    """Captions as one padded array of token ids.
+
+    Attributes:
+        tokens: int32 [T, W].
+        lengths: int32 [T].
+        cut: those of which the end is not read; None where all is.
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    cut: Cut | None = None
+
+    @classmethod
+    def of(cls, split: Split, tokens: CaptionTokens) -> TokenTexts:
+        """The captions of a split."""
+        ids, lengths = tokens.encode_split(split)
+        return cls(ids, lengths, tokens.cut(split, lengths) if isinstance(tokens, WordIds | PieceIds) else None)
+
+    @property
+    def num_captions(self) -> int:
+        """T."""
+        return len(self.lengths)
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        """Token ids of the given caption rows [T], cut to the longest of them."""
+        lengths = self.lengths[rows]
+        tokens = self.tokens[rows, : lengths.max()]
+        return TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
+
+
+class PhraseTexts:
+    """Captions as words and phrases of their scene graphs, without start and end.
+
+    Args:
+        phrases: of these captions, and perhaps others.
+        caption_ids: T of them.
+        vocabulary: gives words their ids.
+        with_phrases: give the words only when off.
+
+    Raises:
+        DataError: a caption has no scene graph.
+
+    Attributes:
+        phrases, with_phrases: as given.
+        graph_rows: [T] int64, row of each caption in `phrases`.
+        lengths: [T] int64, words of each.
+        cut: see `TokenTexts`.
+    """
+
+    def __init__(
+        self, phrases: CaptionPhrases, caption_ids: list[str], vocabulary: Vocabulary, with_phrases: bool
+    ) -> None:
+        self.phrases, self.with_phrases = phrases, with_phrases
+        self.graph_rows = phrases.rows(caption_ids)
+        self.lengths = phrases.word_ids.counts[self.graph_rows]
+        self.cut = Cut(int(phrases.longer[self.graph_rows].sum()), f"{phrases.max_words} words")
+        self._ids = np.array([vocabulary.ids.get(word, UNKNOWN) for word in phrases.words] + [0])  # the last is padding
+
+    @property
+    def num_captions(self) -> int:
+        """T."""
+        return len(self.lengths)
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        """Words and phrases of the given caption rows [T], cut to the longest of them."""
+        batch = self.phrases.batch(self.graph_rows[rows])
+        kinds, tokens = torch.from_numpy(batch.kinds.astype(np.int64)), torch.from_numpy(batch.phrase_words)
+        if not self.with_phrases:
+            kinds, tokens = kinds[:, :0], tokens[:, :0]
+        return TextBatch(
+            torch.from_numpy(self._ids[batch.words]), torch.from_numpy(self.lengths[rows]), PhraseBatch(kinds, tokens)
+        )
 
 
 class SplitData:
@@ -121,6 +215,173 @@ class SplitData:
         return self._regions.shape[2]
 
 
+class PhraseSplitData(SplitData):
+    """Batches of one split with phrases; captions are words alone, without start and end.
+
+    Args:
+        split: images and captions.
+        features: file that holds the features of all its images.
+        vocabulary: of `phrase_vocabulary`.
+        phrases: of all captions of the dataset.
+        with_phrases: give the words only when off.
+
+    Raises:
+        DataError: the features have no regions, or a caption has no scene graph.
+
+    Attributes:
+        graph_rows: [T] row of each caption's scene graph in the artifact of `parse`.
+    """
+
+    def __init__(
+        self, split: Split, features: FeatureFile, vocabulary: Vocabulary, phrases: CaptionPhrases, with_phrases: bool
+    ) -> None:
+        super().__init__(split, features, None)
+        self._texts = PhraseTexts(phrases, split.caption_ids.tolist(), vocabulary, with_phrases)
+        self._phrases, self._with_phrases = phrases, with_phrases
+        self.graph_rows = self._texts.graph_rows
+        self._graph_images = phrases.image_rows(split.image_ids.tolist())
+
+    def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> torch.Tensor:
+        """Which phrases and words of captions hold for images, by the semantic labels of the images' own captions.
+
+        Args:
+            images, captions: [N] rows, held against each other.
+            num_phrases, num_words: P and W of the batch that the captions are in, at least what they need.
+
+        Returns:
+            bool [N, P + W], the phrases first; False for padding.
+
+        Source: SSAMT, phrase labels.
+        """
+        words, phrases = self._phrases.positive(self.graph_rows[captions], self._graph_images[images])
+        matching = np.zeros((len(captions), num_phrases + num_words), dtype=bool)
+        if self._with_phrases:
+            matching[:, : phrases.shape[1]] = phrases
+        matching[:, num_phrases : num_phrases + words.shape[1]] = words
+        return torch.from_numpy(matching)
+
+
+def phrase_vocabulary(phrases: CaptionPhrases, train: Split, min_count: int) -> Vocabulary:
+    """The words of the training captions that occur often enough.
+
+    Source: SSAMT, implementation details: five occurrences, training captions only.
+    """
+    rows = phrases.rows(train.caption_ids.tolist())
+    numbers = phrases.batch(rows).words
+    known = numbers >= 0
+    words = pa.array(phrases.words, pa.string()).take(pa.array(numbers[known]))
+    offsets = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
+    return Vocabulary.build(pa.ListArray.from_arrays(pa.array(offsets), words), min_count)
+
+
+class PixelSplitData(SplitData):
+    """Batches of one split with the images themselves.
+
+    Args:
+        split: images and captions.
+        features: file that holds the pixels of all its images.
+        tokens: turns captions into ids; None where only images are read.
+        frame: height and width of the images of a batch.
+        changes: what `augment` does to training images, or `none`.
+
+    Raises:
+        DataError: the features have no pixels.
+    """
+
+    def __init__(
+        self, split: Split, features: FeatureFile, tokens: CaptionTokens | None, frame: tuple[int, int], changes: str
+    ) -> None:
+        self._frame, self._changes = frame, changes
+        self._world, self._device, self._own = ALONE, torch.device("cpu"), threading.local()
+        self._pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), thread_name_prefix="augment")
+        super().__init__(split, features, tokens)
+
+    def images(self, rows: np.ndarray) -> ImageBatch:
+        """The images of the given rows [B] as they are, in the size of the frame."""
+        from itrpipe.training.augment import resize  # torchvision takes seconds
+
+        return _batch(resize(self._stored(rows), self._frame))
+
+    def pairs(
+        self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
+    ) -> tuple[ImageBatch, TextBatch]:
+        """Aligned batches of image rows and caption rows, [B] each; images are changed where `rng` is given.
+
+        Of several processes each reads the images that it encodes.
+        """
+        from itrpipe.training.augment import augment, draw_changes, resize
+
+        count = len(images)
+        divided = self._world.size > 1 and count >= self._world.size
+        own = self._world.own(count) if divided else slice(count)
+        stored = self._placed(images[own])
+        if rng is None or self._changes == "none":
+            pixels = resize(stored, self._frame)
+        else:
+            changes = draw_changes(count, (stored.shape[2], stored.shape[3]), self._changes, rng).of(own)
+            pixels = augment(stored, self._frame, changes, self._pool)
+        found = OwnImages(_no_regions(pixels), pixels=pixels, rows=count) if divided else _batch(pixels)
+        return found, self.texts(captions)
+
+    def train_on(self, world: World, device: torch.device) -> None:
+        """Reads for this process from now on, and changes images on its device."""
+        self._world, self._device = world, device
+
+    def _open_images(self, features: FeatureFile) -> int:
+        if "pixels" not in features.arrays:
+            raise DataError(
+                f"{features.path} holds no pixels, which this model is trained on; give --features pixels, or train on "
+                "frozen features with --set model.images=regions"
+            )
+        self._pixels, self._count = features.arrays["pixels"], np.ones(len(features), dtype=np.int16)
+        return _COLOURS
+
+    def _placed(self, rows: np.ndarray) -> Tensor:
+        """The stored images on the device, through memory of the thread that is used again: new pages cost as much."""
+        if self._device.type == "cpu":
+            return self._stored(rows)
+        held = getattr(self._own, "buffer", None)
+        if held is None or len(held) < len(rows):
+            shape, pinned = (len(rows), *self._pixels.shape[1:]), self._device.type == "cuda"
+            held = self._own.buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
+        read = held[: len(rows)]
+        np.take(self._pixels, self._rows[rows], axis=0, out=read.numpy(), mode="clip")  # the other mode copies twice
+        return read.to(self._device).permute(0, 3, 1, 2)
+
+    def _stored(self, rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(self._pixels[self._rows[rows]]).permute(0, 3, 1, 2)
+
+
+class GlobalSplitData(SplitData):
+    """Batches of one split with one frozen vector per image.
+
+    Raises:
+        DataError: the features have no global vectors.
+    """
+
+    def images(self, rows: np.ndarray) -> ImageBatch:
+        """Global vectors of the given image rows [B]."""
+        vectors = torch.from_numpy(self._vectors[self._rows[rows]])
+        return ImageBatch(torch.empty(len(vectors), 0, 0), global_=vectors)
+
+    def _open_images(self, features: FeatureFile) -> int:
+        if "global" not in features.arrays:
+            raise DataError(
+                f"{features.path} holds no global vectors; name features that have some with --features, or give "
+                "--set model.images=regions"
+            )
+        self._vectors, self._count = features.arrays["global"], np.ones(len(features), dtype=np.int16)
+        return self._vectors.shape[1]
+
+
+def _batch(pixels: Tensor) -> ImageBatch:
+    return ImageBatch(_no_regions(pixels), pixels=pixels)
+
+
+def _no_regions(pixels: Tensor) -> Tensor:
+    return torch.empty(len(pixels), 0, 0)
+
+
 def epoch_batches(
     num_captions: int,
     batch_size: int,
@@ -160,3 +421,54 @@ def blocks(count: int, size: int) -> Iterator[np.ndarray]:
     """Row numbers 0..count-1 in consecutive blocks."""
     for start in range(0, count, size):
         yield np.arange(start, min(start + size, count))
+
+
+class Feed(Generic[Item]):
+    """Makes batches in a background thread, copies them to a device, and gives them out in order.
+
+    A thread suffices because making a batch is slicing of arrays, which releases the interpreter lock. A GPU has a
+    stream for copies alone, which run beside the kernels of the step before; nothing waits for them but the kernels
+    that read them. A batch is kept until these have run: its memory would otherwise be taken for the next copy.
+
+    Args:
+        make: makes the batch of an item.
+        items: in order.
+        depth: how many batches may lie ready or be in the making.
+        device: where batches go.
+
+    Attributes:
+        waited_seconds: how long the consumer has waited so far.
+    """
+
+    def __init__(self, make: Callable[[Item], Batch], items: Iterable[Item], depth: int, device: torch.device) -> None:
+        self.waited_seconds = 0.0
+        self._make, self._items, self._depth, self._device = make, items, max(1, depth), device
+        self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def __iter__(self) -> Iterator[Batch]:
+        pool, items = ThreadPoolExecutor(1, thread_name_prefix="batches"), iter(self._items)
+        first = (pool.submit(self._place, item) for item in islice(items, self._depth))
+        ahead: deque[Future[tuple[Batch, Any]]] = deque(first)
+        in_use: deque[tuple[Any, Batch]] = deque()
+        try:
+            while ahead:
+                start = time.perf_counter()
+                batch, copied = ahead.popleft().result()
+                self.waited_seconds += time.perf_counter() - start
+                ahead.extend(pool.submit(self._place, item) for item in islice(items, 1))
+                if copied is not None:
+                    torch.cuda.current_stream(self._device).wait_event(copied)
+                yield batch
+                if copied is not None:
+                    in_use.append((torch.cuda.current_stream(self._device).record_event(), batch))
+                    while in_use and in_use[0][0].query():
+                        in_use.popleft()
+        finally:
+            # A thread that Python's end meets inside torch would abort the process.
+            pool.shutdown(cancel_futures=True)
+
+    def _place(self, item: Item) -> tuple[Batch, Any]:
+        """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
+        with torch.cuda.stream(self._copies):  # parts of the batch may be made on the device; of none it does nothing
+            batch = self._make(item).to(self._device)
+        return batch, None if self._copies is None else self._copies.record_event()

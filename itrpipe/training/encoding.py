@@ -1,20 +1,138 @@
-"""Embeds all images and captions of every split with a trained model: a map over blocks of rows."""
+"""Runs a model over a split: its scores, its embeddings in a file, and lists that are mined again while it trains.
+
+Source of the last: Xiong et al. (ANCE), "Approximate Nearest Neighbor Negative Contrastive Learning for Dense Text
+Retrieval", ICLR 2021, section 4; there another process mines meanwhile, here training waits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from itrpipe.engine.work import Part, Work, numbered, resolve_device
-from itrpipe.features.embeddings import EmbeddingWriter
+from itrpipe.errors import DataError
+from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter, SplitScores
+from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
+from itrpipe.storage.artifact import partial_of
+from itrpipe.storage.disk import check_stamp, unavailable
 from itrpipe.storage.parts import ArrayFile, write_arrays
-from itrpipe.training.data import SplitData
-from itrpipe.training.encode import encode_images, encode_texts
-from itrpipe.training.reopened import Reopened
-from itrpipe.training.splits import Sources
+from itrpipe.training.data import SplitData, blocks
+from itrpipe.training.distributed import AnyMatcher, World
+from itrpipe.training.splits import Reopened, Sources
+
+
+class ImageRows(Protocol):
+    """Images that a model may see, by their rows."""
+
+    @property
+    def num_images(self) -> int:
+        """N."""
+        ...
+
+    def images(self, rows: np.ndarray) -> ImageBatch:
+        """The given image rows [B]."""
+        ...
+
+
+class TextRows(Protocol):
+    """Captions that a model may see, by their rows."""
+
+    @property
+    def num_captions(self) -> int:
+        """T."""
+        ...
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        """The given caption rows [T]."""
+        ...
+
+
+class Rows(ImageRows, TextRows, Protocol):
+    """What a model may see of a split: images and captions, and nothing of which belong together."""
+
+
+@torch.inference_mode()
+def score_split(
+    model: AnyMatcher,
+    data: Rows,
+    device: torch.device,
+    block: int,
+    images: int,
+    captions: np.ndarray,
+    precision: str = "fp32",
+    advance: Callable[[int], object] = lambda pairs: None,
+) -> np.ndarray:
+    """Scores the first images of a split with some of its captions.
+
+    Args:
+        model: in evaluation mode, on `device`.
+        data: the split.
+        device: where to compute.
+        block: images or captions per forward pass.
+        images: N, how many images.
+        captions: [T] rows of captions.
+        precision: `bf16` computes the scores of pairs in bfloat16; encodings stay in single precision.
+        advance: called with the number of pairs done after each block.
+
+    Returns:
+        Scores [N, T] float32. The encodings of all N images are kept meanwhile.
+    """
+    encoded = encoded_blocks(model, data, device, block, images)
+    columns = []
+    for part in blocks(len(captions), block):
+        scores = []
+        for each in score_block(model, encoded, data.texts(captions[part]).to(device), precision):
+            scores.append(each)
+            advance(each.numel())
+        columns.append(torch.cat(scores).cpu().numpy())
+    return np.concatenate(columns, axis=1)
+
+
+@torch.inference_mode()
+def encoded_blocks(
+    model: AnyMatcher, data: ImageRows, device: torch.device, block: int, images: int | None = None
+) -> list[Any]:
+    """Encodings of the first images of a split, or of all, `block` at a time."""
+    count = data.num_images if images is None else images
+    return [model.encode_images(data.images(rows).to(device)) for rows in blocks(count, block)]
+
+
+@torch.inference_mode()
+def score_block(model: AnyMatcher, encoded: Sequence[Any], texts: TextBatch, precision: str) -> Iterator[Tensor]:
+    """Yields scores [b, t] float32 of each block of encoded images with captions [t]; see `score_split`."""
+    encodings = model.encode_texts(texts)
+    for each in encoded:
+        with torch.autocast(texts.tokens.device.type, torch.bfloat16, enabled=precision == "bf16"):
+            scores = model.score_matrix(each, encodings).float()
+        yield scores
+
+
+@torch.inference_mode()
+def encode_images(
+    model: DualEncoder, data: ImageRows, device: torch.device, block: int, rows: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
+    """Yields image embeddings [<=block, D] float32, of all images or of the given rows in their order."""
+    chosen = np.arange(data.num_images) if rows is None else rows
+    for part in blocks(len(chosen), block):
+        yield model.encode_images(data.images(chosen[part]).to(device)).embedding.float().cpu().numpy()
+
+
+@torch.inference_mode()
+def encode_texts(
+    model: DualEncoder, data: TextRows, device: torch.device, block: int, rows: np.ndarray | None = None
+) -> Iterator[np.ndarray]:
+    """Yields caption embeddings [<=block, D] float32, of all captions or of the given rows in their order."""
+    chosen = np.arange(data.num_captions) if rows is None else rows
+    for part in blocks(len(chosen), block):
+        yield model.encode_texts(data.texts(chosen[part]).to(device)).embedding.float().cpu().numpy()
+
 
 BLOCKS_PER_PART = 16
 _VECTORS = "vectors"
@@ -80,3 +198,133 @@ class Encoding(Work[Reopened]):
             with EmbeddingWriter(target, name, *about) as writer:
                 for (_, side, start, _), path in own:
                     writer.write(side, start, ArrayFile(path)[_VECTORS].read())
+
+
+_SCORES = "scores"
+_Scorer = tuple[Reopened, SplitData, list[Any]]
+
+
+class Scoring(Work[_Scorer]):
+    """Scores of a split; a part's file holds `scores` [t, N] of consecutive captions with all images.
+
+    Args:
+        trained: folder of the model.
+        sources: what it was trained on.
+        split: name.
+        block: images or captions per forward pass.
+        device: `auto`, `cpu` or `cuda`.
+    """
+
+    unit, in_one_thread = "pairs", True
+
+    def __init__(self, trained: Path, sources: Sources, split: str, block: int, device: str) -> None:
+        self.title = f"scoring {split}"
+        self._trained, self._sources, self._split, self._block = trained, sources, split, block
+        self.device, self.key = device, str(block)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Each worker opens its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "opened"}
+
+    @cached_property
+    def opened(self) -> Reopened:
+        """The model, opened once in every process."""
+        return Reopened(self._trained, self._sources, torch.device(resolve_device(self.device)))
+
+    @property
+    def data(self) -> SplitData:
+        """The split as the model was trained on it."""
+        return self.opened.split(self._split)
+
+    def parts(self) -> list[Part]:
+        """Blocks of captions."""
+        captions = range(self.data.num_captions)
+        parts = [captions[start : start + self._block] for start in captions[:: self._block]]
+        return numbered((self.data.num_images * len(part), part) for part in parts)
+
+    def open(self) -> _Scorer:
+        """The model, the split, and the encodings of all its images, block by block."""
+        opened, data = self.opened, self.data
+        return opened, data, encoded_blocks(opened.model, data, opened.device, self._block)
+
+    def make(self, worker: _Scorer, part: Part, path: Path) -> None:
+        """Scores [t, N] float32 of some captions [t] with all images."""
+        opened, data, images = worker
+        texts = data.texts(np.asarray(part.content)).to(opened.device)
+        columns = score_block(opened.model, images, texts, opened.precision)
+        write_arrays(path, {_SCORES: torch.cat(list(columns)).T.contiguous().cpu().numpy()})
+
+    def join(self, paths: Sequence[Path]) -> SplitScores:
+        """Scores of the whole split, from all parts."""
+        data = self.data
+        matrix = np.empty((data.num_images, data.num_captions), dtype=np.float32)
+        for part, path in zip(self.parts(), paths, strict=True):
+            matrix[:, part.content.start : part.content.stop] = ArrayFile(path)[_SCORES].read().T
+        return SplitScores(matrix, data.split.image_ids, data.split.caption_ids, data.split.caption_image)
+
+
+Lists = Mapping[str, np.ndarray]
+
+
+class Refreshing:
+    """Gives the lists of each epoch, which are mined anew before every k-th one.
+
+    Args:
+        every: k, at least 1.
+        folder: for what only this training needs.
+        mine: makes lists in a folder that holds `embeddings.h5` of the training split.
+    """
+
+    def __init__(self, every: int, folder: Path, mine: Callable[[Path], Lists]) -> None:
+        self._every, self._folder, self._mine = every, folder, mine
+        self._held = 0
+
+    def lists(
+        self, epoch: int, step: int, model: DualEncoder, data: SplitData, device: torch.device, block: int
+    ) -> Lists | None:
+        """Lists of an epoch; None where they are those of the one before.
+
+        Args:
+            epoch: 0-based.
+            step: of the epoch that comes next; the weights are those of the beginning of the epoch where it is 0.
+            model: in evaluation mode, on `device`.
+            data: the training split.
+            device: where to compute.
+            block: rows per forward pass.
+
+        Raises:
+            DataError: training goes on inside an epoch, and the file of its lists is damaged or gone.
+        """
+        made_before = epoch - epoch % self._every
+        if made_before == self._held:
+            return None
+        path, world = self._folder / f"epoch-{made_before}.arrays", World.joined()
+        if (made_before, 0) == (epoch, step):
+            sides = encode_images(model, data, device, block), encode_texts(model, data, device, block)
+            images, texts = (np.concatenate(list(each)) for each in sides)
+            if world.leads:
+                self._make(path, data, images, texts, model.measure)
+            world.wait()
+        self._held = made_before
+        return _read(path)
+
+    def _make(self, path: Path, data: SplitData, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
+        """Writes the lists of an epoch, and removes those of earlier ones."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        place, split = self._folder / "mining", data.split
+        place.mkdir(parents=True)
+        about = (split.image_ids, split.caption_ids, split.caption_image, images.shape[1], measure)
+        with EmbeddingWriter(place / EMBEDDINGS, split.name, *about) as writer:
+            writer.write("images", 0, images)
+            writer.write("texts", 0, texts)
+        write_arrays(path, self._mine(place))
+        shutil.rmtree(place)
+
+
+def _read(path: Path) -> Lists:
+    remedy = f"remove {partial_of(path)} and run the same command again"
+    try:
+        check_stamp(path, remedy)
+        return {name: rows.read() for name, rows in ArrayFile(path).items()}
+    except OSError as error:
+        raise unavailable(error, path) or DataError(f"{path} cannot be read ({error}); {remedy}") from None

@@ -25,43 +25,18 @@ from itrpipe.evaluation.ranks import ranks
 from itrpipe.methods.base import Batch, Method, OrderingMethod, RefreshedMethod, StatefulMethod
 from itrpipe.negatives.memory import MomentumTwin
 from itrpipe.progress import Reporter, Task
-from itrpipe.training.averages import weight_average
-from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
-from itrpipe.training.compiling import compile_encoders
-from itrpipe.training.data import SplitData, epoch_batches
-from itrpipe.training.encode import AnyMatcher, score_split
-from itrpipe.training.feed import Feed, Placed
-from itrpipe.training.finite import FirstNonFinite
-from itrpipe.training.loop_settings import LoopSettings
-from itrpipe.training.optimizers import OPTIMIZERS, Trained
-from itrpipe.training.prefetch import Prefetcher
-from itrpipe.training.refresh import Refreshing
-from itrpipe.training.schedule import (
-    decay_after,
-    scaled_rate,
-    step_decay,
-    warmed_up,
-    warmup_and_cosine_decay,
-    warmup_and_decay_to_floor,
-    warmup_and_linear_decay,
-)
-from itrpipe.training.settings import PLATEAU
-from itrpipe.training.spread import spread
+from itrpipe.training.data import Feed, SplitData, epoch_batches
+from itrpipe.training.distributed import AnyMatcher, World, compile_encoders, spread
+from itrpipe.training.encoding import Refreshing, score_split
+from itrpipe.training.optimizers import OPTIMIZERS, FirstNonFinite, Trained, learning_rate, weight_average
+from itrpipe.training.saved import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
+from itrpipe.training.settings import PLATEAU, LoopSettings
 from itrpipe.training.tracking import Tracking
-from itrpipe.training.world import World
 
 CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
 
-_BY_UPDATES = {
-    "linear": warmup_and_linear_decay,
-    "cosine": warmup_and_cosine_decay,
-    "linear-uniter": warmup_and_decay_to_floor,
-}
-"""Schedules that change the rate at every update, by the names that `schedule` takes."""
 PLATEAUS = 2
 """How often validation is flat before schedule `plateau` ends the training."""
-
-
 _NO_MORE = 1e-9
 """Score by which a validation is no better: the same recalls may be summed in another order."""
 
@@ -111,11 +86,11 @@ class Trainer:
         if settings.compile:
             compile_encoders(self._model, self.device)
         self._stateful = method if isinstance(method, StatefulMethod) else None
-        self._method_state = None if self._stateful is None else self._stateful.attach(self._model)
-        kept = () if self._method_state is None else self._method_state.modules()
-        self._twins = [each for each in kept if isinstance(each, MomentumTwin)]
-        self._trained = Trained(self._model, self._method_state, settings.layer_decay)
+        kept = None if self._stateful is None else self._stateful.attach(self._model)
+        self._twins = [] if kept is None else [each for each in kept.modules() if isinstance(each, MomentumTwin)]
+        self._trained = Trained(self._model, kept, settings.layer_decay)
         self._average = weight_average(settings.average, self._model)
+        self._parts = {"model": self._model, "average": self._average, **({} if kept is None else {"method": kept})}
         self._optimizer = OPTIMIZERS[settings.optimizer](self._trained, settings.learning_rate, settings.weight_decay)
         self._learning_rate = 0.0
         self.position = Position()
@@ -135,8 +110,7 @@ class Trainer:
         """
         checkpoint = self._work / CHECKPOINT
         if checkpoint.exists():
-            states = self._method_state, self._average
-            self.position = load_checkpoint(checkpoint, self._model, self._optimizer, *states)
+            self.position = load_checkpoint(checkpoint, self._parts, self._optimizer)
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         done = sum(self._steps[: self.position.epoch]) + self.position.step
         steps = min(sum(self._steps), self._total_updates * self._settings.accumulate)
@@ -277,11 +251,9 @@ class Trainer:
         settings, position = self._settings, self.position
         batches = self._batches(position.epoch)
 
-        feed = Feed(self.device)
-
-        def make(step: int) -> Placed:
+        def make(step: int) -> Batch:
             rng = np.random.default_rng([settings.seed, position.epoch, step])
-            return feed.place(lambda: self._method.collate(batches[step], rng))
+            return self._method.collate(batches[step], rng)
 
         self._totals = {
             name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()
@@ -290,14 +262,12 @@ class Trainer:
         self._model.train()
         if self._stateful is not None and position.step == 0:
             self._stateful.start_epoch(position.epoch)
-        prefetcher = Prefetcher(make, range(position.step, len(batches)), settings.prefetch)
+        feed = Feed(make, range(position.step, len(batches)), settings.prefetch, self.device)
         try:
-            for placed in prefetcher:
-                updated = self._step(feed.take(placed), len(batches))
-                feed.done(placed)
-                yield updated
+            for batch in feed:
+                yield self._step(batch, len(batches))
         finally:
-            self.waited_seconds += prefetcher.waited_seconds
+            self.waited_seconds += feed.waited_seconds
 
     def _count_steps(self) -> tuple[list[int], int]:
         """Steps of every epoch that is begun, and updates of all."""
@@ -343,35 +313,19 @@ class Trainer:
         return updated
 
     def _update(self) -> None:
-        self._learning_rate = self._rate()
+        position = self.position
+        place = position.epoch, position.updates, self._total_updates, len(position.plateaus)
+        self._learning_rate = learning_rate(self._settings, *place)
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate * group.get("scale", 1.0)
         self._world.average_gradients(self._trained.parameters())
-        norm = self._finite.clip(self._settings.gradient_clip, self.position.step)
+        norm = self._finite.clip(self._settings.gradient_clip, position.step)
         self._optimizer.step()
         for following in (self._average, *self._twins):
             following.follow()
-        self.position.updates += 1
+        position.updates += 1
         self._count("updates", 1)
         self._count("gradient_norm", norm)
-
-    def _rate(self) -> float:
-        settings, position = self._settings, self.position
-        pairs, factor, warmup = (
-            settings.batch_size * settings.accumulate,
-            settings.decay_factor,
-            settings.warmup_updates,
-        )
-        base = scaled_rate(settings.learning_rate, pairs, settings.base_batch_size, settings.learning_rate_scaling)
-        if settings.schedule in _BY_UPDATES:
-            return _BY_UPDATES[settings.schedule](base, position.updates, warmup=warmup, total=self._total_updates)
-        if settings.schedule == PLATEAU:
-            rate = base * factor ** len(position.plateaus)
-        elif settings.decay_at:
-            rate = decay_after(base, position.epoch, ends=settings.decay_at, factor=factor)
-        else:
-            rate = step_decay(base, position.epoch, every=settings.decay_every, factor=factor)
-        return warmed_up(rate, position.updates, warmup)
 
     def _count(self, name: str, value: Any) -> None:
         """Adds to a running sum, kept in double precision on the device so that no step waits for it."""
@@ -396,8 +350,7 @@ class Trainer:
 
     def _save(self) -> None:
         if self._world.leads:
-            states = self._method_state, self._average
-            save_checkpoint(self._work / CHECKPOINT, self._model, self._optimizer, self.position, *states)
+            save_checkpoint(self._work / CHECKPOINT, self._parts, self._optimizer, self.position)
 
     def _validate_untrained(self) -> None:
         """Validates a model that nothing is to be changed of; a run that was killed here does so again."""

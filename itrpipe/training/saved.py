@@ -1,12 +1,24 @@
-"""A trained model as files: its weights, its vocabulary, and the settings and sizes to build it around them again."""
+"""What training writes: checkpoints, from which it goes on at the exact step, and models as files.
+
+Model, optimiser moments, the method's state, random-number states, position in the epoch, running sums and history go
+into tensors and one JSON text of a checkpoint; nothing is pickled.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
 
 from itrpipe.config import leaves
 from itrpipe.datasets.vocabulary import Vocabulary
@@ -14,11 +26,11 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.features.hub import refuse_not_finite
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family, backbones, network_module
-from itrpipe.storage.disk import write_json
+from itrpipe.storage.artifact import partial_of
+from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, stamped, unavailable, write_bytes, write_json
 from itrpipe.storage.integrity import checked, read_checked_json
 from itrpipe.training.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
-from itrpipe.training.checkpoint import load_weights, save_weights
-from itrpipe.training.encode import AnyMatcher
+from itrpipe.training.distributed import AnyMatcher
 
 MODEL, CONFIG = "model.safetensors", "config.json"
 ABOUT, SETTINGS = "itrpipe", "settings"
@@ -26,6 +38,136 @@ ABOUT, SETTINGS = "itrpipe", "settings"
 class of transformers, all that does."""
 
 PHASE, NETWORKS = "phase", "networks"
+
+
+@dataclass
+class Position:
+    """How far a run has come.
+
+    Attributes:
+        epoch: epochs finished.
+        step: steps finished inside the current epoch.
+        updates: optimiser updates finished.
+        sums: running sums of losses and statistics since the last validation.
+        history: one row per validation.
+        best_score, best_row: best validation so far; the row is -1 before the first.
+        plateaus: numbers of validations after which the rate fell because they were flat.
+        seconds: training time spent so far in all runs.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    updates: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best_score: float = float("-inf")
+    best_row: int = -1
+    plateaus: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def save_checkpoint(
+    path: Path, parts: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer, position: Position
+) -> None:
+    """Writes a checkpoint atomically.
+
+    Args:
+        path: of the file.
+        parts: name -> what has a state: the model, that of the method, an average of weights.
+        optimizer: its moments are kept.
+        position: of the training.
+    """
+    tensors = {f"{name}/{key}": each for name, part in parts.items() for key, each in part.state_dict().items()}
+    for number, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer/{number}/{name}": torch.as_tensor(value) for name, value in state.items()}
+    tensors["random/cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["random/cuda"] = torch.cuda.get_rng_state()
+    # Under one key, because safetensors writes several in any order.
+    known = json.dumps({**asdict(position), CHECKSUM: STAMP_HERE})
+    write_bytes(path, stamped(save(_on_host(tensors), {"position": known})))
+
+
+def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer) -> Position:
+    """Puts parts, optimiser and random-number state back to where the checkpoint was written.
+
+    Raises:
+        DataError: the file is damaged or of another model.
+    """
+    remedy = f"remove {partial_of(path)} and run the same command again"
+    try:
+        check_stamp(path, remedy)
+        states: dict[str, dict[str, Tensor]] = {name: {} for name in (*parts, "optimizer", "random")}
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118 (not a mapping)
+                part, _, name = key.partition("/")
+                states[part][name] = file.get_tensor(key)
+            known = json.loads(file.metadata()["position"])
+        position = Position(**{key: value for key, value in known.items() if key != CHECKSUM})
+        moments: dict[int, dict[str, Tensor]] = {}
+        for key, tensor in states["optimizer"].items():
+            number, _, name = key.partition("/")
+            moments.setdefault(int(number), {})[name] = tensor
+        optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+        for name, part in parts.items():
+            part.load_state_dict(states[name])
+    except (SafetensorError, KeyError, RuntimeError, TypeError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        damage = DataError(f"{path} is not a checkpoint of this run ({reason}); {remedy}")
+        raise unavailable(error, path) or damage from None
+    torch.set_rng_state(states["random"]["cpu"])
+    if "cuda" in states["random"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["random"]["cuda"])
+    return position
+
+
+def save_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> None:
+    """Writes the weights of a model as safetensors, atomically and byte-deterministically.
+
+    Args:
+        path: of the file.
+        model: whose weights they are.
+        unfinished: give it a checksum of its own, because no manifest lists it yet.
+    """
+    content = save(_on_host(model.state_dict()), {CHECKSUM: STAMP_HERE} if unfinished else {"format": "pt"})
+    write_bytes(path, stamped(content) if unfinished else content)
+
+
+def load_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> None:
+    """Loads weights written by `save_weights`.
+
+    Args:
+        path: of the file.
+        model: to be filled.
+        unfinished: whether the file has a checksum of its own.
+
+    Raises:
+        DataError: the file is damaged or of another model.
+        UnavailableError: it cannot be read now.
+    """
+    try:
+        check_stamp(path, f"remove {partial_of(path)} and run the same command again") if unfinished else checked(path)
+        with safe_open(path, framework="pt") as file:
+            model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, RuntimeError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        damage = DataError(f"{path} does not hold the weights of this model ({reason}); run `itrpipe train` again")
+        raise unavailable(error, path) or damage from None
+
+
+def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+
+
+def write_history(path: Path, history: list[dict[str, Any]]) -> None:
+    """Writes one row per validation.
+
+    Args:
+        path: the file.
+        history: rows, whose columns may differ: the first epochs may be trained with another loss.
+    """
+    names = list(dict.fromkeys(name for row in history for name in row))
+    pq.write_table(pa.table({name: [row.get(name) for row in history] for name in names}), path)
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,18 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
 
 from itrpipe import papers
 from itrpipe.config import Settings, load_declaration, resolve, unknown, why_unusable
+from itrpipe.datasets.definition import ModelDefinition
 from itrpipe.engine.run import MapExecution
-from itrpipe.features.declaration import is_given
+from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.methods.registry import methods
 from itrpipe.models.declaration import BackboneSettings
@@ -25,6 +28,7 @@ from itrpipe.models.registry import backbone_family
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.papers import Paper
 
+_MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")
 ROUND_ONE = "triplet"
 """The configuration that reports call round one, and whose models mine negatives."""
 TRACKERS = ("tensorboard", "mlflow", "wandb")
@@ -471,3 +475,126 @@ def _known(value: str, known: Iterable[str], what: str) -> str:
     if value not in known:
         raise ValueError(why_unusable(value) or unknown(what, value, sorted(known)))
     return value
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """What the loop itself needs to know.
+
+    Attributes:
+        epochs, batch_size, learning_rate, decay_every, decay_factor, gradient_clip: as in the papers. Without an epoch
+            the model stays as it is.
+        batch_by: what `batch_size` counts, `pairs` or `tokens` (words and regions).
+        accumulate: batches whose mean gradient makes one update.
+        schedule: `step` decays by `decay_every`, `linear` warms up over `warmup_updates` and falls to 0 at the end;
+            `linear-uniter` is one update ahead of it and ends at 1e-8; `plateau` decays where validation is flat.
+        max_updates: training ends after so many, even inside an epoch; 0 leaves it to `epochs`.
+        precision: `fp32` or `bf16` (autocast around the encoders).
+        score_precision: of the scores of validation.
+        validate_every: updates after each of which a validation comes, beside that at the end of an epoch; 0: none.
+        encode_chunk: rows of an encoder at a time in training; 0 for all.
+        selection: `rsum` (six recalls) or `r1+r5` (four), summed over both directions on the validation split.
+        validation_images: validate on the first so many images.
+        seed: of everything random.
+        encode_block: rows per forward pass outside training.
+        prefetch: batches made ahead.
+        checkpoint_seconds: time between checkpoints inside an epoch.
+        optimizer: name in `itrpipe.training.optimizers`.
+        weight_decay, learning_rate_scaling, base_batch_size: as in the settings.
+        decay_at: epochs after each of which schedule `step` decays; empty leaves it to `decay_every`.
+        layer_decay, average: as in the settings.
+        patience: flat validations in a row after which training ends, or with schedule `plateau` the rate falls; 0:
+            none.
+        first_epochs: epochs whose validations do not count for that; none where they are all.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    decay_every: int
+    decay_factor: float
+    gradient_clip: float
+    batch_by: str
+    accumulate: int
+    schedule: str
+    warmup_updates: int
+    max_updates: int
+    precision: str
+    score_precision: str
+    selection: str
+    validation_images: int
+    seed: int
+    encode_block: int
+    prefetch: int
+    checkpoint_seconds: float
+    optimizer: str = "adam"
+    decay_at: tuple[int, ...] = ()
+    validate_every: int = 0
+    encode_chunk: int = 0
+    compile: bool = False
+    weight_decay: float = 0.01
+    learning_rate_scaling: str = "none"
+    base_batch_size: int = 256
+    layer_decay: float = 1.0
+    average: str = "none"
+    patience: int = 0
+    first_epochs: int = 0
+
+
+@dataclass(frozen=True, order=True)
+class Model:
+    """A training run inside its dataset.
+
+    Attributes:
+        method: configuration of `train`.
+        backbone: canonical.
+        seed: of training.
+    """
+
+    method: str
+    backbone: str
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """Its name, such as `aoq.vsrn.s1`."""
+        return run_label(self.method, self.backbone, self.seed)
+
+    def named_by(self, name: str) -> Model:
+        """The model that `[method.]backbone[.sN]` names beside this one, whose values stand for what is left out.
+
+        Raises:
+            ValueError: not of this form, or there is no such method or backbone.
+        """
+        parts = _MODEL_NAME.fullmatch(name)
+        if parts is None:
+            raise ValueError(f"{name!r} is not of the form [method.]backbone[.sN], such as vsrn.s1")
+        backbone = canonical_backbone(parts["backbone"])
+        if is_given(backbone):
+            if parts["method"] not in (None, GIVEN) or int(parts["seed"] or 0):
+                raise ValueError(f"{name!r}: given embeddings have no other method and no seed; name {backbone} alone")
+            return Model(GIVEN, backbone, 0)
+        found = Model(
+            parts["method"] or self.method,
+            backbone,
+            int(parts["seed"] or self.seed),
+        )
+        known = {"backbone": (found.backbone, backbones())}
+        if parts["method"]:
+            known["method"] = (found.method, tuple(load_declaration("train").confs))
+        for what, (value, names) in known.items():
+            if value not in names:
+                raise ValueError(unknown(what, value, sorted(names)))
+        return found
+
+    @classmethod
+    def defined_by(cls, definition: ModelDefinition, seed: int) -> Model:
+        """A model that has a name, trained with this seed; what is not trained has none."""
+        given = definition.settings.get("backbone")
+        backbone = canonical_backbone(given) if given else usual_backbone(definition.method)
+        return cls(definition.method, backbone, seed if method_of(definition.method).trains else 0)
+
+    def name_of(self, other: Model) -> str:
+        """The shortest name by which `named_by` finds the other; seeds are told unless both are 0."""
+        method = f"{other.method}." if other.method != self.method else ""
+        return f"{method}{other.backbone}{f'.s{other.seed}' if other.seed or self.seed else ''}"

@@ -1,20 +1,23 @@
-"""Opens every split of a dataset as training reads it, and the vocabulary that belongs to it."""
+"""Opens the splits of a dataset as a model reads them, for its training and for the trained model."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import torch
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds
-from itrpipe.training.data import SplitData
-from itrpipe.training.phrase_data import PhraseSplitData, phrase_vocabulary
+from itrpipe.scene_graph.phrases import CaptionPhrases
+from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds, named_tokens
+from itrpipe.training.data import GlobalSplitData, PhraseSplitData, PixelSplitData, SplitData, phrase_vocabulary
+from itrpipe.training.saved import load_model
 
 if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
@@ -37,53 +40,49 @@ class Sources:
 
 
 def load_splits(
-    sources: Sources, min_word_count: int, warn: Callable[[str], None], tokens: CaptionTokens | None = None
+    sources: Sources,
+    settings: Any,
+    min_word_count: int,
+    warn: Callable[[str], None],
+    encoders: Encoders | None = None,
 ) -> tuple[dict[str, SplitData], CaptionTokens]:
-    """Opens every split for a model that reads words; the vocabulary comes from train and val, as in the papers.
+    """Opens every split for a model that is to be trained, and what reads its captions.
+
+    A vocabulary of our own has the words of train and val, as in the papers; that of a model that reads phrases has the
+    words of the training captions' scene graphs.
 
     Args:
         sources: where everything lies.
+        settings: of the model.
         min_word_count: rarer words are unknown.
         warn: is told which training images are left out for want of features; in other splits every image must be
             there.
-        tokens: turns captions into ids; None for a vocabulary of our own.
+        encoders: opened, of a model that is made of some.
+
+    Raises:
+        DataError: the features are not what the model reads, or a file is damaged.
     """
     prepared, features = PreparedDataset.open(sources.prepare), FeatureFile.open(sources.extract / FEATURES)
     chosen = {name: usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
-    if tokens is None:
-        # Words of training images without features count, as they did when the images had some.
-        parts = [
-            _share(prepared.split(name), sources.train_share).tokens for name in ("train", "val") if name in chosen
-        ]
-        tokens = Vocabulary.build(pa.concat_arrays(parts), min_word_count)
-    return {name: SplitData(split, features, tokens) for name, split in chosen.items()}, tokens
-
-
-def load_encoder_splits(
-    sources: Sources,
-    min_word_count: int,
-    warn: Callable[[str], None],
-    settings: Any,
-    encoders: Encoders,
-) -> tuple[dict[str, SplitData], CaptionTokens]:
-    """Opens every split for encoders of transformers.
-
-    Args:
-        sources, min_word_count, warn: see `load_splits`; words are those that the settings keep of a caption.
-        settings: of the model.
-        encoders: opened.
-    """
-    prepared, features = PreparedDataset.open(sources.prepare), FeatureFile.open(sources.extract / FEATURES)
-    chosen = {name: usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
-    reading = Reading.of(settings)
-    if encoders.tokenizer is not None and encoders.text is not None:
-        tokens: CaptionTokens = PieceIds(encoders.tokenizer, reading, encoders.text.max_tokens)
+    # Words of training images without features count, as they did when the images had some.
+    counted = [_share(prepared.split(name), sources.train_share) for name in ("train", "val") if name in chosen]
+    phrases, frame = None, None
+    if settings.reads_phrases:
+        assert sources.parse is not None
+        phrases = CaptionPhrases.read(sources.parse, settings.max_words)
+        tokens: Any = phrase_vocabulary(phrases, chosen["train"], min_word_count)
+    elif encoders is None:
+        words = [split.tokens for split in counted]
+        tokens = named_tokens(settings) or Vocabulary.build(pa.concat_arrays(words), min_word_count)
     else:
-        counted = [_share(prepared.split(name), sources.train_share) for name in ("train", "val") if name in chosen]
-        words = pa.concat_arrays([reading.words(split) for split in counted])
-        tokens = WordIds(Vocabulary.build(words, min_word_count), reading)
-    frame = None if encoders.vision is None else encoders.vision.frame
-    return {name: open_split(split, features, tokens, settings, frame) for name, split in chosen.items()}, tokens
+        frame, reading = None if encoders.vision is None else encoders.vision.frame, Reading.of(settings)
+        if encoders.tokenizer is not None and encoders.text is not None:
+            tokens = PieceIds(encoders.tokenizer, reading, encoders.text.max_tokens)
+        else:
+            words = [reading.words(split) for split in counted]
+            tokens = WordIds(Vocabulary.build(pa.concat_arrays(words), min_word_count), reading)
+    opened = {name: open_split(split, features, tokens, settings, frame, phrases) for name, split in chosen.items()}
+    return opened, tokens
 
 
 def open_split(
@@ -92,8 +91,9 @@ def open_split(
     tokens: CaptionTokens | None,
     settings: Any,
     frame: tuple[int, int] | None = None,
+    phrases: CaptionPhrases | None = None,
 ) -> SplitData:
-    """One split as a model without phrases reads it.
+    """One split as a model reads it.
 
     Args:
         split: images and captions.
@@ -101,42 +101,20 @@ def open_split(
         tokens: turns captions into ids; None where only images are read.
         settings: of the model.
         frame: height and width of the images that the model reads, where it reads images.
+        phrases: of all captions, where the model reads phrases.
 
     Raises:
         DataError: the features are not what the model reads.
     """
-    if settings.reads() not in (("global",), ("pixels",)):
-        return SplitData(split, features, tokens)
-    from itrpipe.training.pixel_data import GlobalSplitData, PixelSplitData  # torchvision takes seconds
-
+    if phrases is not None:
+        assert isinstance(tokens, Vocabulary)
+        return PhraseSplitData(split, features, tokens, phrases, settings.phrases)
     if settings.reads() == ("global",):
         return GlobalSplitData(split, features, tokens)
-    assert frame is not None
-    return PixelSplitData(split, features, tokens, frame, settings.augment)
-
-
-def load_phrase_splits(
-    sources: Sources, min_word_count: int, warn: Callable[[str], None], *, max_words: int, with_phrases: bool
-) -> tuple[dict[str, SplitData], Vocabulary]:
-    """Opens every split for a model that reads phrases; words are those of the scene graphs, counted over train.
-
-    Args:
-        sources: where everything lies, scene graphs included.
-        min_word_count, warn: see `load_splits`.
-        max_words: words kept of a caption.
-        with_phrases: give the words only when off.
-    """
-    from itrpipe.scene_graph.phrases import CaptionPhrases
-
-    assert sources.parse is not None
-    prepared, features = PreparedDataset.open(sources.prepare), FeatureFile.open(sources.extract / FEATURES)
-    phrases = CaptionPhrases.read(sources.parse, max_words)
-    chosen = {name: usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
-    vocabulary = phrase_vocabulary(phrases, chosen["train"], min_word_count)
-    splits: dict[str, SplitData] = {
-        name: PhraseSplitData(split, features, vocabulary, phrases, with_phrases) for name, split in chosen.items()
-    }
-    return splits, vocabulary
+    if settings.reads() == ("pixels",):
+        assert frame is not None
+        return PixelSplitData(split, features, tokens, frame, settings.augment)
+    return SplitData(split, features, tokens)
 
 
 def usable(
@@ -157,3 +135,43 @@ def usable(
 def _share(split: Split, share: float) -> Split:
     """The training split with so many of its images, any other as it is."""
     return split.share(share) if split.name == "train" else split
+
+
+class Reopened:
+    """A trained model and the splits that it reads.
+
+    Args:
+        trained: folder of the model, of which its weights, settings and tokens are there.
+        sources: what it was trained on.
+        device: where it computes.
+
+    Attributes:
+        model: in evaluation mode.
+        device: where it is.
+        precision: of the scores of pairs.
+    """
+
+    def __init__(self, trained: Path, sources: Sources, device: torch.device) -> None:
+        self._saved, self._sources, self.device = load_model(trained), sources, device
+        self.model: Any = self._saved.model.to(device)
+        self.precision: str = self._saved.config.get("score_precision", "fp32")  # older models have no such setting
+        self._splits: dict[str, SplitData] = {}
+        self._opening = threading.Lock()  # several parts may be made at the same time
+
+    def split(self, name: str) -> SplitData:
+        """A split as the model was trained on it: of training images the same share, and those that have features.
+
+        Raises:
+            DataError: the features are not what the model reads, or a file is damaged.
+        """
+        with self._opening:
+            if name not in self._splits:
+                saved, sources = self._saved, self._sources
+                features = FeatureFile.open(sources.extract / FEATURES)
+                split = usable(PreparedDataset.open(sources.prepare).split(name), features, sources.train_share)
+                phrases, settings = None, saved.settings
+                if settings.reads_phrases:
+                    assert sources.parse is not None
+                    phrases = CaptionPhrases.read(sources.parse, settings.max_words)  # pyright: ignore
+                self._splits[name] = open_split(split, features, saved.tokens, settings, saved.frame, phrases)
+            return self._splits[name]

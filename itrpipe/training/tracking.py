@@ -27,7 +27,7 @@ from torch import Tensor
 from itrpipe.errors import UsageError
 from itrpipe.progress import PLAIN_INTERVAL_SECONDS
 from itrpipe.storage.disk import make_folder, read_stamped_json, write_stamped_json
-from itrpipe.training.checkpoint import Position
+from itrpipe.training.saved import Position
 
 RECORD = "tracked.json"
 RUNNING_LOSS = "train/running_loss"
@@ -89,7 +89,6 @@ class Tracking:
         self._openers, self._run, self._warn = openers, run, warn
         self._trackers: dict[str, GeneralTracker] = {}
         self._sent: dict[str, Sent] = {}
-        self._recorded: dict[str, dict[str, Any]] = {}
         self._before = (0.0, 0.0)
         self._due = 0.0
 
@@ -131,9 +130,9 @@ class Tracking:
         pairs, loss = self._before
         values = {RUNNING_LOSS: (loss - earlier_loss) / (pairs - earlier_pairs)}
         step = sum(row["steps"] for row in position.history) + int(totals["steps"])
-        for name, sent in self._sent.items():
+        for name in list(self._trackers):
             # A resumed run repeats the steps since its checkpoint.
-            if step > sent.step:
+            if step > self._sent[name].step:
                 self._send(name, values, step)
 
     def send_epochs(self, history: list[dict[str, Any]]) -> None:
@@ -143,28 +142,36 @@ class Tracking:
             history: one row per validation, all of which a checkpoint holds.
         """
         steps = list(accumulate(row["steps"] for row in history))
-        for name, sent in self._sent.items():
-            for row, step in zip(history[sent.epochs :], steps[sent.epochs :], strict=True):
-                self._send(name, epoch_values(row), step, epochs=1)
+        for name in list(self._trackers):
+            first = self._sent[name].epochs
+            for row, step in zip(history[first:], steps[first:], strict=True):
+                values = {metric_name(column): float(value) for column, value in row.items()}
+                self._send(name, values, step, epochs=1)
         self._before = (0.0, 0.0)
 
     def _start(self) -> None:
-        self._recorded = recorded = self._read_record()
-        if self._openers:
-            PartialState(cpu=True)  # Accelerate's trackers ask it which process they run in
+        if not self._openers:
+            return
+        path = self._run.work / RECORD
+        record = read_stamped_json(path, "remove it and run the same command again") if path.exists() else {}
+        known = record["trackers"] if record.get("folder") == str(self._run.folder) else {}
+        self._sent = {name: Sent(**each) for name, each in known.items()}
+        PartialState(cpu=True)  # Accelerate's trackers ask it which process they run in
+        make_folder(self._run.folder)
+        # Trackers accept lists, and values that are not there, as text.
+        settings = self._run.settings.items()
+        plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings}
         for name, opener in self._openers.items():
-            sent = Sent(**recorded.get(name, {}))
-            make_folder(self._run.folder)
+            sent = self._sent.setdefault(name, Sent())
             try:
                 self._trackers[name] = opener(self._run, sent)
-                if name not in recorded:
-                    self._trackers[name].store_init_configuration(plain_values(self._run.settings))
+                if name not in known:
+                    self._trackers[name].store_init_configuration(plain)
             # Every library has errors of its own: no account, a server that does not answer, a run that is gone.
             except Exception as error:
                 raise UsageError(
                     f"--track {name}: {name} did not start: {_reason(error)}; see to that or leave it out"
                 ) from error
-            self._sent[name] = sent
             self._record()
 
     def _send(self, name: str, values: dict[str, float], step: int, epochs: int = 0) -> None:
@@ -183,15 +190,8 @@ class Tracking:
             return False
         return True
 
-    def _read_record(self) -> dict[str, dict[str, Any]]:
-        """What earlier processes of this run have sent to trackers in the same folder."""
-        path = self._run.work / RECORD
-        found = self._openers and path.exists()
-        record = read_stamped_json(path, "remove it and run the same command again") if found else {}
-        return record["trackers"] if record.get("folder") == str(self._run.folder) else {}
-
     def _record(self) -> None:
-        trackers = self._recorded | {name: asdict(sent) for name, sent in self._sent.items()}
+        trackers = {name: asdict(sent) for name, sent in self._sent.items()}
         write_stamped_json(self._run.work / RECORD, {"folder": str(self._run.folder), "trackers": trackers})
 
 
@@ -206,11 +206,6 @@ def tracking_with(names: Iterable[str], run: TrackedRun, warn: Callable[[str], N
     return Tracking({name: openers[name] for name in names}, run, warn)
 
 
-def epoch_values(row: Mapping[str, Any]) -> dict[str, float]:
-    """A row of the history under the names that trackers show."""
-    return {metric_name(column): float(value) for column, value in row.items()}
-
-
 def metric_name(column: str) -> str:
     """Name of a column of the history in trackers: `loss` is `train/loss`, `val_r1+r5` is `val/r1_r5`.
 
@@ -218,13 +213,6 @@ def metric_name(column: str) -> str:
     """
     group = "val" if column.startswith(_VALIDATION) else "train"
     return f"{group}/{_REFUSED.sub('_', column.removeprefix(_VALIDATION))}"
-
-
-def plain_values(settings: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """Settings as trackers accept them: lists, and values that are not there, as text."""
-    return {
-        key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings.items()
-    }
 
 
 def _pairs_and_loss(sums: Mapping[str, Any]) -> tuple[float, float]:

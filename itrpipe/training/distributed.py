@@ -1,0 +1,512 @@
+"""The processes that train one model together, and how the rows that it computes are divided.
+
+Every process computes the loss of the whole batch, from encodings that all of them have made a share of. So the mean of
+their gradients is the gradient of one process, if the gradient of what was gathered is summed over the processes: each
+then holds what all of them know about its own share.
+
+Of a step of N processes with B pairs, embeddings of width D and P parameters, each process receives
+(N - 1)/N · B · 2 D · 4 bytes of embeddings and 2 (N - 1)/N · P · 4 bytes of gradients, in single precision. Models that
+score pair by pair gather regions and words instead of embeddings, and their gradients, which are as large again.
+
+A model says which of its methods give row k of the result for row k of some arguments (`Matcher.by_rows`). Spread, it
+lets each process compute its share of these rows and gathers the result, so that whoever calls it, a method or the
+validation, sees whole batches as if there were one process.
+
+Encoders may also go over their rows in chunks, of which only the result is kept: the gradient of the loss by the
+encodings is taken first, and the chunks are computed again one by one to carry it on. A step then takes the memory of
+one chunk and of the encodings, for about a third more time.
+
+Source of the latter: Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.utils.checkpoint import checkpoint
+
+from itrpipe.errors import ItrpipeError, UnavailableError, UsageError
+from itrpipe.models.base import ENCODERS, ImageBatch, Matcher, changed, rows_of
+
+Value = TypeVar("Value")
+PATIENCE = datetime.timedelta(days=30)
+"""How long processes wait for the first one, which may extract features meanwhile; one that dies ends all at once."""
+
+
+@dataclass
+class World:
+    """The processes that train a model, as one of them sees them. Each has to make the same calls in the same order.
+
+    Attributes:
+        rank: number of this one, from 0.
+        size: how many there are.
+        told: group over which sizes and decisions are exchanged, on the processor.
+    """
+
+    rank: int = 0
+    size: int = 1
+    told: Any = None
+
+    @staticmethod
+    def joined() -> World:
+        """The processes of the group that torch has begun, or this one alone."""
+        return _joined() if dist.is_initialized() and dist.get_world_size() > 1 else ALONE
+
+    @staticmethod
+    def leave() -> None:
+        """Ends the group that torch has begun."""
+        _joined.cache_clear()
+        dist.destroy_process_group()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> World:
+        """A copy of a model is trained by the same processes."""
+        return self
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes and speaks."""
+        return self.rank == 0
+
+    def own(self, rows: int) -> slice:
+        """The rows of this process, of so many."""
+        return slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size)
+
+    def agreed(self, value: Value) -> Value:
+        """What the first process has."""
+        if self.size == 1:
+            return value
+        held = [value]
+        dist.broadcast_object_list(held, src=0, group=self.told)
+        return held[0]
+
+    def wait(self) -> None:
+        """Waits until every process is here."""
+        if self.size > 1:
+            dist.barrier(group=self.told)
+
+    def gathered(self, own: Sequence[Tensor], *, alike: bool) -> tuple[list[Tensor], slice]:
+        """All rows [B, ...] of several tensors, and where those of this process stand among them.
+
+        Args:
+            own: the rows of this process [b, ...], as many of each tensor; those of other processes may be more or
+                fewer, and wider or narrower behind the first axis: narrower ones are filled with zeros.
+            alike: every process computes the same from the result, so that its gradients are equal, and not each a part
+                of the whole.
+        """
+        counts = [len(own[0]) if rank == self.rank else 0 for rank in range(self.size)]
+        told = torch.tensor(counts + [extent for each in own for extent in each.shape[1:]], dtype=torch.int64)
+        dist.all_reduce(told, dist.ReduceOp.MAX, group=self.told)
+        counts, extents = told[: self.size].tolist(), iter(told[self.size :].tolist())
+        wide = [_padded(each, [next(extents) for _ in each.shape[1:]]) for each in own]
+        start = sum(counts[: self.rank])
+        place = slice(start, start + counts[self.rank])
+        return [_Gather.apply(each, self.size, counts, place, alike) for each in wide], place  # pyright: ignore
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replaces the gradients of all processes by their mean."""
+        if self.size == 1:
+            return
+        known = [each for each in parameters if each.requires_grad]
+        used = torch.tensor([each.grad is not None for each in known], dtype=torch.uint8)
+        dist.all_reduce(used, dist.ReduceOp.MAX, group=self.told)
+        for each, anywhere in zip(known, used.tolist(), strict=True):
+            if anywhere and each.grad is None:
+                each.grad = torch.zeros_like(each)
+        gradients = [each.grad for each in known if each.grad is not None]
+        flat = parameters_to_vector(gradients)
+        dist.all_reduce(flat)
+        vector_to_parameters(flat.div_(self.size), gradients)
+
+    @contextmanager
+    def own_random_numbers(self, seed: int, device: torch.device) -> Iterator[None]:
+        """Random numbers of this process alone; behind it they go on as they did before, alike in all processes."""
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed((seed * self.size + self.rank) % 2**63)
+            yield
+
+
+ALONE = World()
+
+
+@cache
+def _joined() -> World:
+    return World(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo", timeout=PATIENCE))
+
+
+class _Gather(torch.autograd.Function):
+    """Rows of all processes; see `World.gathered`."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, size: int, counts: list[int], place: slice, alike: bool) -> Tensor:
+        ctx.size, ctx.place, ctx.alike = size, place, alike
+        sent = own.new_zeros(max(counts), *own.shape[1:])
+        sent[: len(own)] = own
+        held = [torch.empty_like(sent) for _ in counts]
+        dist.all_gather(held, sent)
+        return torch.cat([each[:rows] for each, rows in zip(held, counts, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (gradient,) = gradients
+        if ctx.alike:
+            return gradient[ctx.place] * ctx.size, None, None, None, None
+        whole = gradient.contiguous().clone()
+        dist.all_reduce(whole)
+        return whole[ctx.place], None, None, None, None
+
+
+def _padded(rows: Tensor, shape: Sequence[int]) -> Tensor:
+    missing = [wide - narrow for wide, narrow in zip(shape, rows.shape[1:], strict=True)]
+    if not any(missing):
+        return rows
+    return nn.functional.pad(rows, [extent for each in reversed(missing) for extent in (0, each)])
+
+
+AnyMatcher = Matcher[Any, Any]
+
+
+@dataclass(frozen=True)
+class OwnImages(ImageBatch):
+    """The images of a batch that this process encodes, where it has not read the others.
+
+    Attributes:
+        rows: B, of the whole batch.
+    """
+
+    rows: int = 0
+
+
+class Spread:
+    """How the rows of a model are divided.
+
+    Args:
+        world: the processes.
+        chunk: rows of an encoder at a time in training; 0 for all of them.
+
+    Attributes:
+        alone: whether every process computes all rows now.
+    """
+
+    def __init__(self, world: World, chunk: int) -> None:
+        self.world, self.chunk = world, chunk
+        self.alone, self._inside = False, False
+        self._seeds: Iterator[int] = count()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Spread:
+        """A copy of a model is divided alike."""
+        return self
+
+    def begin_step(self, *place: int) -> None:
+        """Lets random numbers of a process depend on the place of the step in the training."""
+        self._seeds = count(int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0] >> 1))
+
+    def end(self, model: AnyMatcher) -> None:
+        """Lets a model compute everything itself again."""
+        for module in model.modules():
+            module.__class__ = getattr(type(module), "undivided", type(module))
+
+    def compute(self, model: AnyMatcher, name: str, function: Callable, arguments: Sequence[Any]) -> Any:
+        """The result of a method of a model, all rows of it.
+
+        Args:
+            model: whose method it is.
+            name: of the method.
+            function: the method, as the model defines it.
+            arguments: of the method.
+        """
+        if self._inside:  # a method of the model calls another one, of which it has its own rows
+            return function(*arguments)
+        places = model.by_rows[name]
+        held = arguments[places[0]]
+        rows = held.rows if isinstance(held, OwnImages) else len(tensors_of(held)[0])
+        chunk = self.chunk if name in ENCODERS and model.training else 0
+
+        def inside(*own: Any) -> Any:
+            before, self._inside = self._inside, True
+            try:
+                return function(*own)
+            finally:
+                self._inside = before
+
+        if self.world.size == 1:
+            return _in_chunks(inside, arguments, places, rows, chunk)
+        if rows < self.world.size:  # there is not a row for each: all of them compute all
+            self.alone = True
+            try:
+                return inside(*arguments)
+            finally:
+                self.alone = False
+        own = self.world.own(rows)
+        device = next(model.parameters()).device
+        with self.world.own_random_numbers(next(self._seeds), device):
+            taken = arguments if isinstance(held, OwnImages) else _at(arguments, places, own)
+            found = _in_chunks(inside, taken, places, own.stop - own.start, chunk)
+        alike = name not in ENCODERS or model.by_rows.keys() <= set(ENCODERS)
+        whole, _ = self.world.gathered(tensors_of(found), alike=alike)
+        return _with_tensors(found, whole)
+
+
+def spread(model: AnyMatcher, world: World = ALONE, chunk: int = 0) -> Spread:
+    """Lets a model divide what it computes; with one process and no chunks it stays as it is.
+
+    Args:
+        model: is changed, on its device; BatchNorm then takes the statistics of the rows of all processes.
+        world: the processes that train it.
+        chunk: see `Spread`.
+
+    Raises:
+        UsageError: chunks are asked for, and a layer of the model looks at the whole batch.
+    """
+    plan = Spread(world, chunk)
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    if chunk and norms:
+        raise UsageError(
+            f"encode_chunk = {chunk}, but {type(model).__name__} normalises over the whole batch, which chunks would "
+            "change; give --set encode_chunk=0"
+        )
+    if world.size > 1:
+        for norm in norms:
+            norm.__class__ = _gathering(type(norm))
+            norm.plan = plan  # pyright: ignore[reportArgumentType]
+    if chunk or world.size > 1:
+        model.__class__ = _spread_class(type(model))
+        model.spread = plan  # pyright: ignore[reportArgumentType]
+    return plan
+
+
+@cache
+def _spread_class(kind: type[AnyMatcher]) -> type[AnyMatcher]:
+    """A class of the same models whose methods of `by_rows` are divided."""
+
+    def divided(name: str) -> Callable:
+        def method(self: Any, *arguments: Any) -> Any:
+            return self.spread.compute(self, name, getattr(super(made, self), name), arguments)
+
+        return method
+
+    methods = {name: divided(name) for name in kind.by_rows}
+    made: Any = type(f"Spread{kind.__name__}", (kind,), {**methods, "undivided": kind})
+    return made
+
+
+@cache
+def _gathering(kind: type[_BatchNorm]) -> type[_BatchNorm]:
+    """BatchNorm over the rows of all processes; of torch's own there is one for GPUs only."""
+
+    class Gathering(kind):  # pyright: ignore[reportGeneralTypeIssues]
+        """The same layer; in training it sees the rows of all processes."""
+
+        plan: Spread
+        undivided = kind
+
+        def forward(self, rows: Tensor) -> Tensor:
+            if not self.training or self.plan.alone:
+                return super().forward(rows)
+            (whole,), own = self.plan.world.gathered([rows], alike=False)
+            return super().forward(whole)[own]
+
+    return Gathering
+
+
+def _in_chunks(function: Callable, arguments: Sequence[Any], places: Sequence[int], rows: int, chunk: int) -> Any:
+    """The result of a function of so many rows, chunk by chunk; of chunks, activations are not kept."""
+    if not 0 < chunk < rows:
+        return function(*arguments)
+    parts = []
+    for start in range(0, rows, chunk):
+        own = _at(arguments, places, slice(start, min(start + chunk, rows)))
+        parts.append(checkpoint(function, *own, use_reentrant=False) if torch.is_grad_enabled() else function(*own))
+    joined = [torch.cat(each) for each in zip(*map(tensors_of, parts), strict=True)]
+    return _with_tensors(parts[0], joined)
+
+
+def _at(arguments: Sequence[Any], places: Sequence[int], rows: slice) -> list[Any]:
+    return [rows_of(each, rows) if place in places else each for place, each in enumerate(arguments)]
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors in a tensor or a dataclass of such, in order."""
+    found: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    changed(value, keep)
+    return found
+
+
+def _with_tensors(value: Any, tensors: Iterable[Tensor]) -> Any:
+    """The same with other tensors, in the order of `tensors_of`."""
+    others = iter(tensors)
+    return changed(value, lambda _: next(others))
+
+
+def compile_encoders(model: nn.Module, device: torch.device) -> None:
+    """Lets torch compile the parts of a model when they are first called; their weights and names stay as they are.
+
+    Lengths of captions and sizes of batches may differ from step to step. A copy of the model is not compiled.
+
+    Args:
+        model: is changed, on its device.
+        device: that of the model.
+
+    Raises:
+        UsageError: torch cannot compile for this device, for example because there is no compiler.
+    """
+    try:
+        torch.compile(torch.sin, dynamic=True)(torch.zeros(8, device=device))
+    except Exception as error:  # torch raises errors of its own, of the compiler and of the system
+        reason = str(error).strip().partition("\n")[0]
+        raise UsageError(
+            f"compile = true, but torch cannot compile for {device.type} here ({reason}); install what it misses, or "
+            "give --set train.compile=false"
+        ) from None
+    for part in _called(model):
+        part.compile(dynamic=True)
+
+
+def _called(module: nn.Module) -> Iterator[nn.Module]:
+    """The parts of a module; of lists, what they hold, since nothing calls a list."""
+    for part in module.children():
+        if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
+            yield from _called(part)
+        else:
+            yield part
+
+
+_COURTESY = 5.0
+"""Seconds in which the first process may tell of an error that all of them met."""
+_SOON = 10.0
+"""Seconds after which a process says for whom it waits."""
+_GONE = ("connection closed by peer", "connection reset by peer", "broken pipe", "connection refused")
+_together = False
+
+
+def together(command: Callable[[], object]) -> None:
+    """Runs a command in the first process, while the others wait for its trainings and take part in them.
+
+    Args:
+        command: of the user.
+
+    Raises:
+        UnavailableError: another process has ended.
+    """
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+
+    def meet() -> World:
+        store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+        dist.init_process_group(backend, store=_fresh(store), rank=rank, world_size=size, timeout=PATIENCE)
+        return World.joined()
+
+    rank, size, address, port = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
+    world = _heard(meet, f"process {int(rank) + 1} of {size} waits for the others at {address}:{port}")
+    try:
+        _lead(world, command) if world.leads else _follow(world)
+    except (RuntimeError, ItrpipeError) as error:
+        gone = isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _GONE)
+        if not world.leads:
+            time.sleep(_COURTESY)
+        if gone:
+            raise UnavailableError(
+                f"process {world.rank + 1} of {world.size}: another process of this training has ended, and tells why "
+                "if it could; the same command goes on where it stopped"
+            ) from None
+        if world.leads or not isinstance(error, ItrpipeError):
+            raise
+        raise type(error)(f"process {world.rank + 1} of {world.size}: {error}") from None
+    finally:
+        World.leave()  # at the end of the process its threads would be in the way
+
+
+def _end_with(launcher: int) -> None:
+    """Interrupts this process when torchrun is gone, which can no longer end it when another one dies."""
+    while os.getppid() == launcher:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _heard(wait: Callable[[], Any], whom: str = "") -> Any:
+    """What a call of torch returns that may take days: beside it this thread hears signals.
+
+    Args:
+        wait: the call.
+        whom: is printed where it takes long; empty where nobody has to know.
+    """
+    waiting: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            waiting.set_result(wait())
+        except BaseException as error:
+            waiting.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return waiting.result(_SOON if whom else None)
+    except TimeoutError:
+        if not waiting.done():
+            print(whom, file=sys.stderr, flush=True)
+        return waiting.result()
+
+
+def _fresh(store: Store) -> Store:
+    """A store without what processes wrote that the launcher has started again since, such as their addresses.
+
+    On several machines these do not count alike how often that was; see stages/README.md for what helps there.
+    """
+    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        return store
+    return PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _lead(world: World, command: Callable[[], object]) -> None:
+    try:
+        command()
+    finally:
+        if not _together:  # else the others are in the middle of something, and see that this process is gone
+            world.agreed(None)
+
+
+def _follow(world: World) -> None:
+    while (task := _heard(lambda: world.agreed(None))) is not None:
+        function, arguments = task
+        function(*arguments)
+
+
+@contextmanager
+def joined_by(world: World, function: Callable[..., object], *arguments: Any) -> Iterator[None]:
+    """Lets all other processes run a function while the first one runs a block.
+
+    Args:
+        world: all processes.
+        function, arguments: are pickled.
+    """
+    global _together
+    if world.size > 1 and world.leads:
+        world.agreed((function, arguments))
+        _together = True
+    yield
+    _together = False
