@@ -21,7 +21,7 @@ import itrpipe
 from itrpipe import cli as command_line
 from itrpipe.cli.launcher import launched, restart_with
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.training import ranks
+from itrpipe.training import distributed as ranks
 
 Invoke = Callable[..., Any]
 CHECKOUT = Path(itrpipe.__file__).parents[1]

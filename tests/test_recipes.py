@@ -24,7 +24,7 @@ from itrpipe.plan.planning import parse_override
 from itrpipe.reporting.expected import RECALLS, RSUM
 from itrpipe.stages.train import backbones
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.named_models import Model
+from itrpipe.training.settings import Model
 
 RECIPES = sorted(path.stem for path in (stages_folder() / "recipes").glob("*.toml"))
 SCREEN_LINES, SCREEN_COLUMNS = 24, 110

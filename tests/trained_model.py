@@ -14,7 +14,8 @@ from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import DualEncoder
 from itrpipe.training.data import SplitData
-from itrpipe.training.encode import AnyMatcher, Rows, encode_images, encode_texts, score_split
+from itrpipe.training.distributed import AnyMatcher
+from itrpipe.training.encoding import Rows, encode_images, encode_texts, score_split
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import Sources, open_split
 

@@ -21,10 +21,8 @@ from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.training.augment import augment, draw_changes
 from itrpipe.training.captions import Reading, WordIds
-from itrpipe.training.feed import Feed
-from itrpipe.training.pixel_data import PixelSplitData
-from itrpipe.training.prefetch import Prefetcher
-from itrpipe.training.world import ALONE
+from itrpipe.training.data import Feed, PixelSplitData
+from itrpipe.training.distributed import ALONE
 
 RATE = 0.4 * 989e12 / (3 * 14.8e9)
 """Pairs a second: CLIP ViT-B/32 takes 14.8 GFLOP a pair, and three times that in training; an H200 at 40 % of bf16."""
@@ -54,22 +52,22 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PixelSplitData:
 
 def test_a_gpu_does_not_wait_for_pixels(data: PixelSplitData, capsys: pytest.CaptureFixture[str]) -> None:
     """They are read and not changed: that the GPU does. Half of a step the consumer keeps Python busy."""
-    method, feed, rng = triplet.build(Triplet(), data, {}), Feed(GPU), np.random.default_rng(0)
+    method, rng = triplet.build(Triplet(), data, {}), np.random.default_rng(0)
     data.train_on(ALONE, GPU)
     batches = [rng.permutation(data.num_captions)[:BATCH] for _ in range(STEPS)]
-    prefetcher = Prefetcher(lambda rows: feed.place(lambda: method.collate(rows, rng)), batches, depth=4)
+    feed = Feed(lambda rows: method.collate(rows, rng), batches, 4, GPU)
     start = time.perf_counter()
-    for _ in _consumed(prefetcher):
+    for _ in _consumed(feed):
         pass
     seconds = time.perf_counter() - start
-    share = prefetcher.waited_seconds / seconds
+    share = feed.waited_seconds / seconds
     with capsys.disabled():
         print(f"\n{RATE:,.0f} pairs/s asked for, {STEPS * BATCH / seconds:,.0f} given; waited {share:.1%} of the time")
     assert share < 0.05
 
 
-def _consumed(prefetcher: Prefetcher) -> Iterator[None]:
-    for _ in prefetcher:
+def _consumed(feed: Feed) -> Iterator[None]:
+    for _ in feed:
         half, start = BATCH / RATE / 2, time.perf_counter()
         while time.perf_counter() - start < half:
             pass

@@ -25,8 +25,7 @@ from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
-from itrpipe.training.spread import spread
-from itrpipe.training.world import World
+from itrpipe.training.distributed import World, spread
 
 WORDS, LENGTH, REGIONS, WIDTH = 1_000, 16, 36, 2_048
 SIZE = (96, 128)

@@ -57,8 +57,7 @@ from itrpipe.models.uniter import network as uniter
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
-from itrpipe.training.feed import Feed
-from itrpipe.training.prefetch import Prefetcher
+from itrpipe.training.data import Feed
 
 _PACKAGE = os.path.join(os.path.dirname(itrpipe.__file__), "")
 COCO_PAIRS = 5_000 * 25_000
@@ -457,10 +456,8 @@ def copies(scale: Scale, clock: Clock) -> Iterator[Line]:
     there = method.collate(batches[0], rng).to(clock.device)
 
     def fed() -> None:
-        feed = Feed(clock.device)
-        for placed in Prefetcher(lambda rows: feed.place(lambda: method.collate(rows, rng)), batches, depth=2):
-            update(_loss(model, method, feed.take(placed)))
-            feed.done(placed)
+        for batch in Feed(lambda rows: method.collate(rows, rng), batches, 2, clock.device):
+            update(_loss(model, method, batch))
 
     def resident() -> None:
         for _ in batches:

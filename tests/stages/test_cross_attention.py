@@ -17,8 +17,7 @@ from itrpipe.features.embeddings import SCORES, SplitScores, read_scores, write_
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import PARTS, Need
 from itrpipe.storage.artifact import ALIGNMENT, read_manifest
-from itrpipe.training.encode import score_split
-from itrpipe.training.scoring import Scoring
+from itrpipe.training.encoding import Scoring, score_split
 from itrpipe.training.splits import Sources
 from tests.chains import Invoke, copied, done, interrupted, only, planned, refused, same_files, sets
 from tests.conftest import Outcome

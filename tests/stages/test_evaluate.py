@@ -46,8 +46,7 @@ from itrpipe.storage.artifact import (
     RANKINGS,
     read_manifest,
 )
-from itrpipe.training.named_models import Model
-from itrpipe.training.settings import embeds
+from itrpipe.training.settings import Model, embeds
 from tests.chains import Invoke, done, only, planned, refused, sets
 
 GIVEN = {"features": "", "split": "test", "protocols": ["full"], "bootstrap_samples": 100, "interval_level": 0.95}

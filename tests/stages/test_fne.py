@@ -16,8 +16,7 @@ from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
 from itrpipe.negatives.lists import FILES, read_list
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, read_manifest
-from itrpipe.training.checkpoint import load_weights
-from itrpipe.training.saved import MODEL, load_model
+from itrpipe.training.saved import MODEL, load_model, load_weights
 from tests.chains import Invoke, copied, done, history, made, only, refused, sets
 from tests.commands import Command
 

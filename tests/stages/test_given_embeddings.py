@@ -26,7 +26,7 @@ from itrpipe.features.given import GivenSplit, open_side, read_ids, write_given
 from itrpipe.negatives.lists import FILES, read_list
 from itrpipe.scene_graph.foreign import read_foreign
 from itrpipe.storage.artifact import METRICS, RANKINGS, STATISTICS, read_manifest
-from itrpipe.training.named_models import Model
+from itrpipe.training.settings import Model
 from tests.chains import Invoke, made, refused
 
 SMALL = ["--set=num_texts=5", "--set=num_images=3"]

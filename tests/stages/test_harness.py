@@ -31,9 +31,9 @@ from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import read_split
 from itrpipe.testing.backbones import above_chance
 from itrpipe.training.data import SplitData
-from itrpipe.training.encode import AnyMatcher
+from itrpipe.training.distributed import AnyMatcher
+from itrpipe.training.encoding import Scoring
 from itrpipe.training.saved import SavedModel, build_model, load_model
-from itrpipe.training.scoring import Scoring
 from itrpipe.training.settings import backbones, embeds, settings_of
 from itrpipe.training.splits import Sources, open_split
 from tests import maps
@@ -152,7 +152,7 @@ def opened_split(saved: SavedModel, sources: Sources, split: Split) -> SplitData
     if not saved.settings.reads_phrases:
         return open_split(split, features, saved.tokens, saved.settings, saved.frame)
     from itrpipe.scene_graph.phrases import CaptionPhrases
-    from itrpipe.training.phrase_data import PhraseSplitData
+    from itrpipe.training.data import PhraseSplitData
 
     assert sources.parse is not None
     phrases = CaptionPhrases.read(sources.parse, saved.config["model"]["max_words"])

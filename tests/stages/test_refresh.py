@@ -12,7 +12,7 @@ import pytest
 from itrpipe.methods.contrastive.method import ContrastiveMethod
 from itrpipe.negatives.lists import PROBABILITY_OF
 from itrpipe.training import loop
-from itrpipe.training.refresh import Refreshing
+from itrpipe.training.encoding import Refreshing
 from itrpipe.training.saved import MODEL
 from tests.chains import Invoke, copied, done, interrupted, refused, same_files, sets
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.cli import app
-from itrpipe.training.checkpoint import save_checkpoint
-from itrpipe.training.ranks import together
+from itrpipe.training.distributed import together
+from itrpipe.training.saved import save_checkpoint
 
 DIE, DIE_AS = "DIE_AFTER_CHECKPOINTS", "DIE_AS"
 

@@ -9,75 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from itrpipe.training.averages import ExponentialAverage, Interpolation, WeightAverage, weight_average
-from itrpipe.training.checkpoint import load_weights
-from itrpipe.training.loop import BEST, Trainer
+from itrpipe.training.loop import BEST, CHECKPOINT, Trainer
+from itrpipe.training.optimizers import weight_average
+from itrpipe.training.saved import load_weights
 from itrpipe.training.settings import parsed_average
 from tests.training.interrupting import interrupt
 from tests.training.test_adapters import limited, opened, scores, step
 from tests.training.test_loop_promises import SETTINGS, Pairs, Toy, trainer
 
-KINDS = ["none", "ema:0.7", "wise-ft:0.4"]
-
-
-def weights() -> list[nn.Parameter]:
-    generator = torch.Generator().manual_seed(0)
-    return [nn.Parameter(torch.randn(size, generator=generator)) for size in ((3, 4), (5,))]
-
-
-def moved(of: list[nn.Parameter], average: WeightAverage, updates: int = 5) -> list[list[torch.Tensor]]:
-    """Moves the weights, and returns all that they were."""
-    seen = [[each.detach().clone() for each in of]]
-    for update in range(updates):
-        with torch.no_grad():
-            for each in of:
-                each += torch.randn(each.shape, generator=torch.Generator().manual_seed(update))
-        average.follow()
-        seen.append([each.detach().clone() for each in of])
-    return seen
-
-
-def test_the_exponential_average_is_that_of_a_naive_loop() -> None:
-    of = weights()
-    average = ExponentialAverage(of, 0.9)
-    seen = moved(of, average)
-    for place, found in enumerate(average.values()):
-        expected = seen[0][place]
-        for later in seen[1:]:
-            expected = 0.9 * expected + 0.1 * later[place]
-        torch.testing.assert_close(found, expected)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.8, 1.0])
-def test_the_interpolation_is_the_formula_and_exact_at_both_ends(share: float) -> None:
-    of = weights()
-    average = Interpolation(of, share)
-    first, last = (each for number, each in enumerate(moved(of, average)) if number in (0, 5))
-    for found, start, end in zip(average.values(), first, last, strict=True):
-        torch.testing.assert_close(found, (1 - share) * start + share * end)
-        if share in (0.0, 1.0):
-            assert torch.equal(found, (start, end)[int(share)])
-    assert not average.state_dict()
-
-
-@pytest.mark.parametrize(
-    "kind", [WeightAverage, lambda of: ExponentialAverage(of, 0.5), lambda of: Interpolation(of, 0.5)]
-)
-def test_weights_are_back_to_the_bit_also_after_an_error(kind: Any) -> None:
-    of = weights()
-    average = kind(of if kind is not WeightAverage else ())
-    before = moved(of, average)[-1]
-
-    def fail() -> None:
-        with average.applied():
-            assert type(average) is WeightAverage or not torch.equal(of[0], before[0])
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert all(torch.equal(each, old) for each, old in zip(of, before, strict=True))
+KINDS = ["ema:0.7", "wise-ft:0.4"]
+GATHERED = {"accumulate": 2, "schedule": "linear", "batch_size": 4}
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
@@ -104,7 +46,7 @@ def test_other_averages_are_refused(text: str) -> None:
         parsed_average(text)
 
 
-@pytest.mark.parametrize("average", KINDS[1:])
+@pytest.mark.parametrize("average", KINDS)
 def test_the_averaged_model_is_validated_and_saved_and_the_raw_one_trained(tmp_path: Path, average: str) -> None:
     """Every validation sees the average, the best is chosen by it, and updates are those of a run without."""
     plain = trainer(tmp_path / "plain", optimizer="adam")
@@ -145,20 +87,22 @@ def test_the_averaged_model_is_validated_and_saved_and_the_raw_one_trained(tmp_p
     assert all(torch.equal(value, best[1][name]) for name, value in stored.state_dict().items())
 
 
-@pytest.mark.parametrize("average", KINDS)
-def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, average: str) -> None:
-    values = {"average": average, "checkpoint_seconds": 0.0, "optimizer": "adamw", "validate_every": 2}
+@pytest.mark.parametrize("changes", [{}, *({"average": kind} for kind in KINDS), GATHERED])
+@pytest.mark.parametrize("validate_every", [0, 2])
+def test_an_interrupted_run_goes_on_to_the_same_bytes(
+    tmp_path: Path, changes: dict[str, Any], validate_every: int
+) -> None:
+    values = {"checkpoint_seconds": 0.0, "optimizer": "adamw", "validate_every": validate_every, **changes}
     whole = trainer(tmp_path / "whole", **values)
     whole.run()
-    broken = trainer(tmp_path / "broken", **values)
-    interrupt(broken, 4)
+    interrupt(trainer(tmp_path / "broken", **values), 4)
     resumed = trainer(tmp_path / "broken", **values)
     resumed.run()
     assert resumed.position.history == whole.position.history
-    written = [(tmp_path / folder / BEST).read_bytes() for folder in ("whole", "broken")]
+    written = [
+        [(tmp_path / folder / name).read_bytes() for name in (BEST, CHECKPOINT)] for folder in ("whole", "broken")
+    ]
     assert written[0] == written[1]
-    states = [each._average.state_dict() for each in (whole, resumed)]
-    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 
 
 def test_the_rate_of_the_history_is_that_of_the_top(saved_encoders: Path, tmp_path: Path) -> None:

@@ -1,18 +1,22 @@
-"""Order of an epoch, schedules and the prefetching thread."""
+"""The order of an epoch, and batches that are made and copied ahead of their step."""
 
 from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.training.data import epoch_batches
-from itrpipe.training.prefetch import Prefetcher
-from itrpipe.training.schedule import decay_after, step_decay, warmup_and_linear_decay
+from itrpipe.methods.base import Batch
+from itrpipe.testing import ToyPairs
+from itrpipe.training.data import Feed, epoch_batches
+
+CPU = torch.device("cpu")
 
 
 @given(count=st.integers(2, 500), size=st.integers(2, 64), seed=st.integers(0, 5), epoch=st.integers(0, 5))
@@ -45,63 +49,79 @@ def test_a_pair_larger_than_the_budget_still_makes_a_batch_of_two():
     assert [len(batch) for batch in batches] == [2, 3]
 
 
-@pytest.mark.parametrize(
-    ("update", "rate"), [(0, 0.1), (4, 0.5), (9, 1.0), (10, 1.0), (15, 0.5), (19, 0.1), (20, 0.0), (25, 0.0)]
-)
-def test_linear_decay_after_a_warm_up(update, rate):
-    assert warmup_and_linear_decay(1.0, update, warmup=10, total=20) == pytest.approx(rate)
-
-
-def test_epochs_and_seeds_have_their_own_order():
+def test_epochs_seeds_and_steps_have_draws_of_their_own() -> None:
     orders = [np.concatenate(epoch_batches(200, 16, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)]
-    assert len({order.tobytes() for order in orders}) == 4
+    steps = [np.random.default_rng([1, 1, step]).permutation(200) for step in range(3)]
+    assert len({order.tobytes() for order in (*orders, *steps)}) == 7
 
 
-@pytest.mark.parametrize(("epoch", "rate"), [(0, 2e-4), (9, 2e-4), (10, 2e-5), (19, 2e-5), (20, 2e-6)])
-def test_step_decay_follows_the_published_schedule(epoch, rate):
-    assert step_decay(2e-4, epoch, every=10, factor=0.1) == pytest.approx(rate)
+def batch_of(number: int) -> Batch:
+    data, rows = ToyPairs(), np.arange(4)
+    made = Batch({"positive": (data.images(data.caption_image[rows]), data.texts(rows))}, torch.from_numpy(rows))
+    made.statistics["number"] = number
+    return made
 
 
-def test_prefetching_keeps_order_and_works_ahead():
-    ahead = threading.Event()
+def test_batches_come_in_order_as_they_were_made_and_are_made_ahead() -> None:
+    ahead, found = threading.Event(), []
 
-    def make(item: int) -> int:
-        if item == 1:
+    def make(number: int) -> Batch:
+        if number == 1:
             ahead.set()
-        return item * 10
+        time.sleep(0.01)
+        return batch_of(number)
 
-    results = []
-    for result in Prefetcher(make, range(20), depth=3):
-        results.append(result)
+    feed = Feed(make, range(8), 3, CPU)
+    for batch in feed:
+        found.append(batch.statistics["number"])
+        assert torch.equal(batch.pairs["positive"][0].regions, batch_of(0).pairs["positive"][0].regions)
         assert ahead.wait(100)  # the second one begins although nobody asks for it
-    assert results == [item * 10 for item in range(20)]
+    assert found == list(range(8))
+    assert 0.005 < feed.waited_seconds < 100
 
 
-def test_an_error_in_the_thread_reaches_the_consumer_after_the_good_items():
-    def make(item: int) -> int:
-        if item == 3:
-            raise ValueError("item 3 is bad")
-        return item
+def test_an_error_in_the_thread_reaches_the_consumer_after_the_good_batches() -> None:
+    def make(number: int) -> Batch:
+        if number == 3:
+            raise ValueError("batch 3 is bad")
+        return batch_of(number)
 
-    results = iter(Prefetcher(make, range(10), depth=2))
-    assert [next(results) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ValueError, match="item 3 is bad"):
-        next(results)
+    batches = iter(Feed(make, range(10), 2, CPU))
+    assert [next(batches).statistics["number"] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="batch 3 is bad"):
+        next(batches)
 
 
-def test_the_thread_of_a_consumer_that_leaves_early_has_ended_by_then():
-    for result in Prefetcher(lambda item: time.sleep(0.1) or threading.current_thread(), range(10_000), depth=2):
-        worker = result
+def test_the_thread_of_a_consumer_that_leaves_early_has_ended_by_then() -> None:
+    workers: list[Any] = []
+
+    def make(number: int) -> Batch:
+        workers.append(threading.current_thread())
+        return batch_of(number)
+
+    for _ in Feed(make, range(10_000), 2, CPU):
         break
-    assert not worker.is_alive()
+    assert not workers[0].is_alive()
 
 
-def test_waiting_is_measured():
-    prefetcher = Prefetcher(lambda item: time.sleep(0.02), range(5), depth=1)
-    list(prefetcher)
-    assert prefetcher.waited_seconds >= 0.05
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_copies_run_beside_kernels_and_are_never_read_early() -> None:
+    device = torch.device("cuda")
+    slow, wide = torch.randn(2048, 2048, device=device), [torch.full((4 << 20,), float(step)) for step in range(24)]
+    sums = torch.zeros(len(wide), device=device)
 
+    def make(step: int) -> Batch:
+        batch = batch_of(step)
+        batch.images = wide[step]
+        return batch
 
-@pytest.mark.parametrize(("epoch", "rate"), [(0, 2e-5), (4, 2e-5), (5, 2e-6), (14, 2e-6), (15, 2e-7), (24, 2e-7)])
-def test_decay_after_chosen_epochs_follows_the_code_of_fne(epoch: int, rate: float) -> None:
-    assert decay_after(2e-5, epoch, ends=[5, 15], factor=0.1) == pytest.approx(rate)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in Feed(make, range(len(wide)), 3, device):
+            for _ in range(5):
+                slow = (slow @ slow).tanh()
+            sums[batch.statistics["number"]] = batch.images.mean()  # pyright: ignore
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert sums.tolist() == list(range(len(wide)))

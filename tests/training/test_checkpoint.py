@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from itrpipe.errors import DataError
-from itrpipe.training.checkpoint import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
+from itrpipe.training.saved import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 
 
 def make_run(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -33,11 +33,11 @@ def test_training_goes_on_bit_for_bit(tmp_path):
     position = Position(
         epoch=2, step=5, sums={"loss": 0.1 + 0.2}, history=[{"epoch": 1, "loss": 1 / 3}], best_score=7.5
     )
-    save_checkpoint(tmp_path / "c.safetensors", model, optimizer, position)
+    save_checkpoint(tmp_path / "c.safetensors", {"model": model}, optimizer, position)
     expected = train(model, optimizer, 4)
 
     other, other_optimizer = make_run(seed=99)
-    found = load_checkpoint(tmp_path / "c.safetensors", other, other_optimizer)
+    found = load_checkpoint(tmp_path / "c.safetensors", {"model": other}, other_optimizer)
     assert found == position
     assert train(other, other_optimizer, 4) == expected
     for name, value in model.state_dict().items():
@@ -48,7 +48,7 @@ def test_equal_states_give_equal_bytes(tmp_path):
     for name in ("a", "b"):
         model, optimizer = make_run()
         train(model, optimizer, 2)
-        save_checkpoint(tmp_path / name, model, optimizer, Position())
+        save_checkpoint(tmp_path / name, {"model": model}, optimizer, Position())
         save_weights(tmp_path / f"{name}.weights", model)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert (tmp_path / "a.weights").read_bytes() == (tmp_path / "b.weights").read_bytes()
@@ -59,7 +59,7 @@ def test_a_bad_checkpoint_is_one_line(tmp_path, damage):
     model, optimizer = make_run()
     train(model, optimizer, 1)
     path = tmp_path / "c.safetensors"
-    save_checkpoint(path, model, optimizer, Position())
+    save_checkpoint(path, {"model": model}, optimizer, Position())
     if damage == "truncate":
         path.write_bytes(path.read_bytes()[:-100])
     elif damage == "other model":
@@ -68,7 +68,7 @@ def test_a_bad_checkpoint_is_one_line(tmp_path, damage):
     else:
         path.write_bytes(b"hello")
     with pytest.raises(DataError, match=r"is not a checkpoint of this run|own checksum|has no checksum") as error:
-        load_checkpoint(path, model, optimizer)
+        load_checkpoint(path, {"model": model}, optimizer)
     assert "\n" not in str(error.value)
 
 

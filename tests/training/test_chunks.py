@@ -9,7 +9,7 @@ from itrpipe.models.base import Matcher
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs
-from itrpipe.training.chunks import chosen_chunk, fitting_chunk
+from itrpipe.training.assembly import chosen_chunk, fitting_chunk
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from itrpipe.errors import UsageError
 from itrpipe.models.dual_encoder import network
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs
-from itrpipe.training.compiling import compile_encoders
+from itrpipe.training.distributed import compile_encoders
 
 CPU = torch.device("cpu")
 
@@ -39,15 +39,6 @@ def test_compiled_encoders_give_the_same_scores_and_gradients() -> None:
                 largest = max(1.0, float(one.grad.abs().max()))
                 torch.testing.assert_close(other.grad, one.grad, rtol=0, atol=1e-5 * largest)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > seen
-
-
-def test_parts_of_lists_are_compiled_and_lists_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[nn.Module] = []
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    monkeypatch.setattr(nn.Module, "compile", lambda self, **options: asked.append(self))
-    layers = nn.ModuleList([nn.Linear(1, 1), nn.Sequential(nn.Linear(1, 1))])
-    compile_encoders(nn.ModuleDict({"layers": layers, "last": nn.GELU()}), CPU)
-    assert list(map(type, asked)) == [nn.Linear, nn.Sequential, nn.GELU]
 
 
 def test_a_machine_that_cannot_compile_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,15 @@ from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 from itrpipe.synthesis.tokens import TokenCaptions
-from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
-from itrpipe.training.masked_captions import caption_masks, read_sentences, special_tokens, token_captions
+from itrpipe.training.captions import (
+    CaptionTokens,
+    PieceIds,
+    Reading,
+    caption_masks,
+    read_sentences,
+    special_tokens,
+    token_captions,
+)
 
 TEXTS = ("a red dog", "two dogs run", "a cat", "the red cat runs")
 IMAGES = (0, 0, 1, 1)

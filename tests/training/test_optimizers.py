@@ -1,8 +1,10 @@
-"""Which weights the optimisers decay, their state in a checkpoint, and the learning rates of UNITER."""
+"""Which weights the optimisers decay, their state in a checkpoint, and the learning rates of every schedule."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +12,9 @@ from torch import nn
 
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import build
-from itrpipe.training.checkpoint import Position, load_checkpoint, save_checkpoint
-from itrpipe.training.optimizers import OPTIMIZERS, Trained
-from itrpipe.training.schedule import warmup_and_decay_to_floor, warmup_and_linear_decay
+from itrpipe.testing import LOOP_SETTINGS
+from itrpipe.training.optimizers import OPTIMIZERS, Trained, learning_rate
+from itrpipe.training.saved import Position, load_checkpoint, save_checkpoint
 
 
 def model():
@@ -55,34 +57,38 @@ def test_a_checkpoint_in_between_changes_nothing(tmp_path: Path) -> None:
     steps(whole, OPTIMIZERS["adamw-clip"](Trained(whole), 0.01, 0.05), range(6))
     optimizer = OPTIMIZERS["adamw-clip"](Trained(halved), 0.01, 0.05)
     steps(halved, optimizer, range(3))
-    save_checkpoint(tmp_path / "checkpoint.safetensors", halved, optimizer, Position())
+    save_checkpoint(tmp_path / "checkpoint.safetensors", {"model": halved}, optimizer, Position())
     again = OPTIMIZERS["adamw-clip"](Trained(resumed), 0.01, 0.05)
-    load_checkpoint(tmp_path / "checkpoint.safetensors", resumed, again)
+    load_checkpoint(tmp_path / "checkpoint.safetensors", {"model": resumed}, again)
     steps(resumed, again, range(3, 6))
     for name, weights in whole.state_dict().items():
         assert torch.equal(weights, resumed.state_dict()[name]), name
         assert name not in halved.undecayed() or not torch.equal(weights, halved.state_dict()[name])
 
 
+LINEAR, UNITER = ({"schedule": name, "warmup_updates": 10} for name in ("linear", "linear-uniter"))
+COSINE = {"schedule": "cosine", "warmup_updates": 10}
+STEP, AT = {"decay_every": 10}, {"decay_at": (5, 15), "warmup_updates": 2}
+PLATEAU = {"schedule": "plateau", "decay_factor": 0.5}
+
+
 @pytest.mark.parametrize(
-    ("update", "expected"),
+    ("schedule", "places", "expected"),
     [
-        (0, 5e-5 / 500),
-        (249, 2.5e-5),
-        (499, 5e-5),
-        (500, 5e-5 * 4499 / 4500),
-        (2749, 2.5e-5),
-        (4998, 5e-5 / 4500),
-        (4999, 1e-8),
-        (6000, 1e-8),
+        (LINEAR, [(0, u, 0) for u in (0, 4, 9, 10, 15, 19, 20, 25)], [0.1, 0.5, 1, 1, 0.5, 0.1, 0, 0]),
+        (UNITER, [(0, u, 0) for u in (0, 4, 9, 10, 14, 18, 19, 25)], [0.1, 0.5, 1, 0.9, 0.5, 0.1, 1e-8, 1e-8]),
+        (UNITER | {"warmup_updates": 0}, [(0, 0, 0)], [0.95]),
+        (COSINE, [(0, u, 0) for u in (0, 4, 9, 10, 15, 20, 25)], [0.1, 0.5, 1, 1, 0.5, 0, 0]),
+        (STEP, [(e, 99, 0) for e in (0, 9, 10, 19, 20)], [1, 1, 0.1, 0.1, 0.01]),
+        (AT, [(e, 99, 0) for e in (0, 4, 5, 14, 15, 24)], [1, 1, 0.1, 0.1, 0.01, 0.01]),
+        (AT, [(5, 0, 0), (0, 1, 0), (0, 2, 0)], [0.05, 1, 1]),
+        (PLATEAU, [(30, 99, 0), (0, 99, 1), (0, 99, 2)], [1, 0.5, 0.25]),
+        (STEP | {"learning_rate_scaling": "linear", "base_batch_size": 4}, [(0, 0, 0)], [8]),
+        (LINEAR | {"learning_rate_scaling": "sqrt", "base_batch_size": 128}, [(0, 10, 0)], [0.5]),
     ],
 )
-def test_rates_of_uniter_count_updates_from_one(update: int, expected: float) -> None:
-    assert warmup_and_decay_to_floor(5e-5, update, warmup=500, total=5000) == pytest.approx(expected, rel=1e-12)
-
-
-def test_rates_of_uniter_are_one_update_ahead_of_the_usual_ones() -> None:
-    for update in range(10, 99):
-        ahead = warmup_and_linear_decay(1.0, update + 1, warmup=10, total=100)
-        assert warmup_and_decay_to_floor(1.0, update, warmup=10, total=100) == pytest.approx(ahead)
-    assert warmup_and_decay_to_floor(1.0, 0, warmup=0, total=4) == 0.75
+def test_rates_of_places_in_the_training(schedule: dict[str, Any], places: list[Any], expected: list[float]) -> None:
+    """Epoch, update and plateaus before, of 20 updates of twice 16 pairs."""
+    settings = replace(LOOP_SETTINGS, learning_rate=1.0, batch_size=16, accumulate=2, **schedule)
+    found = [learning_rate(settings, epoch, update, 20, plateaus) for epoch, update, plateaus in places]
+    assert found == pytest.approx(expected, rel=1e-12, abs=1e-15)

@@ -24,10 +24,8 @@ from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.training import augment as changes
 from itrpipe.training.augment import augment, crop_boxes, draw_changes, resampled, resize
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds, clean, load_tokens, save_tokens
-from itrpipe.training.pixel_data import GlobalSplitData, PixelSplitData
-from itrpipe.training.spread import OwnImages
-from itrpipe.training.texts import TokenTexts
-from itrpipe.training.world import ALONE, World
+from itrpipe.training.data import GlobalSplitData, PixelSplitData, TokenTexts
+from itrpipe.training.distributed import ALONE, OwnImages, World
 
 IDS = ["a", "b", "c"]
 TEXTS = ["A dog is on the road.", "A cat, number 7!", "the beach", "A horse-child is on (a) field/roof"]
@@ -124,13 +122,6 @@ def test_each_image_has_draws_of_its_own_whatever_threads_do(kind: str) -> None:
     assert torch.equal(changed(other, kind, 3)[5], found[5])
 
 
-@pytest.mark.parametrize("kind", ["crop", "flip", "full"])
-def test_a_share_of_the_images_changes_as_it_does_among_all(kind: str) -> None:
-    images = torch.randint(0, 256, (9, 3, 12, 16), dtype=torch.uint8)
-    drawn, own = draw_changes(9, (12, 16), kind, np.random.default_rng(0)), slice(4, 7)
-    assert torch.equal(augment(images[own], (6, 8), drawn.of(own)), augment(images, (6, 8), drawn)[own])
-
-
 @settings(max_examples=40)
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 2**32))
 def test_crops_lie_within_the_image(height: int, width: int, seed: int) -> None:
@@ -165,12 +156,6 @@ def test_products_of_matrices_crop_and_resize_as_torchvision_does(frame: tuple[i
         bicubic = image_functional.InterpolationMode.BICUBIC
         expected = image_functional.resize(part, list(frame), bicubic, antialias=True).clamp(0, 255)
         assert (mine.float() - expected).abs().max() <= 0.51
-
-
-def test_products_of_matrices_leave_what_is_not_resized() -> None:
-    images = torch.randint(0, 256, (2, 3, 30, 20), dtype=torch.uint8)
-    assert torch.equal(resampled(images, (30, 20), np.array([[0, 0, 30, 20]] * 2)), images)
-    assert torch.equal(resampled(images, (10, 15), np.array([[3, 4, 10, 15]] * 2)), images[:, :, 3:13, 4:19])
 
 
 @pytest.mark.gpu

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -212,11 +211,3 @@ def test_processes_that_the_launcher_starts_again_go_on(
     assert done.returncode == 0, done.stderr[-3000:]
     assert "going on in epoch 1 after step 1" in done.stdout
     assert_alike(only(both[0], "aoq"), only(root, "aoq"))
-
-
-@pytest.mark.slow
-def test_an_error_of_the_first_process_is_the_only_line(extracted: Path, bert: Path, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(extracted, tmp_path / "data"))
-    done = launched([command("triplet", root, bert, "--set", "nonsense=1")], tmp_path)
-    assert done.returncode != 0
-    assert len(re.findall(r"UsageError: .*nonsense", done.stderr)) == 1

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.losses.triplet import triplet_loss
-from itrpipe.models.base import ENCODERS, DualEncoder, ImageBatch, ImageEncoding, Matcher, TextBatch, WordEncoding
+from itrpipe.models.base import ENCODERS, DualEncoder, ImageBatch, ImageEncoding, Matcher, TextBatch, rows_of
 from itrpipe.models.scan import network as scan
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.vectors import at_least_single
@@ -20,7 +20,7 @@ from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
-from itrpipe.training.spread import row_count, spread, take, tensors_of, with_tensors
+from itrpipe.training.distributed import spread, tensors_of
 
 PAIRS, REGIONS, WIDTH, WORDS = 24, 3, 12, 40
 """Pairs of a batch, regions of an image, width of these, and words that are known."""
@@ -137,19 +137,6 @@ def test_a_copy_of_a_model_is_divided_too_and_computes_with_its_own_weights() ->
     assert isinstance(model, DualEncoder)
 
 
-def test_rows_are_taken_from_whatever_holds_tensors() -> None:
-    images, texts = batches()
-    assert row_count(texts) == PAIRS
-    part = take(texts, slice(2, 5))
-    assert torch.equal(part.tokens, texts.tokens[2:5])
-    assert (part.phrases, part.in_training) == (None, False)
-    assert take(replace(texts, in_training=True), slice(1)).in_training
-    words = WordEncoding(torch.zeros(4, 2, 3), torch.arange(4))
-    assert [len(each) for each in tensors_of(words)] == [4, 4]
-    assert torch.equal(with_tensors(words, iter([words.words, words.lengths + 1])).lengths, torch.arange(1, 5))
-    assert take(images, slice(0, 2)).count is None
-
-
 @pytest.mark.parametrize("kind", ["vsepp", "scan", "vsrn"])
 def test_every_model_says_what_it_computes_by_rows(kind: str) -> None:
     """Row k of the result is that of row k alone."""
@@ -160,8 +147,8 @@ def test_every_model_says_what_it_computes_by_rows(kind: str) -> None:
         encoded = model.encode_images(images), model.encode_texts(texts)
         for name, places in model.by_rows.items():
             arguments = sides.get(name, encoded)
-            part = [take(each, slice(3, 9)) if place in places else each for place, each in enumerate(arguments)]
+            part = [rows_of(each, slice(3, 9)) if place in places else each for place, each in enumerate(arguments)]
             whole, own = getattr(model, name)(*arguments), getattr(model, name)(*part)
-            for one, other in zip(tensors_of(take(whole, slice(3, 9))), tensors_of(own), strict=True):
+            for one, other in zip(tensors_of(rows_of(whole, slice(3, 9))), tensors_of(own), strict=True):
                 torch.testing.assert_close(one, other)
     assert ENCODERS.keys() <= model.by_rows.keys()

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from itrpipe.storage.disk import read_json
-from itrpipe.training.checkpoint import Position
+from itrpipe.training.saved import Position
 from itrpipe.training.tracking import RECORD, RUNNING_LOSS, TrackedRun, metric_name, tracking_with
 
 STEPS = 3

@@ -153,13 +153,6 @@ def test_running_losses_keep_their_distance(start: Start, monkeypatch: pytest.Mo
     assert len(fake.epochs()) == SETTINGS.epochs
 
 
-def test_a_training_is_the_same_with_and_without_trackers(start: Start) -> None:
-    alone, followed = start(work="alone"), start(Fake(), work="followed")
-    weights = [run.run().state_dict() for run in (alone, followed)]
-    assert alone.position.history == followed.position.history
-    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
-
-
 @pytest.mark.parametrize("after", [1, STEPS, STEPS + 2])
 def test_a_resumed_run_sends_nothing_twice_and_leaves_nothing_out(start: Start, after: int) -> None:
     whole, fake = Fake(), Fake()
