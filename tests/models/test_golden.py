@@ -1,0 +1,80 @@
+"""Scores, gradients and auxiliary losses of every backbone, freshly initialised, are those of when it was recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from itrpipe.models.registry import backbone_family, backbones, network_module
+from itrpipe.testing import FRAME, GLOBAL_DIM, IMAGE_DIM, VOCABULARY, ToyPairs
+
+GOLDEN = Path(__file__).with_name("golden.json")
+SIZES = {
+    **dict.fromkeys(("embed_dim", "word_dim", "feed_forward_dim", "caption_dim", "caption_word_dim", "width"), 12),
+    **dict.fromkeys(("layers", "vision_layers", "text_layers", "graph_layers", "heads", "text_heads"), 2),
+    **dict.fromkeys(("vision", "text"), "random"),
+    "text_width": 12,
+    "image_size": FRAME,
+    "max_words": 32,
+}
+CASES: dict[str, dict[str, Any]] = {
+    "vsepp": {},
+    "vsepp-order": {"measure": "order", "absolute_values": True, "image_norm": False},
+    "vsrn": {},
+    "vsrn-flickr30k": {"region_norm": False, "final_batch_norm": True, "captioner": False},
+    "scan": {},
+    "scan-i2t": {"cross_attention": "i2t", "lambda_softmax": 4.0, "lambda_lse": 5.0},
+    "scan-softmax": {"raw_feature_norm": "softmax", "aggregation": "Max"},
+    "scan-l1norm": {"raw_feature_norm": "l1norm", "aggregation": "Sum", "lambda_softmax": 40.0},
+    "bfan": {},
+    "bfan-prob": {"focal": "prob"},
+    "ssamt-intra": {"phase": "intra", "dropout": 0.0},
+    "ssamt": {"dropout": 0.0, "mask": "strict"},
+    "uniter": {"dropout": 0.0},
+    "ascl": {},
+    "ascl-released": {"fusion": "released", "text_ends": False},
+    "ascl-mean": {"fusion": "none"},
+    "dual-encoder": {"image_pool": "cls", "text_pool": "eot"},
+    "dual-encoder-padding": {"text_pool": "mean-all"},
+    "dual-encoder-regions": {"images": "regions"},
+    "dual-encoder-region-tokens": {"images": "region-tokens"},
+    "dual-encoder-global": {"images": "global", "text_pool": "own"},
+}
+
+
+def measured(name: str) -> dict[str, list[float]]:
+    """Numbers of a backbone: its scores of toy pairs, and the lengths of the gradients of its parameters."""
+    torch.manual_seed(0)
+    kind = backbones()[backbone_family(name)]
+    settings = kind(**{key: value for key, value in SIZES.items() if key in kind.model_fields} | CASES[name])
+    module = network_module(name)
+    opened = [module.open_encoders(settings, GLOBAL_DIM)] if settings.opens_encoders else []
+    model = module.build(settings, IMAGE_DIM, VOCABULARY, *opened).eval()
+    data = ToyPairs(uneven=backbone_family(name) != "vsrn")
+    rows = data.caption_image[:11]
+    images, texts = data.images(np.arange(7)), data.texts(np.arange(11))
+    scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+    pairs = model.score_pairs(model.encode_images(data.images(rows)), model.encode_texts(texts))
+    loss = (scores * torch.arange(scores.numel()).view_as(scores).cos()).sum() + pairs.square().sum()
+    auxiliary = model.auxiliary_loss(model.encode_images(data.images(rows)), texts)
+    (loss if auxiliary is None else loss + auxiliary).backward()
+    lengths = [each.grad.norm().item() for each in model.parameters() if each.grad is not None]
+    return {"scores": scores.flatten().tolist(), "pairs": pairs.tolist(), "gradients": lengths}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scores_and_gradients_are_those_that_were_recorded(name: str) -> None:
+    found, expected = measured(name), json.loads(GOLDEN.read_text())[name]
+    for key, values in found.items():
+        assert summed(values) == pytest.approx(expected[key], rel=1e-5, abs=1e-6), key
+
+
+def summed(values: list[float]) -> list[float]:
+    """Few numbers that change where any of many does: the mean, two of its own waves, and the last one."""
+    angles = np.arange(len(values))
+    return [float(np.mean(values * np.cos(angles * rate))) for rate in (0.0, 1.0, 2.5)] + [values[-1]]
