@@ -23,7 +23,7 @@ from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
-from itrpipe.models.vision_tower import VisionTower
+from itrpipe.models.dual_encoder.towers import VisionTower
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.captions import LocatedWords, PieceIds, WordIds
 from itrpipe.training.data import SplitData

@@ -10,7 +10,7 @@ from typing import get_args
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, check_name, load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, GivenFiles
-from itrpipe.models.given import GivenEmbeddings
+from itrpipe.models.declaration import GivenEmbeddings
 
 ALONE = "embeddings"
 """Dataset of embeddings that none is named for."""

@@ -20,13 +20,13 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EmbeddingRows, Side
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import (
-    CrossAttentionModel,
     DualEncoder,
     ImageEncoding,
     RegionEncoding,
     TextEncoding,
     WordEncoding,
 )
+from itrpipe.models.scan.network import CrossAttentionModel
 from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.saved import SavedModel, load_model

@@ -7,7 +7,8 @@ better match. Losses see nothing of a model but these scores.
 
 There are two kinds. A `DualEncoder` makes one embedding per image and per caption; its score is their inner
 product, which is what makes it minable through an index (the one exception in this package is VSE++ with
-`measure = "order"`). A `CrossAttentionModel` keeps every region and every word and has no embedding to mine.
+`measure = "order"`). A `CrossAttentionModel` (`itrpipe.models.scan.network`) keeps every region and every word and has
+no embedding to mine.
 
 A backbone is a folder: `declaration.py` declares its options, and `network.py` defines `build(settings, image_dim,
 vocabulary_size)`, which gives one of these two or another `Matcher`. A network whose models have a `description` also
@@ -18,17 +19,17 @@ Shapes: B images, T captions, R regions, W words, D embedding width, G width of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import INNER_PRODUCT
-from itrpipe.models import attention_tiles
-from itrpipe.models.cross_attention import CrossAttention
 from itrpipe.models.vectors import at_least_single
 
 Held = TypeVar("Held")
@@ -48,8 +49,16 @@ def rows_of(held: Held, rows: Tensor | slice) -> Held:
     return changed(held, lambda tensor: tensor[rows])
 
 
+class Tensors:
+    """Base of the dataclasses of tensors that are moved from the host to a device."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on `device`, copied asynchronously where the memory is pinned."""
+        return changed(self, lambda tensor: tensor.to(device, non_blocking=True))
+
+
 @dataclass(frozen=True)
-class ImageBatch:
+class ImageBatch(Tensors):
     """Visual features of B images, or the images themselves.
 
     Attributes:
@@ -67,14 +76,9 @@ class ImageBatch:
     pixels: Tensor | None = None
     boxes: Tensor | None = None
 
-    def to(self, device: torch.device | str) -> ImageBatch:
-        """The same batch on `device`, copied asynchronously where the memory is pinned."""
-        parts = ("regions", "count", "global_", "pixels", "boxes")
-        return replace(self, **{name: _move(getattr(self, name), device) for name in parts})
-
 
 @dataclass(frozen=True)
-class PhraseBatch:
+class PhraseBatch(Tensors):
     """The phrases of T captions, P of each at most.
 
     Attributes:
@@ -85,13 +89,9 @@ class PhraseBatch:
     kinds: Tensor
     tokens: Tensor
 
-    def to(self, device: torch.device | str) -> PhraseBatch:
-        """The same batch on `device`, copied asynchronously where the memory is pinned."""
-        return PhraseBatch(self.kinds.to(device, non_blocking=True), self.tokens.to(device, non_blocking=True))
-
 
 @dataclass(frozen=True)
-class TextBatch:
+class TextBatch(Tensors):
     """T captions as token ids.
 
     Attributes:
@@ -115,16 +115,10 @@ class TextBatch:
         """The lengths [T] on the host; waits for the device where the batch was made there."""
         return self.lengths.cpu() if self.on_host is None else self.on_host
 
-    def to(self, device: torch.device | str) -> TextBatch:
-        """The same batch on `device`, copied asynchronously where the memory is pinned."""
-        phrases = None if self.phrases is None else self.phrases.to(device)
-        tokens, lengths = (tensor.to(device, non_blocking=True) for tensor in (self.tokens, self.lengths))
+    def to(self, device: torch.device | str) -> Self:
+        """The same batch on `device`, copied asynchronously where the memory is pinned; the host keeps the lengths."""
         on_host = self.on_host if self.lengths.device.type != "cpu" else self.lengths
-        return TextBatch(tokens, lengths, phrases, self.in_training, on_host)
-
-
-def _move(tensor: Tensor | None, device: torch.device | str) -> Tensor | None:
-    return None if tensor is None else tensor.to(device, non_blocking=True)
+        return replace(super().to(device), on_host=on_host)
 
 
 @dataclass(frozen=True)
@@ -194,7 +188,7 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         by_rows: methods whose result has row k for row k of the arguments at these places, and depends on no other row
             of them but through BatchNorm. Several processes that train a model share these rows. Costly scores of
             pairs belong here beside the encoders; all else, every process computes.
-        frozen: names of encoders that are not trained.
+        frozen: names of encoders, or of other parts, that are not trained.
     """
 
     by_rows: ClassVar[Mapping[str, tuple[int, ...]]] = ENCODERS
@@ -205,16 +199,19 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         return {}
 
     def freeze(self, name: str) -> None:
-        """Leaves an encoder as it is from now on: it gets no gradient, and stays in evaluation mode."""
+        """Leaves an encoder, or a part, as it is from now on: it gets no gradient, and stays in evaluation mode."""
         self.frozen |= {name}
-        self.encoders()[name].requires_grad_(False).eval()
+        self._part(name).requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Self:
         """Puts all of it in training mode, or in evaluation mode; what is frozen stays in the latter."""
         super().train(mode)
         for name in self.frozen:
-            self.encoders()[name].eval()
+            self._part(name).eval()
         return self
+
+    def _part(self, name: str) -> nn.Module:
+        return self.encoders().get(name) or self.get_submodule(name)
 
     def encode_images(self, images: ImageBatch) -> ImageT:
         """Encode B images.
@@ -281,36 +278,27 @@ class DualEncoder(Matcher[ImageEncoding, TextEncoding]):
         return (at_least_single(images.embedding) * at_least_single(texts.embedding)).sum(dim=-1)
 
 
-class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
-    """Base of the models that compare every region of an image with every word of a caption.
-
-    Under bfloat16 autocast the products of regions and words of `score_matrix` run in bfloat16; nothing else of the
-    scores does.
+def tiled_scores(
+    images: Sequence[ImageT],
+    captions: Iterable[tuple[Tensor, TextT]],
+    score: Callable[[ImageT, TextT], Tensor],
+    recompute: bool = False,
+) -> Tensor:
+    """Scores [B, T] of every image with every caption, tile by tile.
 
     Args:
-        scoring: the directions of attention and their options.
+        images: blocks of images, in order.
+        captions: groups of captions with their rows, such as captions of like lengths.
+        score: scores [b, t] of a block with a group.
+        recompute: with gradients, keep the inputs of a tile alone, and compute it again in the backward pass.
     """
-
-    by_rows = SCORERS
-
-    def __init__(self, scoring: CrossAttention) -> None:
-        super().__init__()
-        self.scoring = scoring
-
-    def score_matrix(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
-        """Scores [B, T] of every image with every caption, in tiles."""
-        sides = (images.regions, images.count, texts.words, texts.lengths)
-        return attention_tiles.score_matrix(*sides, self.scoring, _products(images.regions.device))
-
-    def score_pairs(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
-        """Scores [B] of image k with caption k; B and T are equal."""
-        sides = (images.regions, images.count, texts.words, texts.lengths)
-        return attention_tiles.score_pairs(*sides, self.scoring)
-
-
-def _products(device: torch.device) -> attention_tiles.Products:
-    on = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) == torch.bfloat16
-    return "bf16" if on else "fp32"
+    if recompute and torch.is_grad_enabled():
+        score = partial(checkpoint, score, use_reentrant=False, preserve_rng_state=False)  # pyright: ignore
+    columns, order = [], []
+    for rows, group in captions:
+        columns.append(torch.cat([score(block, group) for block in images]))  # [B, t]
+        order.append(rows)
+    return torch.cat(columns, dim=1).index_select(1, torch.cat(order).argsort())
 
 
 def inner_products(images: Tensor, texts: Tensor) -> Tensor:
@@ -340,19 +328,19 @@ def unit_vectors(features: Tensor) -> Tensor:
     return features / (norm.masked_fill(norm == 0, 1.0) + 1e-8)
 
 
-def smallest_count(images: ImageBatch) -> int:
-    """Smallest number of real regions in the batch.
+def real_count(images: ImageBatch) -> Tensor | None:
+    """Number of real regions of each image [B], or None where all R are real.
 
     Raises:
         DataError: an image has no region, or more than the batch has room for.
     """
-    width = images.regions.shape[1]
     if images.count is None:
-        return width
+        return None
+    width = images.regions.shape[1]
     low, high = (int(bound) for bound in images.count.aminmax())
     if low < 1 or high > width:
         raise DataError(
             f"region counts run from {low} to {high} in a batch of {width} regions per image; "
             f"each must lie in 1..{width}: run `itrpipe extract` again"
         )
-    return low
+    return images.count if low < width else None

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from itrpipe.config import Settings
+from itrpipe.features.declaration import GivenFiles
 from itrpipe.papers import Paper
 
 WIDEST, DEEPEST, LONGEST = 65_536, 1_000, 65_536
 """Largest width, number of layers or heads, and length in words: an order of magnitude beyond any published model."""
-
+Width = Annotated[int, Field(ge=1, le=WIDEST)]
+Depth = Annotated[int, Field(ge=1, le=DEEPEST)]
+Length = Annotated[int, Field(ge=1, le=LONGEST)]
+Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 RANDOM = "random"
 """Stands for a hub id or folder: a small encoder with random weights."""
@@ -27,6 +31,7 @@ class BackboneSettings(Settings):
         answers: what can be asked of it beside rankings: `words` (which are wrong), `word-maps` (where a word is seen),
             `writing` (words in masked places), `mean-vectors` (of images and captions, where scores are of pairs).
         papers: that it comes from.
+        multiples: names of options of which the first is a multiple of the second, as a width is of its heads.
     """
 
     embeds: ClassVar[bool] = True
@@ -34,6 +39,7 @@ class BackboneSettings(Settings):
     opens_encoders: ClassVar[bool] = False
     answers: ClassVar[frozenset[str]] = frozenset()
     papers: ClassVar[tuple[Paper, ...]] = ()
+    multiples: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     def cited(self) -> tuple[Paper, ...]:
         """The papers to cite for a model of these settings."""
@@ -71,11 +77,38 @@ class BackboneSettings(Settings):
         """File of weights to start from; empty for random ones."""
         return ""
 
+    @model_validator(mode="after")
+    def _multiples_fit(self) -> Self:
+        for width, heads in self.multiples:
+            if getattr(self, width) % getattr(self, heads):
+                told = f"{width} = {getattr(self, width)} is no multiple of {heads} = {getattr(self, heads)}"
+                raise ValueError(told)
+        return self
+
 
 class RegionBackbone(BackboneSettings):
     """Settings of the backbones that read region features and words."""
 
-    embed_dim: int = Field(
-        default=1024, ge=1, le=WIDEST, description="Width D of the joint space of images and captions."
+    embed_dim: Width = Field(1024, description="Width D of the joint space of images and captions.")
+    word_dim: Width = Field(300, description="Width of the word embedding.")
+
+
+class GivenEmbeddings(BackboneSettings):
+    """Stands in the place of a backbone: embeddings that another program has made of one split, and no network."""
+
+    files: GivenFiles = Field(default_factory=GivenFiles, description="The files.")
+    measure: Literal["cosine", "inner-product", "order"] = Field(
+        default="cosine", description="How embeddings are compared; for the cosine they are made unit vectors."
     )
-    word_dim: int = Field(default=300, ge=1, le=WIDEST, description="Width of the word embedding.")
+
+    def reads(self) -> tuple[str, ...]:
+        """No features."""
+        return ()
+
+    def refuses(self, loss: Settings) -> str:
+        """Methods that train it."""
+        return "these embeddings were made elsewhere, so give --method given" if getattr(loss, "trains", True) else ""
+
+    def untrained(self) -> str:
+        """They are used as they are."""
+        return ""

@@ -20,7 +20,7 @@ from itrpipe.features.declaration import GIVEN, passes_of
 from itrpipe.features.hub import local_config, require_reachable
 from itrpipe.methods.declaration import Mined
 from itrpipe.mining.settings import MineSettings
-from itrpipe.models.given import GivenEmbeddings
+from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.stages.base import Planned
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.settings import TrainSettings

@@ -19,7 +19,7 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE
 from itrpipe.methods.declaration import Mined
 from itrpipe.methods.registry import method_package
-from itrpipe.models.given import GivenEmbeddings
+from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
 from itrpipe.stages import checks, mine_negatives

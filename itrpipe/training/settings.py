@@ -22,8 +22,7 @@ from itrpipe.engine.run import MapExecution
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.methods.registry import methods
-from itrpipe.models.declaration import BackboneSettings
-from itrpipe.models.given import GivenEmbeddings
+from itrpipe.models.declaration import BackboneSettings, GivenEmbeddings
 from itrpipe.models.registry import backbone_family
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.papers import Paper

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from itrpipe.losses.ascl import ascl_loss, caption_loss
-from itrpipe.models.ascl.fusion import CrossModalFusion
+from itrpipe.models.ascl.network import AsclImages, CrossModalFusion
+from itrpipe.models.base import WordEncoding
 
 PAIRS, CAPTIONS, REGIONS, DIM, HEADS, MOST_WORDS = 64, 256, 36, 1_024, 8, 20
 SAMPLE, COMPARED = 8, 16
@@ -38,7 +39,9 @@ class Step:
         self.inputs = [*self.fusion.parameters(), self.regions, self.whole, self.words]
 
     def scores(self) -> Tensor:
-        return self.fusion.score_matrix(self.regions, None, self.whole, self.words, self.lengths)
+        return self.fusion.score_matrix(
+            AsclImages(self.regions, None, self.whole), WordEncoding(self.words, self.lengths)
+        )
 
     def gradients(self) -> tuple[Tensor, ...]:
         return torch.autograd.grad(loss_of(self.scores()), self.inputs)
@@ -47,7 +50,8 @@ class Step:
         """Scores [B] of all images with one caption."""
         length = self.lengths[caption : caption + 1]
         words = self.words[caption : caption + 1, : int(length)].expand(PAIRS, -1, -1)
-        return self.fusion.score_pairs(self.regions, None, self.whole, words, length.expand(PAIRS))
+        images = AsclImages(self.regions, None, self.whole)
+        return self.fusion.score_pairs(images, WordEncoding(words, length.expand(PAIRS)))
 
     @torch.no_grad()
     def looped_scores(self, captions: int) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 from measure import paired
 from torch.nn import functional as F
 
-from itrpipe.models.attention_tiles import score_matrix, score_pairs
-from itrpipe.models.cross_attention import Attention, CrossAttention
+from itrpipe.models.base import RegionEncoding, WordEncoding
+from itrpipe.models.scan.network import Attention, CrossAttention, score_matrix, score_pairs
 
 IMAGES, REGIONS, CAPTIONS, DIM = 200, 36, 1_000, 1_024
 SAMPLE = 32
@@ -80,11 +80,13 @@ def test_score_matrix_against_one_caption_at_a_time(name):
         expected = published(regions, words[:SAMPLE], lengths[:SAMPLE], scoring)
         for products in ("fp32", "bf16"):
             seconds, limit = paired(
-                lambda products=products: score_matrix(regions, None, words, lengths, scoring, products),
+                lambda products=products: score_matrix(
+                    RegionEncoding(regions), WordEncoding(words, lengths), scoring, products
+                ),
                 lambda: published(regions, words[:SAMPLE], lengths[:SAMPLE], scoring),
                 rounds=3,
             )
-            scores = score_matrix(regions, None, words, lengths, scoring, products)
+            scores = score_matrix(RegionEncoding(regions), WordEncoding(words, lengths), scoring, products)
             error = (scores[:, :SAMPLE] - expected).abs().max()
             print(
                 f"\n  {name}, {IMAGES} x {CAPTIONS:,}, {products}: {scale * limit / seconds:.1f} times the published "
@@ -102,7 +104,9 @@ def test_score_matrix_against_bare_products(name):
         for products in ("fp32", "bf16"):
             rows, columns = ([_in_layout(each, products) for each in side] for side in (left, right))
             seconds, limit = paired(
-                lambda products=products: score_matrix(regions, None, words, lengths, scoring, products),
+                lambda products=products: score_matrix(
+                    RegionEncoding(regions), WordEncoding(words, lengths), scoring, products
+                ),
                 lambda rows=rows, columns=columns: [F.linear(a, b) for a in rows for b in columns],
             )
             print(f"\n  {name}, {products}: {seconds / limit:.2f} times the bare product ({seconds:.2f} s)")
@@ -123,11 +127,13 @@ def test_training_against_one_caption_at_a_time(name):
 
     for recompute in (False, True):
         seconds, limit = paired(
-            lambda recompute=recompute: step(score_matrix(regions, None, words, lengths, scoring, recompute=recompute)),
+            lambda recompute=recompute: step(
+                score_matrix(RegionEncoding(regions), WordEncoding(words, lengths), scoring, recompute=recompute)
+            ),
             lambda: step(published(regions, words, lengths, scoring)),
             rounds=3,
         )
-        ours = step(score_matrix(regions, None, words, lengths, scoring, recompute=recompute))
+        ours = step(score_matrix(RegionEncoding(regions), WordEncoding(words, lengths), scoring, recompute=recompute))
         pairs_of_gradients = zip(ours, step(published(regions, words, lengths, scoring)), strict=True)
         error = max(float((mine - theirs).abs().max()) for mine, theirs in pairs_of_gradients)
         print(
@@ -148,7 +154,9 @@ def test_pairs_against_one_caption_at_a_time(focal):
         )
 
     seconds, limit = paired(
-        lambda: torch.autograd.grad(score_pairs(regions, None, words, lengths, scoring).sum(), inputs),
+        lambda: torch.autograd.grad(
+            score_pairs(RegionEncoding(regions), WordEncoding(words, lengths), scoring).sum(), inputs
+        ),
         lambda: torch.autograd.grad(one_by_one().sum(), inputs),
         rounds=3,
     )

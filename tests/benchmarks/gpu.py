@@ -44,13 +44,12 @@ from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.merging import join_mined
 from itrpipe.mining.products import measured_norms
 from itrpipe.mining.vectors import HeldRows, stored
-from itrpipe.models import attention_tiles
-from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
+from itrpipe.models.base import ImageBatch, PhraseBatch, RegionEncoding, TextBatch, WordEncoding
 from itrpipe.models.bfan import network as bfan
 from itrpipe.models.bfan.declaration import Bfan
-from itrpipe.models.cross_attention import Attention, CrossAttention
 from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.scan.network import Attention, CrossAttention, score_matrix
 from itrpipe.models.ssamt import network as ssamt
 from itrpipe.models.ssamt.declaration import Ssamt
 from itrpipe.models.uniter import network as uniter
@@ -358,7 +357,7 @@ def scores(scale: Scale, clock: Clock) -> Iterator[Line]:
 
             def ours(scoring: CrossAttention = scoring, products: Any = products) -> None:
                 with torch.inference_mode():
-                    attention_tiles.score_matrix(regions, None, words, lengths, scoring, products)
+                    score_matrix(RegionEncoding(regions), WordEncoding(words, lengths), scoring, products)
 
             def product(left: Tensor = left, right: Tensor = right) -> None:
                 for part in left.split(4_096):

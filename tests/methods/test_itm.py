@@ -16,8 +16,7 @@ from itrpipe.methods.itm import method as itm
 from itrpipe.methods.itm.declaration import Itm
 from itrpipe.methods.itm.method import ItmBatch, PairRows, draw_others
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.models.uniter.weights import translate
+from itrpipe.models.uniter.network import UniterEncoder, translate
 from tests.methods.toys import reference, reference_uniter, small_uniter
 
 CAPTION_IMAGE = np.array([0, 0, 1, 2, 3, 3, 3, 4])

@@ -13,7 +13,7 @@ from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.models.ssamt.declaration import Ssamt as SsamtModel
 from itrpipe.models.ssamt.network import build
-from itrpipe.models.transformer import initialise
+from itrpipe.models.uniter.network import initialise
 
 CAPTION_IMAGE = np.array([0, 0, 1, 2, 3, 3])
 WORDS, PHRASES = 4, 2

@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.uniter.declaration import Uniter
-from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.models.uniter.weights import translate
+from itrpipe.models.uniter.network import UniterEncoder, translate
 from itrpipe.negatives.caption_masks import NO_WORD
 
 FOLDER = Path(__file__).resolve().parents[1] / "reference"

@@ -16,8 +16,6 @@ import transformers
 from torch.nn.functional import normalize
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.methods.fne import method as fne
-from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import DualEncoder
@@ -123,29 +121,6 @@ def test_counted_padding_is_that_of_the_batch_in_a_training_step_whatever_the_mo
         states = model.text.network(ids, attention_mask=real.long()).last_hidden_state
         expected = normalize(states.mean(dim=1))
         torch.testing.assert_close(model.encode_texts(batch).embedding, expected, atol=1e-5, rtol=0)
-
-
-def test_a_twin_in_evaluation_mode_sees_the_captions_that_the_model_sees(saved_encoders: Path) -> None:
-    """FNE's code: equal captions have equal vectors under equal weights, padding counted or not."""
-    model = of_saved(saved_encoders, "vit", "bert", text_pool="mean-all")
-    for part in model.modules():
-        if isinstance(part, torch.nn.Dropout):
-            part.p = 0.0
-
-    class Source:
-        caption_image = torch.arange(3).numpy()
-
-        def pairs(self, images_of: Any, rows: Any, rng: Any = None) -> Any:
-            return images(pictures()[torch.from_numpy(images_of)]), captions()
-
-    method = fne.build(Fne(warm_epochs=0, memory_size=6, candidates="hardest", min_count=0), Source(), {})
-    state = method.attach(model.train())
-    batch = method.collate(torch.arange(3).numpy(), None)  # pyright: ignore
-    method.losses(model, batch, 0)
-    assert not state.twin.model.training  # pyright: ignore
-    with torch.no_grad():
-        own = model.encode_texts(batch.pairs["positive"][1]).embedding
-    torch.testing.assert_close(state.queues.texts[:3], own, atol=1e-5, rtol=0)  # pyright: ignore
 
 
 @torch.no_grad()
@@ -397,3 +372,49 @@ def test_encoders_of_the_hub_are_downloaded_with_all_that_they_need(
     needed = {"config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "merges.txt", "model.safetensors"}
     assert needed <= asked[0][2]
     assert len(asked) == 1
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dim", [0, 8])
+@pytest.mark.parametrize(("vision", "text"), [("", ""), ("vit", "bert"), ("siglip", "siglip")])
+def test_the_mean_of_the_word_maps_is_the_score(vision: str, text: str, dim: int, saved_encoders: Path) -> None:
+    values: dict[str, Any] = {"embed_dim": dim, "image_pool": "mean", "text_pool": "mean"}
+    model = of_saved(saved_encoders, vision, text, **values) if vision else of_random(**values)
+    for side in (model.project_images, model.project_texts):
+        if isinstance(side, torch.nn.Linear):
+            torch.nn.init.normal_(side.bias)  # else too small to matter
+    batch, texts = images(pictures(*model.vision.frame)), captions()  # pyright: ignore
+    maps = model.word_maps(batch, texts)
+    found = torch.stack([each[:, :length].mean() for each, length in zip(maps, LENGTHS, strict=True)])
+    expected = model.score_pairs(model.encode_images(batch), model.encode_texts(texts))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    assert maps.shape[2] == 9
+    assert ((maps != 0) == (torch.arange(9) < LENGTHS[:, None])[:, None]).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("row", "column"), [(0, 2), (1, 1)])
+def test_patches_of_word_maps_come_row_by_row_behind_the_class_token(row: int, column: int) -> None:
+    """Without positions equal patches have equal tokens, so the one patch that is painted has a value of its own."""
+    model = of_random()
+    torch.nn.init.zeros_(model.vision.network.embeddings.position_embeddings)  # pyright: ignore
+    assert tuple(model.vision.grid()) == (2, 3, 16, 16)  # pyright: ignore
+    pixels = torch.zeros(1, 3, 32, 48, dtype=torch.uint8)
+    pixels[:, :, 16 * row : 16 * row + 16, 16 * column : 16 * column + 16] = 255
+    maps = model.word_maps(images(pixels), TextBatch(torch.tensor([[5]]), torch.tensor([1])))[0, :, 0]
+    patches = maps[1:].view(2, 3)
+    unlike = (patches - patches[1 - row, 0]).abs() > 1e-4
+    assert unlike.nonzero().tolist() == [[row, column]]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"image_pool": "cls"}, "image_pool=cls and text_pool=mean"),
+        ({"text_pool": "mean-all"}, "image_pool=mean and text_pool=mean-all"),
+        ({"images": "regions", "embed_dim": 8}, "model.images=regions, image_pool=none"),
+    ],
+)
+def test_other_scores_are_no_means_over_words_and_places(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        of_random(**values).word_maps(ImageBatch(torch.zeros(3, 2, 12)), captions())

@@ -93,10 +93,8 @@ def test_the_words_of_a_caption_have_the_probabilities_of_the_model(root: Path, 
     texts = data.texts(np.array([caption]))
     with torch.no_grad():
         images, encoded = saved.model.encode_images(data.images(np.array([row]))), saved.model.encode_texts(texts)
-        sequences = saved.model.pool(images, encoded).sequences(
-            torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), int(texts.lengths[0]) + 4, False
-        )
-        states = saved.model.encode(saved.model.pool(images, encoded), sequences)[0]
+        first = torch.zeros(1, dtype=torch.int64)
+        states = saved.model.read_at(images, encoded, first, first, int(texts.lengths[0]), lambda each: each)[0]
         expected = saved.model.word_match_logits(states).softmax(dim=1)[:, 0]
     assert [word["text"] for word in found["words"]] == [*CAPTION[:-1].split(), "."]
     for place, word in enumerate(found["words"], 1):

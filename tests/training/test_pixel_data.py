@@ -285,7 +285,7 @@ def test_words_have_ids_of_the_vocabulary() -> None:
 
 
 def pieces(root: Path, max_tokens: int = 40, reading: Reading = READING) -> PieceIds:
-    from itrpipe.models.text_tower import load_tokenizer
+    from itrpipe.models.dual_encoder.towers import load_tokenizer
 
     return PieceIds(load_tokenizer(root / "bert"), reading, max_tokens)
 

@@ -1,47 +1,75 @@
 """AsCL: regions and words fused by attention, pair by pair, and a vector of the whole image beside its regions.
 
 Images are projected regions of unit length and one projected vector of the whole image; captions are the projected
-states of a BERT, frozen unless it is to be tuned. Everything that images and captions share is in
-`itrpipe.models.ascl.fusion`: no encoding of an image knows a caption, and none of a caption an image.
+states of a BERT, frozen unless it is to be tuned. No encoding of an image knows a caption, and none of a caption an
+image. Noise on words (`itrpipe.negatives.asymmetry`) is put behind `encode_texts`: `replace(texts, words=noisy)`.
 
-Noise on words (`itrpipe.negatives.asymmetry`) is put between the two: `encode_texts`, then
-`replace(texts, words=noisy)`.
+The fusion is attention between regions and words with several heads. Regions look at words and words at regions; each
+finds a vector of the other side (Eq. 1):
+
+    w*_r = Concat_h(softmax_w(scale q_hr . k_hw) k_hw) Z^O        q = v Z^X, k = w Z^Y
+
+and v*_w likewise with matrices of its own. Keys and values share Z^Y, as the paper has it. Then
+
+    S_local  = 1/2 mean_r cos(v_r, w*_r) + 1/2 mean_w cos(w_w, v*_w)                        (Eq. 2)
+    S_global = cos(V_g, W_g)                                                                (Eq. 3)
+    S        = u1 S_local + (1 - u1) S_global                                               (Eq. 4)
+
+with W_g = X_w(mean_r w*_r) and V_g = t V_g2 + (1 - t) V_g1, V_g1 = X_v(mean_w v*_w), V_g2 = X_g(G) of the vector G of
+the whole image, and t = sigmoid(Linear([V_g2; V_g1])).
+
+V_g and W_g belong to the pair, not to the image or the caption: each depends on what the other side was looked at
+with. A matrix of scores therefore needs the fusion of all its pairs. Code of the first author for a later method fuses
+each item with its own partner once and compares the vectors so made, which tells every vector its answer.
+
+Z^O is applied to the keys of each head and not to what a query finds: what belongs to one side is then computed once
+for all pairs of a batch. Pairs are scored in tiles; with gradients, a tile keeps its inputs only and is computed a
+second time in the backward pass (`torch.utils.checkpoint`).
 
 Source: Gong, Mai and Huang, "AsCL: An Asymmetry-sensitive Contrastive Learning Method for Image-Text Retrieval with
-Cross-Modal Fusion", II-A and II-C. That regions and the whole image's vector have unit length, and words not, is in the
-code of the authors' later method ACF-R only.
+Cross-Modal Fusion", II-A and II-C. The gate, the variant without matrices, and that regions and the whole image's
+vector have unit length, and words not, are in the code of the authors' later method ACF-R only.
 
-Shapes: B images, T captions, R regions, W words, D width, G width of the vector of a whole image.
+Shapes: B images, T captions, N pairs, R regions, W words, D width, G width of the vector of a whole image, H heads,
+d = D / H; N items of Q queries over C items of S context vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from itrpipe.errors import DataError
-from itrpipe.models import text_tower
 from itrpipe.models.ascl.declaration import Ascl
-from itrpipe.models.ascl.fusion import CrossModalFusion, mean_of_real, real_places
 from itrpipe.models.base import (
     SCORERS,
     ImageBatch,
     Matcher,
+    RegionEncoding,
     TextBatch,
     WordEncoding,
+    changed,
     inner_products,
-    smallest_count,
+    real_count,
+    rows_of,
+    tiled_scores,
     unit_vectors,
 )
 from itrpipe.models.declaration import RANDOM
-from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.dual_encoder.network import Encoders
-from itrpipe.models.text_tower import TextTower
-from itrpipe.models.vectors import at_least_single
+from itrpipe.models.dual_encoder import towers
+from itrpipe.models.dual_encoder.towers import Encoders, TextTower
+from itrpipe.models.scan.network import NORM_EPSILON
+from itrpipe.models.vectors import at_least_single, first_places, mean_of_first
+
+RELEASED_SCALES = {"to_words": 4.0, "to_regions": 9.0}
+"""Fixed factors of the products that replace 1 / sqrt(d) in the released code."""
+
+TILE = 16
+"""Images of a tile, and captions."""
 
 _NO_VECTOR = (
     "AsCL reads a vector of the whole image beside its regions, which these features have not; give others by "
@@ -50,18 +78,7 @@ _NO_VECTOR = (
 
 
 @dataclass(frozen=True)
-class AsclEncoders(Encoders):
-    """What is known before captions are.
-
-    Attributes:
-        global_dim: G; 0 for features without such a vector.
-    """
-
-    global_dim: int = 0
-
-
-@dataclass(frozen=True)
-class AsclImages:
+class AsclImages(RegionEncoding):
     """Images on their own.
 
     Attributes:
@@ -70,9 +87,7 @@ class AsclImages:
         whole: [B, D] V_g2, or None in a model without fusion.
     """
 
-    regions: Tensor
-    count: Tensor | None
-    whole: Tensor | None
+    whole: Tensor | None = None
 
 
 class AsclEncoder(Matcher[AsclImages, WordEncoding]):
@@ -86,9 +101,6 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
 
     Raises:
         DataError: the fusion needs a vector of the whole image, and there is none.
-
-    Attributes:
-        tunes_text: whether the text encoder is trained.
     """
 
     by_rows = SCORERS
@@ -105,15 +117,8 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
             # The paper projects G to D and then by X_g: two linear layers with nothing between, which are one.
             self.project_whole = nn.Linear(global_dim, width)
             self.fusion = CrossModalFusion(width, settings.heads, settings.fusion, settings.u1)
-        self.tunes_text = settings.tune_text or settings.text == RANDOM
-        self.text.requires_grad_(self.tunes_text)
-
-    def train(self, mode: bool = True) -> AsclEncoder:
-        """As in PyTorch, but a frozen text encoder stays without dropout."""
-        super().train(mode)
-        if not self.tunes_text:
-            self.text.eval()
-        return self
+        if settings.text != RANDOM and not settings.tune_text:
+            self.freeze("text")
 
     def encode_images(self, images: ImageBatch) -> AsclImages:
         """Regions and the whole image, projected; images may differ in their number of regions.
@@ -121,7 +126,7 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         Raises:
             DataError: an image has no region, or the features have no vector of the whole image.
         """
-        smallest_count(images)
+        real_count(images)  # raises
         regions = unit_vectors(self.project_regions(images.regions.to(self.project_regions.weight.dtype)))
         if self.project_whole is None:
             return AsclImages(regions, images.count, None)
@@ -134,9 +139,8 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
 
         Without `text_ends` the first and last token of captions are left out; a caption of nothing else keeps its last.
         """
-        with torch.set_grad_enabled(self.tunes_text and torch.is_grad_enabled()):
-            states = self.text.tokens(texts.tokens, texts.lengths)
-        words, lengths = at_least_single(self.project_words(states)), texts.lengths
+        states, lengths = self.text.tokens(texts.tokens, texts.lengths), texts.lengths
+        words = at_least_single(self.project_words(states))
         if self.settings.text_ends:
             return WordEncoding(words, lengths)
         return WordEncoding(words[:, 1:], (lengths - 2).clamp(min=1))
@@ -145,34 +149,169 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         """Scores [B, T] of every image with every caption, in tiles."""
         if self.fusion is None:
             return inner_products(self.embed_images(images), self.embed_texts(texts))
-        assert images.whole is not None
-        sides = (images.regions, images.count, images.whole, texts.words, texts.lengths)
         with torch.autocast(images.regions.device.type, enabled=False):
-            return self.fusion.score_matrix(*sides)
+            return self.fusion.score_matrix(images, texts)
 
     def score_pairs(self, images: AsclImages, texts: WordEncoding) -> Tensor:
         """Scores [B] of image k with caption k; B and T are equal."""
         if self.fusion is None:
             return (self.embed_images(images) * self.embed_texts(texts)).sum(dim=-1)
-        assert images.whole is not None
-        sides = (images.regions, images.count, images.whole, texts.words, texts.lengths)
         with torch.autocast(images.regions.device.type, enabled=False):
-            return self.fusion.score_pairs(*sides)
+            return self.fusion.score_pairs(images, texts)
 
     def embed_images(self, images: AsclImages) -> Tensor:
         """Mean regions [B, D] of unit length, which analyses compare: the vectors of a pair depend on both sides."""
-        return unit_vectors(mean_of_real(images.regions, real_places(images.regions, images.count)))
+        return unit_vectors(mean_of_first(images.regions, images.count))
 
     def embed_texts(self, texts: WordEncoding) -> Tensor:
         """Mean words [T, D] of unit length."""
-        return unit_vectors(mean_of_real(texts.words, real_places(texts.words, texts.lengths)))
+        return unit_vectors(mean_of_first(texts.words, texts.lengths))
 
     def description(self) -> dict[str, Any]:
         """The text network without its weights, and G, for `restored`."""
         return {"text": self.text.description(), "global_dim": self.global_dim}
 
 
-def open_encoders(settings: Ascl, global_dim: int, boxes: bool = False) -> AsclEncoders:
+@dataclass(frozen=True)
+class Side:
+    """Images or captions as those that look and those that are looked at.
+
+    Attributes:
+        vectors: [..., N, S, D], zero where they are not real.
+        real: bool [..., N, S].
+        asked: [..., N, S, H, d] what they ask the other side.
+        keys: [..., N, S, H, d] what the other side finds them by.
+        values: [..., N, S, H, D] what it finds.
+        whole: [..., N, D] V_g2 of images, None of captions.
+    """
+
+    vectors: Tensor
+    real: Tensor
+    asked: Tensor
+    keys: Tensor
+    values: Tensor
+    whole: Tensor | None = None
+
+
+class CrossModalFusion(nn.Module):
+    """Scores of image-caption pairs.
+
+    Args:
+        width: D.
+        heads: H, a divisor of D.
+        variant: `paper`, or `released`: heads are slices of the vectors themselves, without matrices, and the products
+            have fixed factors.
+        u1: share of the local score.
+    """
+
+    def __init__(self, width: int, heads: int, variant: Literal["paper", "released"], u1: float) -> None:
+        super().__init__()
+        scales = RELEASED_SCALES if variant == "released" else dict.fromkeys(RELEASED_SCALES)
+        self.u1 = u1
+        self.to_words, self.to_regions = (HeadedAttention(width, heads, scale) for scale in scales.values())
+        self.global_text, self.global_regions = nn.Linear(width, width), nn.Linear(width, width)
+        self.gate = nn.Linear(2 * width, width)
+
+    def score_pairs(self, images: AsclImages, texts: WordEncoding) -> Tensor:
+        """Scores [N] of image k with caption k."""
+        sides = (changed(each, lambda part: part[:, None]) for each in (self._images(images), self._captions(texts)))
+        return self._scores(*sides)[:, 0, 0]
+
+    def score_matrix(self, images: AsclImages, texts: WordEncoding) -> Tensor:
+        """Scores [B, T] of every image with every caption."""
+        order = texts.lengths.argsort(descending=True, stable=True)  # captions of a tile have about one length
+
+        def captions() -> Iterator[tuple[Tensor, Side]]:
+            for rows in order.split(TILE):
+                own = rows_of(texts, rows)
+                yield rows, self._captions(replace(own, words=own.words[:, : int(own.lengths.max())]))
+
+        blocks = torch.arange(len(images.regions), device=order.device).split(TILE)
+        sides = [self._images(rows_of(images, rows)) for rows in blocks]
+        return tiled_scores(sides, captions(), self._scores, recompute=True)
+
+    def _images(self, images: AsclImages) -> Side:
+        return _side(images.regions, images.count, self.to_words, self.to_regions, images.whole)
+
+    def _captions(self, texts: WordEncoding) -> Side:
+        return _side(texts.words, texts.lengths, self.to_regions, self.to_words)
+
+    def _scores(self, images: Side, captions: Side) -> Tensor:
+        """S [..., B, T] of every image with every caption."""
+        of_regions, words = found(images, captions, self.to_words.scale)  # [..., T, B], [..., T, B, D]
+        of_words, regions = found(captions, images, self.to_regions.scale)  # [..., B, T], [..., B, T, D]
+        assert images.whole is not None
+        whole, seen = images.whole[..., None, :].expand_as(regions), self.global_regions(regions)
+        gate = torch.sigmoid(self.gate(torch.cat([whole, seen], dim=-1)))
+        text = self.global_text(words).transpose(-3, -2)
+        local = (of_regions.mT + of_words) / 2
+        return self.u1 * local + (1 - self.u1) * _cosine(seen + gate * (whole - seen), text)
+
+
+class HeadedAttention(nn.Module):
+    """Queries of one side look at the vectors of the other (Eq. 1).
+
+    Args:
+        width: D.
+        heads: H.
+        scale: factor of the products of a variant without matrices; None for the paper's matrices and 1 / sqrt(d).
+
+    Attributes:
+        query, key, output: [D, D] Z^X, Z^Y and Z^O, the heads side by side, applied from the right; identities in the
+            variant without.
+        heads, scale: H, and the factor of the products.
+    """
+
+    query: Tensor
+    key: Tensor
+    output: Tensor
+
+    def __init__(self, width: int, heads: int, scale: float | None) -> None:
+        super().__init__()
+        self.heads, self.scale = heads, (width // heads) ** -0.5 if scale is None else scale
+        for name in ("query", "key", "output"):
+            if scale is None:
+                setattr(self, name, nn.Parameter(nn.init.xavier_uniform_(torch.empty(width, width))))
+            else:
+                self.register_buffer(name, torch.eye(width), persistent=False)
+
+
+def found(queries: Side, context: Side, scale: float) -> tuple[Tensor, Tensor]:
+    """What every item looks up in every one of the other side (Eq. 1).
+
+    Returns:
+        Mean cosines [..., C, N] of vectors with what they find, and the means [..., C, N, D] of what they find.
+    """
+    products = scale * torch.einsum("...nqhd,...cshd->...cnqsh", queries.asked, context.keys)
+    closed = ~context.real[..., :, None, None, :, None]
+    weights = products.masked_fill(closed, float("-inf")).softmax(dim=-2).flatten(-2)  # [..., C, N, Q, S H]
+    vectors = torch.einsum("...cnqk,...cke->...cnqe", weights, context.values.flatten(-3, -2))
+    share = queries.real / queries.real.sum(dim=-1, keepdim=True)  # [..., N, Q]
+    cosines = _cosine(queries.vectors[..., None, :, :, :], vectors)  # [..., C, N, Q]
+    share = share[..., None, :, :]
+    return (cosines * share).sum(dim=-1), (vectors * share[..., None]).sum(dim=-2)
+
+
+def _side(
+    vectors: Tensor, count: Tensor | None, asks: HeadedAttention, answers: HeadedAttention, whole: Tensor | None = None
+) -> Side:
+    real = first_places(vectors, count)
+    vectors = at_least_single(vectors).masked_fill(~real[..., None], 0.0)
+    asked, keys = ((vectors @ matrix).unflatten(-1, (asks.heads, -1)) for matrix in (asks.query, answers.key))
+    values = torch.einsum("nshd,hde->nshe", keys, answers.output.unflatten(0, (asks.heads, -1)))
+    return Side(vectors, real, asked, keys, values, whole)
+
+
+def _cosine(left: Tensor, right: Tensor) -> Tensor:
+    """Cosines along the last axis.
+
+    A vector of no length, such as a word that noise has cut off, has cosine zero; its gradient is passed on unscaled.
+    """
+    squared = left.square().sum(dim=-1) * right.square().sum(dim=-1)
+    return (left * right).sum(dim=-1) * squared.masked_fill(squared <= NORM_EPSILON**2, 1.0).rsqrt()
+
+
+def open_encoders(settings: Ascl, global_dim: int, boxes: bool = False) -> Encoders:
     """Loads the text encoder, unless it is a random one, which waits for the vocabulary.
 
     Args:
@@ -186,17 +325,17 @@ def open_encoders(settings: Ascl, global_dim: int, boxes: bool = False) -> AsclE
         UsageError: a model type is not supported.
     """
     if settings.text == RANDOM:
-        return AsclEncoders(None, None, global_dim=global_dim)
-    text, tokenizer, _, notes = text_tower.pretrained(_of_tower(settings))
-    return AsclEncoders(None, text, tokenizer, notes, global_dim=global_dim)
+        return Encoders(global_dim=global_dim)
+    opened = towers.pretrained_text(settings.text, settings.text_revision, "mean")
+    return replace(opened, scale=None, global_dim=global_dim)
 
 
-def restored(description: Mapping[str, Any]) -> AsclEncoders:
+def restored(description: Mapping[str, Any]) -> Encoders:
     """The encoders of a trained model's `description`, their weights still random."""
-    return AsclEncoders(None, text_tower.restored(description["text"]), global_dim=description["global_dim"])
+    return Encoders(text=towers.restored_text(description["text"]), global_dim=description["global_dim"])
 
 
-def build(settings: Ascl, image_dim: int, vocabulary_size: int, encoders: AsclEncoders | None = None) -> AsclEncoder:
+def build(settings: Ascl, image_dim: int, vocabulary_size: int, encoders: Encoders | None = None) -> AsclEncoder:
     """Make an AsCL model.
 
     Args:
@@ -209,20 +348,6 @@ def build(settings: Ascl, image_dim: int, vocabulary_size: int, encoders: AsclEn
         DataError: the fusion needs a vector of the whole image, and there is none.
     """
     encoders = encoders or open_encoders(settings, 0)
-    text = encoders.text or text_tower.random(_of_tower(settings), vocabulary_size)
+    sizes = settings.text_width, settings.text_heads, settings.text_layers, settings.max_words
+    text = encoders.text or towers.random_text(vocabulary_size, *sizes, "mean")
     return AsclEncoder(settings, text, image_dim, encoders.global_dim)
-
-
-def _of_tower(settings: Ascl) -> DualEncoder:
-    """The settings of the text tower, which a dual encoder has as well; its pooled vectors are not used here."""
-    return DualEncoder(
-        images="regions",
-        embed_dim=settings.embed_dim,
-        text=settings.text,
-        text_revision=settings.text_revision,
-        text_pool="mean",
-        max_words=settings.max_words,
-        width=settings.text_width,
-        heads=settings.text_heads,
-        text_layers=settings.text_layers,
-    )

@@ -6,13 +6,11 @@ ACM MM 2019. Its encoders are SCAN's, always with the bidirectional GRU.
 
 from __future__ import annotations
 
-from itrpipe.models.base import CrossAttentionModel
 from itrpipe.models.bfan.declaration import Bfan
-from itrpipe.models.cross_attention import Attention, CrossAttention
-from itrpipe.models.scan.network import RegionWordModel
+from itrpipe.models.scan.network import Attention, CrossAttention, CrossAttentionModel
 
 
 def build(settings: Bfan, image_dim: int, vocabulary_size: int) -> CrossAttentionModel:
     """Make a BFAN model with fresh weights; its score lies in [-2, 2], a mean cosine per direction."""
     attention = Attention(settings.lambda_softmax, focal=settings.focal)
-    return RegionWordModel(settings, CrossAttention(attention, attention), image_dim, vocabulary_size)
+    return CrossAttentionModel(settings, CrossAttention(attention, attention), image_dim, vocabulary_size)

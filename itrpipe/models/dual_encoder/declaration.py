@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from itrpipe.models.declaration import DEEPEST, LONGEST, RANDOM, WIDEST, BackboneSettings
+from itrpipe.models.declaration import RANDOM, WIDEST, BackboneSettings, Depth, Length, Width
 from itrpipe.papers import CLIP, FNE, SIGLIP, Paper
 
 
@@ -20,56 +20,53 @@ class DualEncoder(BackboneSettings):
     papers: ClassVar[tuple[Paper, ...]] = (FNE,)
     opens_encoders: ClassVar[bool] = True
     answers: ClassVar[frozenset[str]] = frozenset({"word-maps"})
+    multiples: ClassVar[tuple[tuple[str, str], ...]] = (("width", "heads"),)
 
     images: Literal["pixels", "regions", "region-tokens", "global"] = Field(
-        default="pixels",
+        "pixels",
         description="What stands for an image: its pixels, or frozen features: the mean region, all regions and their "
         "boxes as tokens of a small Transformer, or the global vector.",
     )
     vision: str = Field(
-        default="google/vit-base-patch16-384", min_length=1, description="Vision encoder: hub id, folder or 'random'."
+        "google/vit-base-patch16-384", min_length=1, description="Vision encoder: hub id, folder or 'random'."
     )
-    text: str = Field(
-        default="bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'."
-    )
-    vision_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `vision`.")
-    text_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `text`.")
+    text: str = Field("bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'.")
+    vision_revision: str = Field("main", description="Branch, tag or commit of the hub id of `vision`.")
+    text_revision: str = Field("main", description="Branch, tag or commit of the hub id of `text`.")
     embed_dim: int = Field(
-        default=0,
+        0,
         ge=0,
         le=WIDEST,
         description="Width D of a joint space that each side is projected to; 0: no projection.",
     )
     image_pool: Literal["auto", "mean", "cls", "own"] = Field(
-        default="auto",
+        "auto",
         description="Image vector: mean of all tokens, first token, or own: of CLIP and SigLIP (auto), or a pooler's.",
     )
     text_pool: Literal["auto", "mean", "mean-all", "cls", "eot", "own"] = Field(
-        default="auto",
+        "auto",
         description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or own, as of images.",
     )
     normalisation: Literal["auto", "own", "clip"] = Field(
-        default="auto",
+        "auto",
         description="Mean and deviation of colours: the encoder's own (auto: of CLIP and SigLIP), else CLIP's.",
     )
     augment: Literal["none", "crop", "flip", "full"] = Field(
-        default="full", description="Changes of training images: random crops, and flips, and RandAugment."
+        "full", description="Changes of training images: random crops, and flips, and RandAugment."
     )
-    clean_captions: bool = Field(default=True, description="Lower-case captions and drop punctuation.")
-    max_words: int = Field(default=30, ge=1, le=LONGEST, description="Words kept of a caption.")
+    clean_captions: bool = Field(True, description="Lower-case captions and drop punctuation.")
+    max_words: Length = Field(30, description="Words kept of a caption.")
     gradient_checkpointing: bool = Field(
-        default=False, description="Compute activations anew in the backward pass: a third slower, far less memory."
+        False, description="Compute activations anew in the backward pass: a third slower, far less memory."
     )
     image_size: tuple[int, int] = Field(
-        default=(96, 128), description="Height and width in pixels that a random vision encoder sees."
+        (96, 128), description="Height and width in pixels that a random vision encoder sees."
     )
-    patch_size: int = Field(default=16, ge=1, le=LONGEST, description="Side of its patches in pixels.")
-    width: int = Field(default=128, ge=1, le=WIDEST, description="Hidden width of random encoders.")
-    heads: int = Field(default=4, ge=1, le=DEEPEST, description="Their attention heads.")
-    vision_layers: int = Field(
-        default=3, ge=1, le=DEEPEST, description="Layers of a random vision encoder, or over region tokens."
-    )
-    text_layers: int = Field(default=2, ge=1, le=DEEPEST, description="Layers of a random text encoder.")
+    patch_size: Length = Field(16, description="Side of its patches in pixels.")
+    width: Width = Field(128, description="Hidden width of random encoders.")
+    heads: Depth = Field(4, description="Their attention heads.")
+    vision_layers: Depth = Field(3, description="Layers of a random vision encoder, or over region tokens.")
+    text_layers: Depth = Field(2, description="Layers of a random text encoder.")
 
     def reads(self) -> tuple[str, ...]:
         """What stands for an image; boxes are read where the features have some."""
@@ -116,8 +113,6 @@ class DualEncoder(BackboneSettings):
             raise ValueError(f"images = {self.images} needs a projection; give --set model.embed_dim=768 or another")
         if self.images == "region-tokens" and self.image_pool == "own":
             raise ValueError("images = region-tokens has no image vector of its own; give --set model.image_pool=mean")
-        if self.width % self.heads:
-            raise ValueError(f"width = {self.width} is no multiple of heads = {self.heads}")
         if any(side < self.patch_size for side in self.image_size):
             raise ValueError(f"image_size = {self.image_size} is smaller than a patch of {self.patch_size} pixels")
         return self

@@ -21,10 +21,9 @@ from torch import Tensor
 from itrpipe.errors import DataError
 from itrpipe.features.hub import quiet
 from itrpipe.features.towers import Kind, kind_of, open_network
-from itrpipe.models import text_tower, vision_tower
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
-from itrpipe.models.vision_tower import VisionTower
+from itrpipe.models.dual_encoder.towers import TEXT_KINDS, VISION_KINDS, VisionTower
 from itrpipe.storage.disk import require_space
 
 CLIP, SIGLIP, PAIR = "CLIPModel", "SiglipModel", "VisionTextDualEncoderModel"
@@ -167,8 +166,8 @@ def _check_pair(model: TransformerDualEncoder) -> None:
     vision, text = model.vision.network, model.text.network
     if model.settings.text == RANDOM:
         raise NoEquivalent("its captions are words of a vocabulary of its own")
-    has_pooler = kind_of(text, text_tower.KINDS).own == "pooler"
-    if not (kind_of(vision, vision_tower.KINDS).own and has_pooler):
+    has_pooler = kind_of(text, TEXT_KINDS).own == "pooler"
+    if not (kind_of(vision, VISION_KINDS).own and has_pooler):
         lacks = vision if has_pooler else text
         raise NoEquivalent(
             f"{type(vision).__name__} and {type(text).__name__} are not the encoders of a CLIP or of a SigLIP, and "

@@ -14,7 +14,7 @@ Shapes: B images, T captions, D embedding width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,40 +22,17 @@ from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
 from itrpipe.features.towers import kind_of
-from itrpipe.models import text_tower, vision_tower
 from itrpipe.models.base import DualEncoder as Base
 from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
 from itrpipe.models.declaration import RANDOM
+from itrpipe.models.dual_encoder import towers
 from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.region_tower import RegionTower
-from itrpipe.models.text_tower import TextTower
-from itrpipe.models.vision_tower import VisionTower
+from itrpipe.models.dual_encoder.towers import Encoders, RegionTower, TextTower, VisionTower
+from itrpipe.models.vectors import first_places
 from itrpipe.models.vsepp.network import mean_of_regions
 
 _IMAGES_AT_ONCE = 64
 """Outside training; a block of 512 images of 384 pixels would take gigabytes for a ViT's tokens."""
-
-
-@dataclass(frozen=True)
-class Encoders:
-    """What is known before the data are.
-
-    Attributes:
-        vision: the vision encoder; None where images are frozen features.
-        text: the text encoder; None where it is a random one, which waits for the vocabulary.
-        boxes: whether the regions of the features have boxes.
-        tokenizer: of the text encoder; None where words have ids of our own.
-        notes: what a user should know.
-        scale: scale and bias of the logits that a joint model was pretrained with; None where vision and text are not
-            of one.
-    """
-
-    vision: VisionTower | None
-    text: TextTower | None
-    tokenizer: Any | None = None
-    notes: tuple[str, ...] = ()
-    scale: tuple[float, float] | None = None
-    boxes: bool = False
 
 
 class TransformerDualEncoder(Base):
@@ -162,8 +139,7 @@ class TransformerDualEncoder(Base):
         parts = images.pixels.split(_IMAGES_AT_ONCE)
         places = self.project_images(torch.cat([self.vision.tokens(part) for part in parts])).float()
         words = self.project_texts(self.text.tokens(texts.tokens, texts.lengths)).float()
-        real = torch.arange(words.shape[1], device=words.device) < texts.lengths[:, None]  # [B, W]
-        words = words.masked_fill(~real.unsqueeze(2), 0)  # a bias has filled the padding
+        words = words.masked_fill(~first_places(words, texts.lengths)[..., None], 0)  # a bias has filled the padding
         image, text = places.mean(dim=1), words.sum(dim=1) / texts.lengths[:, None]
         places, words = _divided(places, image), _divided(words, text)
         return torch.einsum("bpd,bwd->bpw", places, words)
@@ -186,8 +162,8 @@ def _is_plain_pair(vision: VisionTower | RegionTower | None, text: TextTower) ->
 
     Its projections have no bias. Source: `VisionTextDualEncoderModel` of transformers.
     """
-    own = vision is not None and vision.pool == text.pool == "own"
-    return own and kind_of(text.network, text_tower.KINDS).own == "pooler"
+    own = isinstance(vision, VisionTower) and vision.pool == text.pool == "own"
+    return own and kind_of(text.network, towers.TEXT_KINDS).own == "pooler"
 
 
 def _divided(tokens: Tensor, mean: Tensor) -> Tensor:
@@ -218,23 +194,25 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0, boxes: bool = True
         DataError: a file is damaged, or weights are of another network.
         UsageError: a model type is not supported, or its tokens cannot be pooled so.
     """
-    vision, text, tokenizer, scale, notes = None, None, None, None, ()
-    if settings.images == "pixels" and settings.vision == RANDOM:
-        vision = vision_tower.random(settings)
-    elif settings.images == "pixels":
-        vision, notes = vision_tower.pretrained(settings)
+    vision, notes = None, ()
+    if settings.images == "pixels":
+        random = settings.vision == RANDOM
+        vision, notes = (towers.random_vision(settings), ()) if random else towers.pretrained_vision(settings)
+    text = Encoders()
     if settings.text != RANDOM:
-        text, tokenizer, scale, more = text_tower.pretrained(settings)
-        notes += tuple(note for note in more if note not in notes)
-    return Encoders(vision, text, tokenizer, notes, scale if settings.is_joint() else None, boxes)
+        text = towers.pretrained_text(settings.text, settings.text_revision, settings.text_pool)
+    notes = tuple(dict.fromkeys(notes + text.notes))
+    return replace(text, vision=vision, notes=notes, scale=text.scale if settings.is_joint() else None, boxes=boxes)
 
 
 def restored(description: Mapping[str, Any]) -> Encoders:
     """The encoders of a trained model's `description`, their weights still random."""
-    vision = None if description["vision"] is None else vision_tower.restored(description["vision"])
-    scale = tuple(description["scale"]) if "scale" in description else None  # older models do not tell it
-    text = text_tower.restored(description["text"])
-    return Encoders(vision, text, scale=scale, boxes=description.get("boxes", False))
+    return Encoders(
+        None if description["vision"] is None else towers.restored_vision(description["vision"]),
+        towers.restored_text(description["text"]),
+        scale=tuple(description["scale"]) if "scale" in description else None,  # older models do not tell it
+        boxes=description.get("boxes", False),
+    )
 
 
 def build(
@@ -254,5 +232,6 @@ def build(
         pool = "mean" if settings.image_pool == "auto" else settings.image_pool
         sizes = settings.width, settings.heads, settings.vision_layers
         vision = RegionTower(image_dim, *sizes, pool, encoders.boxes)
-    text = encoders.text or text_tower.random(settings, vocabulary_size)
+    sizes = settings.width, settings.heads, settings.text_layers, settings.max_words
+    text = encoders.text or towers.random_text(vocabulary_size, *sizes, settings.text_pool)
     return TransformerDualEncoder(settings, vision, text, image_dim, encoders.scale)

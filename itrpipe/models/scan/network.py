@@ -1,29 +1,124 @@
-"""SCAN: image regions and words in one space, matched by attention in one direction.
+"""SCAN: image regions and words in one space, matched by attention in one direction; BFAN has the same in both.
 
-Source: Lee et al., "Stacked Cross Attention for Image-Text Matching", ECCV 2018. Where the paper clips by ReLU,
-the published code has a leaky ReLU of slope 0.1; the code is followed.
+Every query q of one side attends to the context vectors c_s of the other, and is compared with what it found:
+
+    a_s = softmax_s(lambda * norm(A)_sq)        w_q = sum_s a_s c_s        R_q = cos(q, w_q)
+
+where A_sq = c_s . q. Neither w_q nor any other array of width D is needed for R_q, since
+
+    q . w_q = sum_s a_s A_sq        |w_q|^2 = a^T G a,   G_st = c_s . c_t
+
+so that one matrix product per tile of images and captions (`A`), one Gram matrix per image and one per caption
+give the scores of both directions. Padding takes part in nothing: it is zeroed before the product, left out of the
+softmax over the context, and left out when the R_q are put together.
+
+Arrays of one direction are laid out [C, S, Q, N]: C context items (images when words attend to regions) of S
+vectors, N query items (then captions) of Q vectors. The reductions over S and Q then run along whole rows of
+memory, and the Gram product is one large matrix product per context item.
+
+Whole batches are scored in tiles within a memory budget. Captions are sorted by length and cut into groups of similar
+lengths, so that padding costs little; a tile is such a group against a block of images. With gradients, a tile keeps
+only its inputs and is computed a second time in the backward pass (`torch.utils.checkpoint`), unless the whole matrix
+is small.
+
+Only the product of regions and words may run in bfloat16; the attention, its norms and the Gram matrices stay in
+single precision, since a focal mask is decided by the sign of small differences.
+
+Source: Lee et al. (SCAN), "Stacked Cross Attention for Image-Text Matching", ECCV 2018; Liu et al. (BFAN), "Focus
+Your Attention: A Bidirectional Focal Attention Network for Image-Text Matching", ACM MM 2019. Where SCAN's paper clips
+by ReLU, the published code has a leaky ReLU of slope 0.1; the code is followed.
+
+Shapes: B images, R regions, T captions, W words, D embedding width.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import repeat
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
 from itrpipe.models.base import (
-    CrossAttentionModel,
+    SCORERS,
     ImageBatch,
+    Matcher,
     RegionEncoding,
     TextBatch,
     WordEncoding,
-    smallest_count,
+    real_count,
+    tiled_scores,
     unit_vectors,
 )
-from itrpipe.models.cross_attention import Attention, CrossAttention
 from itrpipe.models.declaration import RegionBackbone
 from itrpipe.models.scan.declaration import Scan
-from itrpipe.models.text import BiGruWordEncoder
-from itrpipe.models.vsepp.network import image_projection
+from itrpipe.models.vectors import at_least_single, first_places
+from itrpipe.models.vsepp.network import GruTextEncoder, image_projection
+
+Products = Literal["fp32", "bf16"]
+
+NORM_EPSILON = 1e-8
+"""Added to the norms that divide A; a cosine whose two lengths multiply to less is zero."""
+
+TILE_VALUES = {"cpu": 1 << 20, "cuda": 1 << 25}
+"""Region-word products per tile: on a CPU what its caches hold, on a GPU what hides the launching of kernels."""
+
+KEPT_VALUES = {"cpu": 1 << 22, "cuda": 1 << 25}
+"""Region-word products of a matrix up to which training keeps everything instead of computing it twice."""
+
+SMALLEST_GROUP = 32
+"""Captions that share a group whatever their lengths: fewer would leave vector units idle."""
+
+_WITHIN_ONE = ("clipped_l2norm", "clipped_l1norm", "softmax")
+_MILD = 30.0
+"""Values of these normalisations lie between -0.1 and 1. With an inverse temperature up to this their exponentials, and
+the squared length of a sum of these, stay far from the ends of single precision without a peak taken off."""
 
 
-class RegionWordModel(CrossAttentionModel):
-    """The encoders of SCAN, which BFAN shares: a linear layer per region, a bidirectional GRU over words.
+@dataclass(frozen=True)
+class Attention:
+    """How one side attends to the other, and how the relevances of its queries become one score.
+
+    Attributes:
+        lambda_softmax: inverse temperature of the attention.
+        raw_feature_norm: normalisation of A over the queries before the softmax, a key of `RAW_FEATURE_NORMS`.
+        focal: which context vectors are kept, a key of `FOCAL_THRESHOLDS`, or None for all.
+        aggregation: how the relevances of the queries are put together, a key of `AGGREGATIONS`.
+        lambda_lse: inverse temperature of the LogSumExp aggregation; the others do not read it.
+    """
+
+    lambda_softmax: float
+    raw_feature_norm: str = "clipped_l2norm"
+    focal: str | None = None
+    aggregation: str = "Mean"
+    lambda_lse: float = 1.0
+
+
+@dataclass(frozen=True)
+class CrossAttention:
+    """The score of a pair: the sum over the directions that are there; at least one is.
+
+    Attributes:
+        words_to_regions: words as queries over regions (`t2i`), or None.
+        regions_to_words: regions as queries over words (`i2t`), or None.
+    """
+
+    words_to_regions: Attention | None = None
+    regions_to_words: Attention | None = None
+
+
+class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
+    """SCAN and BFAN: a linear layer per region, a bidirectional GRU over words, every region compared with every word.
+
+    Under bfloat16 autocast the products of regions and words of `score_matrix` run in bfloat16; nothing else of the
+    scores does.
 
     Args:
         settings: the widths.
@@ -32,8 +127,11 @@ class RegionWordModel(CrossAttentionModel):
         vocabulary_size: number of token ids.
     """
 
+    by_rows = SCORERS
+
     def __init__(self, settings: RegionBackbone, scoring: CrossAttention, image_dim: int, vocabulary_size: int) -> None:
-        super().__init__(scoring)
+        super().__init__()
+        self.scoring = scoring
         self.fc = image_projection(image_dim, settings.embed_dim)
         self.text = BiGruWordEncoder(vocabulary_size, settings.word_dim, settings.embed_dim)
 
@@ -43,13 +141,334 @@ class RegionWordModel(CrossAttentionModel):
         Raises:
             DataError: an image has no region, or more than the batch has room for.
         """
-        smallest_count(images)  # raises
+        real_count(images)  # raises
         regions = self.fc(images.regions.to(self.fc.weight.dtype))  # [B, R, D]
         return RegionEncoding(unit_vectors(regions), images.count)
 
     def encode_texts(self, texts: TextBatch) -> WordEncoding:
         """Words [T, W, D] of unit length."""
         return WordEncoding(self.text(texts), texts.lengths)
+
+    def score_matrix(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
+        """Scores [B, T] of every image with every caption, in tiles."""
+        device = images.regions.device.type
+        rounded = torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.bfloat16
+        return score_matrix(images, texts, self.scoring, "bf16" if rounded else "fp32")
+
+    def score_pairs(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
+        """Scores [B] of image k with caption k; B and T are equal."""
+        return score_pairs(images, texts, self.scoring)
+
+
+class BiGruWordEncoder(GruTextEncoder):
+    """Words to unit vectors in their context, the two directions of the GRU averaged.
+
+    Captions are packed, so that the backward direction starts at the last real token of each.
+
+    Source: SCAN, its text representation; initialisation as in its published code.
+    """
+
+    bidirectional = True
+
+    def forward(self, texts: TextBatch) -> Tensor:
+        """Word vectors [T, W, D] in the order of the batch: unit length up to the caption's length, then zero."""
+        packed = self.rnn(self.packed(texts))[0]
+        in_order = PackedSequence(packed.data, packed.batch_sizes)
+        states, _ = pad_packed_sequence(in_order, batch_first=True, total_length=texts.tokens.shape[1])
+        states = at_least_single(states.index_select(0, packed.unsorted_indices))
+        forward, backward = states.chunk(2, dim=-1)  # [T, W, D] each
+        return unit_vectors((forward + backward) / 2)
+
+
+class Side(NamedTuple):
+    """The images or the captions of a tile: C items with S vectors each.
+
+    Attributes:
+        rows: [C * S, D] their vectors, zero at padding, as the product takes them: item by item on the side attended
+            to, on the other the first vectors of all items, then all second ones.
+        gram: [C, S, S] inner products among the vectors of each item.
+        padding: [C, S] bool, True at padding; or None where there is none.
+    """
+
+    rows: Tensor
+    gram: Tensor
+    padding: Tensor | None
+
+    @property
+    def real(self) -> Tensor:
+        """Number of real vectors per item, [C]."""
+        if self.padding is None:
+            return self.gram.new_full((self.gram.shape[0],), self.gram.shape[1])
+        return (~self.padding).sum(dim=1).to(self.gram.dtype)
+
+
+def side(vectors: Tensor, count: Tensor | None, attended: bool = True, products: Products | None = None) -> Side:
+    """Items [C, S, D] of which the first `count` [C] vectors are real (None: all); whatever lies past is left out.
+
+    The rows are rounded once for all tiles; with gradients each tile rounds, and adds up unrounded.
+    """
+    vectors, padding = at_least_single(vectors), None
+    if count is not None:
+        padding = ~first_places(vectors, count)
+        vectors = vectors.masked_fill(padding[..., None], 0.0)
+    gram = vectors @ vectors.transpose(1, 2)
+    rows = (vectors if attended else vectors.transpose(0, 1)).flatten(0, 1)
+    return Side(rows if products is None or torch.is_grad_enabled() else _operand(rows, products), gram, padding)
+
+
+def score_matrix(
+    images: RegionEncoding,
+    texts: WordEncoding,
+    scoring: CrossAttention,
+    products: Products = "fp32",
+    tile_values: int | None = None,
+    recompute: bool | None = None,
+) -> Tensor:
+    """Scores of every image with every caption.
+
+    Args:
+        images: [B, R, D] vectors, of which the published models scale all to unit length.
+        texts: [T, W, D] vectors, likewise.
+        scoring: the directions and their options.
+        products: precision of the products of regions and words.
+        tile_values: region-word products per tile; None for what suits the device.
+        recompute: compute tiles again in the backward pass instead of keeping their intermediate values; None to
+            do so where these would be many.
+
+    Returns:
+        [B, T] scores, in single precision (double for double input).
+    """
+    regions, words, lengths = images.regions, texts.words, texts.lengths
+    device, width = regions.device.type, regions.shape[1]
+    tile_values = tile_values or TILE_VALUES[device]
+    block = max(1, int(tile_values**0.5) // width)
+    if recompute is None:
+        recompute = regions.shape[:2].numel() * words.shape[:2].numel() > KEPT_VALUES[device]
+    words_attend = scoring.words_to_regions is not None
+
+    def captions() -> Iterator[tuple[Tensor, Side]]:
+        for rows, longest, shortest in groups(lengths, tile_values // (width * min(block, len(regions)))):
+            own = None if shortest == longest else lengths[rows]
+            yield rows, side(words[:, :longest].index_select(0, rows), own, not words_attend, products)
+
+    with torch.autocast(device, enabled=False):
+        counts = repeat(None) if images.count is None else images.count.split(block)
+        blocks = [side(*each, words_attend, products) for each in zip(regions.split(block), counts, strict=False)]
+        return tiled_scores(blocks, captions(), partial(tile_scores, scoring=scoring, products=products), recompute)
+
+
+def score_pairs(images: RegionEncoding, texts: WordEncoding, scoring: CrossAttention) -> Tensor:
+    """Scores [B] of image k with caption k; arguments as in `score_matrix`, with T equal to B."""
+    assert len(images.regions) == len(texts.words)
+    with torch.autocast(images.regions.device.type, enabled=False):
+        regions, words = side(images.regions, images.count), side(texts.words, texts.lengths)
+        vectors = [each.rows.unflatten(0, each.gram.shape[:2]) for each in (regions, words)]
+        affinity = (vectors[0] @ vectors[1].transpose(1, 2))[..., None]  # [B, R, W, 1]
+        scores = []
+        if scoring.words_to_regions is not None:
+            scores.append(attended_scores(affinity, regions, words, scoring.words_to_regions, True))
+        if scoring.regions_to_words is not None:
+            scores.append(attended_scores(affinity.transpose(1, 2), words, regions, scoring.regions_to_words, True))
+        return sum(scores[1:], scores[0])[:, 0]
+
+
+def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, int, int]]:
+    """Cuts captions, longest first, into groups of at most `products_per_group` words, padding included.
+
+    A group holds captions of one length, and shorter ones only to reach `SMALLEST_GROUP` captions.
+
+    Yields:
+        Rows [n] of the captions of a group, length of the longest and of the shortest of them.
+    """
+    ordered, rows = lengths.sort(descending=True, stable=True)
+    start, ordered = 0, ordered.cpu()
+    while start < len(ordered):
+        longest = int(ordered[start])
+        alike = int((ordered[start:] == longest).sum())
+        stop = min(start + min(max(alike, SMALLEST_GROUP), max(1, products_per_group // longest)), len(ordered))
+        yield rows[start:stop], longest, int(ordered[stop - 1])
+        start = stop
+
+
+def tile_scores(images: Side, captions: Side, scoring: CrossAttention, products: Products) -> Tensor:
+    """Scores [B, T] of all images with all captions at once."""
+    to_regions, to_words = scoring.words_to_regions, scoring.regions_to_words
+    if to_regions is None:
+        assert to_words is not None
+        return attended_scores(_affinity(captions, images, products), captions, images, to_words, False).T
+    affinity = _affinity(images, captions, products)  # [B, R, W, T]
+    scores = attended_scores(affinity, images, captions, to_regions, False)
+    if to_words is None:
+        return scores
+    flipped = affinity.permute(3, 2, 1, 0).contiguous()  # [T, W, R, B]
+    return scores + attended_scores(flipped, captions, images, to_words, False).T
+
+
+def attended_scores(affinity: Tensor, context: Side, queries: Side, attention: Attention, paired: bool) -> Tensor:
+    """Scores in one direction.
+
+    Args:
+        affinity: [C, S, Q, N] inner products A of context and query vectors, zero at padding.
+        context: the C items attended to.
+        queries: the N items that attend; for pairs C of them.
+        attention: the options.
+        paired: query item c meets context item c only, and N is 1.
+
+    Returns:
+        [C, N] scores.
+    """
+    padding = None if queries.padding is None else _as_queries(queries.padding, paired)  # [1 or C, Q, N]
+    weights = _attention_weights(affinity, context, padding, attention)  # [C, S, Q, N]
+    mixed = torch.bmm(context.gram, weights.flatten(2)).view_as(weights)
+    squared = _multiplied(mixed, weights).sum(dim=1)  # [C, Q, N], |w|^2
+    inner = _multiplied(weights, affinity).sum(dim=1)  # [C, Q, N], q . w
+    lengths = _as_queries(queries.gram.diagonal(dim1=1, dim2=2), paired) * squared  # |q|^2 |w|^2
+    # A vector of no length (rounding may even leave it below zero) has relevance zero. Published is a division by
+    # max(|q| |w|, epsilon), which multiplies its gradient by 1/epsilon; here that is passed on unscaled.
+    relevance = inner * lengths.masked_fill(lengths <= NORM_EPSILON**2, 1.0).rsqrt()
+    count = queries.real[:, None] if paired else queries.real
+    absent, aggregated = AGGREGATIONS[attention.aggregation]
+    relevance = relevance if padding is None else relevance.masked_fill(padding, absent)
+    return aggregated(relevance, count, attention.lambda_lse)
+
+
+def _multiplied(own: Tensor, factor: Tensor | float) -> Tensor:
+    """own * factor; without gradients in the memory of `own`, which nothing else reads any more."""
+    return own * factor if torch.is_grad_enabled() else own.mul_(factor)
+
+
+def _as_queries(per_vector: Tensor, paired: bool) -> Tensor:
+    """[N, Q] as [1, Q, N], or for pairs [C, Q] as [C, Q, 1]."""
+    return per_vector[:, :, None] if paired else per_vector.T[None]
+
+
+def _attention_weights(affinity: Tensor, context: Side, query_padding: Tensor | None, attention: Attention) -> Tensor:
+    """Weights [C, S, Q, N] of the context vectors; zero at padding and where the focal mask leaves them out.
+
+    They are not scaled to a sum of one, before or behind a focal mask, since a cosine does not depend on the length of
+    w. Before a focal mask, and where the exponentials could leave single precision, the greatest of a query is one.
+    """
+    # exp(lambda x) = 2^(rate x): on a CPU, powers of two are four times as fast as torch's softmax or exponential.
+    rate = attention.lambda_softmax / math.log(2)
+    exponents = RAW_FEATURE_NORMS[attention.raw_feature_norm](affinity, query_padding, rate)
+    if context.padding is not None:
+        never = torch.zeros_like(context.padding, dtype=affinity.dtype).masked_fill(context.padding, -math.inf)
+        exponents = exponents + never[:, :, None, None]  # many times faster than a masked fill of all [C, S, Q, N]
+    mild = attention.raw_feature_norm in _WITHIN_ONE and attention.lambda_softmax <= _MILD
+    if attention.focal is not None or not mild:
+        peak = exponents.detach().amax(dim=1, keepdim=True)
+        exponents = exponents - peak if torch.is_grad_enabled() else exponents.sub_(peak)
+    weights = exponents.exp2() if torch.is_grad_enabled() else exponents.exp2_()
+    if attention.focal is None:
+        return weights
+    # A focal score F is linear in the weight that it judges, so that its sign is a comparison with a threshold per row;
+    # both scale with the weights p, whatever their sum. A row that would keep nothing, such as a flat one or a context
+    # of a single word, keeps everything: the published code divides zero by zero there. The greatest weight being one,
+    # all of a flat row are.
+    threshold = FOCAL_THRESHOLDS[attention.focal](weights.detach(), context.real)  # [C, 1, Q, N]
+    factor = torch.where(threshold < 1.0, threshold, 0.5).reciprocal()
+    return F.threshold(_multiplied(weights, factor), 1.0, 0.0, inplace=not torch.is_grad_enabled())
+
+
+def _equal_threshold(weights: Tensor, count: Tensor) -> Tensor:
+    """F_i = sum_j (p_i - p_j) = s p_i - sum_j p_j over s context vectors: the mean weight."""
+    return weights.sum(dim=1, keepdim=True) / count[:, None, None, None]
+
+
+def _prob_threshold(weights: Tensor, count: Tensor) -> Tensor:
+    """F_i = sum_j (p_i - p_j) sqrt(p_j): the mean of p weighted by sqrt(p)."""
+    roots = weights.sqrt()
+    return (weights * roots).sum(dim=1, keepdim=True) / roots.sum(dim=1, keepdim=True)
+
+
+FOCAL_THRESHOLDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"equal": _equal_threshold, "prob": _prob_threshold}
+"""Focal variant -> threshold that a weight [C, S, Q, N] must exceed, given the number [C] of context vectors."""
+
+
+def _l2_length(affinity: Tensor) -> Tensor:
+    # The root of an all-zero column, as padding has, must neither make its gradient NaN nor blow it up.
+    squared = affinity.square().sum(dim=2, keepdim=True)  # [C, S, 1, N]
+    return squared.masked_fill(squared == 0, 1.0).sqrt()
+
+
+def _l1_length(affinity: Tensor) -> Tensor:
+    total = affinity.abs().sum(dim=2, keepdim=True)
+    return total.masked_fill(total == 0, 1.0)
+
+
+def _scaled(
+    affinity: Tensor, padding: Tensor | None, rate: float, length: Callable[[Tensor], Tensor] | None, clipped: bool
+) -> Tensor:
+    own = F.leaky_relu(affinity, 0.1) if clipped else affinity  # the published clipping; the paper has a plain ReLU
+    factor = rate if length is None else rate * (length(own) + NORM_EPSILON).reciprocal()
+    return _multiplied(own, factor) if clipped else own * factor
+
+
+def _softmax(affinity: Tensor, padding: Tensor | None, rate: float) -> Tensor:
+    if padding is not None:
+        affinity = affinity.masked_fill(padding[:, None], -math.inf)
+    return affinity.softmax(dim=2) * rate
+
+
+RAW_FEATURE_NORMS: dict[str, Callable[[Tensor, Tensor | None, float], Tensor]] = {
+    "clipped_l2norm": partial(_scaled, length=_l2_length, clipped=True),
+    "l2norm": partial(_scaled, length=_l2_length, clipped=False),
+    "clipped": partial(_scaled, length=None, clipped=True),
+    "softmax": _softmax,
+    "no_norm": partial(_scaled, length=None, clipped=False),
+    "l1norm": partial(_scaled, length=_l1_length, clipped=False),
+    "clipped_l1norm": partial(_scaled, length=_l1_length, clipped=True),
+}
+"""Name -> normalisation of A [C, S, Q, N] over the queries Q times a rate, given the padding [1 or C, Q, N] of Q."""
+
+AGGREGATIONS: dict[str, tuple[float, Callable[[Tensor, Tensor, float], Tensor]]] = {
+    # A sum inside, not a mean: it grows with the number of queries and may exceed one.
+    "LogSumExp": (-math.inf, lambda relevance, count, rate: (rate * relevance).logsumexp(dim=1) / rate),
+    "Mean": (0.0, lambda relevance, count, rate: relevance.sum(dim=1) / count),
+    "Max": (-math.inf, lambda relevance, count, rate: relevance.amax(dim=1)),
+    "Sum": (0.0, lambda relevance, count, rate: relevance.sum(dim=1)),
+}
+"""Name -> relevance of padding; and score [C, N] of relevances [C, Q, N], given counts [N] or [C, 1] and lambda_lse."""
+
+
+def _affinity(context: Side, queries: Side, products: Products) -> Tensor:
+    """Inner products [C, S, Q, N] of all vectors of C items with all of N items, by one matrix product."""
+    product = _Product.apply(context.rows, queries.rows, products)
+    assert isinstance(product, Tensor)
+    return product.to(context.gram.dtype).view(*context.gram.shape[:2], *queries.gram.shape[1::-1])
+
+
+class _Product(torch.autograd.Function):
+    """left [M, D] times right [N, D] transposed; its gradients are products in the same precision."""
+
+    @staticmethod
+    def forward(ctx: Any, left: Tensor, right: Tensor, products: Products) -> Tensor:
+        ctx.save_for_backward(left, right)
+        ctx.products = products
+        return _product(left, right, products)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        left, right = ctx.saved_tensors
+        of_left = _product(gradient, right.T, ctx.products)
+        of_right = _product(gradient.T, left.T, ctx.products)
+        return of_left.to(left.dtype), of_right.to(right.dtype), None
+
+
+def _product(left: Tensor, right: Tensor, products: Products) -> Tensor:
+    left, right = _operand(left, products), _operand(right, products)
+    return F.linear(left, right).to_dense() if left.is_mkldnn else left @ right.T
+
+
+def _operand(matrix: Tensor, products: Products) -> Tensor:
+    """The matrix in the precision of its products and the layout of the library that computes them."""
+    if products == "bf16":
+        return matrix.bfloat16()
+    if matrix.device.type == "cpu" and matrix.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        # Single precision as well: on AMD, oneDNN is twice as fast as the library that `@` calls.
+        return matrix if matrix.is_mkldnn else matrix.to_mkldnn()
+    return matrix
 
 
 def build(settings: Scan, image_dim: int, vocabulary_size: int) -> CrossAttentionModel:
@@ -60,10 +479,5 @@ def build(settings: Scan, image_dim: int, vocabulary_size: int) -> CrossAttentio
         aggregation=settings.aggregation,
         lambda_lse=settings.lambda_lse,
     )
-    return RegionWordModel(settings, _DIRECTIONS[settings.cross_attention](attention), image_dim, vocabulary_size)
-
-
-_DIRECTIONS = {
-    "t2i": lambda attention: CrossAttention(words_to_regions=attention),
-    "i2t": lambda attention: CrossAttention(regions_to_words=attention),
-}
+    ways = {"t2i": CrossAttention(attention, None), "i2t": CrossAttention(None, attention)}
+    return CrossAttentionModel(settings, ways[settings.cross_attention], image_dim, vocabulary_size)

@@ -1,31 +1,56 @@
 """SSAMT: a caption with its phrases and an image with its regions in one Transformer, after each has been in its own.
 
 Two *intra* encoders look at captions and at images alone and give a vector of each; their cosine ranks at the cost of
-a dual encoder. The *inter* encoder looks at an image-caption pair under the masks of `itrpipe.models.ssamt.masks` and
-is compared in four ways (see `Relevance`). It is trained after the intra encoders, which are frozen then, together
-with the embeddings that both read.
+a dual encoder. The *inter* encoder looks at an image-caption pair and is compared in four ways (see `Relevance`). It is
+trained after the intra encoders, which are frozen then, together with the embeddings that both read.
+
+The sequence of an image-caption pair is
+
+    [ C^T | P phrase nodes | W words | C^I | K regions ]
+
+and the intra encoders read its two halves. Three rules of the paper close edges; everything else stays open:
+
+    1. regions are not visible to C^T
+    2. phrases and words are not visible to C^I
+    3. a phrase is not visible to words outside it, nor they to it
+
+Rule 3 is printed for one direction; the purpose it is given, a node that stands for the words of its phrase, needs the
+other one too. `strict` also closes C^T with C^I, through which C^T would read a summary of the image, and one phrase
+with another. `none` closes nothing but padding.
 
 Source: Fan et al., "Constructing Phrase-level Semantic Labels to Form Multi-Grained Supervision for Image-Text
-Retrieval" (SSAMT), 2021. No code was released; what the paper leaves open is noted where it is decided.
+Retrieval" (SSAMT), ICMR 2022. No code was released; what the paper leaves open is noted where it is decided.
 
 Shapes: N pairs, B images, T captions, P phrases, W words, K regions, d model width, n = 1 + P + W, m = 1 + K.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from itrpipe.errors import DataError
-from itrpipe.models.base import SCORERS, ImageBatch, Matcher, TextBatch, inner_products, smallest_count, unit_vectors
+from itrpipe.models.base import (
+    SCORERS,
+    ImageBatch,
+    Matcher,
+    TextBatch,
+    inner_products,
+    real_count,
+    rows_of,
+    tiled_scores,
+    unit_vectors,
+)
 from itrpipe.models.ssamt.declaration import Ssamt
-from itrpipe.models.ssamt.masks import image_mask, pair_mask, text_mask
-from itrpipe.models.transformer import EncoderLayer, initialise
+from itrpipe.models.uniter.network import EncoderLayer, initialise
+from itrpipe.models.vectors import first_places
 
+MaskRule = Literal["paper", "strict", "none"]
 NUM_KINDS = 3
 """Objects, attributes and relations."""
 _TILE_SIZES = {"cpu": 1 << 20, "cuda": 1 << 27}
@@ -45,10 +70,6 @@ class SsamtImages:
     pooled: Tensor
     regions: Tensor
     real: Tensor
-
-    def __getitem__(self, rows: Tensor) -> SsamtImages:
-        """Images at the given rows."""
-        return SsamtImages(self.pooled[rows], self.regions[rows], self.real[rows])
 
 
 @dataclass(frozen=True)
@@ -71,20 +92,10 @@ class SsamtTexts:
 
     def narrowed(self) -> SsamtTexts:
         """The same without positions that are padding in every caption."""
-        phrases = self.phrase_tokens.shape[1]
-        used_phrases = int(self.real[:, 1 : 1 + phrases].sum(dim=1).max()) if phrases else 0
-        used_words = int(self.real[:, 1 + phrases :].sum(dim=1).max())
-        return SsamtTexts(
-            self.pooled,
-            self.words[:, :used_words],
-            self.kinds[:, :used_phrases],
-            self.phrase_tokens[:, :used_phrases, :used_words],
-            torch.cat([self.real[:, : 1 + used_phrases], self.real[:, 1 + phrases : 1 + phrases + used_words]], dim=1),
-        )
-
-    def __getitem__(self, rows: Tensor) -> SsamtTexts:
-        """Captions at the given rows."""
-        return SsamtTexts(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+        node, phrases, words = self.real.split([1, *self.phrase_tokens.shape[1:]], dim=1)
+        p, w = (int(real.sum(dim=1).max()) if real.shape[1] else 0 for real in (phrases, words))
+        real = torch.cat([node, phrases[:, :p], words[:, :w]], dim=1)
+        return SsamtTexts(self.pooled, self.words[:, :w], self.kinds[:, :p], self.phrase_tokens[:, :p, :w], real)
 
 
 @dataclass(frozen=True)
@@ -135,24 +146,15 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         self.text_layers, self.image_layers, self.inter_layers = (_layers(settings) for _ in range(3))
         initialise(self)
         if settings.phase == "inter":
-            for part in self._intra():
-                part.requires_grad_(False)
-
-    def train(self, mode: bool = True) -> SsamtEncoder:
-        """As in PyTorch, but what is frozen stays without dropout."""
-        super().train(mode)
-        if self.settings.phase == "inter":
-            for part in self._intra():
-                part.eval()
-        return self
+            for part in ("embedding", "intra_nodes", "text_layers", "image_layers"):
+                self.freeze(part)
 
     def encode_images(self, images: ImageBatch) -> SsamtImages:
         """Images through their own encoder."""
-        smallest_count(images)
+        real_count(images)  # raises
         regions = self.embedding.regions(images.regions.float())  # [B, K, d]
         real = _real_positions(regions, images.count)
-        states = torch.cat([self.intra_nodes.image.expand(len(regions), 1, -1), regions], dim=1)
-        states = _through(self.image_layers, states, image_mask(real))
+        states = _through(self.image_layers, self.intra_nodes.of_image(regions), image_mask(real))
         return SsamtImages(unit_vectors(states[:, 0]), regions, real)
 
     def encode_texts(self, texts: TextBatch) -> SsamtTexts:
@@ -176,14 +178,13 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         scores = self.intra_matrix(images, texts).float()
         if self.settings.phase == "intra":
             return scores
-        order = texts.real.sum(dim=1).argsort(stable=True)
-        inter = torch.empty_like(scores)
-        for rows, columns in self._tiles(images, texts, order):
-            part = texts[columns].narrowed()
-            inter[rows, columns[None]] = self._weighted(self._relevance_of_tile(images[rows.flatten()], part)).view(
-                len(rows), len(columns)
-            )
-        return scores + inter
+        count, order = len(images.pooled), texts.real.sum(dim=1).argsort(stable=True)
+        positions = images.real.shape[1] + texts.real.shape[1]
+        pairs = max(1, _TILE_SIZES[order.device.type] // (positions * self.settings.embed_dim))
+        height = max(1, min(count, int(pairs**0.5)))
+        blocks = [rows_of(images, rows) for rows in torch.arange(count, device=order.device).split(height)]
+        captions = ((rows, rows_of(texts, rows).narrowed()) for rows in order.split(max(1, pairs // height)))
+        return scores + tiled_scores(blocks, captions, self._tile)
 
     def score_pairs(self, images: SsamtImages, texts: SsamtTexts) -> Tensor:
         """Scores [N] of image k with caption k."""
@@ -199,18 +200,14 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         assert len(images.pooled) == len(texts.pooled)
         text = self.inter_nodes.of_caption(texts.words, texts.kinds)
         image = self.inter_nodes.of_image(images.regions)
-        allowed = self._pair_mask(texts, texts.real, images.real)
-        states = _through(self.inter_layers, torch.cat([text, image], dim=1), allowed)
-        return _compared(states, texts.real, images.real)
+        return self._compared(torch.cat([text, image], dim=1), texts, images.real)
 
-    def _relevance_of_tile(self, images: SsamtImages, texts: SsamtTexts) -> Relevance:
-        """Every image [b] with every caption [t], N = b t pairs, images first.
+    def _tile(self, images: SsamtImages, texts: SsamtTexts) -> Tensor:
+        """What the inter encoder adds to the scores [b, t] of every image with every caption.
 
         What the first layer projects depends on one side alone, so it is computed for each image and caption once.
         """
         sides = (self.inter_nodes.of_image(images.regions), self.inter_nodes.of_caption(texts.words, texts.kinds))
-        first, others = self.inter_layers[0], self.inter_layers[1:]
-        assert isinstance(first, EncoderLayer)
         b, t = len(sides[0]), len(sides[1])
 
         def pairs(image: Tensor, text: Tensor) -> Tensor:
@@ -218,38 +215,41 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
             image = image[:, None].expand(b, t, *image.shape[1:])
             return torch.cat([text, image], dim=2).flatten(0, 1)
 
-        real_text = texts.real[None].expand(b, *texts.real.shape).flatten(0, 1)
-        real_image = images.real[:, None].expand(b, t, -1).flatten(0, 1)
-        rows = torch.arange(t, device=real_text.device).repeat(b)
-        allowed = self._pair_mask(texts[rows], real_text, real_image)[:, None]
-        projected = pairs(*(first.project(side) for side in sides))
-        states = first(pairs(*sides), allowed, projected)
-        for layer in others:
-            states = layer(states, allowed)
-        return _compared(states, real_text, real_image)
+        rows = torch.arange(b * t, device=images.real.device)
+        projected = pairs(*map(self.inter_layers[0].project, sides))  # pyright: ignore[reportArgumentType]
+        relevance = self._compared(pairs(*sides), rows_of(texts, rows % t), images.real[rows // t], projected)
+        return self._weighted(relevance).view(b, t)
 
-    def _pair_mask(self, texts: SsamtTexts, real_text: Tensor, real_image: Tensor) -> Tensor:
-        inside = text_mask(texts.phrase_tokens, real_text, self.settings.mask)
-        return pair_mask(inside, real_text, real_image, self.settings.mask)
+    def _compared(
+        self, states: Tensor, texts: SsamtTexts, real_image: Tensor, projected: Tensor | None = None
+    ) -> Relevance:
+        """The four comparisons, in single precision, of pairs whose first states are [N, n + m, d].
+
+        Args:
+            states: nodes, phrases, words and regions as the inter encoder reads them.
+            texts: the caption of each pair.
+            real_image: bool [N, m].
+            projected: [N, n + m, 3 d] of the first layer, where it is known already.
+        """
+        rule = self.settings.mask
+        inside = text_mask(texts.phrase_tokens, texts.real, rule)
+        vectors = unit_vectors(
+            _through(self.inter_layers, states, pair_mask(inside, texts.real, real_image, rule), projected)
+        )
+        text, image = vectors.split([texts.real.shape[1], real_image.shape[1]], dim=1)
+        with torch.autocast(states.device.type, enabled=False):
+            fragments = (text[:, 1:] @ image[:, 0, :, None]).squeeze(-1).masked_fill(~texts.real[:, 1:], 0.0)
+            regions = (image[:, 1:] @ text[:, 0, :, None]).squeeze(-1).masked_fill(~real_image[:, 1:], 0.0)
+        return Relevance(
+            whole=(text[:, 0] * image[:, 0]).sum(dim=-1),
+            fragments=fragments,
+            fragments_real=texts.real[:, 1:],
+            regions=regions.sum(dim=1) / real_image[:, 1:].sum(dim=1),
+        )
 
     def _weighted(self, relevance: Relevance) -> Tensor:
         local = relevance.text_fragments + relevance.regions
         return self.settings.mu1 * relevance.whole + self.settings.mu2 * local  # [N]
-
-    def _tiles(self, images: SsamtImages, texts: SsamtTexts, order: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Image rows [b, 1] and caption rows [t] of tiles that hold about as many positions each."""
-        length = images.real.shape[1] + texts.real.shape[1]
-        elements = _TILE_SIZES[order.device.type]
-        pairs = max(1, elements // (length * self.settings.embed_dim))
-        height = max(1, min(len(images.pooled), int(pairs**0.5)))
-        width = max(1, pairs // height)
-        rows = torch.arange(len(images.pooled), device=order.device)
-        for columns in order.split(width):
-            for part in rows.split(height):
-                yield part[:, None], columns
-
-    def _intra(self) -> tuple[nn.Module, ...]:
-        return self.embedding, self.intra_nodes, self.text_layers, self.image_layers
 
 
 class Embedding(nn.Module):
@@ -310,33 +310,78 @@ def _layers(settings: Ssamt) -> nn.ModuleList:
     return nn.ModuleList(EncoderLayer(*sizes) for _ in range(settings.layers))
 
 
-def _through(layers: nn.ModuleList, states: Tensor, allowed: Tensor) -> Tensor:
+def _through(layers: nn.ModuleList, states: Tensor, allowed: Tensor, projected: Tensor | None = None) -> Tensor:
     for layer in layers:
-        states = layer(states, allowed[:, None])
+        states, projected = layer(states, allowed[:, None], projected), None
     return states
 
 
 def _real_positions(vectors: Tensor, count: Tensor | None) -> Tensor:
     """bool [B, 1 + K]: the node in front, then as many vectors as are real; None means all."""
-    places = torch.arange(vectors.shape[1], device=vectors.device)
-    inside = places < (count[:, None] if count is not None else vectors.shape[1])
-    inside = inside.expand(len(vectors), -1)
-    return torch.cat([inside.new_ones(len(vectors), 1), inside], dim=1)
+    return F.pad(first_places(vectors, count), (1, 0), value=True)
 
 
-def _compared(states: Tensor, real_text: Tensor, real_image: Tensor) -> Relevance:
-    """The four comparisons of pairs whose last states are [N, n + m, d], in single precision."""
-    vectors = unit_vectors(states)
-    text, image = vectors.split([real_text.shape[1], real_image.shape[1]], dim=1)
-    with torch.autocast(states.device.type, enabled=False):
-        fragments = (text[:, 1:] @ image[:, 0, :, None]).squeeze(-1).masked_fill(~real_text[:, 1:], 0.0)
-        regions = (image[:, 1:] @ text[:, 0, :, None]).squeeze(-1).masked_fill(~real_image[:, 1:], 0.0)
-    return Relevance(
-        whole=(text[:, 0] * image[:, 0]).sum(dim=-1),
-        fragments=fragments,
-        fragments_real=real_text[:, 1:],
-        regions=regions.sum(dim=1) / real_image[:, 1:].sum(dim=1),
-    )
+def text_mask(phrase_tokens: Tensor, real: Tensor, rule: MaskRule) -> Tensor:
+    """Edges inside captions.
+
+    Args:
+        phrase_tokens: bool [T, P, W], word w belongs to phrase p.
+        real: bool [T, n] with n = 1 + P + W, positions that are no padding; the first is C^T.
+        rule: see above.
+
+    Returns:
+        bool [T, n, n], row may look at column. Padding is seen by nothing but itself.
+    """
+    start = 1 + phrase_tokens.shape[1]
+    allowed = real.new_ones(*real.shape, real.shape[1])
+    if rule != "none":
+        allowed[:, 1:start, start:] = phrase_tokens
+        allowed[:, start:, 1:start] = phrase_tokens.transpose(1, 2)
+    if rule == "strict":
+        allowed[:, 1:start, 1:start] = False
+    return _without_padding(allowed, real)
+
+
+def image_mask(real: Tensor) -> Tensor:
+    """Edges inside images, all of them.
+
+    Args:
+        real: bool [B, m] with m = 1 + K, positions that are no padding; the first is C^I.
+
+    Returns:
+        bool [B, m, m].
+    """
+    return _without_padding(real.new_ones(*real.shape, real.shape[1]), real)
+
+
+def pair_mask(text: Tensor, real_text: Tensor, real_image: Tensor, rule: MaskRule) -> Tensor:
+    """Edges of image-caption pairs.
+
+    Args:
+        text: bool [N, n, n] of `text_mask`.
+        real_text: bool [N, n].
+        real_image: bool [N, m].
+        rule: see above.
+
+    Returns:
+        bool [N, n + m, n + m].
+    """
+    length = text.shape[1]
+    real = torch.cat([real_text, real_image], dim=1)
+    allowed = real[:, None].repeat(1, real.shape[1], 1)
+    allowed[:, :length, :length] = text
+    if rule != "none":
+        allowed[:, 0, length + 1 :] = False  # 1: C^T sees no region
+        allowed[:, length, 1:length] = False  # 2: C^I sees no phrase and no word
+    if rule == "strict":
+        allowed[:, 0, length] = allowed[:, length, 0] = False
+    return _without_padding(allowed, real)
+
+
+def _without_padding(allowed: Tensor, real: Tensor) -> Tensor:
+    """Closes the columns of padding; every position sees itself, since a row without an open edge has no softmax."""
+    itself = torch.eye(real.shape[1], dtype=torch.bool, device=real.device)
+    return (allowed & real[:, None]) | itself
 
 
 def build(settings: Ssamt, image_dim: int, vocabulary_size: int) -> SsamtEncoder:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from itrpipe.models.declaration import DEEPEST, LONGEST, WIDEST, BackboneSettings
+from itrpipe.models.declaration import LONGEST, BackboneSettings, Depth, Dropout, Width
 from itrpipe.papers import UNITER, Paper
 
 
@@ -16,22 +16,23 @@ class Uniter(BackboneSettings):
     papers: ClassVar[tuple[Paper, ...]] = (UNITER,)
     embeds: ClassVar[bool] = False
     answers: ClassVar[frozenset[str]] = frozenset({"words", "writing"})
+    multiples: ClassVar[tuple[tuple[str, str], ...]] = (("embed_dim", "heads"),)
 
     initial: str = Field(
-        default="", description="Published weights to start from: a state dict of UNITER, TAGS or BERT; empty: random."
+        "", description="Published weights to start from: a state dict of UNITER, TAGS or BERT; empty: random."
     )
     tokenizer: str = Field(
-        default="", description="Tokenizer of word pieces: hub id or folder, as bert-base-cased; empty: our own words."
+        "", description="Tokenizer of word pieces: hub id or folder, as bert-base-cased; empty: our own words."
     )
-    tokenizer_revision: str = Field(default="main", description="Branch, tag or commit of its hub id.")
-    embed_dim: int = Field(default=768, ge=1, le=WIDEST, description="Width d of all states.")
-    layers: int = Field(default=12, ge=1, le=DEEPEST, description="Layers of the encoder.")
-    heads: int = Field(default=12, ge=1, le=DEEPEST, description="Attention heads; the width is a multiple of it.")
-    feed_forward_dim: int = Field(default=3072, ge=1, le=WIDEST, description="Width of the feed-forward networks.")
-    dropout: float = Field(default=0.1, ge=0.0, lt=1.0, description="Dropout of embeddings, attention and layers.")
-    max_words: int = Field(default=512, ge=2, le=LONGEST, description="Positions of a caption, start and end included.")
+    tokenizer_revision: str = Field("main", description="Branch, tag or commit of its hub id.")
+    embed_dim: Width = Field(768, description="Width d of all states.")
+    layers: Depth = Field(12, description="Layers of the encoder.")
+    heads: Depth = Field(12, description="Attention heads; the width is a multiple of it.")
+    feed_forward_dim: Width = Field(3072, description="Width of the feed-forward networks.")
+    dropout: Dropout = Field(0.1, description="Dropout of embeddings, attention and layers.")
+    max_words: int = Field(512, ge=2, le=LONGEST, description="Positions of a caption, start and end included.")
     initial_deviation: float = Field(
-        default=0.02, gt=0, description="Standard deviation of random weights; BERT's suits wide models."
+        0.02, gt=0, description="Standard deviation of random weights; BERT's suits wide models."
     )
 
     def reads(self) -> tuple[str, ...]:
@@ -47,9 +48,7 @@ class Uniter(BackboneSettings):
         return self.initial
 
     @model_validator(mode="after")
-    def _fits(self) -> Uniter:
+    def _has_tokenizer(self) -> Uniter:
         if self.initial and not self.tokenizer:
             raise ValueError("published weights are of word pieces; give --set model.tokenizer=bert-base-cased as well")
-        if self.embed_dim % self.heads:
-            raise ValueError(f"embed_dim = {self.embed_dim} is no multiple of heads = {self.heads}")
         return self

@@ -5,18 +5,40 @@ padding if other pairs of the same tile are longer. Pairs are scored in tiles of
 what a head reads is computed; neither changes a score.
 
 The heads of TAGS-DC are part of the model: a masked word's (`masked_word`), whether a word belongs to the image
-(`word_match`), and which word does (`correction`). Published state dicts are read by `itrpipe.models.uniter.weights`.
+(`word_match`), and which word does (`correction`).
+
+Published weights of UNITER, TAGS and BERT have other names:
+
+| file                                   | here                                       |
+|----------------------------------------|--------------------------------------------|
+| `uniter.embeddings.*`                  | `text.*`                                   |
+| `uniter.img_embeddings.*`              | `image.*`                                  |
+| `uniter.encoder.layer.<i>.*`           | `layers.<i>.*`, query, key and value joined |
+| `uniter.pooler.dense.*`                | `pooler.*`                                 |
+| `itm_output.*`, `rank_output.*`        | `match.*`, `rank.*`                        |
+| `cls.predictions.*`                    | `masked_word.*`                            |
+| `disc_output.*`                        | `word_match.*`                             |
+| `correction_output.predictions.*`      | `correction.*`                             |
+
+`bert` in a name reads as `uniter`, `gamma` and `beta` at its end as `weight` and `bias`. Decoders are the word
+embeddings and are not read; heads that only pre-training had are left out.
+
+SSAMT and region tokens of the dual encoder have the same layers: those of a Transformer (Vaswani et al., 2017) in the
+form of BERT (Devlin et al., NAACL 2019), layer norm after each residual, GELU.
 
 Source: Chen et al., "UNITER: Universal Image-Text Representation Learning", ECCV 2020; Fan et al., "Negative Sample is
-Negative in Its Own Way: Tailoring Negative Sentences for Image-Text Retrieval" (TAGS-DC), Findings of NAACL 2022.
+Negative in Its Own Way: Tailoring Negative Sentences for Image-Text Retrieval" (TAGS-DC), Findings of NAACL 2022; the
+published files of both.
 
 Shapes: N pairs, B images, R regions, T captions, W words, L positions of a sequence, d width, V token ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import torch
@@ -24,14 +46,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itrpipe.errors import DataError
-from itrpipe.models.base import ImageBatch, Matcher, TextBatch, smallest_count
-from itrpipe.models.region_tower import NORM_EPSILON, RegionEmbedding
-from itrpipe.models.transformer import EncoderLayer, initialise
+from itrpipe.features.hub import read_state, refuse_not_finite
+from itrpipe.models.base import ImageBatch, Matcher, TextBatch, WordEncoding, real_count
 from itrpipe.models.uniter.declaration import Uniter
-from itrpipe.models.uniter.weights import load_published
 
-__all__ = ["UniterEncoder", "build", "load_published"]
-
+NORM_EPSILON = 1e-12
+"""Epsilon of every layer norm, as in BERT."""
+BOX_NUMBERS = 7
+"""x0, y0, x1, y1, width, height and area of a region, as fractions of the image."""
 _TILE_SIZES = {"cpu": 1 << 20, "cuda": 1 << 26}
 """Elements of the states of a tile of pairs that go through the encoder together; on CPUs they fit the cache."""
 
@@ -49,66 +71,7 @@ class UniterImages:
     count: Tensor
 
 
-@dataclass(frozen=True)
-class UniterTexts:
-    """Captions as the encoder reads them.
-
-    Attributes:
-        words: [T, W, d] embedded words, before dropout; those past the length hold anything.
-        lengths: [T] int64, words per caption.
-    """
-
-    words: Tensor
-    lengths: Tensor
-
-
-@dataclass(frozen=True)
-class Sequences:
-    """N pairs as compact sequences.
-
-    Attributes:
-        index: [N, L] int64 positions of `Pool.vectors`.
-        real: bool [N, L], or None where no sequence has padding.
-    """
-
-    index: Tensor
-    real: Tensor | None
-
-
-@dataclass(frozen=True)
-class Pool:
-    """All words and regions that pairs are made of.
-
-    Attributes:
-        vectors: [T W + B R, d].
-        projected: [T W + B R, 3 d], what the first layer makes of them, or None where dropout comes between.
-        images, texts: where they come from.
-    """
-
-    vectors: Tensor
-    projected: Tensor | None
-    images: UniterImages
-    texts: UniterTexts
-
-    def sequences(self, images: Tensor, texts: Tensor, length: int, padded: bool) -> Sequences:
-        """The pairs of the given rows [N] of images and captions.
-
-        Args:
-            images, texts: rows.
-            length: L, of the longest pair.
-            padded: whether some pairs are shorter.
-        """
-        width, room = self.texts.words.shape[1], self.images.regions.shape[1]
-        words = self.texts.lengths[texts, None]
-        position = torch.arange(length, device=words.device)
-        from_text = texts[:, None] * width + position
-        from_image = len(self.texts.words) * width + images[:, None] * room + position - words
-        real = position < words + self.images.count[images, None] if padded else None
-        index = torch.where(position < words, from_text, from_image)
-        return Sequences(index if real is None else index.masked_fill(~real, 0), real)
-
-
-class UniterEncoder(Matcher[UniterImages, UniterTexts]):
+class UniterEncoder(Matcher[UniterImages, WordEncoding]):
     """UNITER with the heads of TAGS-DC. The score of a pair is its raw rank logit.
 
     Args:
@@ -163,32 +126,32 @@ class UniterEncoder(Matcher[UniterImages, UniterTexts]):
                 "UNITER reads the boxes of regions, which these features have not; give others by --features, or where "
                 "the regions are the cells of a grid extract them again with --set grid=[ROWS,COLUMNS]"
             )
-        smallest_count(images)
+        real_count(images)  # raises
         regions = self.image(images.regions.float(), images.boxes.float(), self.text.kind.weight[1])
         count = torch.full((len(regions),), regions.shape[1], device=regions.device)
         return UniterImages(regions, count if images.count is None else images.count)
 
-    def encode_texts(self, texts: TextBatch) -> UniterTexts:
+    def encode_texts(self, texts: TextBatch) -> WordEncoding:
         """Words with their positions.
 
         Raises:
             DataError: a caption is longer than the model has positions.
         """
-        return UniterTexts(self.text(texts.tokens), texts.lengths)
+        return WordEncoding(self.text(texts.tokens), texts.lengths)
 
-    def score_matrix(self, images: UniterImages, texts: UniterTexts) -> Tensor:
+    def score_matrix(self, images: UniterImages, texts: WordEncoding) -> Tensor:
         """Scores [B, T], float32."""
         rows = torch.arange(len(images.count)).repeat_interleave(len(texts.lengths))
         columns = torch.arange(len(texts.lengths)).repeat(len(images.count))
         return self.score_at(images, texts, rows, columns).view(len(images.count), -1)
 
-    def score_pairs(self, images: UniterImages, texts: UniterTexts) -> Tensor:
+    def score_pairs(self, images: UniterImages, texts: WordEncoding) -> Tensor:
         """Scores [N] of image k with caption k, float32."""
         assert len(images.count) == len(texts.lengths)
         rows = torch.arange(len(images.count))
         return self.score_at(images, texts, rows, rows)
 
-    def score_at(self, images: UniterImages, texts: UniterTexts, image_rows: Tensor, text_rows: Tensor) -> Tensor:
+    def score_at(self, images: UniterImages, texts: WordEncoding, image_rows: Tensor, text_rows: Tensor) -> Tensor:
         """Scores [N] of pairs of any images and captions, float32.
 
         Args:
@@ -200,7 +163,7 @@ class UniterEncoder(Matcher[UniterImages, UniterTexts]):
     def read_at(
         self,
         images: UniterImages,
-        texts: UniterTexts,
+        texts: WordEncoding,
         image_rows: Tensor,
         text_rows: Tensor,
         first: int,
@@ -213,30 +176,22 @@ class UniterEncoder(Matcher[UniterImages, UniterTexts]):
             first: how many positions of each pair are read; those behind its last hold anything.
             read: states [n, first, d] of some pairs to [n, ...].
         """
-        pool = self.pool(images, texts)
+        device, dropout = images.count.device, self.settings.dropout
+        vectors = torch.cat([texts.words.flatten(0, 1), images.regions.flatten(0, 1)])  # [T W + B R, d]
+        # Without dropout in between, the first layer looks at every word and region once, however many pairs it is in.
+        project = self.layers[0].project
+        projected = None if self.training and dropout else project(vectors)  # pyright: ignore[reportCallIssue]
         order, parts = [], []
         for rows, length, padded in self._tiles(images.count, texts.lengths, image_rows, text_rows):
-            device = images.count.device
-            on_device = (image_rows[rows].to(device), text_rows[rows].to(device))
-            states = self.encode(pool, pool.sequences(*on_device, length, padded), first)
+            own = image_rows[rows].to(device), text_rows[rows].to(device)
+            index, real = _places(images, texts, *own, length, padded)
+            states = F.dropout(F.embedding(index, vectors), dropout, self.training)
+            known = None if projected is None else F.embedding(index, projected)
+            states = self.through_layers(states, real, known, first)
             parts.append(read(F.pad(states, (0, 0, 0, first - states.shape[1]))))
             order.append(rows)
         found = torch.cat(parts)
         return found[torch.cat(order).argsort().to(found.device)]
-
-    def pool(self, images: UniterImages, texts: UniterTexts) -> Pool:
-        """Gathers all words and regions, and lets the first layer look at each once where that is the same."""
-        vectors = torch.cat([texts.words.flatten(0, 1), images.regions.flatten(0, 1)])
-        first = self.layers[0]
-        assert isinstance(first, EncoderLayer)
-        alone = not self.training or self.settings.dropout == 0.0
-        return Pool(vectors, first.project(vectors) if alone else None, images, texts)
-
-    def encode(self, pool: Pool, sequences: Sequences, first: int | None = None) -> Tensor:
-        """Last states [N, L, d] of pairs, or [N, first, d] of their first positions; words come before regions."""
-        states = F.dropout(F.embedding(sequences.index, pool.vectors), self.settings.dropout, self.training)
-        projected = None if pool.projected is None else F.embedding(sequences.index, pool.projected)
-        return self.through_layers(states, sequences.real, projected, first)
 
     def through_layers(
         self, states: Tensor, real: Tensor | None, projected: Tensor | None = None, first: int | None = None
@@ -295,6 +250,33 @@ class UniterEncoder(Matcher[UniterImages, UniterTexts]):
             start = stop
 
 
+def _places(
+    images: UniterImages, texts: WordEncoding, image_rows: Tensor, text_rows: Tensor, length: int, padded: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The pairs of the given rows [N] as compact sequences.
+
+    Args:
+        images, texts: what pairs are made of.
+        image_rows, text_rows: rows of them.
+        length: L, of the longest pair.
+        padded: whether some pairs are shorter.
+
+    Returns:
+        Places int64 [N, L] among all words [T W] and behind them all regions [B R], and which of them are real, bool
+        [N, L], or None where all are.
+    """
+    width, room = texts.words.shape[1], images.regions.shape[1]
+    words = texts.lengths[text_rows, None]
+    position = torch.arange(length, device=words.device)
+    from_text = text_rows[:, None] * width + position
+    from_image = len(texts.words) * width + image_rows[:, None] * room + position - words
+    index = torch.where(position < words, from_text, from_image)
+    if not padded:
+        return index, None
+    real = position < words + images.count[image_rows, None]
+    return index.masked_fill(~real, 0), real
+
+
 class TextEmbedding(nn.Module):
     """Words by token, position and kind of sequence, normalised."""
 
@@ -322,6 +304,37 @@ class TextEmbedding(nn.Module):
         return self.norm(self.word(tokens) + self.position.weight[:count] + self.kind.weight[0])
 
 
+class RegionEmbedding(nn.Module):
+    """Regions by feature and box, each projection normalised and their sum again.
+
+    Args:
+        width: d.
+        image_dim: D_in.
+        boxes: whether boxes are read.
+
+    Source: UNITER (Chen et al., ECCV 2020), §3.1.
+    """
+
+    def __init__(self, width: int, image_dim: int, boxes: bool = True) -> None:
+        super().__init__()
+        self.region = nn.Linear(image_dim, width)
+        self.box = nn.Linear(BOX_NUMBERS, width) if boxes else None
+        self.region_norm = nn.LayerNorm(width, eps=NORM_EPSILON)
+        self.box_norm = nn.LayerNorm(width, eps=NORM_EPSILON) if boxes else None
+        self.norm = nn.LayerNorm(width, eps=NORM_EPSILON)
+
+    def forward(self, features: Tensor, boxes: Tensor | None, kind: Tensor | None = None) -> Tensor:
+        """[B, R, D_in] features with boxes [B, R, 4], where they are read, to [B, R, d]; `kind` [d] is added to all."""
+        states = self.region_norm(self.region(features))
+        if self.box is not None:
+            assert boxes is not None
+            assert self.box_norm is not None
+            sides = boxes[..., 2:] - boxes[..., :2]
+            numbers = torch.cat([boxes, sides, sides.prod(dim=-1, keepdim=True)], dim=-1)  # [B, R, 7]
+            states = states + self.box_norm(self.box(numbers))
+        return self.norm(states if kind is None else states + kind)
+
+
 class TokenHead(nn.Module):
     """Which token a state stands for: a layer of its own, then the word embeddings with a bias of its own."""
 
@@ -336,6 +349,166 @@ class TokenHead(nn.Module):
         return F.linear(self.norm(F.gelu(self.transform(states))), words, self.bias)
 
 
+class EncoderLayer(nn.Module):
+    """Self-attention and a feed-forward network, each with dropout, residual and layer norm.
+
+    Args:
+        width: d, a multiple of `heads`.
+        heads: attention heads.
+        inner: width of the feed-forward network.
+        dropout: of attention weights and of both residual branches.
+        epsilon: of the layer norms.
+    """
+
+    def __init__(self, width: int, heads: int, inner: int, dropout: float, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.project = nn.Linear(width, 3 * width)
+        self.output = nn.Linear(width, width)
+        self.attention_norm = nn.LayerNorm(width, eps=epsilon)
+        self.feed_forward = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
+        self.feed_forward_norm = nn.LayerNorm(width, eps=epsilon)
+
+    def forward(
+        self, states: Tensor, allowed: Tensor | None, projected: Tensor | None = None, first: int | None = None
+    ) -> Tensor:
+        """Next states [B, n, d], or [B, first, d].
+
+        Args:
+            states: [B, n, d].
+            allowed: bool [B, 1, n, n] or broadcastable; query (row) may look at key (column). Every row needs one.
+                None allows everything.
+            projected: [B, n, 3d] `project(states)`, where it is known already.
+            first: compute the next states of the first so many positions only; they still look at all.
+        """
+        batch, _, width = states.shape
+        if projected is None and first is not None:
+            weight, bias = self.project.weight, self.project.bias
+            queries = F.linear(states[:, :first], weight[:width], bias[:width])
+            keys, values = F.linear(states, weight[width:], bias[width:]).chunk(2, dim=-1)
+        else:
+            queries, keys, values = (self.project(states) if projected is None else projected).chunk(3, dim=-1)
+        queries, keys, values = (
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (queries[:, :first], keys, values)
+        )
+        dropout = self.dropout if self.training else 0.0
+        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=allowed, dropout_p=dropout)
+        attended = self.output(attended.transpose(1, 2).reshape(batch, -1, width))
+        states = self.attention_norm(states[:, :first] + F.dropout(attended, self.dropout, self.training))
+        forwarded = F.dropout(self.feed_forward(states), self.dropout, self.training)
+        return self.feed_forward_norm(states + forwarded)
+
+
+def initialise(module: nn.Module, deviation: float = 0.02) -> None:
+    """BERT's initial weights: normal with this standard deviation, biases zero; layer norms stay 1 and 0."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.normal_(part.weight, std=deviation)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
+
+
 def build(settings: Uniter, image_dim: int, vocabulary_size: int) -> UniterEncoder:
     """Makes the model, freshly initialised; a vocabulary of our own gets a `[MASK]` behind its last word."""
     return UniterEncoder(settings, image_dim, vocabulary_size + (not settings.tokenizer))
+
+
+_JOINED = ("query", "key", "value")
+_PARTS = (
+    (r"uniter\.embeddings\.(word|position)_embeddings\.", r"text.\1."),
+    (r"uniter\.embeddings\.token_type_embeddings\.", "text.kind."),
+    (r"uniter\.embeddings\.LayerNorm\.", "text.norm."),
+    (r"uniter\.img_embeddings\.img_linear\.", "image.region."),
+    (r"uniter\.img_embeddings\.pos_linear\.", "image.box."),
+    (r"uniter\.img_embeddings\.img_layer_norm\.", "image.region_norm."),
+    (r"uniter\.img_embeddings\.pos_layer_norm\.", "image.box_norm."),
+    (r"uniter\.img_embeddings\.LayerNorm\.", "image.norm."),
+    (r"uniter\.encoder\.layer\.(\d+)\.attention\.self\.(query|key|value)\.", r"layers.\1.\2."),
+    (r"uniter\.encoder\.layer\.(\d+)\.attention\.output\.dense\.", r"layers.\1.output."),
+    (r"uniter\.encoder\.layer\.(\d+)\.attention\.output\.LayerNorm\.", r"layers.\1.attention_norm."),
+    (r"uniter\.encoder\.layer\.(\d+)\.intermediate\.dense\.", r"layers.\1.feed_forward.0."),
+    (r"uniter\.encoder\.layer\.(\d+)\.output\.dense\.", r"layers.\1.feed_forward.2."),
+    (r"uniter\.encoder\.layer\.(\d+)\.output\.LayerNorm\.", r"layers.\1.feed_forward_norm."),
+    (r"uniter\.pooler\.dense\.", "pooler."),
+    (r"itm_output\.", "match."),
+    (r"rank_output\.", "rank."),
+    (r"disc_output\.", "word_match."),
+    (r"cls\.predictions\.transform\.dense\.", "masked_word.transform."),
+    (r"cls\.predictions\.transform\.LayerNorm\.", "masked_word.norm."),
+    (r"cls\.predictions\.(?=bias)", "masked_word."),
+    (r"correction_output\.predictions\.transform\.dense\.", "correction.transform."),
+    (r"correction_output\.predictions\.transform\.LayerNorm\.", "correction.norm."),
+    (r"correction_output\.predictions\.(?=bias)", "correction."),
+)
+_OPTIONAL = ("match", "rank", "word_match", "masked_word", "correction", "image")
+"""Parts that a file may lack; the last one is what BERT lacks."""
+
+
+def load_published(model: UniterEncoder, path: Path) -> str:
+    """Gives a model published weights, and says in one line which of its parts they have not.
+
+    Heads that a file lacks start from others where UNITER or TAGS does so (see `UniterEncoder.derive_heads`); whether
+    it has a rank head is told by `rank_output.weight`.
+
+    Args:
+        model: of the sizes that the file has.
+        path: of UNITER, TAGS or BERT.
+
+    Raises:
+        DataError: the file is damaged, has other sizes than the model, lacks a part of the encoder, or holds values
+            that are not finite.
+    """
+    found, ignored = translate(read_state(path))
+    expected = model.state_dict()
+    absent = {name.partition(".")[0] for name in set(expected) - set(found)}
+    for name in sorted(set(expected) - set(found)):
+        if name.partition(".")[0] not in _OPTIONAL:
+            raise DataError(
+                f"{path} has no weights for '{name}': it is not of UNITER, TAGS or BERT with so many layers"
+            )
+    for name in sorted(set(found) & set(expected)):
+        if found[name].shape != expected[name].shape:
+            raise DataError(
+                f"{path}: the weights of '{name}' have shape {tuple(found[name].shape)}, and the model and its data "
+                f"need {tuple(expected[name].shape)}; give --set model.… of that file, its features and its tokens"
+            )
+    further = sorted(set(found) - set(expected))
+    if further:
+        raise DataError(f"{path} has weights for '{further[0]}', which this model has not; raise --set model.layers")
+    refuse_not_finite(path, found, "get the file again")
+    model.load_state_dict(found, strict=False)
+    model.derive_heads(absent)
+    return _summary(path, absent, ignored)
+
+
+def translate(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """The weights under our names, in single precision, and the names in the file that stand for nothing here."""
+    found: dict[str, Tensor] = {}
+    ignored = []
+    for name, tensor in state.items():
+        ours = _own_name(name)
+        if ours is None:
+            ignored.append(name)
+        else:
+            found[ours] = tensor.float()
+    for first in [name for name in found if ".query." in name]:
+        names = [first.replace(".query.", f".{part}.") for part in _JOINED]
+        if all(name in found for name in names):
+            found[first.replace(".query.", ".project.")] = torch.cat([found.pop(name) for name in names])
+    return found, ignored
+
+
+def _own_name(name: str) -> str | None:
+    name = name.removeprefix("module.").replace("bert", "uniter")
+    name = re.sub(r"\.(gamma|beta)$", lambda match: {"gamma": ".weight", "beta": ".bias"}[match[1]], name)
+    for pattern, ours in _PARTS:
+        match = re.match(pattern, name)
+        if match:
+            return match.expand(ours) + name[match.end() :]
+    return None
+
+
+def _summary(path: Path, absent: set[str], ignored: list[str]) -> str:
+    missing = ", ".join(sorted(absent)) or "nothing"
+    unused = f"; not used: {len(ignored)} weights such as '{ignored[0]}'" if ignored else ""
+    return f"{path}: not in this file: {missing}{unused}"

@@ -1,5 +1,7 @@
 """VSE++: mean-pooled image regions and a GRU over words, compared by cosine or by order violation.
 
+Its GRU skips padding: captions are packed. VSRN has the same text encoder.
+
 Source: Faghri et al., "VSE++: Improving Visual-Semantic Embeddings with Hard Negatives", BMVC 2018. Published
 for one vector per image; on region features the regions are averaged first, as later papers do.
 """
@@ -10,6 +12,8 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence, invert_permutation, pack_padded_sequence
 
 from itrpipe.features.embeddings import INNER_PRODUCT, ORDER
 from itrpipe.models.base import (
@@ -19,9 +23,8 @@ from itrpipe.models.base import (
     TextBatch,
     TextEncoding,
     l2_normalise,
-    smallest_count,
+    real_count,
 )
-from itrpipe.models.text import GruTextEncoder
 from itrpipe.models.vectors import at_least_single, mean_of_first
 from itrpipe.models.vsepp.declaration import Vsepp
 
@@ -40,8 +43,7 @@ def image_projection(image_dim: int, embed_dim: int) -> nn.Linear:
 
 def mean_of_regions(images: ImageBatch) -> Tensor:
     """Mean [B, D_in] over the real regions of each image, in single precision."""
-    full = smallest_count(images) == images.regions.shape[1]
-    return mean_of_first(images.regions.float(), None if full else images.count)
+    return mean_of_first(images.regions.float(), real_count(images))
 
 
 def order_scores(images: Tensor, texts: Tensor) -> Tensor:
@@ -52,6 +54,92 @@ def order_scores(images: Tensor, texts: Tensor) -> Tensor:
     Source: Order embeddings (Vendrov et al., ICLR 2016), Eq. 2, as used in VSE++ §4.6.
     """
     return -torch.linalg.vector_norm((at_least_single(texts) - at_least_single(images)).clamp(min=0), dim=-1)
+
+
+def to_device(indices: Tensor, device: torch.device) -> Tensor:
+    """Indices of the host on a device, copied beside what the host does next."""
+    return indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices.to(device)
+
+
+def pack(sequences: Tensor, lengths: Tensor) -> PackedSequence:
+    """Sequences [T, W, D] of lengths [T], which lie on the host, in any order; see `pack_padded_sequence`."""
+    lengths, order = lengths.sort(descending=True)
+    there = to_device(torch.stack([order, invert_permutation(order)]), sequences.device)  # pyright: ignore
+    packed = pack_padded_sequence(sequences.index_select(0, there[0]), lengths, batch_first=True)
+    return PackedSequence(packed.data, packed.batch_sizes, *there)
+
+
+def gru_step(from_input: Tensor, from_hidden: Tensor, hidden: Tensor) -> Tensor:
+    """Next GRU state [b, H] from the two halves of its gates.
+
+    Args:
+        from_input: [b, 3H] W_ih x + b_ih, gates in the order reset, update, new.
+        from_hidden: [b, 3H] W_hh h + b_hh, same order.
+        hidden: [b, H] the state h before the step.
+    """
+    width = hidden.shape[1]
+    gates_in, new_in = from_input.split([2 * width, width], dim=1)
+    gates_hidden, new_hidden = from_hidden.split([2 * width, width], dim=1)
+    reset, update = torch.sigmoid(gates_in + gates_hidden).chunk(2, dim=1)
+    new = torch.tanh(new_in + reset * new_hidden)
+    return torch.lerp(new, hidden, update)
+
+
+def last_states(rnn: nn.GRU, packed: PackedSequence) -> Tensor:
+    """State [T, H] of a one-directional, one-layer GRU after the last item of each sequence, in their order.
+
+    On a CPU PyTorch's own loop takes every step's rows out of the packed input one by one, and the gradient of
+    each is as large as all of them. Here they are split once. A GPU runs cuDNN.
+
+    Args:
+        rnn: the GRU.
+        packed: sequences of width D, of any lengths.
+    """
+    if packed.data.is_cuda:
+        return rnn(packed)[1][0]
+    weight_ih, weight_hh, bias_ih, bias_hh = rnn.parameters()
+    gates = F.linear(packed.data, weight_ih, bias_ih)  # [P, 3H]
+    sizes = packed.batch_sizes.tolist()
+    hidden = gates.new_zeros(sizes[0], rnn.hidden_size)
+    finished = []
+    for size, from_input in zip(sizes, gates.split(sizes), strict=True):
+        if size < len(hidden):
+            hidden, ended = hidden.split([size, len(hidden) - size])
+            finished.append(ended)
+        hidden = gru_step(from_input, F.linear(hidden, weight_hh, bias_hh), hidden)
+    states = torch.cat([hidden, *reversed(finished)])  # longest first
+    return states.index_select(0, packed.unsorted_indices)  # pyright: ignore[reportArgumentType]
+
+
+class GruTextEncoder(nn.Module):
+    """Words to one unit vector per caption: the hidden state of the last token.
+
+    Args:
+        vocabulary_size: number of token ids, specials included.
+        word_dim: width of the word embedding.
+        embed_dim: width D of the caption vector.
+
+    Attributes:
+        bidirectional: whether its GRU reads captions in both directions.
+
+    Source: VSE++ §3.1; initialisation as in its published code.
+    """
+
+    bidirectional = False
+
+    def __init__(self, vocabulary_size: int, word_dim: int, embed_dim: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary_size, word_dim)
+        self.rnn = nn.GRU(word_dim, embed_dim, batch_first=True, bidirectional=self.bidirectional)
+        nn.init.uniform_(self.embed.weight, -0.1, 0.1)
+
+    def forward(self, texts: TextBatch) -> Tensor:
+        """Caption vectors [T, D] of unit length, in the order of the batch."""
+        return l2_normalise(at_least_single(last_states(self.rnn, self.packed(texts))), dim=-1)
+
+    def packed(self, texts: TextBatch) -> PackedSequence:
+        """The embedded words of captions, without padding."""
+        return pack(self.embed(texts.tokens), texts.host_lengths)
 
 
 class VseppEncoder(DualEncoder):
@@ -84,15 +172,14 @@ class VseppEncoder(DualEncoder):
 
     def score_matrix(self, images: ImageEncoding, texts: TextEncoding) -> Tensor:
         """Scores [B, T]; order violations are computed in tiles of images, since each pair needs D values."""
-        if self.settings.measure == "cosine":
+        if self.measure == INNER_PRODUCT:
             return super().score_matrix(images, texts)
         rows = max(1, _ORDER_TILE_VALUES // texts.embedding.numel())
-        tiles = [order_scores(tile[:, None], texts.embedding) for tile in images.embedding.split(rows)]
-        return torch.cat(tiles)
+        return torch.cat([order_scores(tile[:, None], texts.embedding) for tile in images.embedding.split(rows)])
 
     def score_pairs(self, images: ImageEncoding, texts: TextEncoding) -> Tensor:
         """Scores [B] of image k with caption k."""
-        if self.settings.measure == "cosine":
+        if self.measure == INNER_PRODUCT:
             return super().score_pairs(images, texts)
         return order_scores(images.embedding, texts.embedding)
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from itrpipe.models.declaration import DEEPEST, LONGEST, WIDEST, RegionBackbone
+from itrpipe.models.declaration import DEEPEST, LONGEST, Dropout, RegionBackbone, Width
 from itrpipe.papers import VSRN, Paper
 
 
@@ -15,35 +15,25 @@ class Vsrn(RegionBackbone):
 
     papers: ClassVar[tuple[Paper, ...]] = (VSRN,)
 
-    embed_dim: int = Field(
-        default=2048, ge=1, le=WIDEST, description="Width D of the joint space of images and captions."
-    )
-    graph_layers: int = Field(
-        default=4, ge=0, le=DEEPEST, description="Number of residual graph layers over the regions."
-    )
+    embed_dim: Width = Field(2048, description="Width D of the joint space of images and captions.")
+    graph_layers: int = Field(4, ge=0, le=DEEPEST, description="Number of residual graph layers over the regions.")
     region_norm: bool = Field(
-        default=True, description="l2-normalise right after the region projection (COCO: on, Flickr30K: off)."
+        True, description="l2-normalise right after the region projection (COCO: on, Flickr30K: off)."
     )
     region_l2_axis: Literal["regions", "channels"] = Field(
-        default="regions",
+        "regions",
         description="Axis of both region l2-norms: 'regions' as in every published weight, 'channels' as was meant.",
     )
     final_batch_norm: bool = Field(
-        default=False, description="BatchNorm on the image vector before its l2-norm (Flickr30K: on, COCO: off)."
+        False, description="BatchNorm on the image vector before its l2-norm (Flickr30K: on, COCO: off)."
     )
-    captioner: bool = Field(default=True, description="Train the captioning branch beside the matching loss.")
-    caption_dim: int = Field(
-        default=512, ge=1, le=WIDEST, description="Hidden width of the captioner's encoder and decoder."
-    )
-    caption_word_dim: int = Field(
-        default=300, ge=1, le=WIDEST, description="Width of the captioner's own word embedding."
-    )
+    captioner: bool = Field(True, description="Train the captioning branch beside the matching loss.")
+    caption_dim: Width = Field(512, description="Hidden width of the captioner's encoder and decoder.")
+    caption_word_dim: Width = Field(300, description="Width of the captioner's own word embedding.")
     caption_max_length: int = Field(
-        default=60,
+        60,
         ge=2,
         le=LONGEST,
         description="Longest caption label in tokens, start and end included; longer ones are cut.",
     )
-    caption_dropout: float = Field(
-        default=0.2, ge=0.0, lt=1.0, description="Dropout on the projected regions and on the decoder input."
-    )
+    caption_dropout: Dropout = Field(0.2, description="Dropout on the projected regions and on the decoder input.")

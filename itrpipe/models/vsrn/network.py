@@ -3,13 +3,20 @@
 Source: Li et al., "Visual Semantic Reasoning for Image-Text Matching", ICCV 2019. Where the published code and
 the paper differ the code is followed, since all published weights come from it: the region l2-norms run over
 the R regions of each channel (`region_l2_axis`), and affinities are divided by R, without a softmax.
+
+The captioning branch regenerates the caption from the reasoned regions, in training only (VSRN §3.4, Eq. 9-10); the
+network is S2VT with attention (Venugopalan et al., ICCV 2015) as published with VSRN.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from itrpipe.datasets.vocabulary import END
 from itrpipe.errors import DataError
 from itrpipe.models.base import (
     DualEncoder,
@@ -18,12 +25,10 @@ from itrpipe.models.base import (
     TextBatch,
     TextEncoding,
     l2_normalise,
-    smallest_count,
+    real_count,
 )
-from itrpipe.models.text import GruTextEncoder
 from itrpipe.models.vectors import at_least_single
-from itrpipe.models.vsepp.network import image_projection
-from itrpipe.models.vsrn.captioner import RegionCaptioner
+from itrpipe.models.vsepp.network import GruTextEncoder, gru_step, image_projection, to_device
 from itrpipe.models.vsrn.declaration import Vsrn
 
 
@@ -106,11 +111,10 @@ class VsrnEncoder(DualEncoder):
             DataError: an image has fewer regions than the batch is wide; the graph, its BatchNorm and the
                 GRU mix all R rows, so padding would change the image.
         """
-        fewest, width = smallest_count(images), images.regions.shape[1]
-        if fewest < width:
+        if (count := real_count(images)) is not None:
             raise DataError(
-                f"an image has {fewest} of {width} regions, but vsrn needs the same number for every image: "
-                "extract a fixed number of regions, or train vsepp, which leaves out missing ones"
+                f"an image has {count.min()} of {images.regions.shape[1]} regions, but vsrn needs the same number for "
+                "every image: extract a fixed number of regions, or train vsepp, which leaves out missing ones"
             )
         return self.image(images.regions)
 
@@ -126,6 +130,120 @@ class VsrnEncoder(DualEncoder):
         # The decoder's many small steps cost more in bfloat16 than in single precision.
         with torch.autocast(images.regions.device.type, enabled=False):
             return self.captioner(images.regions.to(self.captioner.output.weight.dtype), texts)
+
+
+class CaptionSteps(NamedTuple):
+    """Teacher-forced decoding steps of a batch, sorted so that the captions still running come first.
+
+    Attributes:
+        order: [B] batch index of each caption, longest first.
+        held: per step, how many captions are computed: those that still have a word to predict, rounded up to a
+            quarter of the batch; never rises. Each fall costs a gradient as large as the regions of all images.
+        inputs: [Q] token fed in, step by step, Q = sum(held).
+        wanted: [P] the places, 0..Q - 1, where a word is to be predicted, rising.
+        targets: [P] token to predict.
+    """
+
+    order: Tensor
+    held: list[int]
+    inputs: Tensor
+    wanted: Tensor
+    targets: Tensor
+
+
+def caption_steps(texts: TextBatch, max_length: int) -> CaptionSteps:
+    """Cut captions to labels and lay them out step by step.
+
+    A caption of more than `max_length` tokens is cut to that many and its last token becomes the end token.
+    After the end token one pad token is predicted too, unless the label is full: the published mask runs
+    through the first zero. The published loop always runs `max_length - 1` steps and multiplies the steps past
+    that mask by zero; here they are not computed at all, which gives the identical loss and gradient.
+
+    Args:
+        texts: [B, W] captions.
+        max_length: longest label, start and end token included.
+    """
+    lengths, device = texts.host_lengths, texts.tokens.device  # what follows from them is laid out on the host
+    steps, order = lengths.clamp(max=max_length - 1).sort(descending=True, stable=True)
+    wanted = torch.arange(min(texts.tokens.shape[1], max_length))[:, None] < steps  # [S, B]
+    quarter = -(-len(order) // 4)
+    held = [min(len(order), -(-count // quarter) * quarter) for count in wanted.sum(dim=1).tolist() if count]
+    computed, wanted = torch.arange(len(order)) < torch.tensor(held)[:, None], wanted[: len(held)]
+    places = (mask.flatten().nonzero()[:, 0] for mask in (computed, wanted, wanted[computed]))
+    there, fed, predicted, kept = (to_device(rows, device) for rows in (order, *places))
+    labels = F.pad(texts.tokens[there, :max_length], (0, 1))  # a pad token to predict after a full-width caption
+    if labels.shape[1] > max_length:
+        last = labels[:, max_length - 1]
+        labels[:, max_length - 1] = torch.where(texts.lengths[there] >= max_length, END, last)
+    inputs, targets = labels[:, : len(held)].T.flatten(), labels[:, 1 : len(held) + 1].T.flatten()
+    return CaptionSteps(there, held, inputs[fed], kept, targets[predicted])
+
+
+class RegionCaptioner(nn.Module):
+    """Encoder-decoder with attention over regions, trained to reproduce the caption of the image.
+
+    The attention e_k = u . tanh(W [O_k; h]) is split as W [O_k; h] = W_O O_k + W_h h, so that the region part
+    is computed once per image and not at every step; the word part of the GRU's input likewise.
+
+    Args:
+        settings: the `caption_*` options of VSRN, and `embed_dim` as the width of a region.
+        vocabulary_size: number of token ids.
+    """
+
+    def __init__(self, settings: Vsrn, vocabulary_size: int) -> None:
+        super().__init__()
+        hidden, words = settings.caption_dim, settings.caption_word_dim
+        self.max_length = settings.caption_max_length
+        self.dropout = settings.caption_dropout
+        self.region_projection = nn.Linear(settings.embed_dim, hidden)
+        self.region_rnn = nn.GRU(hidden, hidden, batch_first=True)
+        self.embed = nn.Embedding(vocabulary_size, words)
+        self.attention = nn.Linear(2 * hidden, hidden)
+        self.attention_score = nn.Linear(hidden, 1, bias=False)
+        self.decoder_rnn = nn.GRUCell(words + hidden, hidden)
+        self.output = nn.Linear(hidden, vocabulary_size)
+        nn.init.xavier_normal_(self.region_projection.weight)
+        nn.init.xavier_normal_(self.output.weight)
+
+    def forward(self, regions: Tensor, texts: TextBatch) -> Tensor:
+        """Negative log-likelihood of the captions, summed over tokens and divided by B.
+
+        Args:
+            regions: [B, R, D] reasoned regions of image k.
+            texts: caption k, B of them.
+        """
+        steps = caption_steps(texts, self.max_length)
+        logits = self.output(self.hidden_states(regions, steps))  # [P, V]
+        return F.cross_entropy(logits, steps.targets, reduction="sum") / regions.shape[0]
+
+    def hidden_states(self, regions: Tensor, steps: CaptionSteps) -> Tensor:
+        """Decoder states [P, hidden] after each step, in the order of `steps.targets`."""
+        assert regions.shape[0] == steps.order.shape[0]
+        projected = F.dropout(self.region_projection(regions.index_select(0, steps.order)), self.dropout, self.training)
+        memory, (hidden,) = self.region_rnn(projected)  # [B, R, H], [1, B, H]
+        width = hidden.shape[1]
+        weight_words, weight_context = self.decoder_rnn.weight_ih.split([self.embed.embedding_dim, width], dim=1)
+        words = F.dropout(self.embed(steps.inputs), self.dropout, self.training)  # [Q, words]
+        word_gates = F.linear(words, weight_words, self.decoder_rnn.bias_ih).split(steps.held)  # [b, 3H] each
+        # Attention on region o_r in state h is softmax_r of u . tanh(W [o_r; h] + b). As tanh(x) = 2 sigmoid(2x) - 1,
+        # it is that of 2u . sigmoid(2W [o_r; h] + 2b) too: a softmax does not see the constant. Sigmoid is several
+        # times cheaper than tanh on a CPU, so W, b and u are doubled here, once for all steps.
+        weight_memory, weight_query = (2 * self.attention.weight).split(width, dim=1)
+        keys = F.linear(memory, weight_memory, 2 * self.attention.bias)  # [B, R, H]: 2W o_r + 2b
+        score = 2 * self.attention_score.weight[0]  # [H]
+        weight_hidden = torch.cat([self.decoder_rnn.weight_hh, weight_query])  # [4H, H]: gates and 2W h in one product
+        bias_hidden = F.pad(self.decoder_rnn.bias_hh, (0, width))
+        states = []
+        for held, gates in zip(steps.held, word_gates, strict=True):
+            if held < len(hidden):
+                keys, memory, hidden = keys[:held], memory[:held], hidden[:held]
+            from_hidden, query = F.linear(hidden, weight_hidden, bias_hidden).split([3 * width, width], dim=1)
+            energy = torch.sigmoid(keys + query[:, None]) @ score  # [b, R]
+            context = (energy.softmax(dim=1)[:, None] @ memory)[:, 0]  # [b, H]
+            context = F.dropout(context, self.dropout, self.training)
+            hidden = gru_step(F.linear(context, weight_context) + gates, from_hidden, hidden)
+            states.append(hidden)
+        return torch.cat(states)[steps.wanted]
 
 
 def build(settings: Vsrn, image_dim: int, vocabulary_size: int) -> DualEncoder:
