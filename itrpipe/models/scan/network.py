@@ -263,12 +263,12 @@ def score_pairs(images: RegionEncoding, texts: WordEncoding, scoring: CrossAtten
     with torch.autocast(images.regions.device.type, enabled=False):
         regions, words = side(images.regions, images.count), side(texts.words, texts.lengths)
         vectors = [each.rows.unflatten(0, each.gram.shape[:2]) for each in (regions, words)]
-        affinity = (vectors[0] @ vectors[1].transpose(1, 2))[..., None]  # [B, R, W, 1]
-        scores = []
+        affinity = vectors[0] @ vectors[1].transpose(1, 2)  # [B, R, W]
+        ways, scores = (affinity[..., None], affinity.transpose(1, 2)[..., None]), []  # [C, S, Q, 1]
         if scoring.words_to_regions is not None:
-            scores.append(attended_scores(affinity, regions, words, scoring.words_to_regions, True))
+            scores.append(attended_scores(ways[0], regions, words, scoring.words_to_regions, True))
         if scoring.regions_to_words is not None:
-            scores.append(attended_scores(affinity.transpose(1, 2), words, regions, scoring.regions_to_words, True))
+            scores.append(attended_scores(ways[1], words, regions, scoring.regions_to_words, True))
         return sum(scores[1:], scores[0])[:, 0]
 
 
