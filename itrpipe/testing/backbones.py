@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.losses.triplet import triplet_loss
-from itrpipe.models.base import DualEncoder, ImageBatch, Matcher, PhraseBatch, TextBatch
+from itrpipe.models.base import DualEncoder, ImageBatch, Matcher, TextBatch, rows_of, tiled_scores
 from itrpipe.testing.toy_pairs import IMAGE_DIM, ToyPairs
 
 AnyMatcher = Matcher[Any, Any]
@@ -79,17 +80,11 @@ def blocks_change_nothing(build: Callable[[], AnyMatcher]) -> None:
     model, data = _ready(build)
     expected = _scores(model, data.images(_IMAGES), data.texts(_TEXTS))
     for size in (1, 2, 5):
-        rows = [
-            torch.cat(
-                [
-                    _scores(model, data.images(_IMAGES[i : i + size]), data.texts(_TEXTS[j : j + size]))
-                    for j in range(0, len(_TEXTS), size)
-                ],
-                dim=1,
-            )
-            for i in range(0, len(_IMAGES), size)
-        ]
-        _require_equal(torch.cat(rows), expected, f"blocks of {size} change scores")
+        images = [data.images(_IMAGES[start : start + size]) for start in range(0, len(_IMAGES), size)]
+        rows = [_TEXTS[start : start + size] for start in range(0, len(_TEXTS), size)]
+        texts = [(torch.from_numpy(each), data.texts(each)) for each in rows]
+        found = tiled_scores(images, texts, partial(_scores, model))
+        _require_equal(found, expected, f"blocks of {size} change scores")
 
 
 def noise_ranks_by_chance(build: Callable[[], AnyMatcher]) -> None:
@@ -128,10 +123,9 @@ def nan_comes_out(build: Callable[[], AnyMatcher]) -> None:
     model, data = _ready(build)
     images, texts = data.images(_IMAGES), data.texts(_TEXTS)
     expected = _scores(model, images, texts)
-    regions, whole = images.regions.clone(), images.global_
-    assert whole is not None
-    whole = whole.clone()
-    regions[0], whole[0] = regions[0] * float("nan"), float("nan")
+    assert images.global_ is not None
+    first = torch.tensor([0])
+    regions, whole = (each.index_fill(0, first, torch.nan) for each in (images.regions, images.global_))
     found = _scores(model, replace(images, regions=regions, global_=whole), texts)
     if torch.equal(found.nan_to_num(), expected):
         return  # it reads pixels, which cannot be NaN
@@ -159,7 +153,10 @@ def scores_are_single_precision(build: Callable[[], AnyMatcher]) -> None:
     expected = _scores(model, images, texts)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         sides = model.encode_images(images), model.encode_texts(texts)
-        matrix, pairs = model.score_matrix(*sides), model.score_pairs(sides[0], model.encode_texts(_first_of(texts)))
+        matrix, pairs = (
+            model.score_matrix(*sides),
+            model.score_pairs(sides[0], model.encode_texts(rows_of(texts, slice(len(_IMAGES))))),
+        )
     for found, name in ((matrix, "score_matrix"), (pairs, "score_pairs")):
         assert found.dtype == torch.float32, f"{name} gives {found.dtype} under bfloat16 autocast"
     distinct, all_of_them = len(matrix.unique()), len(expected.unique())
@@ -208,19 +205,9 @@ def _scores(model: AnyMatcher, images: ImageBatch, texts: TextBatch) -> Tensor:
 
 def _wider(texts: TextBatch) -> TextBatch:
     """Two more columns of tokens behind the ends of all captions, which hold anything."""
-    phrases = texts.phrases
-    if phrases is not None:
-        phrases = PhraseBatch(phrases.kinds, F.pad(phrases.tokens, (0, 2)))
-    tokens = F.pad(texts.tokens, (0, 2), value=5)
-    return replace(texts, tokens=tokens, phrases=phrases)
-
-
-def _first_of(texts: TextBatch) -> TextBatch:
-    """As many captions as there are images."""
-    phrases = texts.phrases
-    if phrases is not None:
-        phrases = PhraseBatch(phrases.kinds[: len(_IMAGES)], phrases.tokens[: len(_IMAGES)])
-    return replace(texts, tokens=texts.tokens[: len(_IMAGES)], lengths=texts.lengths[: len(_IMAGES)], phrases=phrases)
+    assert texts.phrases is not None
+    phrases = replace(texts.phrases, tokens=F.pad(texts.phrases.tokens, (0, 2)))
+    return replace(texts, tokens=F.pad(texts.tokens, (0, 2), value=5), phrases=phrases)
 
 
 def _require_equal(found: Tensor, expected: Tensor, message: str, among: Tensor | None = None) -> None:
