@@ -50,11 +50,15 @@ def rows_of(held: Held, rows: Tensor | slice) -> Held:
 
 
 class Tensors:
-    """Base of the dataclasses of tensors that are moved from the host to a device."""
+    """Base of the dataclasses of tensors that are moved from the host to a device, or of which some rows are taken."""
 
     def to(self, device: torch.device | str) -> Self:
         """The same on `device`, copied asynchronously where the memory is pinned."""
         return changed(self, lambda tensor: tensor.to(device, non_blocking=True))
+
+    def __getitem__(self, rows: Tensor | slice) -> Self:
+        """The given rows."""
+        return rows_of(self, rows)
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,10 @@ from itrpipe.models.base import (
     SCORERS,
     ImageBatch,
     Matcher,
+    Tensors,
     TextBatch,
     inner_products,
     real_count,
-    rows_of,
     tiled_scores,
     unit_vectors,
 )
@@ -58,7 +58,7 @@ _TILE_SIZES = {"cpu": 1 << 20, "cuda": 1 << 27}
 
 
 @dataclass(frozen=True)
-class SsamtImages:
+class SsamtImages(Tensors):
     """Images after their own encoder.
 
     Attributes:
@@ -73,7 +73,7 @@ class SsamtImages:
 
 
 @dataclass(frozen=True)
-class SsamtTexts:
+class SsamtTexts(Tensors):
     """Captions after their own encoder.
 
     Attributes:
@@ -182,8 +182,8 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         positions = images.real.shape[1] + texts.real.shape[1]
         pairs = max(1, _TILE_SIZES[order.device.type] // (positions * self.settings.embed_dim))
         height = max(1, min(count, int(pairs**0.5)))
-        blocks = [rows_of(images, rows) for rows in torch.arange(count, device=order.device).split(height)]
-        captions = ((rows, rows_of(texts, rows).narrowed()) for rows in order.split(max(1, pairs // height)))
+        blocks = [images[rows] for rows in torch.arange(count, device=order.device).split(height)]
+        captions = ((rows, texts[rows].narrowed()) for rows in order.split(max(1, pairs // height)))
         return scores + tiled_scores(blocks, captions, self._tile)
 
     def score_pairs(self, images: SsamtImages, texts: SsamtTexts) -> Tensor:
@@ -217,7 +217,7 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
 
         rows = torch.arange(b * t, device=images.real.device)
         projected = pairs(*map(self.inter_layers[0].project, sides))  # pyright: ignore[reportArgumentType]
-        relevance = self._compared(pairs(*sides), rows_of(texts, rows % t), images.real[rows // t], projected)
+        relevance = self._compared(pairs(*sides), texts[rows % t], images.real[rows // t], projected)
         return self._weighted(relevance).view(b, t)
 
     def _compared(
