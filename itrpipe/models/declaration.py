@@ -89,8 +89,8 @@ class BackboneSettings(Settings):
 class RegionBackbone(BackboneSettings):
     """Settings of the backbones that read region features and words."""
 
-    embed_dim: Width = Field(1024, description="Width D of the joint space of images and captions.")
-    word_dim: Width = Field(300, description="Width of the word embedding.")
+    embed_dim: Width = Field(default=1024, description="Width D of the joint space of images and captions.")
+    word_dim: Width = Field(default=300, description="Width of the word embedding.")
 
 
 class GivenEmbeddings(BackboneSettings):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -293,13 +294,13 @@ def test_no_pair_is_run_twice_in_training_mode(monkeypatch: pytest.MonkeyPatch):
     trained, model = method_with_heads(), small()
     batch = trained.collate(np.array([1, 3]), np.random.default_rng(0))
     runs: list[tuple[bool, int]] = []
-    encode = model.encode
+    through_layers = model.through_layers
 
-    def counting(pool: object, sequences: object, first: int | None = None) -> Tensor:
-        runs.append((model.training, len(sequences.index)))  # pyright: ignore
-        return encode(pool, sequences, first)  # pyright: ignore
+    def counting(states: Tensor, *given: Any) -> Tensor:
+        runs.append((model.training, len(states)))
+        return through_layers(states, *given)
 
-    monkeypatch.setattr(model, "encode", counting)
+    monkeypatch.setattr(model, "through_layers", counting)
     torch.manual_seed(1)
     _, made = step(trained, model, batch)
     trains = sum(count for training, count in runs if training)

@@ -23,22 +23,24 @@ class Ascl(BackboneSettings):
     answers: ClassVar[frozenset[str]] = frozenset({"mean-vectors"})
     multiples: ClassVar[tuple[tuple[str, str], ...]] = (("embed_dim", "heads"), ("text_width", "text_heads"))
 
-    text: str = Field("bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'.")
-    text_revision: str = Field("main", description="Branch, tag or commit of the hub id of `text`.")
-    tune_text: bool = Field(False, description="Train a pretrained text encoder too; a random one always is.")
-    text_ends: bool = Field(True, description="Take the first and last token of a caption for words, too.")
-    clean_captions: bool = Field(True, description="Lower-case captions and drop punctuation.")
-    max_words: Length = Field(60, description="Words kept of a caption.")
-    embed_dim: Width = Field(1024, description="Width D of the joint space of images and captions.")
-    heads: Depth = Field(8, description="Attention heads of the fusion; D is a multiple of it.")
+    text: str = Field(
+        default="bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'."
+    )
+    text_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `text`.")
+    tune_text: bool = Field(default=False, description="Train a pretrained text encoder too; a random one always is.")
+    text_ends: bool = Field(default=True, description="Take the first and last token of a caption for words, too.")
+    clean_captions: bool = Field(default=True, description="Lower-case captions and drop punctuation.")
+    max_words: Length = Field(default=60, description="Words kept of a caption.")
+    embed_dim: Width = Field(default=1024, description="Width D of the joint space of images and captions.")
+    heads: Depth = Field(default=8, description="Attention heads of the fusion; D is a multiple of it.")
     fusion: Literal["paper", "released", "none"] = Field(
-        "paper",
+        default="paper",
         description="Attention with learned matrices, without any as in released code, or the mean vectors alone.",
     )
-    u1: float = Field(0.8, ge=0.0, le=1.0, description="Share of the local score of a pair; Flickr30K: 0.6.")
-    text_width: Width = Field(128, description="Hidden width of a random text encoder.")
-    text_heads: Depth = Field(4, description="Its attention heads.")
-    text_layers: Depth = Field(2, description="Its layers.")
+    u1: float = Field(default=0.8, ge=0.0, le=1.0, description="Share of the local score of a pair; Flickr30K: 0.6.")
+    text_width: Width = Field(default=128, description="Hidden width of a random text encoder.")
+    text_heads: Depth = Field(default=4, description="Its attention heads.")
+    text_layers: Depth = Field(default=2, description="Its layers.")
 
     def reads(self) -> tuple[str, ...]:
         """Regions, and the whole image where it is fused."""

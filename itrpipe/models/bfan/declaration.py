@@ -17,7 +17,7 @@ class Bfan(RegionBackbone):
     embeds: ClassVar[bool] = False
 
     focal: Literal["equal", "prob"] = Field(
-        "equal",
+        default="equal",
         description="Fragments kept: weighing more than the plain mean (equal), or than a mean by confidence (prob).",
     )
-    lambda_softmax: float = Field(20.0, gt=0.0, description="Inverse temperature of the attention.")
+    lambda_softmax: float = Field(default=20.0, gt=0.0, description="Inverse temperature of the attention.")

@@ -23,50 +23,52 @@ class DualEncoder(BackboneSettings):
     multiples: ClassVar[tuple[tuple[str, str], ...]] = (("width", "heads"),)
 
     images: Literal["pixels", "regions", "region-tokens", "global"] = Field(
-        "pixels",
+        default="pixels",
         description="What stands for an image: its pixels, or frozen features: the mean region, all regions and their "
         "boxes as tokens of a small Transformer, or the global vector.",
     )
     vision: str = Field(
-        "google/vit-base-patch16-384", min_length=1, description="Vision encoder: hub id, folder or 'random'."
+        default="google/vit-base-patch16-384", min_length=1, description="Vision encoder: hub id, folder or 'random'."
     )
-    text: str = Field("bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'.")
-    vision_revision: str = Field("main", description="Branch, tag or commit of the hub id of `vision`.")
-    text_revision: str = Field("main", description="Branch, tag or commit of the hub id of `text`.")
+    text: str = Field(
+        default="bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'."
+    )
+    vision_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `vision`.")
+    text_revision: str = Field(default="main", description="Branch, tag or commit of the hub id of `text`.")
     embed_dim: int = Field(
-        0,
+        default=0,
         ge=0,
         le=WIDEST,
         description="Width D of a joint space that each side is projected to; 0: no projection.",
     )
     image_pool: Literal["auto", "mean", "cls", "own"] = Field(
-        "auto",
+        default="auto",
         description="Image vector: mean of all tokens, first token, or own: of CLIP and SigLIP (auto), or a pooler's.",
     )
     text_pool: Literal["auto", "mean", "mean-all", "cls", "eot", "own"] = Field(
-        "auto",
+        default="auto",
         description="Caption vector: mean of its tokens (mean-all: of padding too), first, last, or own, as of images.",
     )
     normalisation: Literal["auto", "own", "clip"] = Field(
-        "auto",
+        default="auto",
         description="Mean and deviation of colours: the encoder's own (auto: of CLIP and SigLIP), else CLIP's.",
     )
     augment: Literal["none", "crop", "flip", "full"] = Field(
-        "full", description="Changes of training images: random crops, and flips, and RandAugment."
+        default="full", description="Changes of training images: random crops, and flips, and RandAugment."
     )
-    clean_captions: bool = Field(True, description="Lower-case captions and drop punctuation.")
-    max_words: Length = Field(30, description="Words kept of a caption.")
+    clean_captions: bool = Field(default=True, description="Lower-case captions and drop punctuation.")
+    max_words: Length = Field(default=30, description="Words kept of a caption.")
     gradient_checkpointing: bool = Field(
-        False, description="Compute activations anew in the backward pass: a third slower, far less memory."
+        default=False, description="Compute activations anew in the backward pass: a third slower, far less memory."
     )
     image_size: tuple[int, int] = Field(
-        (96, 128), description="Height and width in pixels that a random vision encoder sees."
+        default=(96, 128), description="Height and width in pixels that a random vision encoder sees."
     )
-    patch_size: Length = Field(16, description="Side of its patches in pixels.")
-    width: Width = Field(128, description="Hidden width of random encoders.")
-    heads: Depth = Field(4, description="Their attention heads.")
-    vision_layers: Depth = Field(3, description="Layers of a random vision encoder, or over region tokens.")
-    text_layers: Depth = Field(2, description="Layers of a random text encoder.")
+    patch_size: Length = Field(default=16, description="Side of its patches in pixels.")
+    width: Width = Field(default=128, description="Hidden width of random encoders.")
+    heads: Depth = Field(default=4, description="Their attention heads.")
+    vision_layers: Depth = Field(default=3, description="Layers of a random vision encoder, or over region tokens.")
+    text_layers: Depth = Field(default=2, description="Layers of a random text encoder.")
 
     def reads(self) -> tuple[str, ...]:
         """What stands for an image; boxes are read where the features have some."""

@@ -17,22 +17,22 @@ class Scan(RegionBackbone):
     embeds: ClassVar[bool] = False
 
     cross_attention: Literal["t2i", "i2t"] = Field(
-        "t2i", description="Who attends to whom: words to regions (t2i), or regions to words (i2t)."
+        default="t2i", description="Who attends to whom: words to regions (t2i), or regions to words (i2t)."
     )
     aggregation: Literal["LogSumExp", "Mean", "Max", "Sum"] = Field(
-        "LogSumExp", description="How the relevances of the words (i2t: of the regions) make up the score."
+        default="LogSumExp", description="How the relevances of the words (i2t: of the regions) make up the score."
     )
     raw_feature_norm: Literal[
         "clipped_l2norm", "l2norm", "clipped", "softmax", "no_norm", "l1norm", "clipped_l1norm"
     ] = Field(
-        "clipped_l2norm",
+        default="clipped_l2norm",
         description="Normalisation of the region-word products over the attending side, before the softmax.",
     )
     lambda_softmax: float = Field(
-        9.0, gt=0.0, description="Inverse temperature of the attention (published: t2i 9, i2t 4)."
+        default=9.0, gt=0.0, description="Inverse temperature of the attention (published: t2i 9, i2t 4)."
     )
     lambda_lse: float = Field(
-        6.0,
+        default=6.0,
         gt=0.0,
         description="Inverse temperature of LogSumExp (published: t2i 6, i2t 5 on Flickr30K and 20 on COCO).",
     )

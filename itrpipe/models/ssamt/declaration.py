@@ -20,20 +20,20 @@ class Ssamt(RegionBackbone):
     multiples: ClassVar[tuple[tuple[str, str], ...]] = (("embed_dim", "heads"),)
 
     phase: Literal["intra", "inter"] = Field(
-        "inter",
+        default="inter",
         description="What is trained and scored: each side alone (intra), or pairs on top of that, frozen (inter).",
     )
-    layers: Depth = Field(2, description="Layers of each of the three encoders.")
-    heads: Depth = Field(16, description="Attention heads; the width is a multiple of it.")
-    feed_forward_dim: Width = Field(2048, description="Width of the feed-forward networks.")
-    dropout: Dropout = Field(0.3, description="Dropout of embeddings, attention and layers.")
-    max_words: Length = Field(64, description="Longest caption in words.")
+    layers: Depth = Field(default=2, description="Layers of each of the three encoders.")
+    heads: Depth = Field(default=16, description="Attention heads; the width is a multiple of it.")
+    feed_forward_dim: Width = Field(default=2048, description="Width of the feed-forward networks.")
+    dropout: Dropout = Field(default=0.3, description="Dropout of embeddings, attention and layers.")
+    max_words: Length = Field(default=64, description="Longest caption in words.")
     mask: Literal["paper", "strict", "none"] = Field(
-        "paper", description="Which edges are closed: the paper's, also node to node, or none but padding."
+        default="paper", description="Which edges are closed: the paper's, also node to node, or none but padding."
     )
-    phrases: bool = Field(True, description="Read phrases; off leaves the words alone (Table 3).")
-    mu1: float = Field(0.3, ge=0.0, description="Weight of the global cosine of a pair in its score.")
-    mu2: float = Field(0.1, ge=0.0, description="Weight of each mean of local cosines.")
+    phrases: bool = Field(default=True, description="Read phrases; off leaves the words alone (Table 3).")
+    mu1: float = Field(default=0.3, ge=0.0, description="Weight of the global cosine of a pair in its score.")
+    mu2: float = Field(default=0.1, ge=0.0, description="Weight of each mean of local cosines.")
 
     def refuses(self, loss: Settings) -> str:
         """Its phases are trained by its own method, each by that phase of it."""

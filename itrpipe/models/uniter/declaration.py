@@ -19,20 +19,20 @@ class Uniter(BackboneSettings):
     multiples: ClassVar[tuple[tuple[str, str], ...]] = (("embed_dim", "heads"),)
 
     initial: str = Field(
-        "", description="Published weights to start from: a state dict of UNITER, TAGS or BERT; empty: random."
+        default="", description="Published weights to start from: a state dict of UNITER, TAGS or BERT; empty: random."
     )
     tokenizer: str = Field(
-        "", description="Tokenizer of word pieces: hub id or folder, as bert-base-cased; empty: our own words."
+        default="", description="Tokenizer of word pieces: hub id or folder, as bert-base-cased; empty: our own words."
     )
-    tokenizer_revision: str = Field("main", description="Branch, tag or commit of its hub id.")
-    embed_dim: Width = Field(768, description="Width d of all states.")
-    layers: Depth = Field(12, description="Layers of the encoder.")
-    heads: Depth = Field(12, description="Attention heads; the width is a multiple of it.")
-    feed_forward_dim: Width = Field(3072, description="Width of the feed-forward networks.")
-    dropout: Dropout = Field(0.1, description="Dropout of embeddings, attention and layers.")
-    max_words: int = Field(512, ge=2, le=LONGEST, description="Positions of a caption, start and end included.")
+    tokenizer_revision: str = Field(default="main", description="Branch, tag or commit of its hub id.")
+    embed_dim: Width = Field(default=768, description="Width d of all states.")
+    layers: Depth = Field(default=12, description="Layers of the encoder.")
+    heads: Depth = Field(default=12, description="Attention heads; the width is a multiple of it.")
+    feed_forward_dim: Width = Field(default=3072, description="Width of the feed-forward networks.")
+    dropout: Dropout = Field(default=0.1, description="Dropout of embeddings, attention and layers.")
+    max_words: int = Field(default=512, ge=2, le=LONGEST, description="Positions of a caption, start and end included.")
     initial_deviation: float = Field(
-        0.02, gt=0, description="Standard deviation of random weights; BERT's suits wide models."
+        default=0.02, gt=0, description="Standard deviation of random weights; BERT's suits wide models."
     )
 
     def reads(self) -> tuple[str, ...]:

@@ -16,8 +16,10 @@ class Vsepp(RegionBackbone):
     papers: ClassVar[tuple[Paper, ...]] = (VSEPP,)
 
     measure: Literal["cosine", "order"] = Field(
-        "cosine",
+        default="cosine",
         description="Score of a pair: inner product of the embeddings, or the order-violation penalty.",
     )
-    image_norm: bool = Field(True, description="Scale the image embedding to unit length (off in VSE0).")
-    absolute_values: bool = Field(False, description="Take absolute values of both embeddings, as order embeddings do.")
+    image_norm: bool = Field(default=True, description="Scale the image embedding to unit length (off in VSE0).")
+    absolute_values: bool = Field(
+        default=False, description="Take absolute values of both embeddings, as order embeddings do."
+    )
