@@ -42,7 +42,6 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.utils.checkpoint import checkpoint
 
 from itrpipe.errors import ItrpipeError, UnavailableError, UsageError
@@ -133,9 +132,10 @@ class World:
             if anywhere and each.grad is None:
                 each.grad = torch.zeros_like(each)
         gradients = [each.grad for each in known if each.grad is not None]
-        flat = parameters_to_vector(gradients)
+        flat = torch.cat([each.flatten() for each in gradients])  # in whatever order their memory lies
         dist.all_reduce(flat)
-        vector_to_parameters(flat.div_(self.size), gradients)
+        for each, mean in zip(gradients, flat.div_(self.size).split([each.numel() for each in gradients]), strict=True):
+            each.copy_(mean.view_as(each))
 
     @contextmanager
     def own_random_numbers(self, seed: int, device: torch.device) -> Iterator[None]:
