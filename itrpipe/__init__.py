@@ -12,7 +12,7 @@ _PUBLIC = {
     "MinedLists": "itrpipe.mining.lists",
     "RetrievalModel": "itrpipe.retrieval.model",
     "load": "itrpipe.retrieval.opening",
-    "mine": "itrpipe.mining.in_memory",
+    "mine": "itrpipe.mining.exact",
 }
 """Name -> the module that defines it, imported when the name is first used: the command line needs none of them."""
 __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -1,4 +1,4 @@
-from itrpipe.mining.in_memory import mine as mine
+from itrpipe.mining.exact import mine as mine
 from itrpipe.mining.lists import MinedLists as MinedLists
 from itrpipe.retrieval.model import RetrievalModel as RetrievalModel
 from itrpipe.retrieval.opening import load as load

@@ -11,6 +11,11 @@ from itrpipe.config import Settings, unknown
 from itrpipe.features.declaration import is_given
 from itrpipe.training.settings import backbones, canonical_backbone
 
+_NOT_RESCORED = {
+    "candidates": "the second model has no features of further candidates",
+    "guard": "it reads similarities of embeddings and rescore_with replaces them",
+}
+
 
 def candidate_files(path: Path) -> list[Path]:
     """The files that `--candidates` names: itself, or the Parquet files of a folder, by name."""
@@ -18,12 +23,16 @@ def candidate_files(path: Path) -> list[Path]:
 
 
 class WindowSettings(Settings):
-    """Which of the candidates are kept, in the words of sentence-transformers; see `itrpipe/mining/windows.py`.
+    """Which of the candidates are kept, in the words of sentence-transformers; see `itrpipe/mining/lists.py`.
 
     Attributes:
-        range_min, range_max: ranks, counted from the hardest, between which candidates are kept.
-        min_score, max_score: scores between which they are kept.
-        absolute_margin, relative_margin: distance to the score of the positive that they keep.
+        range_min: hardest candidates that are skipped, as they are often unlabelled positives.
+        range_max: rank, counted from the hardest, at which the candidates end.
+        min_score: candidates below are too easy.
+        max_score: candidates above are taken for unlabelled positives.
+        absolute_margin: a candidate scores at most the positive's score less this.
+        relative_margin: a candidate scores at most the positive's score less this share of its size: for positive
+            scores p that is p * (1 - relative_margin).
     """
 
     range_min: int = Field(default=0, ge=0)
@@ -32,6 +41,15 @@ class WindowSettings(Settings):
     max_score: float | None = None
     absolute_margin: float | None = None
     relative_margin: float | None = None
+
+    @field_validator("range_max", "max_score")
+    @classmethod
+    def _leaves_something(cls, value: float | None, info: ValidationInfo) -> float | None:
+        name = str(info.field_name).replace("max", "min")
+        least = info.data.get(name)
+        if value is not None and least is not None and (value < least or (name == "range_min" and value == least)):
+            raise ValueError(f"it leaves nothing above {name} = {least}; raise it")
+        return value
 
 
 class MineSettings(Settings):
@@ -54,7 +72,7 @@ class MineSettings(Settings):
         num_lists: clusters of `ivf`; 0: about 4 sqrt(n) of n vectors.
         num_probes: clusters of `ivf` that are searched; 0: one in four.
         candidates: file with embeddings by the same model of further images or captions, which belong to nobody and are
-            candidates as well, see `itrpipe.mining.corpus`; empty: none.
+            candidates as well, see `itrpipe.mining.rows`; empty: none.
         decisions: file of people's judgements, see `itrpipe.review.decisions`: candidates that fit are left out, and
             those that do not are no false negatives for certain; empty: none.
         guard: `fne` writes how likely each candidate is a false negative, by the mining model's similarities.
@@ -85,20 +103,11 @@ class MineSettings(Settings):
     guard_prior: float = Field(default=1e-4, gt=0, lt=1)
     guard_batch_size: int = Field(default=32, ge=2, le=10_000_000)
 
-    @field_validator("candidates")
+    @field_validator("candidates", "guard")
     @classmethod
-    def _has_features(cls, value: str, info: ValidationInfo) -> str:
-        if value and info.data.get("rescore_with"):
-            raise ValueError("the second model has no features of further candidates; leave one of both out")
-        return value
-
-    @field_validator("guard")
-    @classmethod
-    def _knows_the_scores(cls, value: str, info: ValidationInfo) -> str:
-        if value != "none" and info.data.get("rescore_with"):
-            raise ValueError(
-                "it reads similarities of embeddings and rescore_with replaces them; leave one of both out"
-            )
+    def _fits_a_second_model(cls, value: str, info: ValidationInfo) -> str:
+        if value not in ("", "none") and info.data.get("rescore_with"):
+            raise ValueError(f"{_NOT_RESCORED[str(info.field_name)]}; leave one of both out")
         return value
 
     @field_validator("backbone", "rescore_with")

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.mining.lists import NO_ROW, CandidateLists
-from itrpipe.mining.mined import DIRECTIONS
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists
 
 QUANTILES = {"minimum": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75, "maximum": 1.0}
 SAMPLED_SCORES = 1 << 22
@@ -22,6 +21,7 @@ POSITIVE_LIMITS = ("absolute_margin", "relative_margin")
 WORDS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
 _COLUMNS = ("lowest", "25 %", "median", "75 %", "highest")
 _OWN = {"texts_for_images": "own caption", "images_for_texts": "own image"}
+_ANCHORS = {"texts_for_images": "images", "images_for_texts": "captions"}
 _LENGTHS = {"texts_for_images": "num_texts", "images_for_texts": "num_images"}
 _DIGITS = 4
 _FEW, _EMPTY = 0.5, 0.01
@@ -40,7 +40,7 @@ class Figures:
 
     def __init__(self, anchors: int, width: int) -> None:
         self.anchors = anchors
-        self.candidates = self.empty = 0
+        self.candidates = self.anchors_without_candidates = 0
         self.dropped: Counter[str] = Counter()
         self.hardest = np.full(anchors, np.nan, dtype=np.float32)
         self._step = -(-anchors * width // SAMPLED_SCORES)
@@ -51,9 +51,8 @@ class Figures:
         """Sees the lists of consecutive anchors, and what each filter took from them."""
         real, counts = lists.candidates != NO_ROW, lists.counts
         self.candidates += int(counts.sum())
-        self.empty += int((counts == 0).sum())
-        for name, count in dropped.items():
-            self.dropped[name] += count
+        self.anchors_without_candidates += int((counts == 0).sum())
+        self.dropped.update(dropped)
         self.hardest[part] = np.where(counts > 0, lists.scores[:, 0], np.nan)
         if real.any():
             scores = lists.scores[real]
@@ -91,23 +90,16 @@ def mining_statistics(
         `dropped`.
     """
     owned = ~np.isnan(positives)
-    hardest = {
-        "texts_for_images": figures["texts_for_images"].hardest[caption_image[owned]],
-        "images_for_texts": figures["images_for_texts"].hardest[owned],
-    }
+    anchors = {DIRECTIONS[0]: caption_image[owned], DIRECTIONS[1]: owned}
     found: dict[str, Any] = {"positive_score": _quantiles(positives[owned])}
     for name in DIRECTIONS:
-        margins = positives[owned] - hardest[name]
+        margins = positives[owned] - figures[name].hardest[anchors[name]]
         margins = margins[~np.isnan(margins)]
         found[name] = figures[name].quantiles()
         found[f"{name}_margin"] = _quantiles(margins)
         found[BEATEN[name]] = round(100 * float((margins <= 0).mean()), 2) if len(margins) else None
-    return found | {
-        "candidates": {name: figures[name].candidates for name in DIRECTIONS},
-        "anchors": {name: figures[name].anchors for name in DIRECTIONS},
-        "anchors_without_candidates": {name: figures[name].empty for name in DIRECTIONS},
-        "dropped": {name: dict(figures[name].dropped) for name in DIRECTIONS},
-    }
+    counted = ("candidates", "anchors", "anchors_without_candidates", "dropped")
+    return found | {key: {name: getattr(figures[name], key) for name in DIRECTIONS} for key in counted}
 
 
 def _quantiles(values: np.ndarray) -> dict[str, float] | None:
@@ -126,12 +118,14 @@ def table_rows(statistics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     Returns:
         Rows of 1 + 5 cells, the heading first.
     """
-    rows: list[tuple[str, ...]] = [("score", *_COLUMNS)]
-    rows.append(("caption with its own image", *_cells(statistics["positive_score"])))
+    rows = {"caption with its own image": "positive_score"}
     for name, words in WORDS.items():
-        rows.append((f"mined {words}", *_cells(statistics[name])))
-        rows.append((f"  {_OWN[name]} minus hardest", *_cells(statistics[f"{name}_margin"])))
-    return rows
+        rows |= {f"mined {words}": name, f"  {_OWN[name]} minus hardest": f"{name}_margin"}
+    found: list[tuple[str, ...]] = [("score", *_COLUMNS)]
+    for title, key in rows.items():
+        quantiles = statistics[key]
+        found.append((title, *(f"{quantiles[name]:.3f}" if quantiles else "–" for name in QUANTILES)))
+    return found
 
 
 def beaten_percent(statistics: Mapping[str, Any], direction: str) -> float | None:
@@ -151,45 +145,45 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
         statistics: of `mining_statistics`; with `search`, `rescored` and `guard` where an index, a second model or a
             guard was used.
     """
-    said = _search_sentences(statistics["search"]) if "search" in statistics else []
-    if "rescored" in statistics:
-        second = statistics["rescored"]
+    said = []
+    if search := statistics.get("search"):
+        said += [
+            f"{WORDS[name]}: found {100 * search['recall'][name]:.1f}% of what exact search finds, searching "
+            f"{search['num_probes'][name]:,} of {search['num_lists'][name]:,} clusters"
+            for name in DIRECTIONS
+        ]
+    if second := statistics.get("rescored"):
         kept = f"the hardest {second['texts']:,} texts and {second['images']:,} images"
         said.append(f"{kept} of each list are in the order of {second['model']}, whose scores these are")
     for name, words in WORDS.items():
-        dropped, candidates = statistics["dropped"][name], statistics["candidates"][name]
-        said.append(f"{words}: {candidates:,} candidates for {statistics['anchors'][name]:,} {_anchors(name)}")
-        if (beaten := beaten_percent(statistics, name)) is not None:
-            said.append(f"{words}: the hardest scores at least as high as the {_OWN[name]} in {beaten}% of the pairs")
+        candidates, dropped, own = statistics["candidates"][name], statistics["dropped"][name], _OWN[name]
         total = candidates + sum(dropped.values())
-        said += [f"{words}: {_cut(count, total, reason, _OWN[name])}" for reason, count in dropped.items()]
+        said.append(f"{words}: {candidates:,} candidates for {statistics['anchors'][name]:,} {_ANCHORS[name]}")
+        if (beaten := beaten_percent(statistics, name)) is not None:
+            said.append(f"{words}: the hardest scores at least as high as the {own} in {beaten}% of the pairs")
+        for reason, count in dropped.items():
+            above = f", with all that score above the {own}" if reason in POSITIVE_LIMITS and count else ""
+            said.append(f"{words}: {count:,} of {total:,} candidates cut by {reason}{above}")
         said += _shortage(statistics, name)
-        if "guard" in statistics:
-            said += _guard_sentences(statistics["guard"]["above"][name], words, candidates)
+        if guard := statistics.get("guard"):
+            said += [
+                f"{words}: {count:,} of {candidates:,} candidates are false negatives with a probability above {level}"
+                for level, count in guard["above"][name].items()
+            ]
     return said
-
-
-def _anchors(direction: str) -> str:
-    return WORDS[direction].rpartition(" ")[2]
-
-
-def _cut(count: int, total: int, reason: str, own: str) -> str:
-    """How many candidates a filter took; of margins, that what beats the positive was among them."""
-    above = f", with all that score above the {own}" if reason in POSITIVE_LIMITS and count else ""
-    return f"{count:,} of {total:,} candidates cut by {reason}{above}"
 
 
 def _shortage(statistics: Mapping[str, Any], direction: str) -> list[str]:
     """A warning where filters left few candidates, or none for many anchors."""
-    kept, cut = statistics["candidates"][direction], statistics["dropped"][direction]
-    count, empty = statistics["anchors"][direction], statistics["anchors_without_candidates"][direction]
-    total, anchors = kept + sum(cut.values()), _anchors(direction)
-    none = f"{empty:,} of {count:,} {anchors} have none left" if empty else ""
+    kept, count = statistics["candidates"][direction], statistics["anchors"][direction]
+    total = kept + sum(statistics["dropped"][direction].values())
+    empty = statistics["anchors_without_candidates"][direction]
+    none = f"{empty:,} of {count:,} {_ANCHORS[direction]} have none left" if empty else ""
     if kept >= _FEW * total and empty <= _EMPTY * count:
         return [f"{WORDS[direction]}: {none}"] if none else []
-    more = f"; {advice}" if (advice := remedy(statistics, direction)) else ""
     left = f"lists are short, {kept / count:.1f} of {total / count:.1f} candidates on average"
-    return [f"warning: {WORDS[direction]}: {', and '.join(filter(None, [left, none]))}{more}"]
+    told = "; ".join(filter(None, [", and ".join(filter(None, [left, none])), remedy(statistics, direction)]))
+    return [f"warning: {WORDS[direction]}: {told}"]
 
 
 def remedy(statistics: Mapping[str, Any], direction: str) -> str:
@@ -201,24 +195,3 @@ def remedy(statistics: Mapping[str, Any], direction: str) -> str:
     most = max(cut, key=lambda reason: cut[reason], default="")
     longer = f" or raise {_LENGTHS[direction]}" if most == "range_min" else ""
     return f"loosen {most}{longer}" if most else ""
-
-
-def _guard_sentences(above: Mapping[str, int], words: str, candidates: int) -> list[str]:
-    return [
-        f"{words}: {count:,} of {candidates:,} candidates are false negatives with a probability above {level}"
-        for level, count in above.items()
-    ]
-
-
-def _search_sentences(search: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{WORDS[name]}: found {100 * search['recall'][name]:.1f}% of what exact search finds, searching "
-        f"{search['num_probes'][name]:,} of {search['num_lists'][name]:,} clusters"
-        for name in DIRECTIONS
-    ]
-
-
-def _cells(quantiles: Mapping[str, float] | None) -> list[str]:
-    if quantiles is None:
-        return ["–"] * len(QUANTILES)
-    return [f"{quantiles[name]:.3f}" for name in QUANTILES]

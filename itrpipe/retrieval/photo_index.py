@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, upright_size
 from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, compare
-from itrpipe.mining.faiss_engine import IndexKind, clusters, load_faiss, new_index
+from itrpipe.mining.faiss_engine import build_index, clusters, load_faiss
 from itrpipe.mining.lists import NO_ROW
+from itrpipe.mining.rows import HeldRows
 from itrpipe.retrieval.photo_folder import PhotoFile
 from itrpipe.retrieval.photo_rows import EMBEDDINGS, IndexRows, PartFacts, write_part
 from itrpipe.storage.artifact import read_manifest
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from itrpipe.retrieval.model import RetrievalModel
 
 INDEX = "index.faiss"
-_BLOCK = 16_384
 
 
 def open_embedding(model: Path, device: str) -> RetrievalModel:
@@ -129,7 +129,7 @@ def _size(path: Path) -> tuple[int, int]:
         return 0, 0
 
 
-def write_index(folder: Path, kind: IndexKind) -> None:
+def write_index(folder: Path, kind: Literal["flat", "ivf"]) -> None:
     """Writes `index.faiss` over `embeddings.npy`, which inner products compare.
 
     Args:
@@ -141,11 +141,7 @@ def write_index(folder: Path, kind: IndexKind) -> None:
         DiskFullError: the disk cannot hold it.
     """
     faiss, vectors = load_faiss(), np.load(folder / EMBEDDINGS, mmap_mode="r", allow_pickle=False)
-    index = new_index(faiss, kind, vectors.shape[1], *clusters(len(vectors), 0, 0))
-    if not index.is_trained:
-        index.train(np.ascontiguousarray(vectors))
-    for start in range(0, len(vectors), _BLOCK):
-        index.add(np.ascontiguousarray(vectors[start : start + _BLOCK]))
+    index = build_index(HeldRows(vectors), clusters(len(vectors)) if kind == "ivf" else None)
     # The library reports a full disk as an error of its own, which names no remedy.
     require_space(folder, vectors.nbytes + 16 * len(vectors), "the index")
     faiss.write_index(index, str(folder / INDEX))

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 
 from itrpipe.datasets.truth import PairSet
 from itrpipe.errors import DataError
-from itrpipe.mining.lists import CandidateLists
-from itrpipe.mining.mined import DIRECTIONS
+from itrpipe.mining.lists import DIRECTIONS, CandidateLists
 from itrpipe.review.decisions import DIFFERS, FITS, Verdicts
 from itrpipe.storage.disk import unavailable
 from itrpipe.storage.integrity import checked

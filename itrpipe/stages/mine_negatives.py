@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from itrpipe.features.embeddings import EmbeddingRows
-    from itrpipe.mining.guard import Guard
-    from itrpipe.mining.mined import MinedFile
-    from itrpipe.mining.vectors import Rows
+    from itrpipe.mining.lists import MinedFile
+    from itrpipe.mining.rescoring import Guard
+    from itrpipe.mining.rows import Searched
     from itrpipe.review.pairs import Decided
+    from itrpipe.storage.arrays import Rows
 
 SCHEMA_VERSION = 1
-NORMS, MINED, RESCORED, CORPUS = "norms.arrays", "mined.arrays", "rescored.arrays", "corpus.arrays"
+MINED, RESCORED, CORPUS = "mined.arrays", "rescored.arrays", "corpus.arrays"
 FURTHER = "further_candidates.json"
 BYTES_PER_CANDIDATE, BYTES_PER_PROBABILITY, BYTES_PER_PLACE = 6, 2, 12
 FAISS_BLOCK = 4_096
@@ -49,13 +50,14 @@ class Execution(SharedExecution):
 
     Attributes:
         device: `auto` takes CUDA when there is one.
-        block: images per part at most; 0 chooses it by `memory_mib`. For `faiss` images or captions; 0 takes 4,096.
-        memory_mib: MiB that mining takes beside a slice of the lists, and a second model beside its encodings.
+        block: images per part at most; 0 chooses it by their number. For `faiss` images or captions; 0 takes 4,096.
+        memory_mib: MiB that a tile of products takes, and a batch of pairs of a second model; 0: of products 256, or
+            half of what a GPU has free, and of pairs 256.
     """
 
     device: Literal["auto", "cpu", "cuda"]
     block: int = Field(ge=0)
-    memory_mib: int = Field(ge=16)
+    memory_mib: int = Field(ge=0)
 
 
 def settings_class(values: Mapping[str, Any]) -> type[Settings]:
@@ -138,8 +140,8 @@ def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Ne
 def run(job: Job) -> None:
     """Writes both lists and statistics.json."""
     from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
-    from itrpipe.mining.pair_scorer import load_scoring_model
-    from itrpipe.mining.windows import positive_scores
+    from itrpipe.mining.lists import positive_scores
+    from itrpipe.mining.rescoring import load_scoring_model
 
     settings = job.settings
     embeddings = EmbeddingRows.open(job.inputs["train"].folder / EMBEDDINGS, "train")
@@ -152,9 +154,9 @@ def run(job: Job) -> None:
     owners = embeddings.owners.read(0, texts)
     if settings.drop_duplicates and job.inputs["prepare"].manifest.metrics.get("captions_with_text") == 0:
         raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
-    searched = _searched_rows(job, embeddings)
     if not settings.candidates:  # once more: images without features are not among the embeddings
         refuse_longer_lists(settings, candidates(owners))
+    searched = _searched_rows(job, embeddings)
     wanted = images * settings.num_texts + texts * settings.num_images
     width = BYTES_PER_CANDIDATE + (BYTES_PER_PROBABILITY if settings.guard != "none" else 0)
     require_space(job.folder, (width + 2 * BYTES_PER_PLACE) * wanted, "the mined lists, twice in parts")
@@ -171,28 +173,22 @@ def run(job: Job) -> None:
     _show(job, statistics | facts)
 
 
-class _Searched(NamedTuple):
-    """What is searched, and how many of it, the first ones, get lists."""
-
-    images: Rows
-    texts: Rows
-    owners: Rows
-    anchors: tuple[int, int]
-
-
-def _searched_rows(job: Job, embeddings: EmbeddingRows) -> _Searched:
+def _searched_rows(job: Job, embeddings: EmbeddingRows) -> Searched:
     """The training images and captions, and behind them further candidates, whose ids are written.
 
     Raises:
         DataError: their file is damaged or of no known form, or another model's.
     """
-    rows = (embeddings.images, embeddings.texts, embeddings.owners)
-    anchors = (embeddings.images.shape[0], embeddings.texts.shape[0])
-    if not job.settings.candidates:
-        return _Searched(*rows, anchors)
-    from itrpipe.mining.corpus import open_corpus
-    from itrpipe.mining.vectors import EqualRows, JoinedRows
+    import numpy as np
 
+    from itrpipe.mining.rows import HeldRows, JoinedRows, Searched, open_corpus
+
+    sides: list[Rows] = [embeddings.images, embeddings.texts]
+    owners: Rows = embeddings.owners
+    anchors = (embeddings.images.shape[0], embeddings.texts.shape[0])
+    widths = (job.settings.num_texts, job.settings.num_images)
+    if not job.settings.candidates:
+        return Searched((sides[0], sides[1]), owners, widths)
     path = Path(job.settings.candidates).expanduser()
     mining = job.inputs["train"].manifest.settings
     unit = is_given(mining["backbone"]) and mining["model"]["measure"] == "cosine"
@@ -210,40 +206,38 @@ def _searched_rows(job: Job, embeddings: EmbeddingRows) -> _Searched:
         )
     write_json(job.folder / FURTHER, {"side": corpus.side, "ids": corpus.ids})
     job.metrics["further candidates"] = len(corpus.ids)
-    if corpus.side == "image":
-        return _Searched(JoinedRows((rows[0], corpus.rows)), rows[1], rows[2], anchors)
-    nobody = EqualRows((len(corpus.ids),), -1)
-    return _Searched(rows[0], JoinedRows((rows[1], corpus.rows)), JoinedRows((rows[2], nobody)), anchors)
+    side = int(corpus.side == "caption")
+    sides[side] = JoinedRows((sides[side], corpus.rows))
+    if side:
+        owners = JoinedRows((owners, HeldRows(np.full(len(corpus.ids), -1))))
+    return Searched((sides[0], sides[1]), owners, widths, anchors)
 
 
-def _mined(job: Job, searched: _Searched) -> tuple[MinedFile, dict[str, Any]]:
-    """The lists by the mining model, and where an index was used how well it searched."""
+def _mined(job: Job, searched: Searched) -> tuple[MinedFile, dict[str, Any]]:
+    """The lists by the mining model, and of an index how well it searched."""
     from itrpipe.mining.exact import ExactMining
-    from itrpipe.mining.merging import join_mined
-    from itrpipe.mining.mined import MinedFile
-    from itrpipe.mining.products import measured_norms
+    from itrpipe.mining.faiss_engine import Indexing, Searching, clusters
+    from itrpipe.mining.lists import MinedFile
 
     settings, execution = job.settings, job.execution
-    norms = measured_norms(searched.images, searched.texts, job.work / NORMS)
+    sizes, device = [], execution.device
+    work: ExactMining | Searching
     if settings.library == "faiss":
-        return _by_faiss(job, searched)
-    work = ExactMining(
-        *searched[:3],
-        norms,
-        settings.num_texts,
-        settings.num_images,
-        block=execution.block,
-        precision=settings.precision,
-        device=execution.device,
-        memory=execution.memory_mib * 2**20,
-        anchors=searched.anchors,
-    )
+        indexes = None
+        if settings.index != "flat":
+            sizes = [clusters(count, settings.num_lists, settings.num_probes) for count in searched.counts[::-1]]
+            indexes = job.made(Indexing(searched, sizes), f"{PARTS}/index", more=True).paths
+        work = Searching(searched, indexes, block=execution.block or FAISS_BLOCK, device=device)
+    else:
+        options = {"block": execution.block, "memory": execution.memory_mib * 2**20, "device": device}
+        work = ExactMining(searched, precision=settings.precision, **options)
     made = job.made(work, f"{PARTS}/mined", more=bool(settings.rescore_with))
     path = job.work / MINED
     if made.rows or not _is_whole(job, path):
         with job.reporter.task("joining", sum(searched.anchors), "lists") as task:
-            join_mined(work, made.paths, path, task.advance)
-    return MinedFile(path), {}
+            work.join(made.paths, path, task.advance)
+    mined = MinedFile(path)
+    return mined, {"search": _search_facts(job, searched, mined, sizes)} if sizes else {}
 
 
 def _is_whole(job: Job, path: Path) -> bool:
@@ -258,34 +252,12 @@ def _is_whole(job: Job, path: Path) -> bool:
     return True
 
 
-def _by_faiss(job: Job, searched: _Searched) -> tuple[MinedFile, dict[str, Any]]:
-    """The lists by faiss, and of an index what it found of the exact ones."""
-    from itrpipe.mining.faiss_engine import Indexing, Searching, required_clusters
-    from itrpipe.mining.mined import MinedFile
-
-    settings, execution = job.settings, job.execution
-    sides = (searched.texts, searched.images)
-    indexes = None
-    if settings.index != "flat":
-        sizes = required_clusters([each.shape[0] for each in sides], settings.num_lists, settings.num_probes)
-        indexes = job.made(Indexing(*sides, sizes), f"{PARTS}/index", more=True).paths
-    options = {"block": execution.block or FAISS_BLOCK, "device": execution.device, "anchors": searched.anchors}
-    work = Searching(*searched[:3], settings.num_texts, settings.num_images, indexes, **options)
-    made = job.made(work, f"{PARTS}/mined", more=bool(settings.rescore_with))
-    path = job.work / MINED
-    if made.rows or not _is_whole(job, path):
-        work.join(made.paths, path)
-    mined = MinedFile(path)
-    return mined, {"search": _search_facts(job, searched, mined, sizes)} if indexes else {}
-
-
-def _search_facts(job: Job, searched: _Searched, mined: MinedFile, sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def _search_facts(job: Job, searched: Searched, mined: MinedFile, sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Clusters, probes and measured recall of an index; a warning where it missed much."""
-    from itrpipe.mining.mined import DIRECTIONS
-    from itrpipe.mining.recall import SAMPLED_ANCHORS, search_recall
+    from itrpipe.mining.exact import SAMPLED_ANCHORS, ExactMining
+    from itrpipe.mining.lists import DIRECTIONS
 
-    owners = searched.owners.read(0, searched.owners.shape[0])
-    recall = search_recall(searched.images, searched.texts, owners, mined)
+    recall = ExactMining(searched).recall(mined)
     lists, probes = (dict(zip(DIRECTIONS, numbers, strict=True)) for numbers in zip(*sizes, strict=True))
     worst = min(DIRECTIONS, key=lambda name: recall[name])
     if recall[worst] < EXPECTED_RECALL:
@@ -302,15 +274,14 @@ def _rescored(job: Job, embeddings: EmbeddingRows, mined: MinedFile) -> tuple[Mi
 
     Its encodings are not kept: every worker encodes, and so does an interrupted run that goes on.
     """
-    from itrpipe.mining.mined import MinedFile
-    from itrpipe.mining.pair_scorer import encoded_scorer
-    from itrpipe.mining.rescore import Rescoring
+    from itrpipe.mining.lists import MinedFile
+    from itrpipe.mining.rescoring import Rescoring, encoded_scorer
 
     settings, execution = job.settings, job.execution
     model = run_label(settings.method, settings.rescore_with, settings.seed)
     texts, images = settings.rescore_texts or settings.num_texts, settings.rescore_images or settings.num_images
     folders = [job.inputs[name].folder.absolute() for name in ("rescorer", "prepare", "extract")]
-    opening = partial(encoded_scorer, *folders, embeddings, execution.device, execution.memory_mib * 2**20)
+    opening = partial(encoded_scorer, *folders, embeddings, execution.device, (execution.memory_mib or 256) * 2**20)
     work = Rescoring(model, mined.path.absolute(), embeddings.owners, opening, texts, images, execution.device)
     made = job.made(work, f"{PARTS}/rescored")
     positives = work.join(made.paths, job.work / RESCORED)
@@ -326,7 +297,7 @@ def _guard(settings: MineSettings, embeddings: EmbeddingRows) -> Guard | None:
     if settings.guard == "none":
         return None
     from itrpipe.features.embeddings import read_embeddings
-    from itrpipe.mining.guard import Guard
+    from itrpipe.mining.rescoring import Guard
 
     whole = read_embeddings(embeddings.path, embeddings.split)
     return Guard(whole, prior=settings.guard_prior, batch_size=settings.guard_batch_size)
@@ -341,12 +312,8 @@ def _written(
     guard: Guard | None,
 ) -> dict[str, Any]:
     """Writes the lists after all filters, some anchors at a time, and returns the figures on them."""
-    from dataclasses import asdict
-
-    from itrpipe.mining.duplicates import DuplicateCaptions
-    from itrpipe.mining.mined import DIRECTIONS
+    from itrpipe.mining.lists import DIRECTIONS, DuplicateCaptions, drop, lowest_positives, outside
     from itrpipe.mining.statistics import Figures, mining_statistics
-    from itrpipe.mining.windows import Window, filtered, lowest_positives
     from itrpipe.negatives.lists import ListWriter
 
     settings, images = job.settings, embeddings.images.shape[0]
@@ -354,7 +321,6 @@ def _written(
     sides: dict[str, Literal["image", "caption"]] = {DIRECTIONS[0]: "image", DIRECTIONS[1]: "caption"}
     same = DuplicateCaptions(_captions(job, embeddings), owners)
     decided = _decided(job, embeddings)
-    window = Window(**settings.window.model_dump())
     figures = {name: Figures(*mined.shapes[name]) for name in DIRECTIONS}
     for name, (count, width) in mined.shapes.items():
         wide = mined.read(name, 0, 1).candidates.dtype.itemsize > 4
@@ -367,7 +333,7 @@ def _written(
                 going = {"duplicates": marked} if settings.drop_duplicates else {}
                 if decided:
                     going["decisions"] = decided.fit(name, part, found)
-                lists, dropped = filtered(found, window, anchors[name][part], going)
+                lists, dropped = drop(found, going | outside(settings.window, found, anchors[name][part]))
                 figures[name].add(part, lists, dropped)
                 probability = guard.probability(name, lists) if guard else None
                 if decided and probability is not None:
@@ -377,7 +343,7 @@ def _written(
                 task.advance(len(ids))
         job.metrics[name] = width
     job.metrics |= {"images": images, "captions": len(owners)}
-    statistics = mining_statistics(figures, positives, owners) | {"duplicates": asdict(same.report())}
+    statistics = mining_statistics(figures, positives, owners) | {"duplicates": same.report()}
     return statistics | ({"guard": guard.facts()} if guard else {})
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -37,6 +37,24 @@ _HEADER_ROOM = 16_384
 # HDF5 keeps unpacked chunks of this many bytes; a smaller cache unpacks a chunk again for every row.
 _CHUNK_CACHE = 64 << 20
 _BYTES_AT_ONCE = 1 << 24
+
+
+class Rows(Protocol):
+    """Rows of numbers that are read some at a time, such as one vector per image."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of a number."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows first."""
+        ...
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Rows start..stop, in memory."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -189,7 +207,7 @@ def runs(rows: np.ndarray) -> Iterator[tuple[int, int]]:
     yield from zip(starts, [*starts[1:], len(rows)], strict=False)
 
 
-def take(values: FileRows, rows: np.ndarray) -> np.ndarray:
+def take(values: Rows, rows: np.ndarray) -> np.ndarray:
     """Some rows, in the order asked for.
 
     Args:

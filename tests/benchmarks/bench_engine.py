@@ -77,20 +77,16 @@ def stored(path: Path, shape: tuple[int, ...]) -> StoredRows:
 def measured_memory(images: int, captions: int, folder: Path) -> dict[str, Any]:
     """MiB that this process had resident at most: before mining, after it, and after the parts are joined."""
     from itrpipe.mining.exact import ExactMining
-    from itrpipe.mining.merging import join_mined
-    from itrpipe.mining.products import measured_norms
+    from itrpipe.mining.rows import Searched
 
     owners = folder / "owners"
     (np.arange(captions) * images // captions).astype(np.int64).tofile(owners)
-    rows = [stored(folder / "images", (images, DIM)), stored(folder / "texts", (captions, DIM))]
+    sides = stored(folder / "images", (images, DIM)), stored(folder / "texts", (captions, DIM))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    norms = measured_norms(*rows, folder / "norms.arrays")
-    work = ExactMining(
-        *rows, StoredRows(owners, 0, np.dtype("<i8"), (captions,)), norms, 300, 60, precision="bf16+fp32"
-    )
+    work = ExactMining(Searched(sides, StoredRows(owners, 0, np.dtype("<i8"), (captions,)), (300, 60)))
     made = run(work, folder / "parts")
     mined = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    join_mined(work, made.paths, folder / "mined.arrays")
+    work.join(made.paths, folder / "mined.arrays")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     memory = {name: kib >> 10 for name, kib in {"before": before, "mined": mined, "peak": peak}.items()}
     return memory | {"seconds": round(made.seconds, 1), "parts": len(made.paths)}

@@ -22,11 +22,8 @@ import torch
 
 from itrpipe.engine.work import Part
 from itrpipe.mining.exact import ExactMining
-from itrpipe.mining.lists import MinedLists
-from itrpipe.mining.merging import join_mined
-from itrpipe.mining.mined import MinedFile
-from itrpipe.mining.products import measured_norms
-from itrpipe.mining.vectors import HeldRows
+from itrpipe.mining.lists import MinedFile, MinedLists
+from itrpipe.mining.rows import HeldRows, Searched
 
 IMAGES, CAPTIONS_PER_IMAGE, DIM = 20_000, 5, 1_024
 NUM_TEXTS, NUM_IMAGES = 300, 60
@@ -58,9 +55,8 @@ class Mining:
     """
 
     def __init__(self, images: np.ndarray, texts: np.ndarray, folder: Path) -> None:
-        rows = HeldRows(images), HeldRows(texts), HeldRows(CAPTION_IMAGE)
-        norms = measured_norms(*rows[:2], folder / "norms.arrays")
-        self._work = ExactMining(*rows, norms, NUM_TEXTS, NUM_IMAGES, precision="bf16+fp32", as_given=True)
+        searched = Searched((HeldRows(images), HeldRows(texts)), HeldRows(CAPTION_IMAGE), (NUM_TEXTS, NUM_IMAGES))
+        self._work = ExactMining(searched)
         self._folder, self._worker, self.parts = folder, self._work.open(), self._work.parts()
 
     def make(self, part: Part) -> None:
@@ -69,7 +65,7 @@ class Mining:
 
     def lists(self) -> MinedLists:
         """The lists of all parts."""
-        join_mined(self._work, [self._path(part) for part in self.parts], self._folder / "mined.arrays")
+        self._work.join([self._path(part) for part in self.parts], self._folder / "mined.arrays")
         return MinedFile(self._folder / "mined.arrays").lists()
 
     def _path(self, part: Part) -> Path:

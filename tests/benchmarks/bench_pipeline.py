@@ -19,10 +19,8 @@ from itrpipe.features.extraction import ImageFiles
 from itrpipe.features.extractors.scenes import extractor as scenes
 from itrpipe.features.extractors.scenes.declaration import Scenes
 from itrpipe.mining.exact import ExactMining
-from itrpipe.mining.merging import join_mined
-from itrpipe.mining.mined import MinedFile
-from itrpipe.mining.products import measured_norms
-from itrpipe.mining.vectors import HeldRows
+from itrpipe.mining.lists import MinedFile
+from itrpipe.mining.rows import HeldRows, Searched
 from itrpipe.progress import Reporter
 from itrpipe.scenes import generate, paint
 from itrpipe.scenes.build import Painting, file_name, write_images
@@ -71,15 +69,14 @@ def test_mining_against_one_matrix_product(images, dim, tmp_path):
     text_vectors = rng.standard_normal((5 * images, dim), dtype=np.float32)
 
     def mine():
-        rows = HeldRows(image_vectors), HeldRows(text_vectors), HeldRows(caption_image)
-        (tmp_path / "norms.arrays").unlink(missing_ok=True)
-        work = ExactMining(*rows, measured_norms(*rows[:2], tmp_path / "norms.arrays"), 300, 60)
+        sides = HeldRows(image_vectors), HeldRows(text_vectors)
+        work = ExactMining(Searched(sides, HeldRows(caption_image), (300, 60)), precision="fp32")
         worker, parts = work.open(), work.parts()
         paths = [tmp_path / f"{part.name}{work.suffix}" for part in parts]
         for part, path in zip(parts, paths, strict=True):
             path.unlink(missing_ok=True)
             work.make(worker, part, path)
-        join_mined(work, paths, tmp_path / "mined.arrays")
+        work.join(paths, tmp_path / "mined.arrays")
         return MinedFile(tmp_path / "mined.arrays").lists()
 
     left, right = torch.from_numpy(image_vectors), torch.from_numpy(text_vectors)

@@ -41,9 +41,7 @@ from itrpipe.methods.fne.declaration import Fne
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.mining.exact import ExactMining
-from itrpipe.mining.merging import join_mined
-from itrpipe.mining.products import measured_norms
-from itrpipe.mining.vectors import HeldRows, stored
+from itrpipe.mining.rows import HeldRows, Searched
 from itrpipe.models.base import ImageBatch, PhraseBatch, RegionEncoding, TextBatch, WordEncoding
 from itrpipe.models.bfan import network as bfan
 from itrpipe.models.bfan.declaration import Bfan
@@ -56,6 +54,7 @@ from itrpipe.models.uniter import network as uniter
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
+from itrpipe.storage.arrays import Rows, StoredRows
 from itrpipe.training.data import Feed
 
 _PACKAGE = os.path.join(os.path.dirname(itrpipe.__file__), "")
@@ -316,23 +315,28 @@ def _fill(images: np.ndarray, texts: np.ndarray, device: torch.device) -> np.nda
     return owners
 
 
+def _rows(values: np.ndarray) -> Rows:
+    """An array as mining reads it: a memory map from its file."""
+    if isinstance(values, np.memmap):
+        return StoredRows(Path(str(values.filename)), 0, values.dtype, values.shape)
+    return HeldRows(values)
+
+
 def _mine_and_multiply(
     scale: Scale, clock: Clock, images: np.ndarray, texts: np.ndarray, owners: np.ndarray
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     left, right = (torch.from_numpy(each).to(clock.device, torch.bfloat16) for each in (images, texts))
 
     def mine() -> None:
-        rows = stored(images), stored(texts), HeldRows(owners)
-        options = {"precision": "bf16+fp32", "device": clock.device.type, "memory": 2**31, "as_given": True}
+        sides, widths = (_rows(images), _rows(texts)), (scale.num_texts, scale.num_images)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            norms = measured_norms(*rows[:2], folder / "norms.arrays")
-            work = ExactMining(*rows, norms, scale.num_texts, scale.num_images, **options)
+            work = ExactMining(Searched(sides, HeldRows(owners), widths), device=clock.device.type)
             worker, parts = work.open(), work.parts()
             paths = [folder / f"{part.name}{work.suffix}" for part in parts]
             for part, path in zip(parts, paths, strict=True):
                 work.make(worker, part, path)
-            join_mined(work, paths, folder / "mined.arrays")
+            work.join(paths, folder / "mined.arrays")
 
     def product() -> None:
         for part in right.split(8_192):
@@ -421,16 +425,16 @@ def extraction(scale: Scale, clock: Clock) -> Iterator[Line]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         heads = max(1, scale.width // 64)
-        size = {"height": 2 * scale.clip_patch, "width": 2 * scale.clip_patch} if scale.layers == 1 else None
+        side = 2 * scale.clip_patch if scale.layers == 1 else 224
         config = ViTConfig(
             hidden_size=scale.width,
             num_hidden_layers=scale.layers,
             num_attention_heads=heads,
             intermediate_size=4 * scale.width,
-            **({"image_size": size["height"]} if size else {}),
+            image_size=side,
         )
         config.save_pretrained(folder)
-        ViTImageProcessor(**({"size": size} if size else {})).save_pretrained(folder)
+        ViTImageProcessor(size={"height": side, "width": side}).save_pretrained(folder)
         encoder = Vit(kind="vit", model=str(folder), revision="main", weights="random", precision=precision)
         kinds = [("vit", vit.build, encoder, scale.encoded, 64), ("frcnn", frcnn.build, detector, scale.detected, 8)]
         kinds += [("butd", butd.build, published, scale.detected, 8)] if scale.short_side >= 600 else []

@@ -6,54 +6,55 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from itrpipe.engine.work import Part, Work
+from itrpipe.mining import search as module
 from itrpipe.mining.exact import ExactMining
-from itrpipe.mining.faiss_engine import Indexing, Searching, required_clusters
-from itrpipe.mining.lists import MinedLists
-from itrpipe.mining.merging import join_mined
-from itrpipe.mining.mined import DIRECTIONS, MinedFile, layout, write_slice
-from itrpipe.mining.products import Norms, measured_norms
-from itrpipe.mining.vectors import HeldRows
+from itrpipe.mining.faiss_engine import Indexing, Searching, clusters
+from itrpipe.mining.lists import DIRECTIONS, MinedFile, MinedLists, layout, write_slice
+from itrpipe.mining.rows import HeldRows, Searched
+from itrpipe.mining.search import BYTES_PER_PAIR
 from itrpipe.storage.parts import array_writer
 from tests.maps import made
 
 FIELDS = tuple(MinedLists.__dataclass_fields__)
 
 
-def held(*arrays: np.ndarray) -> tuple[HeldRows, ...]:
+def searched(
+    images: np.ndarray, texts: np.ndarray, owners: np.ndarray, *widths: int, first: tuple[int, int] | None = None
+) -> Searched:
     """Arrays as mining takes them."""
+    return Searched((HeldRows(images), HeldRows(texts)), HeldRows(owners), (widths[0], widths[1]), first)
+
+
+def held(*arrays: np.ndarray) -> tuple[HeldRows, ...]:
+    """Arrays as rows."""
     return tuple(HeldRows(array) for array in arrays)
 
 
-def norms_of(images: np.ndarray, texts: np.ndarray, folder: Path) -> Norms:
-    """Norms of both sides, kept in a folder."""
-    return measured_norms(HeldRows(images), HeldRows(texts), folder / "norms.arrays")
-
-
 def exact_work(
-    folder: Path, images: np.ndarray, texts: np.ndarray, owners: np.ndarray, *wanted: int, **options: Any
+    *arguments: Any, text_block: int = 0, first: tuple[int, int] | None = None, **options: Any
 ) -> ExactMining:
-    """Exact mining of arrays, with the precision that was asked for on every machine.
+    """Exact mining of arrays.
 
     Args:
-        folder: for the norms.
-        images, texts, owners: embeddings, and the image of each caption.
-        wanted: num_texts and num_images.
+        arguments: images, texts, owners, num_texts and num_images.
+        text_block: captions of a tile.
+        first: see `Searched`.
         options: of `ExactMining`.
     """
-    norms = norms_of(images, texts, folder)
-    rows: Any = held(images, texts, owners)
-    return ExactMining(*rows, norms, *wanted, **{"as_given": True, **options})
+    images = len(arguments[0])
+    memory = BYTES_PER_PAIR * text_block * min(options.get("block") or images, images)
+    return ExactMining(searched(*arguments, first=first), **{"memory": memory, **options})
 
 
 def joined(work: ExactMining | Searching, paths: list[Path], folder: Path) -> MinedLists:
     """The lists of all parts."""
-    target = folder / "mined.arrays"
-    join_mined(work, paths, target) if isinstance(work, ExactMining) else work.join(paths, target)
-    return MinedFile(target).lists()
+    work.join(paths, folder / "mined.arrays")
+    return MinedFile(folder / "mined.arrays").lists()
 
 
 def made_in_order(work: Work, parts: Iterable[Part], folder: Path) -> list[Path]:
@@ -68,7 +69,7 @@ def made_in_order(work: Work, parts: Iterable[Part], folder: Path) -> list[Path]
 def mine(
     *arguments: Any, workers: int = 1, order: Callable[[list[Part]], Iterable[Part]] | None = None, **options: Any
 ) -> MinedLists:
-    """Exact lists of arrays.
+    """Exact lists of arrays, with products in bfloat16 on every machine where that may be.
 
     Args:
         arguments: images, texts, owners, num_texts and num_images.
@@ -76,9 +77,9 @@ def mine(
         order: puts the parts in the order in which they are made, instead.
         options: of `ExactMining`.
     """
-    with TemporaryDirectory() as name:
+    with TemporaryDirectory() as name, mock.patch.object(module, "has_bfloat16_units", return_value=True):
         folder = Path(name)
-        work = exact_work(folder, *arguments, **options)
+        work = exact_work(*arguments, **options)
         if order is not None:
             paths = made_in_order(work, order(work.parts()), folder / "parts")
         else:
@@ -86,16 +87,13 @@ def mine(
         return joined(work, paths, folder)
 
 
-def search_work(
-    folder: Path, images: np.ndarray, texts: np.ndarray, owners: np.ndarray, *wanted: int, **options: Any
-) -> Searching:
+def search_work(folder: Path, *arguments: Any, **options: Any) -> Searching:
     """Search by faiss, with an index of clusters where `clusters` names their number and the probes."""
-    rows: Any = held(images, texts, owners)
-    clusters, indexes = options.pop("clusters", None), None
-    if clusters is not None:
-        sizes = required_clusters([len(texts), len(images)], *clusters)
-        indexes = made(Indexing(rows[1], rows[0], sizes), folder / "index").paths
-    return Searching(*rows, *wanted, indexes, **options)
+    sides, numbers, indexes = searched(*arguments), options.pop("clusters", None), None
+    if numbers is not None:
+        sizes = [clusters(count, *numbers) for count in sides.counts[::-1]]
+        indexes = made(Indexing(sides, sizes), folder / "index").paths
+    return Searching(sides, indexes, **options)
 
 
 def search(*arguments: Any, **options: Any) -> MinedLists:
@@ -109,9 +107,8 @@ def search(*arguments: Any, **options: Any) -> MinedLists:
 def write_lists(path: Path, lists: MinedLists) -> MinedFile:
     """Lists as a file."""
     both = dict(zip(DIRECTIONS, (lists.texts_for_images, lists.images_for_texts), strict=True))
-    others = {DIRECTIONS[0]: len(lists.images_per_text), DIRECTIONS[1]: len(lists.texts_per_image)}
-    shapes = {name: (*each.candidates.shape, others[name]) for name, each in both.items()}
-    with array_writer(path, layout(shapes)) as writer:
+    anchors, widths = zip(*(each.candidates.shape for each in both.values()), strict=True)
+    with array_writer(path, layout(anchors, widths, anchors[::-1])) as writer:
         for name, each in both.items():
             write_slice(writer, name, 0, each)
     return MinedFile(path)

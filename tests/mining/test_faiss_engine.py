@@ -1,4 +1,4 @@
-"""Mining with faiss against the exact engine, and what it says without the library."""
+"""Mining with faiss against the exact engine, its recall, and what it says without the library."""
 
 from __future__ import annotations
 
@@ -9,10 +9,21 @@ import numpy as np
 import pytest
 
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.mining.faiss_engine import Indexing, clusters, required_clusters
-from itrpipe.mining.lists import NO_ROW
+from itrpipe.mining import exact
+from itrpipe.mining.faiss_engine import Indexing, clusters
+from itrpipe.mining.lists import NO_ROW, MinedLists
 from tests.maps import made
-from tests.mining.mine import assert_same, held, joined, made_in_order, mine, search, search_work
+from tests.mining.mine import (
+    assert_same,
+    exact_work,
+    joined,
+    made_in_order,
+    mine,
+    search,
+    search_work,
+    searched,
+    write_lists,
+)
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +72,9 @@ def test_clusters_find_most_and_all_of_them_find_all(vectors):
     expected = mine(*vectors, 20, 10)
     all_probed = search(*vectors, 20, 10, clusters=(8, 8))
     np.testing.assert_array_equal(all_probed.texts_per_image, expected.texts_per_image)
-    few = search(*vectors, 20, 10, clusters=(8, 3))
-    known = few.texts_per_image != NO_ROW
-    found = [
-        len(np.intersect1d(a[k], b))
-        for a, b, k in zip(few.texts_per_image, expected.texts_per_image, known, strict=True)
-    ]
-    assert 0.5 < sum(found) / expected.texts_per_image.size < 1
+    few = search(*vectors, 20, 10, clusters=(8, 3)).texts_per_image
+    common = [len(np.intersect1d(a[a != NO_ROW], b)) for a, b in zip(few, expected.texts_per_image, strict=True)]
+    assert 0.5 < sum(common) / few.size < 1
     one = search(*vectors, 200, 10, clusters=(8, 1))
     padded = one.texts_per_image == NO_ROW
     assert padded.any()
@@ -77,73 +84,37 @@ def test_clusters_find_most_and_all_of_them_find_all(vectors):
 
 def test_clusters_are_chosen_for_each_direction_unless_given():
     # 4 sqrt(300), 4 sqrt(90), and a quarter of each
-    assert required_clusters([300, 90], 0, 0) == [(69, 18), (38, 10)]
-    assert required_clusters([300, 90], 8, 3) == [(8, 3), (8, 3)]
-    assert clusters(10, 0, 0) == (10, 3)  # no more clusters than vectors
+    assert (clusters(300), clusters(90), clusters(300, 8, 3)) == ((69, 18), (38, 10), (8, 3))
+    assert clusters(10) == (10, 3)  # no more clusters than vectors
 
 
 def times(folder: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.arrays")}
 
 
 @pytest.mark.usefixtures("with_faiss")
-@pytest.mark.parametrize("interrupted_after", [0, 3, 9, 20])
-def test_an_interrupted_search_of_clusters_gives_the_same_lists_with_the_index_it_began_with(
-    vectors, tmp_path, interrupted_after, capfd
-):
-    whole = search(*vectors, 20, 10, clusters=(0, 0), block=16)
-    first = search_work(tmp_path, *vectors, 20, 10, clusters=(0, 0), block=16)
-    made_in_order(first, first.parts()[:interrupted_after], tmp_path / "parts")
-    index, kept = times(tmp_path / "index"), times(tmp_path / "parts")
-    assert len(index) == 3  # one for each side, and what the division depends on
-    second = search_work(tmp_path, *vectors, 20, 10, clusters=(0, 0), block=16)
-    assert times(tmp_path / "index") == index
-    found = made(second, tmp_path / "parts")
-    assert found.rows == sum(part.rows for part in second.parts()[interrupted_after:])
+@pytest.mark.parametrize("numbers", [None, (0, 0)])
+def test_an_interrupted_search_gives_the_same_lists_with_the_index_it_began_with(vectors, tmp_path, numbers, capfd):
+    whole = search(*vectors, 20, 10, clusters=numbers, block=16)
+    first = search_work(tmp_path, *vectors, 20, 10, clusters=numbers, block=16)
+    made_in_order(first, first.parts()[:9], tmp_path / "parts")
+    index, kept = times(tmp_path / "index") if numbers else {}, times(tmp_path / "parts")
+    second = search_work(tmp_path, *vectors, 20, 10, clusters=numbers, block=16)
+    found = made(second, tmp_path / "parts", 2)
+    assert not numbers or times(tmp_path / "index") == index
+    assert found.rows == sum(part.rows for part in second.parts()[9:])
     assert kept.items() <= times(tmp_path / "parts").items()
     assert_same(joined(second, found.paths, tmp_path), whole)
     assert "WARNING" not in capfd.readouterr().err  # of faiss, that there are few vectors for so many clusters
-
-
-@pytest.mark.usefixtures("with_faiss")
-def test_an_index_is_made_again_where_it_is_damaged_or_of_other_clusters(vectors, tmp_path):
-    images, texts, _ = vectors
-    work = Indexing(*held(texts, images), required_clusters([300, 90], 8, 3))
-    paths = made(work, tmp_path / "index").paths
-    whole = [path.read_bytes() for path in paths]
-    paths[1].write_bytes(whole[1][:-1] + bytes([whole[1][-1] ^ 1]))
-    warned: list[str] = []
-    assert made(work, tmp_path / "index", warn=warned.append).rows == 90
-    assert [path.read_bytes() for path in paths] == whole
-    assert len(warned) == 1
-    other = Indexing(*held(texts, images), required_clusters([300, 90], 9, 3))
-    assert made(other, tmp_path / "index").rows == 390
-
-
-@pytest.mark.usefixtures("with_faiss")
-@pytest.mark.parametrize("interrupted_after", [0, 3, 20])
-def test_an_interrupted_run_gives_the_same_lists(vectors, tmp_path, interrupted_after):
-    whole = search(*vectors, 20, 10, block=16)
-    first = search_work(tmp_path, *vectors, 20, 10, block=16)
-    assert len(first.parts()) == 6 + 19
-    made_in_order(first, first.parts()[:interrupted_after], tmp_path / "parts")
-    kept = times(tmp_path / "parts")
-    second = search_work(tmp_path, *vectors, 20, 10, block=16)
-    found = made(second, tmp_path / "parts")
-    assert found.rows == sum(part.rows for part in second.parts()[interrupted_after:])
-    assert kept.items() <= times(tmp_path / "parts").items()
-    assert_same(joined(second, found.paths, tmp_path), whole)
-    other = search_work(tmp_path, *vectors, 20, 10, block=17)
+    other = search_work(tmp_path, *vectors, 20, 10, clusters=numbers, block=17)
     assert made(other, tmp_path / "parts").rows == 390  # parts of another division are not used
 
 
 @pytest.mark.usefixtures("with_faiss")
-def test_parts_made_in_any_order_and_by_two_processes_give_the_same_lists(vectors, tmp_path):
-    whole = search(*vectors, 20, 10, block=16)
-    work = search_work(tmp_path, *vectors, 20, 10, block=64)
-    paths = made_in_order(work, np.random.default_rng(0).permutation(work.parts()), tmp_path / "parts")
-    assert_same(joined(work, paths, tmp_path), whole)
-    assert_same(joined(work, made(work, tmp_path / "others", workers=2).paths, tmp_path), whole)
+def test_an_index_of_other_clusters_is_made_again(vectors, tmp_path):
+    for number in (8, 9):
+        work = Indexing(searched(*vectors, 20, 10), [(number, 3)] * 2)
+        assert made(work, tmp_path / "index").rows == 390
 
 
 @pytest.mark.usefixtures("with_faiss")
@@ -152,9 +123,8 @@ def test_what_cannot_be_mined_is_refused(vectors):
         search(*vectors, 20, 10, clusters=(8, 9))
     with pytest.raises(UsageError, match="90 images per caption were asked for, but 89"):
         search(*vectors, 20, 90)
-    images, texts, caption_image = vectors
-    with pytest.raises(DataError, match="do not fit each other"):
-        search(images, texts[:, :8], caption_image, 20, 10)
+    with pytest.raises(DataError, match="NaN or infinity"):
+        search(vectors[0], np.full_like(vectors[1], np.nan), vectors[2], 20, 10)
 
 
 def test_without_the_library_the_remedy_is_named(vectors, monkeypatch):
@@ -166,7 +136,44 @@ def test_without_the_library_the_remedy_is_named(vectors, monkeypatch):
         return real(name, *arguments, **more)
 
     monkeypatch.setattr(builtins, "__import__", without_faiss)
-    with pytest.raises(MissingInputError, match=r"pip install 'itrpipe\[cpu\]'"):
-        search(*vectors, 20, 10)
-    with pytest.raises(MissingInputError, match=r"pip install 'itrpipe\[cpu\]'"):
-        search(*vectors, 20, 10, clusters=(8, 3))
+    for numbers in (None, (8, 3)):
+        with pytest.raises(MissingInputError, match=r"pip install 'itrpipe\[cpu\]'"):
+            search(*vectors, 20, 10, clusters=numbers)
+
+
+# Recall
+
+
+@pytest.fixture
+def recall(tmp_path):
+    def of_lists(images, texts, caption_image, lists):
+        widths = lists.texts_per_image.shape[1], lists.images_per_text.shape[1]
+        work = exact_work(images, texts, caption_image, *widths)
+        return work.recall(write_lists(tmp_path / "mined.arrays", lists))
+
+    return of_lists
+
+
+def test_exact_lists_have_all_and_a_missing_candidate_counts(vectors, recall, monkeypatch):
+    true = mine(*vectors, 20, 10)
+    assert recall(*vectors, true) == {"texts_for_images": 1.0, "images_for_texts": 1.0}
+    damaged = MinedLists(*(array.copy() for array in vars(true).values()))
+    damaged.texts_per_image[:, -3:], damaged.text_scores[:, -3:] = NO_ROW, -np.inf
+    damaged.images_per_text[:, 4], damaged.image_scores[:, 4] = 0, damaged.image_scores.min() - 1
+    found = recall(*vectors, damaged)
+    assert found == {"texts_for_images": pytest.approx(17 / 20), "images_for_texts": pytest.approx(9 / 10)}
+    damaged.text_scores[:], damaged.text_scores[::2] = true.text_scores, -np.inf  # every other image has nothing
+    monkeypatch.setattr(exact, "SAMPLED_ANCHORS", 7)
+    few = [recall(*vectors, damaged)["texts_for_images"] for _ in range(2)]
+    assert few[0] == few[1]
+    assert round(few[0] * 7, 9) in range(1, 7)
+
+
+def test_candidates_of_equal_score_are_as_good_as_each_other(recall):
+    images, texts = np.ones((4, 2), np.float32), np.ones((8, 2), np.float32)
+    lists = MinedLists(
+        np.array([[7, 6], [7, 6], [7, 6], [1, 0]], np.int32), np.full((4, 2), 2.0, np.float32),
+        np.array([[3]] * 6 + [[0]] * 2, np.int32), np.full((8, 1), 2.0, np.float32),
+    )  # fmt: skip
+    found = recall(images, texts, np.repeat(np.arange(4), 2), lists)
+    assert found == {"texts_for_images": 1.0, "images_for_texts": 1.0}

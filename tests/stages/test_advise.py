@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from itrpipe.mining.mined import DIRECTIONS
+from itrpipe.mining.lists import DIRECTIONS
 from itrpipe.storage.artifact import SECOND_ROUND, read_manifest
 from tests.chains import Invoke, done, sets
 from tests.conftest import TINY_TRAINING

@@ -21,11 +21,9 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows, EmbeddingWriter, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, write_features
-from itrpipe.mining import merging
 from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.faiss_engine import Indexing, Searching
-from itrpipe.mining.pair_scorer import encoded_scorer
-from itrpipe.mining.rescore import Rescoring
+from itrpipe.mining.rescoring import Rescoring, encoded_scorer
 from itrpipe.mining.statistics import WORDS
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.negatives.lists import FILES, MinedList, read_list
@@ -352,7 +350,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_interrupted_scoring_goes_on_and_repeats_no_mining_and_no_pairs_that_were_scored(
     stopped: Callable[..., None],
 ) -> None:
-    stopped(Rescoring, 3, "--rescore-with", "bfan", kept=((ExactMining, "make"), (merging, "join_mined")))
+    stopped(Rescoring, 3, "--rescore-with", "bfan", kept=((ExactMining, "make"), (ExactMining, "join")))
 
 
 def test_interrupted_mining_goes_on_and_repeats_no_part(stopped: Callable[..., None]) -> None:

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset
 from itrpipe.errors import DataError
-from itrpipe.mining.duplicates import DuplicateCaptions
-from itrpipe.mining.lists import NO_ROW, CandidateLists
+from itrpipe.mining.lists import NO_ROW, CandidateLists, DuplicateCaptions
 from itrpipe.negatives.lists import FILES, MinedList, read_list
 from itrpipe.synthesis.sentences import SentenceFile
 

@@ -1,0 +1,255 @@
+"""Second opinions on mined lists: another model's order against a loop, its pairs against whole matrices, the guard."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from itrpipe.errors import DataError, UsageError
+from itrpipe.evaluation.roc_area import roc_area
+from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
+from itrpipe.mining import rescoring as module
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, MinedFile, MinedLists, drop
+from itrpipe.mining.rescoring import Guard, KeptVectors, PairScorer, Rescoring
+from itrpipe.mining.rows import HeldRows, slices
+from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.bfan import network as bfan
+from itrpipe.models.bfan.declaration import Bfan
+from itrpipe.models.scan import network as scan
+from itrpipe.models.scan.declaration import Scan
+from itrpipe.models.vsepp import network as vsepp
+from itrpipe.models.vsepp.declaration import Vsepp
+from tests.maps import made
+from tests.mining.mine import FIELDS, mine, write_lists
+
+# Whole numbers, so that many pairs tie.
+TRUE_SCORES = np.random.default_rng(0).integers(0, 4, (12, 30)).astype(np.float32)
+CAPTION_IMAGE = np.random.default_rng(2).permutation(np.arange(30) % 12)
+NOBODYS = np.where(np.arange(30) % 7 == 3, -1, CAPTION_IMAGE)
+
+
+def mined() -> MinedLists:
+    generator = np.random.default_rng(1)
+    texts = np.argsort(generator.random((12, 30)), axis=1)[:, :8].astype(np.int32)
+    images = np.argsort(generator.random((30, 12)), axis=1)[:, :5].astype(np.int32)
+    texts[3, 2:], images[7, :] = NO_ROW, NO_ROW
+    return MinedLists(texts, np.zeros(texts.shape, np.float32), images, np.zeros(images.shape, np.float32))
+
+
+def look_up(images: np.ndarray, captions: np.ndarray) -> np.ndarray:
+    assert min(images.min(initial=0), captions.min(initial=0)) >= 0
+    return TRUE_SCORES[images, captions]
+
+
+def opened(score_pairs: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    return score_pairs
+
+
+def finished(
+    folder: Path, workers: int = 1, score: Callable = look_up, owners: np.ndarray = CAPTION_IMAGE, top: int = 6, **more
+) -> tuple[MinedLists, np.ndarray]:
+    """The lists in another order, and the scores of the positives."""
+    write_lists(folder / "mined.arrays", mined())
+    rows, opening = HeldRows(owners), partial(opened, score)
+    work = Rescoring("another", folder / "mined.arrays", rows, opening, top, 5, **{"block_pairs": 10, **more})
+    positives = work.join(made(work, folder / "parts", workers).paths, folder / "rescored.arrays")
+    return MinedFile(folder / "rescored.arrays").lists(), positives
+
+
+@pytest.mark.parametrize("owners", [CAPTION_IMAGE, NOBODYS], ids=["of images", "some of nobody"])
+@pytest.mark.parametrize("block_pairs", [1, 7, 1_000])
+def test_tops_are_ordered_by_the_second_model(tmp_path, block_pairs, owners):
+    scored, lists = [], mined()
+    found, positives = finished(
+        tmp_path, 1, lambda *pairs: scored.append(len(pairs[0])) or look_up(*pairs), owners, block_pairs=block_pairs
+    )
+    assert sum(scored) == 11 * 6 + 2 + 29 * 5 + int((owners >= 0).sum())
+    for candidates, scores, before, pairs in (
+        (found.texts_per_image, found.text_scores, lists.texts_per_image[:, :6], TRUE_SCORES),
+        (found.images_per_text, found.image_scores, lists.images_per_text, TRUE_SCORES.T),
+    ):
+        for anchor, own in enumerate(pairs):
+            known = [candidate for candidate in before[anchor].tolist() if candidate != NO_ROW]
+            expected = sorted(known, key=lambda candidate, own=own: (-own[candidate], candidate))
+            padding = before.shape[1] - len(known)
+            assert candidates[anchor].tolist() == expected + [NO_ROW] * padding
+            assert scores[anchor].tolist() == own[expected].tolist() + [-np.inf] * padding
+    expected = [TRUE_SCORES[i, t] if i >= 0 else np.nan for t, i in enumerate(owners)]
+    np.testing.assert_array_equal(positives, expected)
+
+
+def test_two_processes_give_the_same(tmp_path):
+    (whole, positives), (found, again) = finished(tmp_path), finished(tmp_path, workers=2, block_pairs=11)
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name), err_msg=name)
+    np.testing.assert_array_equal(again, positives)
+
+
+@pytest.mark.parametrize("top", [0, 9])
+def test_asking_for_more_than_the_lists_hold_is_refused(tmp_path, top):
+    with pytest.raises(UsageError, match=f"{top} candidates are to be scored again but the lists hold 8"):
+        finished(tmp_path, top=top)
+
+
+@pytest.mark.parametrize("broken", [lambda i, c: np.full(len(i), np.nan), lambda i, c: np.zeros((len(i), 1))])
+def test_scores_that_are_none_are_refused(tmp_path, broken):
+    with pytest.raises(DataError, match="check the model"):
+        finished(tmp_path, score=broken)
+
+
+# Pairs
+
+N, T, R, D_IN, D, WORDS = 300, 400, 5, 6, 8, 30
+CPU = torch.device("cpu")
+MODELS = {
+    "scan": lambda: scan.build(Scan(embed_dim=D, word_dim=4), D_IN, WORDS),
+    "bfan": lambda: bfan.build(Bfan(embed_dim=D, word_dim=4), D_IN, WORDS),
+    "vsepp": lambda: vsepp.build(Vsepp(embed_dim=D, word_dim=4, measure="order"), D_IN, WORDS),
+}
+
+
+class Drawn:
+    """What a scorer reads of a split, with random features and captions."""
+
+    num_images, num_captions = N, T
+
+    def __init__(self, same_counts: bool) -> None:
+        generator = np.random.default_rng(0)
+        # A single region attends to all words alike, and rounding decides BFAN's focal mask.
+        self.region_counts = np.full(N, R) if same_counts else generator.integers(2, R + 1, N)
+        self._regions = torch.from_numpy(generator.standard_normal((N, R, D_IN)).astype(np.float32))
+        self._regions[torch.arange(R) >= torch.from_numpy(self.region_counts)[:, None]] = 0
+        self._lengths = torch.from_numpy(generator.integers(2, 9, T))
+        self._tokens = torch.from_numpy(generator.integers(4, WORDS, (T, 8)))
+        self._tokens[torch.arange(8) >= self._lengths[:, None]] = 0
+        self._same = same_counts
+
+    def images(self, rows: np.ndarray) -> ImageBatch:
+        return ImageBatch(self._regions[rows], None if self._same else torch.from_numpy(self.region_counts[rows]))
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        lengths = self._lengths[rows]
+        return TextBatch(self._tokens[rows, : int(lengths.max())], lengths)
+
+
+def scorer(model: Any, data: Any, memory: int) -> PairScorer:
+    return PairScorer(model, data, D, CPU, memory)
+
+
+@pytest.mark.parametrize("same_counts", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_pairs_score_as_in_the_matrix_of_all(name: str, same_counts: bool) -> None:
+    torch.manual_seed(0)
+    model, data, generator = MODELS[name]().eval(), Drawn(same_counts), np.random.default_rng(1)
+    images, captions = generator.integers(0, N, 2_000), generator.integers(0, T, 2_000)
+    images[:3], captions[:3] = [0, N - 1, N - 1], [T - 1, 0, T - 1]  # the last ones have nothing behind them
+    with torch.inference_mode():
+        sides = model.encode_images(data.images(np.arange(N))), model.encode_texts(data.texts(np.arange(T)))
+        matrix = model.score_matrix(*sides)
+    found = scorer(model, data, 1 << 16)(images, captions)
+    np.testing.assert_allclose(found, matrix.numpy()[images, captions], atol=1e-5)
+
+
+def test_a_batch_takes_no_more_pairs_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sizes = MODELS["scan"]().eval(), []
+    scores, real = scorer(model, Drawn(True), 50_000), model.score_pairs
+
+    def spy(images: Any, texts: Any) -> torch.Tensor:
+        sizes.append((len(images.regions), texts.words.shape[1]))
+        return real(images, texts)
+
+    monkeypatch.setattr(model, "score_pairs", spy)
+    scores(np.arange(N), np.arange(N))
+    assert len(sizes) > 3
+    assert all(4 * pairs * (R + words) * D <= 50_000 for pairs, words in sizes)
+    widths = [words for _, words in sizes]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[-1] < widths[0] == 8
+
+
+def test_vectors_are_kept_without_padding_and_come_back() -> None:
+    kept, padded = KeptVectors(np.array([2, 1, 3]), 2, CPU), torch.arange(18.0).view(3, 3, 2)
+    kept.put(0, padded[:2])
+    kept.put(2, padded[2:])
+    assert kept.vectors.shape == (6, 2)
+    taken, found = kept.take(np.array([2, 0]), CPU)
+    assert found is not None
+    assert found.tolist() == [3, 2]
+    assert torch.equal(taken[0], padded[2])
+    assert torch.equal(taken[1, :2], padded[0, :2])
+
+
+def test_a_machine_without_room_and_a_model_of_another_kind_are_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(module, "os", SimpleNamespace(sysconf=lambda name: 100))
+    with pytest.raises(UsageError, match="mine without --rescore-with"):
+        scorer(MODELS["scan"]().eval(), Drawn(True), 1 << 16)
+    strange = SimpleNamespace(model=torch.nn.Identity(), config={"backbone": "other"})
+    monkeypatch.setattr(module, "load_model", lambda folder: strange)
+    with pytest.raises(UsageError, match="other encodes neither vectors nor regions and words"):
+        module.load_scoring_model(tmp_path)
+
+
+# The guard
+
+FAMILY = np.arange(20) // 2
+OWNERS = np.repeat(np.arange(20), 2)
+
+
+def embeddings() -> SplitEmbeddings:
+    """Pairs of images that look alike, and captions that fit both."""
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((10, 16))[FAMILY] + 0.2 * rng.standard_normal((20, 16))
+    texts = images[OWNERS] + 0.5 * rng.standard_normal((40, 16))
+    images, texts = (
+        (each / np.linalg.norm(each, axis=1, keepdims=True)).astype(np.float32) for each in (images, texts)
+    )
+    ids = [np.array([f"{kind}{row}" for row in range(count)]) for kind, count in (("i", 20), ("c", 40))]
+    return SplitEmbeddings(images, ids[0], texts, ids[1], OWNERS, INNER_PRODUCT)
+
+
+def guarded(prior: float, lists: dict[str, CandidateLists] | None = None, sign: int = 1):
+    """Lists, the probabilities of all their candidates, some anchors at a time, and the figures on them."""
+    found = embeddings()
+    if lists is None:
+        both = mine(found.images, found.texts, OWNERS, 8, 6)
+        lists = {name: getattr(both, name) for name in DIRECTIONS}
+    shown = SplitEmbeddings(
+        found.images, found.image_ids, sign * np.asarray(found.texts), found.caption_ids, OWNERS, INNER_PRODUCT
+    )
+    guard, probability = Guard(shown, prior=prior, batch_size=4), {}
+    for name, each in lists.items():
+        parts = [CandidateLists(each.candidates[part], each.scores[part]) for part in slices(len(each.scores), 7)]
+        probability[name] = np.concatenate([guard.probability(name, part) for part in parts])
+    return lists, probability, guard.facts()
+
+
+def test_candidates_that_match_are_likely_ones_and_the_counts_say_so():
+    lists, probability, facts = guarded(0.05)
+    assert json.loads(json.dumps(facts)) == facts
+    for name, (ours, others) in zip(DIRECTIONS, ((FAMILY, FAMILY[OWNERS]), (FAMILY[OWNERS], FAMILY)), strict=True):
+        match = ours[:, None] == others[lists[name].candidates]
+        assert (roc_area(probability[name].reshape(-1), match.reshape(-1)) or 0) > 0.99
+        assert facts["above"][name] == {str(level): int((probability[name] > level).sum()) for level in (0.5, 0.01)}
+        assert 0 < facts["above"][name]["0.5"] <= facts["above"][name]["0.01"] < match.size
+
+
+def test_behind_the_end_of_a_list_nothing_is_likely_or_counted():
+    cut = {name: drop(each, {"all but the first": np.arange(each.scores.shape[1]) > 0})[0]
+           for name, each in guarded(0.05)[0].items()}  # fmt: skip
+    lists, probability, facts = guarded(0.9999, cut)
+    for name, each in lists.items():
+        assert (probability[name][:, 1:] == 0).all()
+        assert 0 < facts["above"][name]["0.01"] <= len(each.candidates)
+
+
+def test_a_model_that_has_learned_nothing_gives_no_estimate():
+    with pytest.raises(UsageError, match="--guard fne: the mining model ranks"):
+        guarded(1e-4, sign=-1)

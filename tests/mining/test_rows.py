@@ -1,0 +1,119 @@
+"""Rows where they lie, against arrays; further candidates in every form of file, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from itrpipe.errors import DataError
+from itrpipe.mining.rows import HeldRows, JoinedRows, open_corpus, rows_at_once, slices
+from itrpipe.storage.arrays import Rows, take
+from itrpipe.storage.parts import ArrayFile, write_arrays
+
+VECTORS = np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32)
+IDS = [f"id {row}" for row in range(7)]
+
+
+def test_any_rows_of_joined_ones_are_those_of_the_array(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "first.arrays", {"first": VECTORS[:3]})
+    first = ArrayFile(tmp_path / "first.arrays")["first"]
+    parts: list[Rows] = [first, HeldRows(VECTORS[3:3]), HeldRows(VECTORS[3:4]), HeldRows(VECTORS[4:])]
+    rows = pickle.loads(pickle.dumps(JoinedRows(parts)))
+    assert (rows.shape, rows.dtype) == (VECTORS.shape, VECTORS.dtype)
+    for start in range(8):
+        for stop in range(start, 10):
+            np.testing.assert_array_equal(rows.read(start, stop), VECTORS[start:stop])
+    np.testing.assert_array_equal(take(rows, np.array([6, 2, 3, 2])), VECTORS[[6, 2, 3, 2]])
+    owners = JoinedRows([HeldRows(np.array([2, 0])), HeldRows(np.array([-1]))])
+    assert owners.read(1, 9).tolist() == [0, -1]
+
+
+def test_slices_cover_all_rows_and_hold_about_so_many_bytes() -> None:
+    assert slices(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert slices(0, 3) == []
+    for shape, at_once in (((3, 1_000), 10), ((3,), 10_000), ((3, 20_000), 1)):
+        assert rows_at_once(HeldRows(np.zeros(shape, np.float32)), 40_000) == at_once
+
+
+# Further candidates
+
+
+def write_parquet(path: Path, column: str, rows: slice = slice(None)) -> Path:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(VECTORS[rows].reshape(-1)), VECTORS.shape[1])
+    pq.write_table(pa.table({column: IDS[rows], "embedding": vectors}), path)
+    return path
+
+
+def shards(folder: Path) -> Path:
+    (folder / "shards").mkdir()
+    write_parquet(folder / "shards" / "a.parquet", "caption_id", slice(0, 5))
+    write_parquet(folder / "shards" / "b.parquet", "caption_id", slice(5, 7))
+    return folder / "shards"
+
+
+def plain(folder: Path, name: str = "captions", ids: int = 7) -> Path:
+    np.save(folder / f"{name}.npy", VECTORS)
+    (folder / f"{name}.ids.json").write_text(json.dumps(IDS[:ids]))
+    return folder / f"{name}.npy"
+
+
+def hdf5(folder: Path) -> Path:
+    with h5py.File(folder / "any.h5", "w") as file:
+        file["texts"], file["caption_id"] = VECTORS, IDS
+    return folder / "any.h5"
+
+
+FORMS: dict[str, Callable[[Path], Path]] = {
+    "parquet": lambda folder: write_parquet(folder / "any.parquet", "caption_id"),
+    "parquet of images": lambda folder: write_parquet(folder / "any.parquet", "image_id"),
+    "shards": shards,
+    "npy": plain,
+    "hdf5": hdf5,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_further_candidates_is_read(tmp_path: Path, form: str) -> None:
+    corpus = open_corpus(FORMS[form](tmp_path), tmp_path / "copy.arrays")
+    assert (corpus.side, corpus.ids) == ("image" if "images" in form else "caption", IDS)
+    assert corpus.rows.shape == VECTORS.shape
+    np.testing.assert_array_equal(corpus.rows.read(2, 6), VECTORS[2:6])
+
+
+def a_pickle(folder: Path) -> Path:
+    np.save(folder / "images.npy", np.array([{}], dtype=object), allow_pickle=True)
+    return folder / "images.npy"
+
+
+def of_two_lengths(folder: Path) -> Path:
+    path = folder / "a.parquet"
+    pq.write_table(pa.table({"image_id": ["a", "b"], "embedding": [[1.0, 2.0], [3.0]]}), path)
+    return path
+
+
+REFUSED: dict[str, Callable[[Path], Path]] = {
+    "no column of ids": lambda folder: write_parquet(folder / "a.parquet", "name"),
+    "an empty folder": lambda folder: folder,
+    "too few ids": lambda folder: plain(folder, ids=6),
+    "a name that says nothing": lambda folder: plain(folder, "vectors"),
+    "a pickle": a_pickle,
+    "vectors of two lengths": of_two_lengths,
+}
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_other_files_are_refused_in_one_line(tmp_path: Path, form: str) -> None:
+    path = REFUSED[form](tmp_path)
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        open_corpus(path, tmp_path / "copy.arrays")
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "copy.arrays").exists()

@@ -1,0 +1,330 @@
+"""Exact mining against a stable sort of all scores: ties, floors, parts, tiles, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from itrpipe.errors import DataError, UsageError
+from itrpipe.mining import exact, search
+from itrpipe.mining.exact import COUNTS, FLOORS, KEYS, ExactMining
+from itrpipe.mining.lists import MinedLists
+from itrpipe.mining.rows import Searched
+from itrpipe.mining.search import BYTES_PER_PAIR, NO_CANDIDATE, Block, pack, pair_scores, reaching, unpack
+from itrpipe.storage.parts import ArrayFile, write_arrays
+from tests.maps import made
+from tests.mining.mine import assert_same, exact_work, joined, mine
+
+REFERENCE = Path(__file__).resolve().parents[1] / "reference" / "aoq_mining.npz"
+TWO_STEPS = ("bf16+fp32", "fp32")
+PRECISIONS = ("bf16", *TWO_STEPS)
+KINDS = ["plain", "ties", "all equal", "falling", "rising", "negative", "collapsed", "half an ulp", "islands"]
+
+
+def drawn(seed: int, kind: str, images: int, texts: int, dim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Embeddings that are hard to cut into parts, and captions of which some belong to nobody."""
+    generator = np.random.default_rng(seed)
+    left, right = (generator.standard_normal((rows, dim)) for rows in (images, texts))
+    if kind == "ties":  # of small whole numbers, whose products are exact in every precision
+        left, right = np.round(left), np.round(right)
+    elif kind == "all equal":
+        left, right = np.ones_like(left), np.full_like(right, 0.3)
+    elif kind == "falling":  # what comes first is best: floors of the first tile and part are too high
+        left, right = (np.abs(each) * np.geomspace(4, 0.1, len(each))[:, None] for each in (left, right))
+    elif kind == "rising":
+        left, right = (np.abs(each) * np.geomspace(0.1, 4, len(each))[:, None] for each in (left, right))
+    elif kind == "negative":
+        left, right = -np.abs(left) * np.geomspace(0.1, 4, images)[:, None], np.abs(right)
+    elif kind == "collapsed":
+        left, right = 1 + 1e-3 * left, generator.choice([-1, 0.7]) + 1e-3 * right
+    elif kind == "half an ulp":  # rounding to bfloat16 takes as much as it can, up or down
+        left, right = (generator.choice([1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8], each.shape) for each in (left, right))
+    elif kind == "islands":  # each caption fits a few neighbouring images, which lie in one part
+        left = np.eye(dim)[np.arange(images) * dim // images] + 0.01 * left
+        right = np.eye(dim)[generator.integers(0, dim, texts)] + 0.01 * right
+    owners = generator.integers(0, images, texts)
+    owners[generator.random(texts) < generator.choice([0, 0.3, 1])] = -1
+    return left.astype(np.float32), right.astype(np.float32), owners
+
+
+def expected_lists(images, texts, owners, num_texts, num_images) -> MinedLists:
+    """A stable sort of all scores, each computed as mining computes it."""
+    rows, columns = (torch.from_numpy(part.ravel()) for part in np.indices((len(texts), len(images))))
+    scores = pair_scores(torch.from_numpy(texts), torch.from_numpy(images), rows, columns).numpy() + np.float32(0)
+    scores = scores.reshape(len(texts), len(images)).T.copy()
+    owned = np.flatnonzero(owners >= 0)
+    scores[owners[owned], owned] = -np.inf
+    found = []
+    for each, width in ((scores, num_texts), (scores.T, num_images)):
+        rows = np.argsort(-each, axis=1, kind="stable")[:, :width].astype(np.int32)
+        found += [rows, np.take_along_axis(each, rows, axis=1)]
+    return MinedLists(*found)
+
+
+@pytest.mark.parametrize("block", [7, 40])
+def test_lists_match_the_reference(block):
+    with np.load(REFERENCE, allow_pickle=False) as reference:
+        images, texts, owners = reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5
+        lists = mine(images, texts, owners, 50, 10, block=block)
+        np.testing.assert_array_equal(lists.texts_per_image, reference["out_i2t_fp32"])
+        np.testing.assert_array_equal(lists.images_per_text, reference["out_t2i_fp32"])
+    rounded = mine(images, texts, owners, 50, 10, block=block, precision="bf16")
+    error = np.abs(rounded.text_scores - np.einsum("nd,nkd->nk", images, texts[rounded.texts_per_image])).max()
+    assert 1e-6 < error < 8e-3  # by at most two halves of the last of 8 bits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10_000),
+    images=st.integers(2, 60),
+    texts=st.integers(2, 90),
+    dim=st.sampled_from([1, 2, 5, 600]),
+    block=st.integers(1, 60),
+    text_block=st.integers(1, 90),
+    data=st.data(),
+)
+def test_no_candidate_is_lost_at_any_edge(kind, seed, images, texts, dim, block, text_block, data):
+    """Ties at a floor, rounded floors, parts smaller than a list, tiles smaller than a list, misleading samples."""
+    left, right, owners = drawn(seed, kind, images, texts, dim)
+    most = texts - int(np.bincount(owners[owners >= 0], minlength=1).max())
+    assume(most >= 1)
+    arguments = (left, right, owners, data.draw(st.integers(1, most)), data.draw(st.integers(1, images - 1)))
+    precision = data.draw(st.sampled_from(PRECISIONS if kind == "ties" else TWO_STEPS))
+    shuffled = np.random.default_rng(seed).permutation
+    found = mine(
+        *arguments,
+        block=block,
+        text_block=text_block,
+        precision=precision,
+        order=lambda parts: [parts[at] for at in shuffled(len(parts))],
+    )
+    assert_same(found, expected_lists(*arguments))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("block", [0, 75])
+def test_floors_of_large_parts_lose_nothing(kind, block):
+    arguments = (*drawn(8, kind, 300, 500, 4), 20, 8)
+    assert_same(mine(*arguments, block=block, text_block=250, precision="bf16+fp32"), expected_lists(*arguments))
+
+
+@pytest.mark.parametrize("precision", TWO_STEPS)
+def test_two_processes_give_the_same(precision):
+    arguments = (*drawn(6, "plain", 240, 900, 48), 30, 9)
+    found = mine(*arguments, block=31, text_block=250, precision=precision, workers=2)
+    assert_same(found, expected_lists(*arguments))
+
+
+@given(images=st.integers(2, 300), dim=st.sampled_from([1, 48, 256, 2_048, 9_000]), block=st.integers(1, 400))
+def test_parts_hold_every_image_once_and_no_more_than_allowed(images, dim, block):
+    vectors = np.ones((images, dim), np.float32)
+    work = exact_work(vectors, vectors[:2], np.array([0, 1]), 1, 1, block=block)
+    rows = [work.images_of(number) for number in range(len(work.parts()))]
+    assert sorted(np.concatenate(rows).tolist()) == list(range(images))
+    assert all((np.diff(each) > 0).all() for each in rows)
+    assert [len(each) for each in rows] == [part.rows for part in work.parts()]
+    assert 1 <= min(map(len, rows)) <= max(map(len, rows)) <= block
+    assert len(rows) <= 2 * -(-images // block)
+
+
+def test_a_tile_keeps_to_the_memory_and_few_pairs_are_scored(monkeypatch):
+    tiles, scored, real = [], [], search.pair_scores
+    multiply = search._multiply
+
+    def noting(texts: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        tiles.append(len(texts) * len(images))
+        return multiply(texts, images)
+
+    monkeypatch.setattr(search, "_multiply", noting)
+    monkeypatch.setattr(search, "pair_scores", lambda *of: scored.append(len(of[2])) or real(*of))
+    arguments = (*drawn(6, "plain", 800, 4_000, 48), 30, 9)
+    found = mine(*arguments, block=400, memory=100_000 * BYTES_PER_PAIR, precision="bf16+fp32")
+    assert max(tiles) <= 100_000
+    assert len(tiles) >= 32
+    assert sum(scored) < 4 * (800 * 30 + 4_000 * 9)
+    assert_same(found, expected_lists(*arguments))
+
+
+# Lists that are searched again
+
+
+@pytest.fixture
+def again(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
+    """Rows of the lists of images and of captions that were searched again."""
+    found: tuple[list[int], list[int]] = ([], [])
+    real = ExactMining._search_again
+
+    def noting(work: ExactMining, worker: Any, side: int, rows: np.ndarray) -> Iterator[Any]:
+        found[side].extend(rows.tolist())
+        yield from real(work, worker, side, rows)
+
+    monkeypatch.setattr(ExactMining, "_search_again", noting)
+    return found
+
+
+@pytest.fixture
+def parted(tmp_path):
+    """Mining in four parts, the files of these, and the lists that they have to give."""
+    arguments = (*drawn(6, "plain", 240, 900, 48), 30, 9)
+    work = exact_work(*arguments, block=60, text_block=250, precision="bf16+fp32")
+    return work, made(work, tmp_path / "parts").paths, expected_lists(*arguments), tmp_path
+
+
+def with_floors(path: Path, floors: Mapping[int, float]) -> None:
+    """Rewrites a part as if captions had had other floors there."""
+    found = {name: rows.read() for name, rows in ArrayFile(path).items()}
+    text = np.arange(len(found[COUNTS])).repeat(found[COUNTS])
+    for row, floor in floors.items():
+        found[FLOORS][row] = floor
+    kept = unpack(torch.from_numpy(found[KEYS]))[0].numpy() >= found[FLOORS][text]
+    counts = np.bincount(text[kept], minlength=len(found[COUNTS])).astype(np.int32)
+    write_arrays(path, {**found, COUNTS: counts, KEYS: found[KEYS][kept]})
+
+
+def test_a_list_is_complete_unless_its_last_score_is_below_the_floor_of_a_part(parted, again):
+    work, paths, expected, folder = parted
+    assert_same(joined(work, paths, folder), expected)
+    before = set(again[1])
+    assert len(before) < 50
+    assert len(again[0]) < 20
+    again[1].clear()
+    last = expected.image_scores[:, -1]
+    at, above = [text for text in range(900) if text not in before][:2]
+    with_floors(paths[2], {at: float(last[at]), above: float(np.nextafter(last[above], np.float32(np.inf)))})
+    assert_same(joined(work, paths, folder), expected)
+    assert set(again[1]) == before | {above}
+
+
+@pytest.mark.parametrize("floor", [float("inf"), float("nan")])
+def test_floors_that_let_nothing_in_lose_nothing(parted, again, floor):
+    work, paths, expected, folder = parted
+    every = dict.fromkeys(range(0, 900, 3), float(floor))
+    for path in (paths[0], paths[3]):
+        with_floors(path, every)
+    assert_same(joined(work, paths, folder), expected)
+    assert set(every) <= set(again[1])
+
+
+@pytest.mark.parametrize(("kind", "side"), [("falling", 0), ("islands", 1), ("negative", 1)])
+def test_many_lists_searched_again_a_few_at_a_time_are_right(again, kind, side):
+    arguments = (*drawn(3, kind, 130, 400, 8), 50, 20)
+    # Parts and tiles that are smaller than the lists that are searched again.
+    assert_same(mine(*arguments, block=13, text_block=37, precision="bf16+fp32"), expected_lists(*arguments))
+    assert len(again[side]) > 37
+
+
+def test_joining_a_little_at_a_time_changes_nothing(parted, monkeypatch):
+    work, paths, expected, folder = parted
+    monkeypatch.setattr(exact, "_PLACES", 100)
+    assert_same(joined(work, paths, folder), expected)
+
+
+def test_products_less_exact_than_their_bound_are_noticed(monkeypatch):
+    monkeypatch.setattr(search, "_multiply", lambda texts, images: torch.ones(len(texts), len(images)) * 1e4)
+    with pytest.raises(DataError, match="less exact on this machine"):
+        mine(*drawn(3, "plain", 60, 300, 16), 40, 12, precision="bf16+fp32")
+
+
+# Arithmetic
+
+
+def test_the_bound_of_the_rounding_error_holds_and_is_not_idle():
+    left, right, _ = (each for each in drawn(11, "plain", 200, 400, 256))
+    left, right = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (left, right))
+    # Rounding every number the same way is the worst case: the error then comes near the bound.
+    worst = np.full((1, 256), 1 / 16 + 2**-13 + 2**-20, np.float32)
+    for images, texts, least in ((left, right, 0.0), (worst, worst, 0.8)):
+        ours, others = (Block(np.arange(len(each)), torch.from_numpy(each), torch.bfloat16) for each in (images, texts))
+        bounds, true = ours.bounds(others), ours.exact.double() @ others.exact.double().T
+        error = (ours.rounded.double() @ others.rounded.double().T - true).abs().amax(dim=1)
+        assert bool((least * bounds <= error).all())
+        assert bool((error <= bounds).all())
+        assert bool((bounds < 2 * 2**-8).all())  # below the bound from units in the last place
+
+
+NUMBERS = st.sampled_from([float("-inf"), -2.0, -0.5, -0.0, 0.0, 0.5, 2.0])
+
+
+@given(
+    scores=st.lists(NUMBERS, min_size=12, max_size=12),
+    rows=st.lists(NUMBERS, min_size=3, max_size=3),
+    columns=st.lists(NUMBERS, min_size=4, max_size=4),
+)
+def test_either_limit_admits_a_product_and_own_pairs_never_enter(scores, rows, columns):
+    products, by_row, by_column = torch.tensor(scores).reshape(3, 4), torch.tensor(rows), torch.tensor(columns)
+    expected = ((products >= by_row[:, None]) | (products >= by_column)) & (products > float("-inf"))
+    assert torch.stack(reaching(products, by_row, by_column), dim=1).tolist() == expected.nonzero().tolist()
+
+
+@given(st.lists(st.tuples(st.floats(width=32, allow_nan=False), st.integers(0, 2**32 - 2)), min_size=2, max_size=20))
+def test_keys_sort_by_score_then_against_the_row_and_give_both_back(pairs):
+    scores, rows = (torch.tensor(column) for column in zip(*pairs, strict=True))
+    keys = pack(scores, rows)
+    assert int(keys.min()) > NO_CANDIDATE
+    for back, packed in zip(unpack(keys), (scores, rows), strict=True):
+        assert torch.equal(back, packed)
+    expected = sorted(range(len(pairs)), key=lambda place: (-pairs[place][0], pairs[place][1]))
+    assert keys[expected].tolist() == sorted(keys.tolist(), reverse=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_gpu_gives_the_lists_of_a_processor(precision):
+    generator = np.random.default_rng(0)
+    # Whole numbers up to 8: their products and sums are exact in either precision, and often tied.
+    images, texts = (generator.integers(-8, 9, (rows, 16)).astype(np.float32) for rows in (300, 1_500))
+    arguments, options = (images, texts, np.arange(1_500) // 5, 100, 30), {"block": 64, "precision": precision}
+    assert_same(mine(*arguments, **options, device="cuda"), mine(*arguments, **options))
+
+
+# What is refused
+
+
+class Claimed:
+    """So many rows that nothing can hold them."""
+
+    dtype = np.dtype("f4")
+
+    def __init__(self, *shape: int) -> None:
+        self.shape = shape
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        raise AssertionError("is not read")
+
+
+def test_more_rows_than_keys_tell_apart_are_refused():
+    with pytest.raises(UsageError, match="4,294,967,294 rows"):
+        Searched((Claimed(2**32 - 1, 4), Claimed(9, 4)), Claimed(9), (2, 2))
+
+
+SIDES = [np.random.default_rng(0).standard_normal((rows, 16)).astype(np.float32) for rows in (40, 200)]
+OWNERS = np.arange(200) // 5
+BROKEN = np.where(np.isin(np.arange(200), [3, 9])[:, None], np.float32(np.nan), SIDES[1])
+REFUSED = {
+    "a caption list too long": ((*SIDES, OWNERS, 196, 5), UsageError, "195 candidates exist"),
+    "an image list too long": ((*SIDES, OWNERS, 5, 40), UsageError, "39 candidates exist"),
+    "an empty list": ((*SIDES, OWNERS, 0, 5), UsageError, "0 captions per image"),
+    "no numbers": ((SIDES[0], BROKEN, OWNERS, 5, 5), DataError, "2 of 200 caption embeddings"),
+    "infinity": ((np.full_like(SIDES[0], np.inf), SIDES[1], OWNERS, 5, 5), DataError, "40 of 40 image embeddings"),
+    "two widths": ((SIDES[0], SIDES[1][:, :8], OWNERS, 5, 5), DataError, "do not fit each other"),
+    "too few owners": ((*SIDES, OWNERS[1:], 5, 5), DataError, "do not fit each other"),
+    "an owner behind the last": ((*SIDES, OWNERS + 1, 5, 5), DataError, r"image rows 1\.\.40, but 40 images"),
+    "an owner before nobody": ((*SIDES, OWNERS - 2, 5, 5), DataError, r"image rows -2\.\.37, but 40 images"),
+    "scores too large": ((SIDES[0] * np.float32(1e20), SIDES[1] * np.float32(1e19), OWNERS, 5, 5), DataError, "normal"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_mined_is_refused(what):
+    arguments, error, message = REFUSED[what]
+    with pytest.raises(error, match=message):
+        mine(*arguments)
