@@ -50,6 +50,8 @@ def run_together(command: Callable[[], object]) -> None:
     if launched(os.environ) == 1:
         command()
         return
+    # Before torch is loaded, which would tell every user that no gradient of a model is unused.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from itrpipe.training.distributed import together
 
     together(command)

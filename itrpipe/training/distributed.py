@@ -1,8 +1,9 @@
 """The processes that train one model together, and how the rows that it computes are divided.
 
 Every process computes the loss of the whole batch, from encodings that all of them have made a share of. So the mean of
-their gradients is the gradient of one process, if the gradient of what was gathered is summed over the processes: each
-then holds what all of them know about its own share.
+their gradients, which `DistributedDataParallel` takes while the backward pass goes on, is the gradient of one process,
+if the gradient of what was gathered is summed over the processes: each then holds what all of them know about its own
+share.
 
 Of a step of N processes with B pairs, embeddings of width D and P parameters, each process receives
 (N - 1)/N · B · 2 D · 4 bytes of embeddings and 2 (N - 1)/N · P · 4 bytes of gradients, in single precision. Models that
@@ -10,7 +11,8 @@ score pair by pair gather regions and words instead of embeddings, and their gra
 
 A model says which of its methods give row k of the result for row k of some arguments (`Matcher.by_rows`). Spread, it
 lets each process compute its share of these rows and gathers the result, so that whoever calls it, a method or the
-validation, sees whole batches as if there were one process.
+validation, sees whole batches as if there were one process. The shape of a result follows from the shapes of the
+arguments, so that each process knows those of the others without asking.
 
 Encoders may also go over their rows in chunks, of which only the result is kept: the gradient of the loss by the
 encodings is taken first, and the chunks are computed again one by one to carry it on. A step then takes the memory of
@@ -27,6 +29,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -42,6 +45,7 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from itrpipe.errors import ItrpipeError, UnavailableError, UsageError
@@ -90,6 +94,10 @@ class World:
         """The rows of this process, of so many."""
         return slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size)
 
+    def counts(self, rows: int) -> list[int]:
+        """How many of these rows each process has."""
+        return [rows * (rank + 1) // self.size - rows * rank // self.size for rank in range(self.size)]
+
     def agreed(self, value: Value) -> Value:
         """What the first process has."""
         if self.size == 1:
@@ -103,46 +111,31 @@ class World:
         if self.size > 1:
             dist.barrier(group=self.told)
 
-    def gathered(self, own: Sequence[Tensor], *, alike: bool) -> tuple[list[Tensor], slice]:
-        """All rows [B, ...] of several tensors, and where those of this process stand among them.
+    def gathered(self, own: Tensor, counts: Sequence[int], *, alike: bool) -> Tensor:
+        """All rows [sum of b, ...] of a tensor, process by process.
 
         Args:
-            own: the rows of this process [b, ...], as many of each tensor; those of other processes may be more or
-                fewer, and wider or narrower behind the first axis: narrower ones are filled with zeros.
+            own: the rows of this process [b, ...]; those of other processes have the same shape behind the first axis.
+            counts: b of every process.
             alike: every process computes the same from the result, so that its gradients are equal, and not each a part
                 of the whole.
         """
-        counts = [len(own[0]) if rank == self.rank else 0 for rank in range(self.size)]
-        told = torch.tensor(counts + [extent for each in own for extent in each.shape[1:]], dtype=torch.int64)
-        dist.all_reduce(told, dist.ReduceOp.MAX, group=self.told)
-        counts, extents = told[: self.size].tolist(), iter(told[self.size :].tolist())
-        wide = [_padded(each, [next(extents) for _ in each.shape[1:]]) for each in own]
-        start = sum(counts[: self.rank])
-        place = slice(start, start + counts[self.rank])
-        return [_Gather.apply(each, self.size, counts, place, alike) for each in wide], place  # pyright: ignore
+        return _Gather.apply(own, self.rank, counts, alike)  # pyright: ignore[reportReturnType]
 
-    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replaces the gradients of all processes by their mean."""
+    def summing(self, module: nn.Module) -> Any:
+        """The module, whose backward pass leaves in every process the mean of the gradients of all of them."""
         if self.size == 1:
-            return
-        known = [each for each in parameters if each.requires_grad]
-        used = torch.tensor([each.grad is not None for each in known], dtype=torch.uint8)
-        dist.all_reduce(used, dist.ReduceOp.MAX, group=self.told)
-        for each, anywhere in zip(known, used.tolist(), strict=True):
-            if anywhere and each.grad is None:
-                each.grad = torch.zeros_like(each)
-        gradients = [each.grad for each in known if each.grad is not None]
-        flat = torch.cat([each.flatten() for each in gradients])  # in whatever order their memory lies
-        dist.all_reduce(flat)
-        for each, mean in zip(gradients, flat.div_(self.size).split([each.numel() for each in gradients]), strict=True):
-            each.copy_(mean.view_as(each))
-
-    @contextmanager
-    def own_random_numbers(self, seed: int, device: torch.device) -> Iterator[None]:
-        """Random numbers of this process alone; behind it they go on as they did before, alike in all processes."""
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed((seed * self.size + self.rank) % 2**63)
-            yield
+            return module
+        # Of its own, so that these sums and the gathers of the backward pass never share a group.
+        group = dist.new_group(timeout=PATIENCE)
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):
+            return DistributedDataParallel(
+                module,
+                process_group=group,
+                broadcast_buffers=False,  # newer releases call it otherwise, and tell so
+                find_unused_parameters=True,
+                gradient_as_bucket_view=True,
+            )
 
 
 ALONE = World()
@@ -157,29 +150,23 @@ class _Gather(torch.autograd.Function):
     """Rows of all processes; see `World.gathered`."""
 
     @staticmethod
-    def forward(ctx: Any, own: Tensor, size: int, counts: list[int], place: slice, alike: bool) -> Tensor:
-        ctx.size, ctx.place, ctx.alike = size, place, alike
-        sent = own.new_zeros(max(counts), *own.shape[1:])
-        sent[: len(own)] = own
-        held = [torch.empty_like(sent) for _ in counts]
-        dist.all_gather(held, sent)
-        return torch.cat([each[:rows] for each, rows in zip(held, counts, strict=True)])
+    def forward(ctx: Any, own: Tensor, rank: int, counts: Sequence[int], alike: bool) -> Tensor:
+        ctx.rank, ctx.counts, ctx.alike = rank, counts, alike
+        most = max(counts)
+        sent = nn.functional.pad(own, [0, 0] * (own.ndim - 1) + [0, most - len(own)]).contiguous()
+        held = own.new_empty(len(counts) * most, *own.shape[1:])
+        dist.all_gather_into_tensor(held, sent)
+        return torch.cat([each[:rows] for each, rows in zip(held.split(most), counts, strict=True)])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
-        (gradient,) = gradients
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        parts = gradients[0].split(ctx.counts)
         if ctx.alike:
-            return gradient[ctx.place] * ctx.size, None, None, None, None
-        whole = gradient.contiguous().clone()
-        dist.all_reduce(whole)
-        return whole[ctx.place], None, None, None, None
-
-
-def _padded(rows: Tensor, shape: Sequence[int]) -> Tensor:
-    missing = [wide - narrow for wide, narrow in zip(shape, rows.shape[1:], strict=True)]
-    if not any(missing):
-        return rows
-    return nn.functional.pad(rows, [extent for each in reversed(missing) for extent in (0, each)])
+            return parts[ctx.rank] * len(parts), None, None, None
+        padded = nn.utils.rnn.pad_sequence(list(parts), batch_first=True)  # [processes, most rows, ...]
+        own = torch.empty_like(padded[0])
+        dist.reduce_scatter_tensor(own, padded.flatten(0, 1))
+        return own[: ctx.counts[ctx.rank]], None, None, None
 
 
 AnyMatcher = Matcher[Any, Any]
@@ -204,12 +191,13 @@ class Spread:
         chunk: rows of an encoder at a time in training; 0 for all of them.
 
     Attributes:
-        alone: whether every process computes all rows now.
+        counts: rows of every process of what is computed now; only all of them where each process computes all, and
+            none where nothing is divided.
     """
 
     def __init__(self, world: World, chunk: int) -> None:
         self.world, self.chunk = world, chunk
-        self.alone, self._inside = False, False
+        self.counts: list[int] = []
         self._seeds: Iterator[int] = count()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Spread:
@@ -234,36 +222,32 @@ class Spread:
             function: the method, as the model defines it.
             arguments: of the method.
         """
-        if self._inside:  # a method of the model calls another one, of which it has its own rows
+        if self.counts:  # a method of the model calls another one, of which it has its own rows
             return function(*arguments)
         places = model.by_rows[name]
         held = arguments[places[0]]
         rows = held.rows if isinstance(held, OwnImages) else len(tensors_of(held)[0])
         chunk = self.chunk if name in ENCODERS and model.training else 0
+        # Where there is not a row for each, all of them compute all.
+        counts = self.world.counts(rows) if rows >= self.world.size else [rows]
 
         def inside(*own: Any) -> Any:
-            before, self._inside = self._inside, True
+            self.counts = counts
             try:
                 return function(*own)
             finally:
-                self._inside = before
+                self.counts = []
 
-        if self.world.size == 1:
+        if len(counts) == 1:
             return _in_chunks(inside, arguments, places, rows, chunk)
-        if rows < self.world.size:  # there is not a row for each: all of them compute all
-            self.alone = True
-            try:
-                return inside(*arguments)
-            finally:
-                self.alone = False
-        own = self.world.own(rows)
-        device = next(model.parameters()).device
-        with self.world.own_random_numbers(next(self._seeds), device):
+        own, device = self.world.own(rows), next(model.parameters()).device
+        # Random numbers of this process alone; behind it they go on as they did before, alike in all processes.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed((next(self._seeds) * self.world.size + self.world.rank) % 2**63)
             taken = arguments if isinstance(held, OwnImages) else _at(arguments, places, own)
             found = _in_chunks(inside, taken, places, own.stop - own.start, chunk)
         alike = name not in ENCODERS or model.by_rows.keys() <= set(ENCODERS)
-        whole, _ = self.world.gathered(tensors_of(found), alike=alike)
-        return _with_tensors(found, whole)
+        return changed(found, lambda tensor: self.world.gathered(tensor, counts, alike=alike))
 
 
 def spread(model: AnyMatcher, world: World = ALONE, chunk: int = 0) -> Spread:
@@ -320,10 +304,13 @@ def _gathering(kind: type[_BatchNorm]) -> type[_BatchNorm]:
         undivided = kind
 
         def forward(self, rows: Tensor) -> Tensor:
-            if not self.training or self.plan.alone:
+            counts, rank = self.plan.counts, self.plan.world.rank
+            if not self.training or len(counts) < 2:
                 return super().forward(rows)
-            (whole,), own = self.plan.world.gathered([rows], alike=False)
-            return super().forward(whole)[own]
+            each = len(rows) // counts[rank]  # of an image, for example its regions
+            counts = [each * count for count in counts]
+            whole = self.plan.world.gathered(rows, counts, alike=False)
+            return super().forward(whole).split(counts)[rank]
 
     return Gathering
 

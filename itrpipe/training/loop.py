@@ -11,13 +11,13 @@ import math
 import os
 import time
 from collections.abc import Generator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation import protocols
@@ -39,6 +39,24 @@ PLATEAUS = 2
 """How often validation is flat before schedule `plateau` ends the training."""
 _NO_MORE = 1e-9
 """Score by which a validation is no better: the same recalls may be summed in another order."""
+
+
+class StepModule(nn.Module):
+    """The losses of a batch as a module: all that is trained, and the method that trains it.
+
+    Args:
+        model: the model.
+        method: of its losses.
+        kept: what the method trains beside the model, or keeps; None for nothing.
+    """
+
+    def __init__(self, model: AnyMatcher, method: Method, kept: nn.Module | None) -> None:
+        super().__init__()
+        self.model, self.kept, self._method = model, kept, method
+
+    def forward(self, batch: Batch, epoch: int) -> dict[str, Tensor]:
+        """Named loss terms of a batch of an epoch (0-based)."""
+        return self._method.losses(self.model, batch, epoch)  # pyright: ignore
 
 
 class Trainer:
@@ -90,6 +108,7 @@ class Trainer:
         self._twins = [] if kept is None else [each for each in kept.modules() if isinstance(each, MomentumTwin)]
         self._trained = Trained(self._model, kept, settings.layer_decay)
         self._average = weight_average(settings.average, self._model)
+        self._losses = self._world.summing(StepModule(self._model, method, kept))
         self._parts = {"model": self._model, "average": self._average, **({} if kept is None else {"method": kept})}
         self._optimizer = OPTIMIZERS[settings.optimizer](self._trained, settings.learning_rate, settings.weight_decay)
         self._learning_rate = 0.0
@@ -292,15 +311,15 @@ class Trainer:
         first = position.step - position.step % settings.accumulate
         gathered = min(settings.accumulate, steps - first)  # an epoch may end before its last update is full
         self._spread.begin_step(settings.seed, position.epoch, position.step)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-            losses = self._method.losses(self._model, batch, position.epoch)
-        self._finite.see_losses(losses, position.step + 1)
-        total = torch.stack(list(losses.values())).sum()
         if position.step == first:
             self._optimizer.zero_grad()
-        (total / gathered).backward()
+        updated = position.step + 1 == first + gathered
+        with nullcontext() if updated or self._world.size == 1 else self._losses.no_sync():
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+                losses = self._losses(batch, position.epoch)
+            (torch.stack(list(losses.values())).sum() / gathered).backward()
         position.step += 1
-        updated = position.step == first + gathered
+        self._finite.see_losses(losses, position.step)
         if updated:
             self._update()
         self._count("pairs", len(batch.images))
@@ -318,7 +337,6 @@ class Trainer:
         self._learning_rate = learning_rate(self._settings, *place)
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate * group.get("scale", 1.0)
-        self._world.average_gradients(self._trained.parameters())
         norm = self._finite.clip(self._settings.gradient_clip, position.step)
         self._optimizer.step()
         for following in (self._average, *self._twins):

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from measure import paired
+from torch import nn
 
 from itrpipe.losses.triplet import triplet_loss
 from itrpipe.models.base import ImageBatch, Matcher, TextBatch
@@ -49,11 +51,22 @@ def batch(pairs: int, *, pixels: bool) -> tuple[ImageBatch, TextBatch]:
     return ImageBatch(regions, pixels=shown), TextBatch(tokens, torch.full((pairs,), LENGTH))
 
 
-def step_of(model: Matcher[Any, Any], images: ImageBatch, texts: TextBatch) -> Callable[[], None]:
+class Loss(nn.Module):
+    """The loss of a batch."""
+
+    def __init__(self, model: Matcher[Any, Any]) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: ImageBatch, texts: TextBatch) -> torch.Tensor:
+        scores = self.model.score_matrix(self.model.encode_images(images), self.model.encode_texts(texts))
+        return triplet_loss(scores, 0.2, True, None)
+
+
+def step_of(loss: nn.Module, images: ImageBatch, texts: TextBatch) -> Callable[[], None]:
     def step() -> None:
-        model.zero_grad()
-        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
-        triplet_loss(scores, 0.2, True, None).backward()
+        loss.zero_grad()
+        loss(images, texts).backward()
 
     return step
 
@@ -62,28 +75,34 @@ def measured_memory(pairs: int, chunk: int) -> float:
     """MiB that a process had resident at most, which trains one step."""
     model = encoders()
     spread(model, chunk=chunk)
-    step_of(model, *batch(pairs, pixels=True))()
+    step_of(Loss(model), *batch(pairs, pixels=True))()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measured_exchange() -> dict[str, float]:
-    """Seconds of a step, and those that it exchanged something in; VSRN on 36 regions of width 2,048, 128 pairs."""
+    """Seconds of a step, of one that sums no gradients, and those that it waits for rows of others in.
+
+    VSRN on 36 regions of width 2,048, 128 pairs.
+    """
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model, spent = vsrn.build(Vsrn(embed_dim=1_024, word_dim=300, captioner=False), WIDTH, WORDS), [0.0]
     world = World.joined()
     spread(model, world)
-    for name in ("all_gather", "all_reduce"):
+    for name in ("all_gather_into_tensor", "reduce_scatter_tensor"):
         setattr(dist, name, _timed(getattr(dist, name), spent))
-    step = step_of(model, *batch(128, pixels=False))
-    for number in range(STEPS + 1):
-        if number == 1:  # the first one warms up
-            world.wait()
-            spent[0], start = 0.0, time.perf_counter()
-        step()
-        world.average_gradients(model.parameters())
-    seconds = time.perf_counter() - start
-    return {"rank": world.rank, "step": seconds / STEPS, "exchange": spent[0] / STEPS}
+    summing = world.summing(Loss(model))
+    step, seconds = step_of(summing, *batch(128, pixels=False)), {}
+    for name in ("warm up", "step", "apart"):
+        world.wait()
+        spent[0], start = 0.0, time.perf_counter()
+        with summing.no_sync() if name == "apart" else nullcontext():
+            for _ in range(1 if name == "warm up" else STEPS):
+                step()
+        seconds[name] = (time.perf_counter() - start) / STEPS
+        if name == "step":
+            seconds["exchange"] = spent[0] / STEPS
+    return {"rank": world.rank, **seconds}
 
 
 def _timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
@@ -113,7 +132,7 @@ def test_time_of_chunks() -> None:
     plain, chunked = encoders(), encoders()
     spread(chunked, chunk=CHUNK)
     pair = batch(256, pixels=True)
-    slow, fast = paired(step_of(chunked, *pair), step_of(plain, *pair), rounds=3)
+    slow, fast = paired(step_of(Loss(chunked), *pair), step_of(Loss(plain), *pair), rounds=3)
     print(f"\n  a step of 256 pairs in chunks of {CHUNK} takes {slow / fast:.2f} times as long as without")
 
 
@@ -122,8 +141,11 @@ def test_exchange_of_two_processes() -> None:
         pytest.skip("needs gloo")
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
     for found in apart("exchange", launcher=launcher):
-        share = found["exchange"] / found["step"]
-        print(f"\n  process {found['rank']}: a step of {found['step']:.2f} s, {share:.1%} of it exchanging and waiting")
+        share, sums = found["exchange"] / found["step"], 1 - found["apart"] / found["step"]
+        print(
+            f"\n  process {found['rank']}: a step of {found['step']:.2f} s, {share:.1%} of it for rows of others; "
+            f"summing gradients beside the backward pass makes {sums:.1%}"
+        )
 
 
 if __name__ == "__main__":

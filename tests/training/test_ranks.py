@@ -13,13 +13,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import torch
-import torch.distributed as dist
 from safetensors.torch import load_file
-from torch import nn
 
 from itrpipe.cli import app
-from itrpipe.training.distributed import World
 from tests.training import several
 
 Invoke = Callable[..., Any]
@@ -215,12 +211,3 @@ def test_processes_that_the_launcher_starts_again_go_on(
     assert done.returncode == 0, done.stderr[-3000:]
     assert "going on in epoch 1 after step 1" in done.stdout
     assert_alike(only(both[0], "aoq"), only(root, "aoq"))
-
-
-def test_gradients_are_averaged_however_they_lie_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process is played whose gradients are twice as large."""
-    parameter = nn.Parameter(torch.zeros(4, 3).t())
-    parameter.grad = torch.arange(12.0).view(4, 3).t()
-    monkeypatch.setattr(dist, "all_reduce", lambda tensor, *_, **__: tensor.mul_(3))
-    World(0, 2, None).average_gradients([parameter])
-    assert parameter.grad.tolist() == (1.5 * torch.arange(12.0).view(4, 3).t()).tolist()
