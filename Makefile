@@ -35,7 +35,7 @@ else
 endif
 	touch $@
 
-demo: install ## round one, mining and a second round on the embedded dataset, with a report
+demo: install ## first training, mining and a second training on the embedded dataset, with a report
 	$(BIN)/itrpipe run demo
 	$(BIN)/itrpipe search "a dog on the beach" --method contrastive-batch --backbone vsrn
 	$(BIN)/itrpipe advise --method contrastive-batch --backbone vsrn

@@ -29,7 +29,7 @@ KEYS = {
 }
 """What a setting is called in the tables, and in the drawing; batches of 128 are not named."""
 NOT_FOR_AS_LONG = ("5,000 images", "10,000 images", "20,000 images", "noise 0.5", "occlusion 0.5", "dual encoder")
-"""Settings of drawings whose only baseline has as many epochs as both rounds, and takes less time than they do."""
+"""Settings of drawings whose only baseline has as many epochs as both trainings, and takes less time than they do."""
 BACKBONES = {"dual encoder": "region tokens"}
 INK, MUTED, SEVERAL, ONE = "#1f2328", "#656d76", "#0969da", "#8c959f"
 
@@ -40,10 +40,10 @@ class Gained:
 
     Attributes:
         name: of it, for people.
-        value: gain in RSum over the best baseline, every true match counted as right where these are known.
+        value: gain in RSum over the best baseline, all correct matches counted where these are known.
         seeds: that were trained.
         low, high: its 95 % interval, over seeds where there are several, else over test images.
-        for_as_long: whether there is a baseline that was trained for as long as both rounds take.
+        for_as_long: whether there is a baseline that was trained for as long as both trainings take.
     """
 
     name: str
@@ -61,8 +61,8 @@ def gains(page: str) -> list[Gained]:
         tables = dict(re.findall(r"^\*\*([^*]+)\.\*\*.*?\n\n(\|.*?)\n\n", report, re.DOTALL | re.MULTILINE))
         for name, table in tables.items():
             backbone, _, measure = name.partition(": ")
-            known = f"{backbone}: RSum, every true match" in tables
-            if measure == ("RSum, every true match" if known else "RSum"):
+            known = f"{backbone}: RSum, all correct matches" in tables
+            if measure == ("RSum, all correct matches" if known else "RSum"):
                 found += _rows(table, backbone, dataset)
     return sorted(found, key=lambda each: -each.value)
 

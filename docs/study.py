@@ -42,7 +42,7 @@ def metric(protocol: str, name: str) -> Callable[[Run], float | None]:
 
 MEASURES = {
     "RSum": metric("full", "rsum"),
-    "RSum, every true match": metric("oracle", "rsum"),
+    "RSum, all correct matches": metric("oracle", "rsum"),
     "mAP@R, image to text": metric("oracle", "i2t_map_at_r"),
     "mAP@R, text to image": metric("oracle", "t2i_map_at_r"),
 }

@@ -28,8 +28,8 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DATASET_SELECTORS = ("scenes", "flickr8k", "flickr30k", "coco")
 COMMAND_LINE = "command line"
-EXTENDS, SHOWN_AS, ABOUT, CONTROL = "extends", "shown_as", "about", "control"
-ABOUT_CONF = (EXTENDS, SHOWN_AS, ABOUT, CONTROL)
+EXTENDS, SHOWN_AS, ABOUT, BASELINE = "extends", "shown_as", "about", "baseline"
+ABOUT_CONF = (EXTENDS, SHOWN_AS, ABOUT, BASELINE)
 """Keys of a `[conf.<name>]` table that are no settings: the configuration that it extends, what people call it, what it
 is in one line, and whether reports compare others with it."""
 

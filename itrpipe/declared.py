@@ -1,10 +1,10 @@
-"""What declarations say of configurations and backbones beside their settings: names, help, places and controls."""
+"""What declarations say of configurations and backbones beside their settings: names, help, places and baselines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from itrpipe.config import ABOUT, CONTROL, SHOWN_AS, extended, load_declaration
+from itrpipe.config import ABOUT, BASELINE, SHOWN_AS, extended, load_declaration
 
 
 def conf_title(stage: str, conf: str) -> str | None:
@@ -45,4 +45,4 @@ def root_conf(stage: str, conf: str) -> str:
 
 def is_control(stage: str, conf: str) -> bool:
     """Whether a configuration is there to be compared with, being another one without what that is about."""
-    return bool(load_declaration(stage).confs.get(conf, {}).get(CONTROL))
+    return bool(load_declaration(stage).confs.get(conf, {}).get(BASELINE))

@@ -174,7 +174,7 @@ def define(root: Path, source: TinySource) -> None:
 
 @pytest.fixture(scope="session")
 def finished_chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `source/` and `data/`, in which both rounds of `tiny` are trained and evaluated. Copy it."""
+    """A folder with `source/` and `data/`, in which both trainings of `tiny` are trained and evaluated. Copy it."""
     folder = tmp_path_factory.mktemp("chain")
     root = folder / "data"
     define(root, write_source(folder / "source"))

@@ -67,7 +67,7 @@ def test_another_seed_of_a_named_model_has_its_settings_and_its_name(root: Path,
     assert set(load_definition(root, "tiny").models["small"].trained) == {"triplet.vsepp", "triplet.vsepp.s1"}
     assert invoke("report", "-d", "tiny", *where).code == 0
     page = next((root / "tiny" / "report").glob("page-*"))
-    assert "VSE++, round one (small)" in (page / "summary.md").read_text()
+    assert "VSE++, first training (small)" in (page / "summary.md").read_text()
     names = {each["name"] for each in json.loads((page / "results.json").read_text())["runs"]}
     assert any("(small)" in name for name in names)
 
@@ -136,7 +136,7 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(ro
     assert "new settings, bootstrap_samples 100 → 120" in of_first
     asked = invoke("advise", "--model", "second", *where)
     assert "ask with a training on those, such as `itrpipe advise --model first`" in asked.err
-    # With another seed its round one is trained, too, as that was told and not as the second is.
+    # With another seed its first training is trained, too, as that was told and not as the second is.
     planned = invoke("train", "--model", "second", "--seed", "1", "--dry-run", *where).out
     assert re.search(r"\+ train/contrastive-batch.vsepp.s1-\w+ +missing\n", planned)
     again = invoke("train", "--model", "second", "--seed", "1", "--set", "learning_rate=0.1", *where)

@@ -271,7 +271,7 @@ def test_a_stale_artifact_is_replaced_and_the_earlier_one_kept(
     folder = run_stage(chain, "tiny", "evaluate", aoq(tiny))
     printed = capsys.readouterr().out
     assert "stale, " in printed
-    assert f"evaluate/{folder.name}: up to date after all" in printed  # the second round came out equal
+    assert f"evaluate/{folder.name}: up to date after all" in printed  # the second training came out equal
     replaced = second.with_name(f"{second.name}.replaced")
     assert artifacts.check_artifact(replaced, thorough=True) == before
     made = artifacts.check_artifact(second, thorough=True)

@@ -38,13 +38,13 @@ def run(method: str, seed: int, rsum: float, *, baseline: bool = False, epochs: 
 def test_gains_are_those_over_the_best_baseline_of_the_same_setting(tmp_path: Path) -> None:
     noisy: dict[str, Any] = {"data": {"noise": "0.5"}, "train_share": 0.5}
     runs = [
-        run("round one", 0, 400.0, baseline=True),
-        run("round one", 1, 402.0, baseline=True),
-        run("round one", 0, 410.0, baseline=True, epochs=12),
-        run("round one", 1, 411.0, baseline=True, epochs=12),
+        run("first training", 0, 400.0, baseline=True),
+        run("first training", 1, 402.0, baseline=True),
+        run("first training", 0, 410.0, baseline=True, epochs=12),
+        run("first training", 1, 411.0, baseline=True, epochs=12),
         run("mined", 0, 413.0),
         run("mined", 1, 412.0),
-        run("round one", 0, 500.0, baseline=True, **noisy),
+        run("first training", 0, 500.0, baseline=True, **noisy),
         run("mined", 0, 490.0, **noisy),
         run("mined", 0, 900.0) | {"setting": {}},
     ]

@@ -1,4 +1,4 @@
-"""What a model trained with FNE would draw as negatives of the training set, and how many of these are true matches.
+"""What a model trained with FNE would draw as negatives of the training set, and how many of these are correct matches.
 
 Batches and memories are made of the embeddings of the finished model, so that all candidates are of the same age.
 
@@ -38,7 +38,7 @@ class TrainingSet:
 
     Attributes:
         embeddings: of the finished model.
-        matches: every true match; None where they are not known.
+        matches: all correct matches; None where they are not known.
     """
 
     embeddings: SplitEmbeddings
@@ -106,7 +106,7 @@ def analyse(data: TrainingSet, settings: Fne, batch_size: int) -> tuple[dict[str
 
 
 def drawn_matches(data: TrainingSet, settings: Fne, gaussians: Gaussians, batch_size: int) -> dict[str, Any]:
-    """Direction -> percent of draws that are true matches, by probability (`drawn`) and of the `hardest` candidate.
+    """Direction -> percent of draws that are correct matches, by probability (`drawn`) and of the `hardest` candidate.
 
     The percentages are expectations over the draw, not counts of one; `anchors` is how many they are means of.
     `roc_area` tells how well the probability separates all candidates; each is None where matches are not known.
@@ -209,7 +209,7 @@ def _moments(gaussians: Gaussians) -> Iterator[dict[str, float | int | None]]:
 
 
 def _separation(table: pa.Table) -> dict[str, Any]:
-    """How well probability and similarity tell true matches from the other hard candidates."""
+    """How well probability and similarity tell correct matches from the other hard candidates."""
     probability = table["probability"].to_numpy()
     figures: dict[str, Any] = {"candidates": len(table), "likely_percent": _number(100 * (probability > 0.5).mean())}
     if table["true_match"].null_count:

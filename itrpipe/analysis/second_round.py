@@ -1,4 +1,4 @@
-"""What round one tells of a second round: how hard its negatives were, how hard others are, how many would be false.
+"""What the first training tells of a second training: how hard its negatives were, how hard others are, how many false.
 
 All of it comes from the embeddings of the training split and from the history of the training; the test split is not
 looked at.
@@ -61,7 +61,7 @@ class _Ranked:
         copies: [a, K] int64, how often a batch can draw each; 0 for those of the own image.
         total: [a, 1] int64, M.
         log_mass: [a] logarithm of the mean of exp((score - positive) / temperature) over the M.
-        false: name -> [a, K] whether, or how likely, each is a true match; empty where that is not known.
+        false: name -> [a, K] whether, or how likely, each is a correct match; empty where that is not known.
     """
 
     scores: np.ndarray
@@ -100,7 +100,7 @@ def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
         `measured`. Figures are None where they are not known.
 
     Raises:
-        UsageError: the model is no round one, see `itrpipe.training.settings.not_round_one`.
+        UsageError: the model is no first training, see `itrpipe.training.settings.not_round_one`.
         MissingInputError: the dataset was removed.
         DataError: a file is damaged, or scores are not finite.
     """
@@ -158,7 +158,7 @@ def measured(
         - `score`: its mean score;
         - `beaten`: % of the pairs that score below it, below the mean of the `top`;
         - `active`: % of the pairs whose hinge it makes active (not of the `top`);
-        - `false`: % that are true matches, None where these are not known;
+        - `false`: % that are correct matches, None where these are not known;
         - `estimated_false`: the same by the probability of FNE, as the guard of mining estimates it; None where the
           model ranks hardly any pair above the others of its batch;
         - `gradient`, of batches: % of the softmax that negatives hold, by their expected mass;

@@ -145,7 +145,7 @@ def everything(name: str) -> list[tuple[str, str]]:
 
 
 def principal(name: str) -> list[tuple[str, str]]:
-    """The same without controls, ablations and variants."""
+    """The same without baselines, ablations and variants."""
     rows = everything(name)
     if name not in ("methods", "backbones"):
         return rows

@@ -44,7 +44,7 @@ def train(
         typer.Option(
             "--negatives-from",
             metavar="NAME|[METHOD.]BACKBONE",
-            help="aoq, contrastive: model whose embeddings are mined, of round one by default, such as vsrn.",
+            help="aoq, contrastive: model whose embeddings are mined, of the first training by default, such as vsrn.",
         ),
     ] = None,
     negatives: Annotated[

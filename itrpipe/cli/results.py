@@ -200,12 +200,12 @@ def advise(
     given: ModelOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every figure.")] = False,
 ) -> None:
-    """Tell whether a second round is worth it, from round one alone.
+    """Tell whether a second training is worth it, from the first training alone.
 
     It shows how hard the hardest negative of a batch is beside that of the whole training set, how many of these are
-    true matches, and whether round one has converged, and recommends what to do next: train longer, mine, filter false
-    negatives, or write negatives. Batches of other sizes are shown as round one would meet them. The test split is not
-    looked at.
+    correct matches, and whether the first training has converged, and recommends what to do next: train longer, mine,
+    filter false negatives, or write negatives. Batches of other sizes are shown as the first training would meet them.
+    The test split is not looked at.
 
     Example: itrpipe advise --dataset scenes --backbone vsepp
     """

@@ -1,4 +1,4 @@
-"""`itrpipe advise`: whether a second round is worth it, told by round one alone."""
+"""`itrpipe advise`: whether a second training is worth it, told by the first training alone."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _ROWS = {
     "score": ("its score, of the pair {positive:.3f}", "{:.3f}"),
     "beaten": ("beats the pair, %", "{:.1f}"),
     "active": ("within the margin of {margin:g}, %", "{:.1f}"),
-    "false": ("true matches, %", "{:.1f}"),
-    "estimated_false": ("true matches by FNE's estimate, %", "{:.1f}"),
+    "false": ("correct matches, %", "{:.1f}"),
+    "estimated_false": ("correct matches by FNE's estimate, %", "{:.1f}"),
     "gradient": ("negatives in the softmax, %", "{:.1f}"),
     "mined_gradient": ("a mined one among them, %", "{:.1f}"),
 }
@@ -53,12 +53,12 @@ def advise(
     dry_run: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Prints how hard the negatives of round one were and others are, and what to do next; trains it where it is not.
+    """Prints how hard the negatives of the first training were and others are, and what to do next; trains it first.
 
     Args:
         root: the data folder.
         dataset: dataset name.
-        method: configuration of `train`, of a round one.
+        method: configuration of `train`, of a first training.
         overrides: values given by the user.
         no_deps: fail when the model is not trained.
         dry_run: print the plan and what it will cost, and advise nothing.
@@ -89,16 +89,16 @@ def advise(
     if as_json:
         Reporter().say_json({"advice": asdict(advice), "processor_seconds": seconds, **found})
         return
-    reporter.say(f"{dataset}: is a second round worth it after {trained.label}?", style="bold")
+    reporter.say(f"{dataset}: is a second training worth it after {trained.label}?", style="bold")
     for line in lines(found, seconds) if advice.action != "collapsed" else ():
         reporter.say(line)
     more = not named and any(item.key not in _NAMING for item in overrides)
     after = _after(planner, named, advice, train_settings(step).seed)
-    _say(advice, reporter, data_option(root), ", and the other settings of this round one" if more else "", after)
+    _say(advice, reporter, data_option(root), ", and the other settings of this first training" if more else "", after)
 
 
 def _instead(planner: Planner, settings: TrainSettings) -> str:
-    """What to type to ask about a named round one of the same backbone and features; empty where there is none.
+    """What to type to ask about a named first training of the same backbone and features; empty where there is none.
 
     The model that negatives were mined with comes first, and of others the one that has most settings in common.
     """
@@ -119,7 +119,7 @@ def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
 
     Args:
         found: what `itrpipe.analysis.second_round.diagnose` returned.
-        seconds: of processors that round one took; None where that was not recorded.
+        seconds: of processors that the first training took; None where that was not recorded.
     """
     from itrpipe.reporting.tables import duration
 
@@ -135,7 +135,7 @@ def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
         yield ""
         yield from _ladder(found["directions"][name], title, model)
     yield ""
-    yield "  * the batch of round one; the others are computed from its embeddings"
+    yield "  * the batch of the first training; the others are computed from its embeddings"
     yield f"  {_KEY.format(temperature=model['temperature'])}"
     gained = validation["gained"]
     rise = f"; {_change(gained)} over the last third of the epochs" if gained is not None else ""
@@ -155,7 +155,7 @@ def _change(gained: float) -> str:
 def _after(planner: Planner, named: str, advice: Advice, seed: int) -> list[str]:
     """What to type where the training that is advised was done already under the name that is proposed; else nothing.
 
-    A model that negatives were mined with is compared with round one, any other is the round one to ask about.
+    A model that negatives were mined with is compared with the first training; any other is the one to ask about.
     """
     other, models = f"{named}-{ENDS[advice.action]}", planner.definition.models
     if not named or other not in models or not _trained(models[other], seed):

@@ -129,7 +129,7 @@ def read_truth(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> 
 
 
 def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
-    """The true matches of a split as `PairSet.lists` has them, or None where the dataset does not know them.
+    """The correct matches of a split as `PairSet.lists` has them, or None where the dataset does not know them.
 
     Args:
         folder: the prepared dataset.

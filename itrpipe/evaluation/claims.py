@@ -10,8 +10,8 @@ The p-value is the largest of three: for other seeds, for other test images, and
 interval holds the other source still. With five seeds of a standard deviation of 7 and test images of one of 6, both
 intervals exclude zero in 8.7 % of cases in which nothing differs.
 
-A method is *better* than its controls when its differences from all of them are significant and above zero. At least
-one of them has to be a control, a simpler method with as many epochs or as much time. Who is better than all controls
+A method is *better* than its baselines when its differences from all of them are significant and above zero. At least
+one of them has to be a baseline, a simpler method with as many epochs or as much time. Who is better than all baselines
 is better than the strongest one; so nothing is chosen by its score on the test set.
 
 Source: S. Holm, "A simple sequentially rejective multiple test procedure", 1979; Student, 1908.
@@ -123,7 +123,7 @@ def significances(differences: Sequence[Difference]) -> list[bool]:
 
 
 def verdict(differences: Sequence[Difference]) -> str:
-    """What the differences of one method from all of its controls say: `better`, `worse` than one, or `open`."""
+    """What the differences of one method from all of its baselines say: `better`, `worse` than one, or `open`."""
     if differences and all(each.significant and each.value > 0 for each in differences):
         return "better"
     return "worse" if any(each.significant and each.value < 0 for each in differences) else "open"

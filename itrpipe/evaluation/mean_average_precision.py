@@ -1,6 +1,6 @@
-"""How well a ranking gathers all true matches of a query, where it has several: mAP@R and R-Precision.
+"""How well a ranking gathers all correct matches of a query, where it has several: mAP@R and R-Precision.
 
-For a query with R true matches, of whose ranking rel(i) tells whether place i (from one) holds a match:
+For a query with R correct matches, of whose ranking rel(i) tells whether place i (from one) holds a match:
 
     R-Precision = 1/R sum_{i<=R} rel(i)        AP@R = 1/R sum_{i<=R} rel(i) P(i)        P(i) = 1/i sum_{j<=i} rel(j)
 
@@ -42,7 +42,7 @@ def precision_of_matches(scores: np.ndarray, match_query: np.ndarray, match_cand
 
     Args:
         scores: [Q, C] score of every query with every candidate, higher is better.
-        match_query: [M] query of each true match; matches are distinct.
+        match_query: [M] query of each correct match; matches are distinct.
         match_candidate: [M] its candidate.
 
     Raises:

@@ -1,7 +1,7 @@
 """Ranks under complete ground truth, where every image that a caption truly describes counts as a match.
 
 The usual ground truth calls only a caption's own image right, so that a model is charged for finding another
-image the caption fits as well. Where all true matches are known, as for generated scenes, these ranks tell how
+image the caption fits as well. Where all correct matches are known, as for generated scenes, these ranks tell how
 much of a model's error is in the annotation.
 """
 
@@ -15,7 +15,7 @@ from itrpipe.evaluation.ranks import Ranks, ranks_of_matches
 
 
 def oracle_ranks(scores: np.ndarray, offsets: np.ndarray, match_images: np.ndarray) -> Ranks:
-    """Ranks of the best true match, with all true matches of a caption, and of an image, as positives.
+    """Ranks of the best correct match, with all correct matches of a caption, and of an image, as positives.
 
     Args:
         scores: [N, T] score of image n with caption t.
@@ -30,7 +30,7 @@ def oracle_ranks(scores: np.ndarray, offsets: np.ndarray, match_images: np.ndarr
 
 
 def oracle_precision(scores: np.ndarray, offsets: np.ndarray, match_images: np.ndarray) -> dict[str, Precision]:
-    """How well all true matches of an image (`i2t`), and of a caption (`t2i`), are gathered.
+    """How well all correct matches of an image (`i2t`), and of a caption (`t2i`), are gathered.
 
     Args:
         scores, offsets, match_images: as for `oracle_ranks`.
@@ -46,12 +46,12 @@ def oracle_precision(scores: np.ndarray, offsets: np.ndarray, match_images: np.n
 
 
 def _pairs(scores: np.ndarray, offsets: np.ndarray, match_images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Image rows and caption columns of the true matches, each once."""
+    """Image rows and caption columns of the correct matches, each once."""
     lengths = np.diff(offsets)
     if len(lengths) != scores.shape[1] or offsets[0] != 0 or offsets[-1] != len(match_images) or (lengths < 0).any():
         raise DataError(
-            f"offsets of {len(lengths)} captions over {len(match_images)} true matches do not fit the "
-            f"{scores.shape[1]} captions of the scores: compute the true matches of this split again"
+            f"offsets of {len(lengths)} captions over {len(match_images)} correct matches do not fit the "
+            f"{scores.shape[1]} captions of the scores: compute the correct matches of this split again"
         )
     captions = np.repeat(np.arange(scores.shape[1]), lengths)
     # A match listed twice would be taken for two positives with one score.

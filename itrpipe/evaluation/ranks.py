@@ -1,4 +1,4 @@
-"""Ranks of the true matches, which every other metric is computed from."""
+"""Ranks of the correct matches, which every other metric is computed from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BLOCK_VALUES = 1 << 20
 
 @dataclass(frozen=True)
 class Ranks:
-    """0-based ranks of the best true match of each query: the number of negatives ahead of it.
+    """0-based ranks of the best correct match of each query: the number of negatives ahead of it.
 
     Attributes:
         images_to_texts: [N] int64, image queries (sentence retrieval).
@@ -52,11 +52,11 @@ def ranks(scores: np.ndarray, caption_image: np.ndarray) -> Ranks:
 
 
 def ranks_of_matches(scores: np.ndarray, match_image: np.ndarray, match_caption: np.ndarray) -> Ranks:
-    """Ranks where the true matches are any list of distinct image-caption pairs.
+    """Ranks where the correct matches are any list of distinct image-caption pairs.
 
     Args:
         scores: [N, T] score of image n with caption t.
-        match_image: [M] row of the image of each true match.
+        match_image: [M] row of the image of each correct match.
         match_caption: [M] column of its caption.
 
     Raises:
@@ -76,11 +76,11 @@ def ranks_of_matches(scores: np.ndarray, match_image: np.ndarray, match_caption:
 
 
 def query_ranks(scores: np.ndarray, match_query: np.ndarray, match_candidate: np.ndarray) -> np.ndarray:
-    """0-based ranks [Q] of the best true match of every query, where candidates may be no match of any query.
+    """0-based ranks [Q] of the best correct match of every query, where candidates may be no match of any query.
 
     Args:
         scores: [Q, C] score of every query with every candidate.
-        match_query: [M] query of each true match; matches are distinct.
+        match_query: [M] query of each correct match; matches are distinct.
         match_candidate: [M] its candidate.
 
     Raises:
@@ -98,13 +98,13 @@ def query_ranks(scores: np.ndarray, match_query: np.ndarray, match_candidate: np
 
 
 def refuse_unmatched(match_query: np.ndarray, queries: int) -> None:
-    """Refuse queries without a true match.
+    """Refuse queries without a correct match.
 
     Raises:
         DataError: there are some; the message names how many.
     """
     if (without := queries - np.count_nonzero(np.bincount(match_query, minlength=queries))) > 0:
-        raise DataError(f"{without} of {queries} queries have no true match to rank: leave them out of the scores")
+        raise DataError(f"{without} of {queries} queries have no correct match to rank: leave them out of the scores")
 
 
 def _count_at_least(
@@ -131,12 +131,12 @@ def _check(scores: np.ndarray, match_image: np.ndarray, match_caption: np.ndarra
     for name, index, size in (("image", match_image, images), ("caption", match_caption, texts)):
         if len(index) and (index.min() < 0 or index.max() >= size):
             raise DataError(
-                f"true matches name {name} rows {index.min()}..{index.max()} but the scores hold {size}: "
+                f"correct matches name {name} rows {index.min()}..{index.max()} but the scores hold {size}: "
                 "score the split the captions belong to"
             )
         missing = size - np.count_nonzero(np.bincount(index, minlength=size))
         if missing:
-            raise DataError(f"{missing} of {size} {name}s have no true match to rank: leave them out of the scores")
+            raise DataError(f"{missing} of {size} {name}s have no correct match to rank: leave them out of the scores")
 
 
 def check_finite(scores: np.ndarray) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def recall(ranks: np.ndarray, k: int) -> float:
-    """Share of the queries whose best true match is among the first K candidates, in percent.
+    """Share of the queries whose best correct match is among the first K candidates, in percent.
 
         R@K = 100 / |Q| * #{q : rank(q) < K}
 

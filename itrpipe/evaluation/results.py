@@ -25,7 +25,7 @@ Figures = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Matches:
-    """Every true match of a split.
+    """All correct matches of a split.
 
     Attributes:
         offsets: [T + 1], where the images of each caption begin.
@@ -81,7 +81,7 @@ class Measurement:
         Args:
             split: scores.
             full: ranks with a caption's own image as its only match.
-            oracle, matches: ranks with every true match counted, and these, where they are known.
+            oracle, matches: ranks with all correct matches counted, and these, where they are known.
         """
         from itrpipe.evaluation.protocols import PROTOCOLS, protocol_folds
 
@@ -111,7 +111,7 @@ class Measurement:
         return means | _figures(fold_intervals(folds, self.samples, self.level))
 
     def _precision(self, split: SplitScores, matches: Matches) -> Figures:
-        """mAP@R and R-Precision with every true match counted, in percent."""
+        """mAP@R and R-Precision with all correct matches counted, in percent."""
         import numpy as np
 
         from itrpipe.evaluation.bootstrap import mean_intervals
@@ -151,7 +151,7 @@ def say_results(results: Mapping[str, Figures], level: float, size: tuple[int, i
     chance = random_recalls(*size)
     reporter.say(_line("chance", [f"{chance[metric]:.1f}" for metric in metrics]))
     meaning = f"  {percent}: bootstrap interval over images"
-    reporter.say(f"{meaning}; {ORACLE}: every true match is right" if ORACLE in results else meaning)
+    reporter.say(f"{meaning}; {ORACLE}: all correct matches counted" if ORACLE in results else meaning)
 
 
 def summed_up(results: Mapping[str, Figures]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whether a second round is worth it: a rule over what `itrpipe.analysis.second_round` found out about round one.
+"""Whether a second training is worth it: a rule over what `itrpipe.analysis.second_round` found out.
 
 The rule is `recommend` with the constants above it, and reads nothing but the diagnostics.
 """
@@ -23,10 +23,10 @@ ACTIONS: dict[Action, str] = {
 }
 
 RISING, ANSWERS = 3.0, 3.0
-"""RSum gained over the last third of the epochs, above which round one has not converged; and that many answers, of
-which one counts 100 / N in a recall among N images."""
+"""RSum gained over the last third of the epochs, above which the first training has not converged; and that many
+answers, of which one counts 100 / N in a recall among N images."""
 ABOVE_CHANCE, OF_THE_REST = 1.5, 0.1
-"""Round one has collapsed unless validation is this many times chance, or this much of the way from chance to 600."""
+"""A training has collapsed unless validation is this many times chance, or this much of the way from it to 600."""
 BY_HEART, LEAST_GAP = 0.5, 100.0
 """It knows its training images by heart where it is this much of the way to 600 better on them, and so many points."""
 BEST = 600.0
@@ -41,17 +41,17 @@ ENDS: dict[Action, str] = {
     "train": "longer",
     "mine": "mined",
 }
-"""What the command of an advice adds to the name of round one."""
+"""What the command of an advice adds to the name of the first training."""
 EVIDENCE = (
     "Expect little: in 20 settings of small models from random weights mined candidates were 0.8 RSum (−0.5 to +2.1) "
-    "above the strongest baseline on average, and nothing that round one tells said where."
+    "above the strongest baseline on average, and nothing that the first training tells said where."
 )
 """How sure the advice to mine is."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What to do after round one.
+    """What to do after the first training.
 
     Attributes:
         action: what.
@@ -86,15 +86,15 @@ class Signals:
             on.
         best_epoch, fell: of that, and how far the last validation is below it.
         gained: RSum over the last third of the epochs.
-        falls: whether the learning rate fell over that third, which lifts validation whether or not round one has
-            converged.
+        falls: whether the learning rate fell over that third, which lifts validation whether or not the training
+            has converged.
         updates, warm_up: of the weights, and over how many the learning rate rises; 0 where that was not recorded.
         chance: RSum that a random order of as many validation images may expect.
         gap: RSum on training images above that of the validation.
         alike: whether most training images get the same captions.
         batch_beaten, dataset_beaten: % of the pairs that score below the hardest negative of a batch, of the dataset.
         batch_active, dataset_active: % of the pairs whose hinge these make active.
-        batch_false, dataset_false, top_false: % of true matches among these, and among the top of the dataset.
+        batch_false, dataset_false, top_false: % of correct matches among these, and among the top of the dataset.
         estimated: whether the last three are FNE's estimates, because the truth is not known.
         larger: batch size -> as `batch_beaten`, of larger batches.
     """
@@ -166,19 +166,19 @@ def beaten_by_size(diagnostics: Mapping[str, Any]) -> dict[int, float]:
 
 
 def recommend(diagnostics: Mapping[str, Any], named: str = "", start: float | None = None, usual: int = 0) -> Advice:
-    """Says what to do after round one.
+    """Says what to do after the first training.
 
     Where the learning rate never rose to its height, a shorter warm-up comes first, and where validation stays below
     that of the model that fine-tuning began from, a lower rate. A model that has collapsed, which ranks near chance or
-    gives most images the same captions, is trained longer, or on better features. Round one is trained on while its
-    validation rises at a rate that does not fall. Then negatives are mined, however many of them are true matches:
-    without these, mined candidates gained no more. They are candidates of InfoNCE, also in lists that a model of the
-    triplet loss mined: AOQ gained nothing over it. How much harder the hardest of the dataset are than those of a
-    batch is shown; it did not tell where they pay.
+    gives most images the same captions, is trained longer, or on better features. The first training is trained on
+    while its validation rises at a rate that does not fall. Then negatives are mined, however many of them are correct
+    matches: without these, mined candidates gained no more. They are candidates of InfoNCE, also in lists that a model
+    of the triplet loss mined: AOQ gained nothing over it. How much harder the hardest of the dataset are than those of
+    a batch is shown; it did not tell where they pay.
 
     Args:
         diagnostics: of `itrpipe.analysis.second_round.diagnose`.
-        named: what the user calls the model of round one; often nothing.
+        named: what the user calls the model of the first training; often nothing.
         start: RSum on validation of the pretrained model that it began from; None where that is not known.
         usual: the seed that this name alone stands for.
     """
@@ -213,7 +213,7 @@ def _knows_training_only(found: Signals) -> bool:
 
 
 def _rises_as_rate_falls(found: Signals) -> bool:
-    """Whether validation rose over the last third of the epochs, as it would whether or not round one has converged."""
+    """Whether validation rose over the last third of the epochs, as it would even where a training has converged."""
     return found.gained is not None and found.gained > found.noise and found.falls
 
 
@@ -225,9 +225,9 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
     )
     if action == "warm-up":
         return (
-            f"Let the learning rate rise before anything else: warmup_updates = {found.warm_up:,}, and round one ended "
-            f"after {found.updates:,} updates, at {100 * found.updates / found.warm_up:.0f} % of the rate that was "
-            "asked for. Set fewer, or a smaller batch_size, which makes more updates of an epoch.",
+            f"Let the learning rate rise before anything else: warmup_updates = {found.warm_up:,}, and the first "
+            f"training ended after {found.updates:,} updates, at {100 * found.updates / found.warm_up:.0f} % of the "
+            "rate that was asked for. Set fewer, or a smaller batch_size, which makes more updates of an epoch.",
             f"So far, {beaten}.",
         )
     if action == "collapsed":
@@ -246,12 +246,12 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
         rises = "there were too few epochs to tell whether it has converged"
         if found.gained is not None:
             rises = f"validation gained {found.gained:.1f} RSum over the last third of its epochs"
-        return (f"Train round one longer before anything else: {rises}.", f"So far, {beaten}.")
+        return (f"Train the first training longer before anything else: {rises}.", f"So far, {beaten}.")
     unsure = ""
     if _rises_as_rate_falls(found):
         unsure = (
             f" Validation gained {found.gained:.1f} RSum over the last third of the epochs while the learning rate "
-            "fell, so compare with round one trained for twice as long, too."
+            "fell, so compare with the first training trained for twice as long, too."
         )
     elif found.gained is not None and found.gained > RISING:
         unsure = f" That validation gained {found.gained:.1f} RSum at last is little for so few images."
@@ -262,10 +262,10 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
             f" Validation was best after epoch {found.best_epoch:g}, whose weights are kept, and fell by "
             f"{found.fell:.1f} RSum since: a lower learning rate may go further."
         )
-    true = "How many of the top candidates are true matches is not known."
+    true = "How many of the top candidates are correct matches is not known."
     if found.top_false is not None:
         estimate = ", as FNE estimates by this model's own scores," if found.estimated else ""
-        true = f"Of the top candidates{estimate} {found.top_false:.0f} % are true matches."
+        true = f"Of the top candidates{estimate} {found.top_false:.0f} % are correct matches."
     if _knows_training_only(found):
         return (
             f"It knows its training images by heart: RSum {found.validation + found.gap:.0f} on them, "
@@ -277,7 +277,7 @@ def _sentences(action: Action, found: Signals, start: float | None) -> tuple[str
 
 
 def _command(action: Action, diagnostics: Mapping[str, Any], named: str, usual: int) -> str:
-    """What to type next, with the settings of round one: those of its name, else as they are declared."""
+    """What to type next, with the settings of the first training: those of its name, else as they are declared."""
     model: Mapping[str, Any] = diagnostics["model"]
     method: str = model["method"]
     contrastive = model["objective"] == "contrastive"

@@ -20,13 +20,13 @@ from itrpipe.storage.tables import rows_of
 
 
 def write_rankings(path: Path, split: SplitScores, full: Ranks, oracle: Ranks | None, depth: int) -> None:
-    """One row per query of either direction: the rank of its best true match and its best candidates.
+    """One row per query of either direction: the rank of its best correct match and its best candidates.
 
     Args:
         path: replaced if it exists.
         split: scores.
         full: ranks with a caption's own image as its only match.
-        oracle: ranks with every true match counted, where the truth is known.
+        oracle: ranks with all correct matches counted, where the truth is known.
         depth: candidates kept for each query, as far as there are so many.
     """
     depth = min(depth, *split.matrix.shape)

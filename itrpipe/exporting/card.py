@@ -26,7 +26,7 @@ _METRICS = {
     "map_at_r": "mAP@R",
     "r_precision": "R-Precision",
 }
-_ORACLE = {"oracle": "as `full`, with every true match counted as right"}
+_ORACLE = {"oracle": "as `full`, with all correct matches counted"}
 
 Results = Mapping[str, Mapping[str, Mapping[str, float]]]
 """Protocol -> metric -> `value`, and where there is an interval `low` and `high`."""

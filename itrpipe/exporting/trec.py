@@ -33,7 +33,7 @@ def run_file(direction: str) -> str:
 
 
 def qrels_file(direction: str, *, oracle: bool = False) -> str:
-    """Name of the right answers of a direction: the own pairs, or every true match."""
+    """Name of the right answers of a direction: the own pairs, or all correct matches."""
     return f"qrels.{'oracle.' if oracle else ''}{direction}.trec"
 
 
@@ -67,7 +67,7 @@ def _run_lines(rankings: Path, direction: str, tag: str) -> Iterator[list[str]]:
 
 
 def write_qrels(folder: Path, pairs: Path, prepared: Path) -> None:
-    """Writes `qrels.i2t.trec` and `qrels.t2i.trec`; where the dataset knows every true match also `qrels.oracle.…`.
+    """Writes `qrels.i2t.trec` and `qrels.t2i.trec`; where the dataset knows all correct matches also `qrels.oracle.…`.
 
     Args:
         folder: exists.

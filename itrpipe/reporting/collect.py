@@ -40,7 +40,7 @@ class Queries:
     Attributes:
         ids: Q query ids.
         rank: [Q] 0-based rank of the best own match.
-        oracle_rank: [Q] the same with every true match counted; None where the truth is not known.
+        oracle_rank: [Q] the same with all correct matches counted; None where the truth is not known.
         candidates: Q lists of the ids of the best candidates.
         scores: Q lists of their scores.
     """
@@ -60,7 +60,7 @@ class Run:
         label: `method.backbone`, with seed, other members and split where they are not the usual ones; the
             artifact's name where several evaluations share that.
         evaluation: its artifact.
-        baseline_method: the method of round one.
+        baseline_method: the method of the first training.
         declared: settings by the declarations.
         names: folder of a training artifact -> name of its model, where it has one.
     """
@@ -109,17 +109,17 @@ class Run:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether this is a run of round one."""
+        """Whether this is a run of the first training."""
         return all(member.is_baseline for member in self.members)
 
     @property
     def is_control(self) -> bool:
-        """Whether this is what others are to be compared with, besides round one."""
+        """Whether this is what others are to be compared with, besides the first training."""
         return not self.is_baseline and all(member.is_control or member.is_baseline for member in self.members)
 
     @property
     def is_plain(self) -> bool:
-        """Whether its method could take other negatives, weights and batches, and takes those of the batch alone."""
+        """Whether its method could take other negatives, weights and batches, and takes in-batch ones."""
         return all(member.is_plain for member in self.members)
 
     @property
@@ -144,7 +144,7 @@ class Run:
 
     @property
     def method(self) -> str:
-        """`round one`, or the method as papers write it, of an ensemble all of them; then whether it was re-ranked."""
+        """`first training`, or the method as papers write it, of an ensemble all; then whether it was re-ranked."""
         return " + ".join(dict.fromkeys(each.method for each in self.members)) + self._reranked
 
     @property
@@ -235,7 +235,7 @@ class Run:
         return self._read[file]
 
     def ranks(self, *, oracle: bool = False) -> Ranks | None:
-        """Ranks of both directions; None when every true match is asked for but not known."""
+        """Ranks of both directions; None when all correct matches are asked for but not known."""
         sides = [each.oracle_rank if oracle else each.rank for each in self.rankings.values()]
         return None if sides[0] is None or sides[1] is None else Ranks(sides[0], sides[1])
 
@@ -284,11 +284,11 @@ def collect(
     declared: Declared,
     names: Mapping[str, str],
 ) -> dict[TestSet, list[Run]]:
-    """Runs by test set, whatever order they are given in: by backbone, round one first, its controls last.
+    """Runs by test set, whatever order they are given in: by backbone, the first training first, its baselines last.
 
     Args:
         evaluations: folders of finished evaluations with their manifests.
-        baseline_method: the method of round one.
+        baseline_method: the method of the first training.
         declared: settings by the declarations.
         names: folder of a training artifact -> name of its model, where it has one.
     """

@@ -25,13 +25,13 @@ MINUS = "\N{MINUS SIGN}"
 
 @dataclass(frozen=True)
 class Comparison:
-    """One run against its round one.
+    """One run against its first training.
 
     Attributes:
-        run: of round two.
-        baseline: of round one, with the same backbone, seed and features, on the same images, re-ranked alike.
+        run: of the second training.
+        baseline: of the first training, with the same backbone, seed and features, on the same images, re-ranked alike.
         own: difference of every metric in `COMPARED`, a caption's own image being its only match.
-        oracle: the same with every true match counted; None where the truth is not known.
+        oracle: the same with all correct matches counted; None where the truth is not known.
     """
 
     run: Run
@@ -55,7 +55,7 @@ def check_rankings(runs: Iterable[Run], split: Split) -> None:
 
 
 def compare(runs: Sequence[Run], split: Split | None, samples: int, level: float) -> list[Comparison]:
-    """Pairs every later run with its round one, where there is one.
+    """Pairs every later run with its first training, where there is one.
 
     Args:
         runs: of one test set.
@@ -84,7 +84,7 @@ def conclusion(comparisons: Sequence[Comparison], runs: Sequence[Run], split: Sp
     if not comparisons and not any(_may_be_second_round(run) for run in runs):
         if not any(run.is_baseline for run in runs):
             return ""
-        return "No difference to a first round is measured: no run was trained with negatives that one had mined."
+        return "No difference to a first training is measured: no run was trained with negatives that one had mined."
     if not comparisons:
         return (
             "No difference is measured: no later run stands beside the evaluation of the round-one run that its "
@@ -150,7 +150,7 @@ def _many(comparisons: Sequence[Comparison], percent: str) -> str:
 
 
 def _oracle_conclusion(comparisons: Sequence[Comparison]) -> str:
-    """What counting every true match changes; empty where the truth is not known."""
+    """What counting all correct matches changes; empty where the truth is not known."""
     oracle = [each.oracle["rsum"] for each in comparisons if each.oracle]
     if not oracle:
         return ""
@@ -159,22 +159,22 @@ def _oracle_conclusion(comparisons: Sequence[Comparison]) -> str:
         what = f"the difference is {signed(only.value)} ({interval_text(only)})"
     else:
         what = f"{sum(map(excludes_zero, oracle)) or 'none'} of the {len(oracle)} intervals exclude zero"
-    return f" With every true match counted as right, {what}."
+    return f" With all correct matches counted, {what}."
 
 
 def _caveat(comparisons: Sequence[Comparison]) -> str:
-    """What the intervals leave out: seeds, and the training that a second round has behind it."""
+    """What the intervals leave out: seeds, and the training that a second training has behind it."""
     seeds = len({each.run.settings["seed"] for each in comparisons})
     counted = "one seed was" if seeds == 1 else f"{seeds} seeds were"
     intervals = f" These intervals cover the choice of images, not that of the seed ({counted} trained)."
     controls = list(dict.fromkeys(each.run.method for each in comparisons if each.run.is_control))
     if controls:
-        return f"{intervals} A second round cost two trainings: judge it also against {' and '.join(controls)}."
-    return f"{intervals} A second round cost two trainings: round one trained for as long is not compared here."
+        return f"{intervals} A second training cost two trainings: judge it also against {' and '.join(controls)}."
+    return f"{intervals} A second training cost two: a first one for as long is not compared here."
 
 
 def _may_be_second_round(run: Run) -> bool:
-    """Whether a member learned from the lists of a round one; of what was removed that is not known."""
+    """Whether a member learned from the lists of a first training; of what was removed that is not known."""
     if run.is_baseline:
         return False
     return any(member.artifact.manifest is None for member in run.members) or run.mined_by(run.baseline_method)
@@ -188,11 +188,11 @@ def _names(comparisons: Sequence[Comparison]) -> str:
 
 
 def _baseline_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The round one of a run: the very models whose negatives its members were trained with, where backbones agree.
+    """The first training of a run: the models whose negatives its members were trained with, where backbones agree.
 
     A member that learned from another backbone's lists, or whose lists were removed, is paired with the newest
-    round one of its backbone, seed and features. An ensemble has the same members in both rounds. Scores that were
-    re-ranked are compared with scores of as many candidates, never with those of all.
+    first training of its backbone, seed and features. An ensemble has the same members in both trainings. Scores
+    that were re-ranked are compared with scores of as many candidates, never with those of all.
     """
     similar = [
         each
@@ -211,7 +211,7 @@ def _backbones_and_seeds(run: Run) -> list[tuple[str, int]]:
 
 
 def _mined_with(run: Run, baseline: Run) -> bool:
-    """Whether no member of a run learned from lists of another round one of its backbone than the baseline's."""
+    """Whether no member of a run learned from lists of another first training of its backbone than the baseline's."""
     models = {(each.backbone_name, each.seed): each.artifact.fingerprint for each in baseline.members}
     for member in run.members:
         mining = member.mining.manifest if member.mining else None

@@ -57,7 +57,7 @@ class Content:
         title, dataset, date: the heading; the date is that of the last evaluation.
         level: of all intervals.
         groups: runs by test set.
-        has_truth: whether the dataset knows all true matches.
+        has_truth: whether the dataset knows all correct matches.
         removed: artifacts that were removed since.
         sections: of the page, in their order.
     """
@@ -105,7 +105,7 @@ def gather(
 
     Args:
         evaluations: folders of finished evaluations with their manifests.
-        baseline_method: the method of round one.
+        baseline_method: the method of the first training.
         options: of the report.
         declared: settings of an artifact's configuration by the declarations.
         names: folder of a training artifact -> name of its model, where it has one.
@@ -160,7 +160,7 @@ def _libraries(runs: Iterable[Run], find_root: Callable[[Artifact], Path | None]
 
 
 def _shown_run(groups: Sequence[Group]) -> Run:
-    """The first run of a later round, else the best one."""
+    """The first run of a later training, else the best one."""
     runs = groups[0].runs
     later = [run for run in runs if not run.is_baseline]
     return later[0] if later else max(runs, key=lambda run: run.metrics[tables.FULL]["rsum"]["value"])

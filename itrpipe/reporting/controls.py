@@ -26,11 +26,11 @@ _SCHEDULE = (
 
 
 def controls_of(run: Run, baseline_method: str) -> list[str]:
-    """Names of the controls of the method of a run, in the order of their declaration.
+    """Names of the baselines of the method of a run, in the order of their declaration.
 
-    They are the declared ones of its own kind, those that extend what it extends, and those of round one where round
-    one trains its backbone too. A method of its own settings whose negatives can be chosen, such as `clip-finetune`,
-    is its own control, with the negatives of the batch alone.
+    They are the declared ones of its own kind, those that extend what it extends, and those of the first training where
+    that trains its backbone too. A method of its own settings whose negatives can be chosen, such as `clip-finetune`,
+    is its own baseline, with in-batch negatives.
     """
     first, declaration = run.members[0], load_declaration(_STAGE)
     if _is_own_control(first):
@@ -43,7 +43,7 @@ def controls_of(run: Run, baseline_method: str) -> list[str]:
 
 
 def is_reference_of(reference: Run, run: Run, baseline_method: str) -> bool:
-    """Whether a run is to be compared with another: round one, one of its controls, or the model it began with.
+    """Whether a run is to be compared with another: the first training, its baselines, or the model it began from.
 
     Backbones, encoders and features are taken to be equal.
     """
@@ -61,15 +61,15 @@ def is_reference_of(reference: Run, run: Run, baseline_method: str) -> bool:
 def is_control_of(reference: Run, run: Run) -> bool:
     """Whether a reference had the same training but for what the run is about.
 
-    What learned from its batches alone is about training at all: the model that it began with is its control. One that
-    was trained for fewer epochs is none, but where a declaration gives it the epochs of both rounds.
+    What learned from its batches alone is about training at all: the model that it began with is its baseline. One that
+    was trained for fewer epochs is none, but where a declaration gives it the epochs of both trainings.
     """
     declared = reference.is_control and not (reference.is_plain and _asked_epochs(reference) < _asked_epochs(run))
     return declared or _is_plain_twin(reference, run) or (reference.is_untrained and run.is_plain)
 
 
 def _is_own_control(model: Model) -> bool:
-    """Whether its configuration has negatives to choose, and settings of its own that no other has as control."""
+    """Whether its configuration has negatives to choose, and settings of its own that no other has as baseline."""
     declaration, name = load_declaration(_STAGE), model.method_name
     if name not in declaration.confs or is_control(_STAGE, name) or model.artifact.manifest is None:
         return False
@@ -105,7 +105,7 @@ def _asked_epochs(run: Run) -> int:
 
 
 def _shared(model: Model) -> dict[str, Any] | None:
-    """What a control has in common with a model: all settings but those of loss and schedule, and the objective."""
+    """What a baseline has in common with a model: all settings but those of loss and schedule, and the objective."""
     manifest = model.artifact.manifest
     if manifest is None:
         return None

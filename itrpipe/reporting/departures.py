@@ -54,11 +54,11 @@ def departures(model: Artifact, declared: Declared, baseline_method: str) -> dic
     Args:
         model: artifact of `train`.
         declared: settings by the declarations.
-        baseline_method: the method of round one.
+        baseline_method: the method of the first training.
 
     Returns:
         By dotted key, the model's own first and of these its epochs; those of other artifacts with their kind before
-        the key (`mining num_texts`, `round one epochs`), unless the model departs to the same value. Of removed
+        the key (`mining num_texts`, `first training epochs`), unless the model departs to the same value. Of removed
         artifacts nothing.
     """
     own = _of(model, declared)

@@ -16,8 +16,8 @@ def different_epochs(pairs: Iterable[tuple[Run, Run]]) -> str:
         pairs: runs with their references.
 
     Returns:
-        One sentence for each two numbers of epochs, such as `Trained for 1 epoch, round one for 6: VSRN, AOQ.`; empty
-        where no pair differs. Of runs whose models were removed nothing is known.
+        One sentence for each two numbers of epochs, such as `Trained for 1 epoch, first training for 6: AOQ.`;
+        empty where no pair differs. Of runs whose models were removed nothing is known.
     """
     named: dict[str, list[str]] = {}
     for run, reference in pairs:

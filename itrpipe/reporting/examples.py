@@ -66,7 +66,7 @@ class Gallery:
     Args:
         split: of the dataset.
         album: makes the pictures.
-        truth: all true matches, where known.
+        truth: all correct matches, where known.
     """
 
     def __init__(self, split: Split, album: Album, truth: TrueMatches | None) -> None:

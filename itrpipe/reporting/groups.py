@@ -76,16 +76,16 @@ class Group:
         description: of the test set, one phrase.
         overview: all results in one table.
         runs: sorted.
-        comparisons: against round one.
+        comparisons: against the first training.
         conclusion, of_recalls: what these allow to say of RSum, and of the single recalls.
         epochs: which of the compared runs were trained for different numbers of them; often empty.
         results, differences: tables.
         forest: plots of the differences.
         seeds: None when no method has two.
         matching: of models that read phrases.
-        precision: tables over all true matches; often empty.
+        precision: tables over all correct matches; often empty.
         series: the runs by method.
-        compared: methods with round one and with controls, of one seed too.
+        compared: methods with the first training and with baselines, of one seed too.
         prefix: of the names in its drawings.
     """
 
@@ -114,7 +114,7 @@ class Pairing:
     Attributes:
         split: they were evaluated on; None when the dataset was removed.
         series: of the runs.
-        compared: methods with round one and with controls.
+        compared: methods with the first training and with baselines.
     """
 
     split: Split | None
@@ -123,13 +123,13 @@ class Pairing:
 
 
 def pair(runs: list[Run], library: Library | None, options: Options, baseline_method: str) -> Pairing:
-    """Puts runs on one test set beside round one and their controls.
+    """Puts runs on one test set beside the first training and their baselines.
 
     Args:
         runs: sorted.
         library: their dataset; None when it was removed.
         options: of the report.
-        baseline_method: the method of round one.
+        baseline_method: the method of the first training.
 
     Raises:
         DataError: rankings do not fit the dataset.
@@ -149,7 +149,7 @@ def make_group(runs: list[Run], pairing: Pairing, options: Options, prefix: str,
         pairing: of these runs, with what is significant on the whole page.
         options: of the report.
         prefix: of the names in its drawings.
-        baseline_method: the method of round one.
+        baseline_method: the method of the first training.
     """
     level, split, series = options.interval_level, pairing.split, pairing.series
     comparisons = compare(runs, split, options.bootstrap_samples, level)

@@ -24,7 +24,7 @@ class Model:
     Attributes:
         method_name, backbone_name, seed: that it was trained with.
         artifact: of `train`, possibly removed.
-        baseline_method: the method of round one.
+        baseline_method: the method of the first training.
         declared: settings by the declarations.
         named: what the user calls it; often nothing.
     """
@@ -39,17 +39,17 @@ class Model:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether it is of round one."""
+        """Whether it is of the first training."""
         return self.method_name == self.baseline_method
 
     @property
     def is_control(self) -> bool:
-        """Whether it is round one trained for longer, or another method without what that is about."""
+        """Whether it is the first training trained for longer, or another method without what that is about."""
         return is_control("train", self.method_name)
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether its method could take other negatives, weights and batches, and takes those of the batch alone."""
+        """Whether its method could take other negatives, weights and batches, and takes in-batch ones."""
         manifest = self.artifact.manifest
         chosen = {} if manifest is None else choices_of(manifest.settings)
         return bool(chosen) and not any(value for part, value in chosen.items() if part != OBJECTIVE)
@@ -72,7 +72,7 @@ class Model:
 
     @property
     def method(self) -> str:
-        """`round one`, or the method as papers write it, with its choices where it names them itself, and its name."""
+        """`first training`, or the method as papers write it, with its choices where it names them, and its name."""
         manifest = self.artifact.manifest
         chosen = "" if manifest is None else title_by_choices(self.method_name, manifest.settings)
         title = chosen or method_title(self.method_name, self.baseline_method)
@@ -90,7 +90,7 @@ class Model:
 
     @cached_property
     def mining(self) -> Artifact | None:
-        """The mined lists it was trained with; None for round one and when the model was removed."""
+        """The mined lists it was trained with; None for the first training and when the model was removed."""
         return self.artifact.input(LISTS_INPUT)
 
     @cached_property

@@ -18,22 +18,22 @@ from itrpipe.reporting.verdicts import RULE, answer
 
 TITLE = "RSum of every method"
 _MOST_DRAWN = 6
-"""Methods that the first drawing shows: round one and the best."""
+"""Methods that the first drawing shows: the first training and the best."""
 _CAPTION = (
     "RSum is the sum of six recalls, in percent: how often the right caption is among the first 1, 5 and 10 found for "
     "an image, and the right image among those found for a caption; 600 is perfect. Of several seeds the mean ± "
     "standard deviation, of one the bootstrap interval over images below it."
 )
-_DIFFERENCES = f"In its place the difference to round one of the same backbone, where it was measured. {RULE}"
+_DIFFERENCES = f"In its place the difference to the first training of the same backbone, where it was measured. {RULE}"
 _PUBLISHED = "Published scores are quoted, not measured."
 
 
 @dataclass(frozen=True)
 class Gain:
-    """A difference in RSum to round one.
+    """A difference in RSum to the first training.
 
     Attributes:
-        value: above zero where the later round is better.
+        value: above zero where the later training is better.
         significant: see `itrpipe.evaluation.claims`.
     """
 
@@ -70,8 +70,8 @@ def overview_of(
 
     Args:
         series: of these runs.
-        compared: methods with round one and with controls, judged.
-        comparisons: single runs with their round one.
+        compared: methods with the first training and with baselines, judged.
+        comparisons: single runs with their first training.
         published: scores of whichever runs.
         prefix: of the ids inside the drawing.
     """
@@ -97,7 +97,7 @@ def overview_of(
 
 
 def _evidence(series: Sequence[Series[Run]], prefix: str) -> Plot | None:
-    """RSum of round one and of the best methods with intervals: over seeds where all have several, else over images."""
+    """RSum of the first training and of the best methods with intervals: over seeds, or over images."""
     if len(series) < 2:
         return None
     ranked = sorted(series, key=lambda each: _rsum(each).mean, reverse=True)
@@ -146,7 +146,7 @@ def _rsum(series: Series[Run]) -> Spread:
 
 
 def _gain(series: Series[Run], compared: Sequence[SeedComparison], comparisons: Sequence[Comparison]) -> Gain | None:
-    """The difference to round one, over seeds where there are several; None where it was not measured."""
+    """The difference to the first training, over seeds where there are several; None where it was not measured."""
     for each in compared:
         if each.series is series and each.reference.first.is_baseline and len(each.seeds) > 1:
             return Gain(each.own[RSUM].value, each.own[RSUM].significant)
@@ -158,7 +158,7 @@ def _gain(series: Series[Run], compared: Sequence[SeedComparison], comparisons: 
 
 
 def _cell(series: Series[Run], gain: Gain | None) -> Cell:
-    """RSum, and how much more that is than round one's; where that was not measured the interval of a single run."""
+    """RSum, and its difference to the first training; where that was not measured the interval of a single run."""
     rsum = _rsum(series)
     if rsum.deviation is not None:
         text, interval = f"{rsum.mean:.1f} ± {rsum.deviation:.1f}", ""
@@ -168,7 +168,7 @@ def _cell(series: Series[Run], gain: Gain | None) -> Cell:
         interval = f"{run.metrics[FULL][RSUM]['low']:.1f}{DASH}{run.metrics[FULL][RSUM]['high']:.1f}"
     if gain is None:
         return Cell(series.first.backbone, text, interval)
-    return Cell(series.first.backbone, text, f"{signed(gain.value)} to round one", gain.significant)
+    return Cell(series.first.backbone, text, f"{signed(gain.value)} to the first training", gain.significant)
 
 
 def _quoted(series: Series[Run], published: Sequence[Published]) -> Cell | None:

@@ -1,4 +1,4 @@
-"""Plots as inline SVG in one visual language: a colour is a method, of which round one is grey, and a dash a backbone.
+"""Plots as inline SVG in one visual language: a colour is a method, the first training grey, and a dash a backbone.
 Runs of several seeds are thin lines around their thick mean.
 
 Matplotlib draws with marker colours that are then replaced by the page's CSS variables, so that one drawing
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SERIES = 6
-"""Distinguishable colours beside the grey of round one; more than that start over."""
+"""Distinguishable colours beside the grey of the first training; more than that start over."""
 MOST_PANELS = 8
 """Comparisons that get a panel of their own; more have the tables."""
 _INK, _MUTED, _RULE, _PAPER, _ROUND_ONE = "#010101", "#020202", "#030303", "#040404", "#050500"
@@ -127,7 +127,7 @@ def looks_of(series: Sequence[Series[Run]] | Sequence[Series[Model]]) -> dict[st
     Where there are more methods than colours, dashes tell those of one colour apart, too.
     """
     backbones = list(dict.fromkeys(each.first.backbone for each in series))
-    # Of several rounds one of a backbone, which differ in their settings, one is grey.
+    # Of several first trainings of a backbone, which differ in their settings, one is grey.
     greys = {each.first.backbone: each.name for each in reversed(series) if each.first.is_baseline}
     methods = list(dict.fromkeys(each.method for each in series if each.name not in greys.values()))
     turns = -(-len(methods) // SERIES) or 1  # how often the colours start over

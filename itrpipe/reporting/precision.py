@@ -1,4 +1,4 @@
-"""Tables of precision over all true matches of a query."""
+"""Tables of precision over all correct matches of a query."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from itrpipe.storage.artifact import ECCV_CAPTION
 PRECISION = {"map_at_r": "mAP@R", "r_precision": "R-P"}
 RECALLS = {f"r{k}": f"R@{k}" for k in CUTOFFS}
 _MEANINGS = (
-    "Of the R true matches of a query, R-P (R-Precision) is the share among its first R candidates; mAP@R also counts "
-    "in which of these R places they stand. In percent, mean over queries."
+    "Of the R correct matches of a query, R-P (R-Precision) is the share among its first R candidates; mAP@R also "
+    "counts in which of these R places they stand. In percent, mean over queries."
 )
 _ORACLE_CAPTION = f"{_MEANINGS} Recall looks at the best match alone. Below each number its bootstrap interval."
 _ECCV_CAPTION = (
@@ -25,9 +25,9 @@ _CXC_CAPTION = "Recall in percent with the matches of Crisscrossed Captions on t
 
 
 def precision_tables(runs: Sequence[Run]) -> list[SpannedTable]:
-    """Tables of runs on one test set: with all true matches, if known, and with those of ECCV Caption and CxC."""
+    """Tables of runs on one test set: with all correct matches, if known, and with those of ECCV Caption and CxC."""
     measured = [
-        _by_direction(runs, _oracle_precision, PRECISION, "All true matches gathered", _ORACLE_CAPTION),
+        _by_direction(runs, _oracle_precision, PRECISION, "All correct matches gathered", _ORACLE_CAPTION),
         _by_direction(runs, _part("eccv_caption"), PRECISION | {"r1": "R@1"}, "ECCV Caption", _ECCV_CAPTION),
         _by_direction(runs, _part("cxc"), RECALLS, "CxC", _CXC_CAPTION),
     ]

@@ -180,7 +180,7 @@ def _intervals(differences: Mapping[str, Interval]) -> dict[str, dict[str, Any]]
 
 
 def _shares(shares: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
-    """Percent of true matches among the hardest candidates."""
+    """Percent of correct matches among the hardest candidates."""
     return {
         name: {f"top_{top}": percent for top, percent in zip(TOPS, percents, strict=True)}
         for name, percents in shares.items()

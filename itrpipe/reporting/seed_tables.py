@@ -11,7 +11,7 @@ from itrpipe.reporting.tables import COLUMNS, DASH, Cell, Row, Table, duration, 
 from itrpipe.reporting.verdicts import RULE
 
 COST = "training"
-TRUE_RSUM = "RSum, every true match"
+TRUE_RSUM = "RSum, all correct matches"
 
 
 def score_table(scores: Sequence[SeedScores]) -> Table:
@@ -28,7 +28,7 @@ def score_table(scores: Sequence[SeedScores]) -> Table:
 
 
 def difference_tables(comparisons: Sequence[SeedComparison], level: float) -> list[Table]:
-    """Mean differences, first with the own image as the only match, then with every true match.
+    """Mean differences, first with the own image as the only match, then with all correct matches.
 
     Args:
         comparisons: of one test set.
@@ -45,7 +45,7 @@ def difference_tables(comparisons: Sequence[SeedComparison], level: float) -> li
         "are those of RSum.",
     )
     rows = [_difference_row(each, each.oracle, intervals) for each in comparisons if each.oracle]
-    oracle = Table("Every true match right", columns, rows, "The same, with every true match counted as right.")
+    oracle = Table("All correct matches counted", columns, rows, "The same, with all correct matches counted.")
     return [table for table in (own, oracle) if table.rows]
 
 

@@ -1,4 +1,4 @@
-"""Methods compared with round one and with controls: the choice of the seed and that of the test images.
+"""Methods compared with the first training and with baselines: the choice of the seed and that of the test images.
 
 Each of the two has its own interval; `itrpipe.evaluation.claims` says what they allow to call significant.
 """
@@ -25,14 +25,14 @@ from itrpipe.reporting.titles import method_title
 
 @dataclass(frozen=True)
 class SeedComparison:
-    """A method against round one or one of its controls.
+    """A method against the first training or one of its baselines.
 
     Attributes:
         series: of the method.
-        reference: of round one, a control or the model that training began with, re-ranked alike.
+        reference: of the first training, a baseline or the model that training began with, re-ranked alike.
         seeds: that both have.
         own: difference of every metric in `COMPARED`, a caption's own image being its only match.
-        oracle: the same with every true match counted; None where the truth is not known.
+        oracle: the same with all correct matches counted; None where the truth is not known.
     """
 
     series: Series[Run]
@@ -63,7 +63,7 @@ class SeedScores:
         series: of the method.
         seeds: that were evaluated.
         own: of every metric in `COMPARED`.
-        oracle: the same with every true match counted; None where the truth is not known.
+        oracle: the same with all correct matches counted; None where the truth is not known.
         seconds: mean cost of training, see `Run.seconds`; None when part was removed.
     """
 
@@ -80,7 +80,7 @@ class Seeds:
 
     Attributes:
         scores: of all methods, best mean RSum first.
-        comparisons: of methods with round one and its controls.
+        comparisons: of methods with the first training and its baselines.
         missing: one sentence for each comparison that could not be made.
         removed: names of runs that are left out because their models were removed.
     """
@@ -94,14 +94,14 @@ class Seeds:
 def compare_with_references(
     series: Sequence[Series[Run]], split: Split | None, samples: int, level: float, baseline_method: str
 ) -> list[SeedComparison]:
-    """Compares every method with round one and with every control of its own that was trained with the same seeds.
+    """Compares every method with the first training and with its own baselines that were trained with the same seeds.
 
     Args:
         series: of all runs on one test set.
         split: they were evaluated on; None when the dataset was removed, and then nothing can be paired.
         samples: resampled test sets behind an interval over images.
         level: share of seeds, or of test sets, that an interval holds.
-        baseline_method: the method of round one.
+        baseline_method: the method of the first training.
     """
     known = [each for each in series if each.known]
     pairs = [(one, other) for one in known for other in known if _comparable(one, other, baseline_method)]
@@ -111,7 +111,7 @@ def compare_with_references(
 def judged(groups: Sequence[Sequence[SeedComparison]]) -> list[list[SeedComparison]]:
     """Marks the differences in RSum that are significant among all that the page shows, over all of its test sets.
 
-    With every true match counted as right, a comparison is shown a second time, and not judged again.
+    With all correct matches counted, a comparison is shown a second time, and not judged again.
     """
     shown = [each.own["rsum"] for group in groups for each in group if len(each.seeds) > 1]
     marks = dict(zip(map(id, shown), significances(shown), strict=True))
@@ -133,7 +133,7 @@ def over_seeds(
         series: of all runs on one test set.
         comparisons: of `judged`; those of a single seed are left out.
         paired: whether runs could be paired at all.
-        baseline_method: the method of round one.
+        baseline_method: the method of the first training.
 
     Returns:
         None when no method has two seeds.
@@ -183,9 +183,9 @@ def _kind(series: Series[Run]) -> tuple[list[tuple[str, ...]], str, int]:
 
 
 def _missing(known: Sequence[Series[Run]], compared: Sequence[SeedComparison], baseline_method: str) -> list[str]:
-    """Sentences that name every declared control that a method with several seeds is not compared with.
+    """Sentences that name every declared baseline that a method with several seeds is not compared with.
 
-    Of methods that learned from mined lists also round one, where that is not.
+    Of methods that learned from mined lists also the first training, where that is not.
     """
     found = []
     for each in known:

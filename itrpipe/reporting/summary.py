@@ -69,7 +69,7 @@ def text(content: Content) -> str:
 
 
 def _mined(mined: Mined | None) -> list[str]:
-    """How many of the hardest candidates are true matches, where a dataset knows that."""
+    """How many of the hardest candidates are correct matches, where a dataset knows that."""
     lines = []
     for each in mined.minings if mined is not None else []:
         if each.shares is not None:
@@ -83,10 +83,10 @@ def _mined(mined: Mined | None) -> list[str]:
 
 
 def _advised(second_round: SecondRound | None) -> list[str]:
-    """What round one tells of a second one."""
+    """What the first training tells of a second one."""
     if second_round is None:
         return []
-    lines = ["", "is a second round worth it here?"]
+    lines = ["", "is a second training worth it here?"]
     for run, advice in second_round.advice:
         lines += wrapped(f"{run.name}: {' '.join(advice.sentences)}")
     return lines
@@ -105,7 +105,7 @@ def _results(group: Group) -> list[str]:
     numbers = "".join(f"{chance[recall]:.1f}".rjust(_NUMBER) for recall in RECALLS)
     lines += _row("chance", f"{numbers}{chance['rsum']:{_RSUM}.1f}")
     if any(ORACLE in run.metrics for run in group.runs):
-        lines += ["", "with every true match counted as right"]
+        lines += ["", "with all correct matches counted"]
         lines += [line for run in group.runs if ORACLE in run.metrics for line in _result(group, run, ORACLE)]
     return [*lines, *(line for each in group.precision for line in _precision(each.table))]
 
@@ -155,7 +155,7 @@ def _differences(group: Group, level: float) -> list[str]:
     recalls = _recall_names(_DIFFERENCE)
     sides = "".join(side.rjust(len(recalls)) for side in ("image to text", "text to image"))
     columns = f"{recalls * 2}{'RSum'.rjust(_DIFFERENCE)}    {100 * level:g} % interval"
-    lines = ["", "difference to round one", f"{'':<{_DIFFERENCE_NAME}}{sides}"]
+    lines = ["", "difference to the first training", f"{'':<{_DIFFERENCE_NAME}}{sides}"]
     lines += [f"{'':<{_DIFFERENCE_NAME}}{columns}", _RULE]
     for each in group.comparisons:
         lines += _difference_line(_title(group, each.run), each.own)
@@ -166,7 +166,7 @@ def _differences(group: Group, level: float) -> list[str]:
         for line in _difference_line(_title(group, each.run), each.oracle)
     ]
     if oracle:
-        lines += ["", "with every true match counted as right", *oracle]
+        lines += ["", "with all correct matches counted", *oracle]
     marked = any("*" in line for line in lines)
     return [*lines, *(["* the interval of the difference excludes zero"] if marked else [])]
 
@@ -211,7 +211,7 @@ def _mean_differences(comparisons: Sequence[SeedComparison], level: float) -> li
     lines += _mean_difference_lines([(each, each.own) for each in comparisons], level)
     oracle = [(each, each.oracle) for each in comparisons if each.oracle]
     if oracle:
-        lines += ["", "with every true match counted as right", *_mean_difference_lines(oracle, level)]
+        lines += ["", "with all correct matches counted", *_mean_difference_lines(oracle, level)]
     return lines
 
 
@@ -224,7 +224,7 @@ def _mean_difference_lines(shown: Sequence[tuple[SeedComparison, Mapping[str, Di
         rsum = differences["rsum"]
         numbers = "".join(signed(differences[recall].value).rjust(_NUMBER) for recall in RECALLS)
         values = f"{numbers}{signed(rsum.value).rjust(_RSUM)}"
-        lines += _row(f" against {comparison.reference.method}", values, _REFERENCE_NAME)
+        lines += _row(f" vs. {comparison.reference.method}", values, _REFERENCE_NAME)
         verdict = f"a significant {'gain' if rsum.value > 0 else 'loss'}" if rsum.significant else "not significant"
         assert rsum.seeds is not None
         seeds, images = interval_text(rsum.seeds), interval_text(rsum.images)

@@ -132,7 +132,7 @@ def result_tables(runs: Sequence[Run], published: Sequence[Published]) -> list[T
 
 
 def difference_tables(comparisons: Sequence[Comparison], level: float) -> list[Table]:
-    """Differences in recall and RSum, first with the own image as the only match, then with every true match.
+    """Differences in recall and RSum, first with the own image as the only match, then with all correct matches.
 
     Args:
         comparisons: of one test set.
@@ -144,12 +144,12 @@ def difference_tables(comparisons: Sequence[Comparison], level: float) -> list[T
         "Own image or caption right",
         columns,
         [_difference_row(each, each.own) for each in comparisons],
-        f"Percentage points, later round minus round one, with paired {percent} bootstrap intervals. "
+        f"Percentage points, later training minus the first training, with paired {percent} bootstrap intervals. "
         "Bold: the interval excludes zero. Images are resampled, so the intervals speak of the choice of images, "
         "not of the seed of training, and no difference between single runs is called significant.",
     )
     rows = [_difference_row(each, each.oracle) for each in comparisons if each.oracle]
-    oracle = Table("Every true match right", columns, rows, "The same, with every true match counted as right.")
+    oracle = Table("All correct matches counted", columns, rows, "The same, with all correct matches counted.")
     return [table for table in (own, oracle) if table.rows]
 
 
@@ -231,9 +231,9 @@ def _describe(protocol: str, runs: Sequence[Run], published: bool) -> tuple[str,
         return "Own image or caption right", f"Recall in percent, the whole split ranked at once. {intervals}{quoted}"
     if protocol == ORACLE:
         return (
-            "Every true match right",
+            "All correct matches counted",
             "A caption can be true of several images. Here each of them counts as right, "
-            f"so a model is not charged for finding another true match. {intervals}",
+            f"so a model is not charged for finding another correct match. {intervals}",
         )
     return f"Protocol {protocol}", f"Recall in percent: {PROTOCOLS[protocol].description}.{quoted}"
 

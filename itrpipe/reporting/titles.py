@@ -9,7 +9,7 @@ from itrpipe.declared import backbone_shown_as, conf_title
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.registry import methods
 
-_ROUND_ONE = "round one"
+_ROUND_ONE = "first training"
 
 
 def backbone_title(name: str) -> str:
@@ -30,7 +30,7 @@ def model_title(backbone: str, method: str) -> str:
 
 
 def method_title(name: str, baseline_method: str) -> str:
-    """`round one` for the method of round one, else what the declaration of `train` shows it as."""
+    """`first training` for the method of the first training, else what the declaration of `train` shows it as."""
     return _ROUND_ONE if name == baseline_method else conf_title("train", name) or name.upper()
 
 

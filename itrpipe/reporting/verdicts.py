@@ -1,4 +1,4 @@
-"""What the differences of methods from their controls allow to say, in sentences; see `itrpipe.evaluation.claims`."""
+"""What the differences of methods from their baselines allow to say, in sentences; see `itrpipe.evaluation.claims`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULE = (
 
 
 def answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison]) -> str:
-    """Whether methods are better than their controls, or what is missing to say so, and which runs have collapsed.
+    """Whether methods are better than their baselines, or what is missing to say so, and which runs have collapsed.
 
     Args:
         series: of all runs on one test set.
@@ -37,7 +37,7 @@ def _answer(series: Sequence[Series[Run]], compared: Sequence[SeedComparison]) -
     methods = [each for each in series if any(one.series is each for one in compared)]
     methods.sort(key=lambda each: each.first.is_plain)  # what learned from its batches alone is not the question
     told = {each.name: [one for one in compared if one.series is each and len(one.seeds) > 1] for each in methods}
-    # A control with one seed is a control that nothing can be claimed against yet.
+    # A baseline with one seed is a baseline that nothing can be claimed against yet.
     single = {one.series.name: one for one in compared if len(one.seeds) == 1 and one.is_controlled}
     claimed = [each for each in methods if any(one.is_controlled for one in told[each.name])]
     asked = claimed if any(not each.first.is_plain for each in claimed) else methods if claimed else []
@@ -84,7 +84,7 @@ def versus(comparison: SeedComparison) -> str:
 
 
 def conclusion_of(comparison: SeedComparison) -> str:
-    """One difference in words, with every true match counted as right too where the truth is known."""
+    """One difference in words, with all correct matches counted too where the truth is known."""
     rsum = comparison.own[_RSUM]
     sentence = (
         f"{comparison.series.name} against {comparison.reference.method}, {len(comparison.seeds)} seeds: "
@@ -93,7 +93,7 @@ def conclusion_of(comparison: SeedComparison) -> str:
     if comparison.oracle is None:
         return f"{sentence}."
     oracle = comparison.oracle[_RSUM]
-    return f"{sentence}; with every true match counted as right {signed(oracle.value)} ({_intervals(oracle)})."
+    return f"{sentence}; with all correct matches counted {signed(oracle.value)} ({_intervals(oracle)})."
 
 
 def summary(comparisons: Sequence[SeedComparison]) -> str:
@@ -105,11 +105,11 @@ def summary(comparisons: Sequence[SeedComparison]) -> str:
     up, down = map(len, found)
     if len(rsums) == 1:
         kind = "a significant gain" if up else "a significant loss" if down else "not significant"
-        counted = f"the one mean difference in RSum to round one or a control is {kind}"
+        counted = f"the one mean difference in RSum to the first training or a baseline is {kind}"
     else:
         names = [_listed(each) for each in found]
         counted = (
-            f"of {len(rsums)} mean differences in RSum to round one or a control, {up or 'none'} "
+            f"of {len(rsums)} mean differences in RSum to the first training or a baseline, {up or 'none'} "
             f"{'are' if up > 1 else 'is'} significant and positive{names[0]}, {down or 'none'} significant and negative"
             f"{names[1]}"
         )
@@ -154,7 +154,7 @@ def _reference(comparison: SeedComparison) -> str:
 
 
 def _claims(told: dict[str, list[SeedComparison]]) -> str:
-    """Which of several methods are better than all of their controls, and which are worse than one."""
+    """Which of several methods are better than all of their baselines, and which are worse than one."""
     kinds = {name: verdict([each.own[_RSUM] for each in compared]) for name, compared in told.items()}
     parts = []
     for kind, words in (("better", "better than all of them"), ("worse", "worse than one of them")):
@@ -164,22 +164,22 @@ def _claims(told: dict[str, list[SeedComparison]]) -> str:
             if kinds[name] == kind and (strongest := _strongest(compared))
         ]
         parts.append(f"{', '.join(named) or 'none'} {'are' if len(named) > 1 else 'is'} {words}")
-    return f"Of {len(told)} methods that were compared with controls over seeds, {parts[0]}, and {parts[1]}, in RSum."
+    return f"Of {len(told)} methods that were compared with baselines over seeds, {parts[0]}, and {parts[1]}, in RSum."
 
 
 def _too_short(told: dict[str, list[SeedComparison]]) -> str:
-    """That no control of a better second round has the epochs of both rounds; often empty."""
+    """That no baseline of a better second training has the epochs of both trainings; often empty."""
     for compared in told.values():
         run = compared[0].series.first
         both = run.members[0].epochs_of_both
         trained = [each.reference.first for each in compared if not each.reference.first.is_untrained]
         better = verdict([each.own[_RSUM] for each in compared]) == "better"
-        declared = any(each.is_control and not each.is_plain for each in trained)  # to take as long as both rounds
+        declared = any(each.is_control and not each.is_plain for each in trained)  # to take as long as both trainings
         if not better or declared or not run.members[0].mining or both is None or not trained:
             continue
         if max(each.members[0].epochs or 0.0 for each in trained) < both:
             what = "it" if len(told) == 1 else compared[0].series.name
-            return f"No run to compare {what} with was trained for the {both:g} epochs that both rounds take."
+            return f"No run to compare {what} with was trained for the {both:g} epochs that both trainings take."
     return ""
 
 
@@ -187,13 +187,13 @@ def _without_control(comparison: SeedComparison) -> str:
     rsum = comparison.own[_RSUM]
     return (
         f"{_capital(comparison.series.name)} differs from {comparison.reference.method} by {signed(rsum.value)} points "
-        f"of RSum ({_intervals(rsum)}); a claim takes a control with as many epochs as well, and none was evaluated "
+        f"of RSum ({_intervals(rsum)}); a claim takes a baseline with as many epochs as well, and none was evaluated "
         "with these seeds."
     )
 
 
 def _of_one_seed(compared: Sequence[SeedComparison]) -> str:
-    """What one seed tells, against the strongest control where there is one.
+    """What one seed tells, against the strongest baseline where there is one.
 
     Args:
         compared: one series with each of its references.
@@ -204,7 +204,7 @@ def _of_one_seed(compared: Sequence[SeedComparison]) -> str:
         if _is_unchanged(shown) and shown.series.first.is_plain:
             return f"{_one_seed(shown)}: training changed none."
         if not controls:
-            return f"{_one_seed(shown)}; a claim takes a control that was trained as well, and several seeds."
+            return f"{_one_seed(shown)}; a claim takes a baseline that was trained as well, and several seeds."
     return f"{_one_seed(shown)}, which allows no claim: how much seeds differ is not known."
 
 
@@ -232,7 +232,7 @@ def _is_trained(comparison: SeedComparison) -> bool:
 def _compared_with_nothing(series: Sequence[Series[Run]]) -> str:
     others = [each for each in series if not each.first.is_baseline] or list(series)
     best = max(others, key=_mean)
-    missing = "no other method is compared with it" if best.first.is_about_training else "no control is there"
+    missing = "no other method is compared with it" if best.first.is_about_training else "no baseline is there"
     return f"{_reached(best, len(others))}; {missing}."
 
 

@@ -47,7 +47,7 @@ class Versus:
         comparison: the second against the first.
         answer: whether the second is better.
         evidence: differences of all recalls.
-        tables: the scores of both with their difference, own image right, then every true match.
+        tables: the scores of both with their difference, own image right, then all correct matches.
         turned: how many queries are answered right at the first place by one of them alone.
         examples: direction -> `better` and `worse` -> queries whose right answer moved furthest up, or down.
         settings: key, and the values of both, where these differ.
@@ -90,7 +90,7 @@ def compare_two(
     Args:
         evaluations: folders of the evaluations of both, of one seed or several, with their manifests.
         first: names of the folders of the first model.
-        baseline_method: the method of round one.
+        baseline_method: the method of the first training.
         options: of the report.
         declared: settings of an artifact's configuration by the declarations.
         names: folder of a training artifact -> name of its model, where it has one.
@@ -164,7 +164,7 @@ def _tables(comparison: SeedComparison, level: float) -> list[SpannedTable]:
     tables = []
     captions = {
         FULL: f"Mean over seeds; of the difference the {100 * level:g} % interval over images. Bold: it excludes zero.",
-        ORACLE: "The same, with every true match counted as right.",
+        ORACLE: "The same, with all correct matches counted.",
     }
     for protocol, found in ((FULL, comparison.own), (ORACLE, comparison.oracle)):
         if found is None:
@@ -180,7 +180,7 @@ def _tables(comparison: SeedComparison, level: float) -> list[SpannedTable]:
         for name, difference in found.items():
             excludes = difference.images.low > 0 or difference.images.high < 0
             cells.append(Cell(heading(name), signed(difference.value), interval_text(difference.images), excludes))
-        title = "Own image or caption right" if protocol == FULL else "Every true match right"
+        title = "Own image or caption right" if protocol == FULL else "All correct matches counted"
         rows.append(Row("difference", cells))
         chance = [chance_row(comparison.series.first, COMPARED)] if protocol == FULL else []
         tables.append(SpannedTable(Table(title, columns, [*rows, *chance], captions[protocol]), list(_SPANS)))

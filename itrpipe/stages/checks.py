@@ -1,7 +1,7 @@
 """What can be told of a training or of mining before anything is made for it.
 
 A model that reads what its features do not hold, or lists that are longer than the training set, would fail only after
-the extraction, or after the training of round one.
+the extraction, or after the first training.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`itrpipe train`: trains a backbone with a method and embeds every split with the best weights.
 
-Round one is `--method triplet`; round two (`--method aoq`) also reads the lists mined with a round-one model.
+The first training is `--method triplet`; a second one (`--method aoq`) also reads the lists mined with its model.
 """
 
 from __future__ import annotations

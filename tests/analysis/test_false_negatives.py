@@ -1,4 +1,4 @@
-"""Draws of a model trained with FNE and how many are true matches, against counting by hand."""
+"""Draws of a model trained with FNE and how many are correct matches, against counting by hand."""
 
 from __future__ import annotations
 

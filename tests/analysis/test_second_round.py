@@ -1,4 +1,4 @@
-"""What round one tells of a second round: batches that are drawn, a dataset counted by hand, and the rule."""
+"""What the first training tells of a second one: batches that are drawn, a dataset counted by hand, and the rule."""
 
 from __future__ import annotations
 

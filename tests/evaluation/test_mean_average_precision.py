@@ -53,5 +53,5 @@ def test_a_model_that_scores_everything_alike_gathers_nothing() -> None:
 
 
 def test_a_query_without_a_match_is_refused() -> None:
-    with pytest.raises(DataError, match="1 of 2 queries have no true match"):
+    with pytest.raises(DataError, match="1 of 2 queries have no correct match"):
         precision_of_matches(np.zeros((2, 3)), np.array([0]), np.array([1]))

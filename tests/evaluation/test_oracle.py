@@ -60,7 +60,7 @@ def test_offsets_that_do_not_fit_are_refused(offsets):
 
 
 def test_a_caption_without_a_match_is_refused():
-    with pytest.raises(DataError, match="1 of 2 captions have no true match"):
+    with pytest.raises(DataError, match="1 of 2 captions have no correct match"):
         oracle_ranks(np.zeros((2, 2)), np.array([0, 2, 2]), np.array([0, 1]))
 
 

@@ -100,7 +100,7 @@ def test_scores_without_an_order_are_refused(value):
 @pytest.mark.parametrize(
     ("caption_image", "message"),
     [
-        ([0, 0, 1, 1], "1 of 3 images have no true match"),
+        ([0, 0, 1, 1], "1 of 3 images have no correct match"),
         ([0, 1, 2, 3], "image rows 0..3 but the scores hold 3"),
         ([0, 1, 2], "the scores hold 4 captions but 3"),
     ],

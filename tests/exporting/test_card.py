@@ -55,7 +55,7 @@ def test_a_table_has_every_metric_under_every_protocol() -> None:
     )
     assert "| Image to text mAP@R |  | 5.0 |  |\n| RSum | 400.0 [390.0, 410.0] | 400.0 [390.0, 410.0] | 31.6 |" in text
     assert "95 % bootstrap intervals" in text
-    assert "- `oracle`: as `full`, with every true match counted as right.\n" in text
+    assert "- `oracle`: as `full`, with all correct matches counted.\n" in text
 
 
 def test_the_hub_reads_every_protocol_as_results_of_its_own() -> None:

@@ -219,7 +219,7 @@ def build(
     seeds: tuple[int, ...] = (0,),
     left_out: tuple[str, ...] = (),
 ) -> Toy:
-    """A dataset, round one, its mined lists and later methods, with their evaluations, for every seed.
+    """A dataset, the first training, its mined lists and later methods, with their evaluations, for every seed.
 
     Images that are `left_out` had no features and are in no embeddings.
     """
@@ -482,7 +482,7 @@ def add_encoder(toy: Toy, method: str, noise: float, seed: int = 0, named: str =
 
 
 def add_second_round(toy: Toy, figures: Mapping[str, Any], seed: int = 0) -> str:
-    """Adds a control of round one, ranking as the toy's round one does, and what was found out about it; its name."""
+    """Adds a baseline that ranks as the toy's first training does, and what was found out about it; its name."""
     given = {**MODEL, "method": "contrastive-batch", "seed": seed}
     label = "contrastive-batch.vsepp" + (f".s{seed}" if seed else "")
     read = {"prepare": toy.made["prepare"]}
@@ -581,7 +581,7 @@ class Toy:
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
-    """One dataset with the truth, round one and AOQ."""
+    """One dataset with the truth, the first training and AOQ."""
     return build(tmp_path_factory.mktemp("toy") / "data", SCENES)
 
 
@@ -599,7 +599,7 @@ def toy_from_files(tmp_path: Path) -> Toy:
 
 @pytest.fixture(scope="session")
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Toy:
-    """Round one, the longer round one and AOQ with three seeds, and an ensemble of two seeds of each round."""
+    """The first training, its baseline of as many epochs and AOQ with three seeds, and ensembles."""
     methods = ("triplet", "triplet-long", "aoq")
     found = build(tmp_path_factory.mktemp("seeded") / "data", SCENES, methods, (0, 1, 2))
     for method in ("triplet", "aoq"):

@@ -1,4 +1,4 @@
-"""The tables beside recall: precision over all true matches, alignment, recall by the length of captions."""
+"""The tables beside recall: precision over all correct matches, alignment, recall by the length of captions."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def rebuilt(folder: Path, changed: dict[str, Any | None]) -> None:
 
 def test_precision_stands_below_the_results_with_its_intervals(toy: Any, done: Any) -> None:
     *_, table = section_of(done, "results").all("figure", "precision-marked")
-    assert table.all("caption")[0].text() == "All true matches gathered"
+    assert table.all("caption")[0].text() == "All correct matches gathered"
     rows = rows_of(table)
     assert len(rows) == 2
-    measured = {"AOQ": "aoq.vsepp", "round one": "triplet.vsepp"}
+    measured = {"AOQ": "aoq.vsepp", "first training": "triplet.vsepp"}
     for name, cells in rows.items():
         (run,) = [run for word, run in measured.items() if word in name]
         oracle = file_of(toy, run, "metrics.json")["oracle"]
@@ -60,7 +60,7 @@ def test_precision_stands_below_the_results_with_its_intervals(toy: Any, done: A
         assert [cell.attributes["data-heading"] for cell in cells][:2] == ["i→t mAP@R", "i→t R-P"]
         assert all(0 < oracle[key]["low"] <= oracle[key]["value"] <= oracle[key]["high"] <= 100 for key in keys)
     text = (done.folder / "summary.txt").read_text()
-    block = text.partition("all true matches gathered, in percent")[2].splitlines()
+    block = text.partition("all correct matches gathered, in percent")[2].splitlines()
     assert block[1].split() == ["run", *["i→t", "mAP@R", "i→t", "R-P", "t→i", "mAP@R", "t→i", "R-P"]]
     oracle = file_of(toy, "triplet.vsepp", "metrics.json")["oracle"]
     assert block[3].split()[-4:] == [f"{oracle[key]['value']:.1f}" for key in keys]
@@ -110,7 +110,7 @@ def test_evaluations_of_older_versions_have_no_such_tables(toy: Any, tmp_path: P
     assert not report.page.all("figure", "precision-marked")
     assert not {"alignment", "query-length"} & {each.attributes["id"] for each in report.page.all("section")}
     assert not {"#alignment", "#query-length"} & {each.attributes["href"] for each in report.page.all("a")}
-    assert "all true matches gathered" not in (report.folder / "summary.txt").read_text()
+    assert "all correct matches gathered" not in (report.folder / "summary.txt").read_text()
     assert [each["alignment"] for each in report.results["runs"]] == [None, None]
 
 
@@ -119,7 +119,7 @@ def test_matches_of_eccv_caption_and_cxc_have_tables_of_their_own(toy: Any, tmp_
     rebuilt(copied.made["aoq.vsepp"], {"eccv_caption.json": ECCV})
     report = copied.report()
     tables = section_of(report, "results").all("figure", "precision-marked")
-    assert [each.all("caption")[0].text() for each in tables] == ["All true matches gathered", "ECCV Caption", "CxC"]
+    assert [each.all("caption")[0].text() for each in tables] == ["All correct matches gathered", "ECCV Caption", "CxC"]
     for table, expected in zip(tables[1:], ([0, 1, 2, 50, 51, 52], [1, 5, 10, 11, 15, 20]), strict=True):
         (cells,) = rows_of(table).values()
         assert [cell.text() for cell in cells] == [f"{value:.1f}" for value in expected]

@@ -13,6 +13,8 @@ from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.reporting.sections.combinations.section import view
 from itrpipe.reporting.titles import title_by_choices
 
+NEIGHBOURS = "neighbours, mined every 2 epochs"
+
 
 def series(
     rsums: list[float], control: bool = False, differing: Any = None, shares: float = 0.25, named: str = "", **loss: Any
@@ -23,7 +25,7 @@ def series(
     model = SimpleNamespace(
         artifact=SimpleNamespace(manifest=SimpleNamespace(settings=settings)),
         is_control=control,
-        method="batch alone, equal time" if control else "",
+        method="in-batch negatives (same compute)" if control else "",
         history=history,
         named=named,
     )
@@ -78,16 +80,16 @@ def test_every_number_of_a_combination_stands_in_its_place() -> None:
     rows = {(row.name, row.note): [(cell.text, cell.interval, cell.marked) for cell in row.cells] for row in rsum.rows}
     empty = ("–", "", False)
     assert rows == {
-        ("batch alone, equal time", ""): [("452.0 ± 2.0", "", False), empty],
-        ("batch alone", ""): [("441.0 ± 1.0", "", False), empty],
-        ("batch alone", "batch_size 512"): [("442.0 ± 1.0", "", False), empty],
+        ("in-batch negatives (same compute)", ""): [("452.0 ± 2.0", "", False), empty],
+        ("in-batch negatives", ""): [("441.0 ± 1.0", "", False), empty],
+        ("in-batch negatives", "batch_size 512"): [("442.0 ± 1.0", "", False), empty],
         ("mined", ""): [empty, ("462.0 ± 2.0", "+10.0, +10.0 to +10.0", True)],
-        ("neighbours, mined every 2 epochs", ""): [("431.0 ± 1.0", "−21.0, −23.5 to −18.5", False), empty],
+        (NEIGHBOURS, ""): [("431.0 ± 1.0", "−21.0, −23.5 to −18.5", False), empty],
     }
-    assert found["RSum, every true match"].rows[0].cells[0].text == "502.0 ± 2.0"
+    assert found["RSum, all correct matches"].rows[0].cells[0].text == "502.0 ± 2.0"
     names = list(dict.fromkeys(row.name for row in rsum.rows))
-    assert names == ["batch alone, equal time", "mined", "batch alone", "neighbours, mined every 2 epochs"]
-    assert found["True matches among the negatives"].rows[0].cells[0].text == "18.8 ± 0.0"
+    assert names == ["in-batch negatives (same compute)", "mined", "in-batch negatives", NEIGHBOURS]
+    assert found["Correct matches among the negatives"].rows[0].cells[0].text == "18.8 ± 0.0"
     assert found["Processor time"].rows[0].cells[0].text == "60.0 s"
 
 
@@ -104,7 +106,7 @@ def test_one_combination_is_no_matrix() -> None:
         ({"negatives": ["mined", "synthetic"], "weigh": "fne"}, "InfoNCE, mined+synthetic, fne"),
         (
             {"objective": "sigmoid", "batches": "neighbours", "refresh_every": 2},
-            "sigmoid loss, neighbours, mined every 2 epochs",
+            f"sigmoid loss, {NEIGHBOURS}",
         ),
         ({"refresh_every": 2}, "InfoNCE"),
     ],

@@ -81,17 +81,17 @@ def test_the_batch_alone_for_longer_is_a_control_of_better_negatives_too(tuned: 
 )
 def test_another_encoder_or_objective_is_no_control(tuned: Any, other: dict[str, Any]) -> None:
     report = tuned(("clip-finetune", 0.9, other), ("clip-finetune", 0.8, {"loss": MINED}))
-    assert "no control is there" in answer(report)
+    assert "no baseline is there" in answer(report)
 
 
 def test_the_published_model_alone_is_no_control_of_better_negatives(tuned: Any) -> None:
     report = tuned((*PUBLISHED, {}), ("clip-finetune", 0.8, {"loss": MINED, "named": "mined"}))
-    assert "a claim takes a control that was trained as well" in answer(report)
+    assert "a claim takes a baseline that was trained as well" in answer(report)
 
 
 def test_a_report_on_fine_tuning_alone_asks_nothing_of_negatives(tuned: Any) -> None:
     report = tuned((*PUBLISHED, {}), ("clip-finetune", 0.9, {}))
-    assert "Differences to round one" not in [each.text() for each in report.page.all("h2")]
+    assert "Differences to the first training" not in [each.text() for each in report.page.all("h2")]
     assert "No difference" not in (report.folder / "summary.txt").read_text()
     assert (
         report.page.all("p", "question")[0].text()

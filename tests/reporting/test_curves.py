@@ -18,7 +18,7 @@ from itrpipe.reporting.collect import Run, collect, models
 from itrpipe.reporting.plots import SERIES, legend, looks_of
 from itrpipe.reporting.sections.curves import section as curves
 from itrpipe.reporting.series import series_of
-from itrpipe.reporting.titles import backbone_title, method_title
+from itrpipe.reporting.titles import backbone_title
 from itrpipe.storage import artifact as artifacts
 
 RUNS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))
@@ -133,7 +133,7 @@ def test_evaluations_without_cross_ranks_are_left_out_and_named(toy: Any, tmp_pa
     without_cross_ranks(copy.made["triplet.vsepp"])
     done = copy.report()
     (section,) = [each for each in done.page.all("section") if each.attributes["id"] == "curves"]
-    assert "No cross-retrieval ranks of VSE++, round one:" in section.all("p", "missing")[0].text("")
+    assert "No cross-retrieval ranks of VSE++, first training:" in section.all("p", "missing")[0].text("")
     assert "VSE++: cross-retrieval ranks" in [each.attributes.get("aria-label") for each in section.all("svg")]
     without_cross_ranks(copy.made["aoq.vsepp"])
     done = copy.report(title="again")
@@ -148,7 +148,7 @@ def test_the_caption_explains_the_rank(done: Any) -> None:
 
 
 def series(backbone: str, method: str) -> Any:
-    first = SimpleNamespace(backbone=backbone, is_baseline=method == "round one")
+    first = SimpleNamespace(backbone=backbone, is_baseline=method == "first training")
     return SimpleNamespace(name=f"{backbone}, {method}", method=method, first=first)
 
 
@@ -156,7 +156,7 @@ def series(backbone: str, method: str) -> Any:
 @pytest.mark.parametrize("methods", [1, 3, 4, 6, 9, 11])
 def test_every_series_has_a_look_of_its_own(backbones: list[str], methods: int) -> None:
     all_series = [
-        series(backbone, method) for backbone in backbones for method in ["round one", *map(str, range(methods))]
+        series(backbone, method) for backbone in backbones for method in ["first training", *map(str, range(methods))]
     ]
     looks = looks_of(all_series)
     assert len(set(looks.values())) == len(all_series)
@@ -181,9 +181,3 @@ def test_every_series_has_a_look_of_its_own(backbones: list[str], methods: int) 
 )
 def test_backbones_are_titled_with_their_variants(name: str, title: str) -> None:
     assert backbone_title(name) == title
-
-
-def test_methods_are_titled_by_their_declaration() -> None:
-    assert method_title("triplet", "triplet") == "round one"
-    assert method_title("triplet-long", "triplet") == "longer round one"
-    assert method_title("ssamt", "triplet") == "SSAMT"

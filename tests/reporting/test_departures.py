@@ -42,7 +42,7 @@ def test_a_dataset_of_ones_own_has_no_settings_that_are_not_as_declared(
 
 @pytest.fixture
 def copy(toy: Any, tmp_path: Path) -> Any:
-    """Round one as it is declared, and AOQ of one epoch."""
+    """The first training as it is declared, and AOQ of one epoch."""
     found = toy.copy(tmp_path / "data")
     change(found.made["triplet"], "triplet", epochs=30)
     change(found.made["aoq"], "aoq", epochs=1)
@@ -65,7 +65,7 @@ def test_a_run_that_departs_is_marked_wherever_it_stands(copy: Any) -> None:
     text = (report.folder / "summary.txt").read_text()
     assert len(re.findall("^VSE\\+\\+, AOQ † ", text, re.MULTILINE)) == 4
     assert "\n  VSE++, AOQ: epochs 1 instead of 20\n" in text
-    assert "round one †" not in text
+    assert "first training †" not in text
     assert "aoq.vsepp; epochs 1 instead of 20" in (report.folder / "summary.md").read_text()
 
 
@@ -101,7 +101,7 @@ def test_what_a_model_was_trained_with_counts_too(copy: Any) -> None:
         "mining num_images",
         "mining precision",
         "mining window.absolute_margin",
-        "round one epochs",
+        "first training epochs",
     }
     assert runs["aoq.vsepp"]["mining window.absolute_margin"] == {"value": 0.05, "declared": None}
 
@@ -126,7 +126,7 @@ def test_columns_stay_below_each_other_whatever_the_names(copy: Any) -> None:
         change(copy.made[f"{name}.vsepp"], backbone="scan-i2t-avg", seed=2)
     text = (copy.report().folder / "summary.txt").read_text()
     assert "SCAN i2t avg, AOQ, seed 2 †\n" in text
-    blocks = [block for block in text.split("\n\n") if "---" in block or block.startswith("with every")]
+    blocks = [block for block in text.split("\n\n") if "---" in block or block.startswith("with all correct")]
     assert len(blocks) == 5
     for block in blocks:
         ends = [[found.start() for found in re.finditer(r"\.\d", line)] for line in block.splitlines()]
@@ -155,10 +155,10 @@ def run(name: str, *epochs: int | None) -> Any:
 
 
 def test_different_epochs_are_said() -> None:
-    first, removed = run("round one", 6), run("gone", None)
+    first, removed = run("first training", 6), run("gone", None)
     pairs = [(run("AOQ", 1), first), (run("FNE", 6), first), (run("longer", 12), first), (run("ITM", 12), first)]
     assert different_epochs([*pairs, (removed, first), (run("AOQ", 1), removed)]) == (
-        "Trained for 1 epoch, round one for 6: AOQ. Trained for 12 epochs, round one for 6: longer; ITM."
+        "Trained for 1 epoch, first training for 6: AOQ. Trained for 12 epochs, first training for 6: longer; ITM."
     )
     assert different_epochs([(run("one", 6, 8), run("two", 6, 6))]) == "Trained for 6 and 8 epochs, two for 6: one."
     assert different_epochs([(run(f"m{number}", 2), first) for number in range(6)]).endswith("m3; and 2 more.")
@@ -172,6 +172,6 @@ def test_epochs_count_those_of_the_model_that_training_started_from(toy: Any, tm
     path.write_text(json.dumps(manifest | {"inputs": manifest["inputs"] | {"start": record}, "checksum": ""}))
     report = copy.report()
     assert {run["label"]: run["epochs"] for run in report.results["runs"]} == {"triplet.vsepp": [3], "aoq.vsepp": [6]}
-    sentence = "Trained for 6 epochs, round one for 3: VSE++, AOQ."
+    sentence = "Trained for 6 epochs, first training for 3: VSE++, AOQ."
     assert sentence in (report.folder / "summary.txt").read_text()
     assert sentence in [each.text() for each in report.page.all("p", "finding")]

@@ -121,7 +121,7 @@ def test_methods_without_a_first_round_are_not_said_to_lack_one(report: Any) -> 
         f"SSAMT, no phrases (ssamt-words): no evaluation of it{how} shares two seeds."
         for how in ("", ", re-ranked alike,")
     }
-    assert not report.page.all("p", "finding"), "nothing is said of a difference to round one"
+    assert not report.page.all("p", "finding"), "nothing is said of a difference to the first training"
 
 
 def test_a_removed_model_may_have_been_a_second_round() -> None:

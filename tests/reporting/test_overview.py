@@ -33,7 +33,7 @@ def cells_of(report: Any) -> dict[str, list[Any]]:
 
 def test_a_method_is_a_row_and_a_backbone_a_column(toy: Any, done: Any) -> None:
     shown = cells_of(done)
-    assert list(shown) == ["round one", "AOQ"]
+    assert list(shown) == ["first training", "AOQ"]
     before, after = rsum_of(toy, "triplet.vsepp"), rsum_of(toy, "aoq.vsepp")
     (first,), (second,) = shown.values()
     assert first.attributes["data-heading"] == "VSE++"
@@ -41,7 +41,7 @@ def test_a_method_is_a_row_and_a_backbone_a_column(toy: Any, done: Any) -> None:
     assert first.all("span", "interval")[0].text() == f"{before['low']:.1f}–{before['high']:.1f}"
     assert second.text() == f"{after['value']:.1f}"
     difference = after["value"] - before["value"]
-    assert second.all("span", "interval")[0].text() == f"+{difference:.1f} to round one"
+    assert second.all("span", "interval")[0].text() == f"+{difference:.1f} to the first training"
     assert not done.page.all("span", "verdict")  # one seed
 
 
@@ -58,7 +58,7 @@ def test_the_answer_stands_first_and_one_seed_allows_no_claim(toy: Any, done: An
     (written,) = done.results["differences"]
     rsum = written["full"]["rsum"]
     assert answer_of(done) == (
-        f"VSE++, AOQ differs from round one by +{rsum['value']:.1f} points of RSum with one seed "
+        f"VSE++, AOQ differs from first training by +{rsum['value']:.1f} points of RSum with one seed "
         f"(95 % interval over images +{rsum['low']:.1f} to +{rsum['high']:.1f}), which allows no claim: how much "
         "seeds differ is not known."
     )
@@ -66,7 +66,7 @@ def test_the_answer_stands_first_and_one_seed_allows_no_claim(toy: Any, done: An
 
 def test_one_seed_is_compared_with_its_control_where_there_is_one(seeded: Any) -> None:
     found = answer_of(seeded.report(("triplet.vsepp", "triplet-long.vsepp", "aoq.vsepp")))
-    assert found.startswith("VSE++, AOQ differs from longer round one by +")
+    assert found.startswith("VSE++, AOQ differs from baseline (same epochs) by +")
 
 
 def test_a_method_with_seeds_and_controls_is_told_against_the_strongest(seeded: Any) -> None:
@@ -89,13 +89,13 @@ def test_several_seeds_are_a_mean_and_both_intervals_decide(seeded: Any) -> None
     assert cell.text() == f"{np.mean(values[3:]):.1f} ± {np.std(values[3:], ddof=1):.1f}"
     (seeds,) = report.results["seeds"]
     rsum = seeds["differences"][0]["full"]["rsum"]
-    assert cell.all("span", "interval")[0].text() == f"+{rsum['value']:.1f} to round one"
+    assert cell.all("span", "interval")[0].text() == f"+{rsum['value']:.1f} to the first training"
     assert bool(cell.all("span", "verdict")) == rsum["significant"]
     ends = [rsum[name][end] for name in ("over_seeds", "over_images") for end in ("low", "high")]
     said = "(95 % interval over 3 seeds {:+.1f} to {:+.1f}, over images {:+.1f} to {:+.1f})".format(*ends)
     found = answer_of(report)
     assert said.replace("-", "\N{MINUS SIGN}") in found.replace("--", "==")
-    assert "a claim takes a control with as many epochs as well, and none was evaluated with these seeds." in found
+    assert "a claim takes a baseline with as many epochs as well, and none was evaluated with these seeds." in found
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_numbers_at_the_end_of_an_axis_are_not_cut(high: float) -> None:
 
 @pytest.mark.parametrize(
     ("run", "missing"),
-    [("aoq.vsepp", "no control is there"), ("triplet.vsepp", "no other method is compared with it")],
+    [("aoq.vsepp", "no baseline is there"), ("triplet.vsepp", "no other method is compared with it")],
 )
 def test_without_anything_to_compare_with_the_answer_says_so(toy: Any, tmp_path: Path, run: str, missing: str) -> None:
     report = toy.copy(tmp_path / "data").report((run,))
@@ -146,7 +146,7 @@ def test_without_anything_to_compare_with_the_answer_says_so(toy: Any, tmp_path:
 def test_published_scores_have_rows_of_their_own(toy: Any, tmp_path: Path) -> None:
     published = [{"run": "aoq.vsepp", "rsum": 486.3, "where": "AOQ Table 2"}]
     shown = cells_of(toy.copy(tmp_path / "data").report(published=published))
-    assert list(shown) == ["round one", "AOQ", "published"]
+    assert list(shown) == ["first training", "AOQ", "published"]
     (cell,) = shown["published"]
     assert (cell.text(), cell.all("span", "interval")[0].text()) == ("486.3", "AOQ Table 2")
 
@@ -156,12 +156,12 @@ def test_worse_than_the_control_is_said_as_well(seeded: Any, tmp_path: Path) -> 
     for end in ("", ".s1", ".s2"):
         swap(copy.made[f"triplet-long.vsepp{end}"], copy.made[f"aoq.vsepp{end}"])
     report = copy.report((*SEEDS, *(f"triplet-long.vsepp{end}" for end in ("", ".s1", ".s2"))))
-    assert "VSE++, AOQ is worse than longer round one, the strongest of " in answer_of(report)
+    assert "VSE++, AOQ is worse than baseline (same epochs), the strongest of " in answer_of(report)
 
 
 def test_a_control_with_one_seed_allows_no_claim(seeded: Any) -> None:
     found = answer_of(seeded.report((*SEEDS, "triplet-long.vsepp")))
-    assert "a claim takes a control" in found or "allows no claim" in found
+    assert "a claim takes a baseline" in found or "allows no claim" in found
     assert " is better than " not in found
 
 
@@ -206,7 +206,7 @@ def test_a_gain_over_runs_that_were_trained_for_less_than_both_rounds_is_told_so
     own = {"rsum": SimpleNamespace(value=value, significant=True)}
     references = side("first", 1), side("longer", longer, is_control=declared)
     compared: Any = [SimpleNamespace(own=own, series=side("mined", 2), reference=each) for each in references]
-    assert ("the 4 epochs that both rounds take" in _too_short({"mined": compared})) == said
+    assert ("the 4 epochs that both trainings take" in _too_short({"mined": compared})) == said
 
 
 @pytest.mark.parametrize(("epochs", "controls"), [(2, False), (16, True), (20, True)])

@@ -1,4 +1,4 @@
-"""A run of round two is compared with the very round one that its negatives were mined with."""
+"""A run of the second training is compared with the very first training that its negatives were mined with."""
 
 from __future__ import annotations
 

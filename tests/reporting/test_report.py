@@ -46,7 +46,7 @@ def read_ranks(folder: Path, column: str) -> Ranks:
 @pytest.mark.parametrize(("place", "protocol"), [(0, "full"), (1, "oracle")])
 def test_the_results_are_those_of_the_metrics_files(toy: Any, done: Any, place: int, protocol: str) -> None:
     shown = rows_of(done.page.all("figure", "best-marked")[place])
-    for name, run in (("VSE++, round one", "triplet.vsepp"), ("VSE++, AOQ", "aoq.vsepp")):
+    for name, run in (("VSE++, first training", "triplet.vsepp"), ("VSE++, AOQ", "aoq.vsepp")):
         values = json.loads((toy.made[run] / "metrics.json").read_text())[protocol]
         expected = [f"{values[each]['value']:.{0 if each.endswith('rank') else 1}f}" for each in METRICS]
         assert shown[name] == expected
@@ -287,7 +287,7 @@ def test_one_run_alone_is_compared_with_nothing(toy: Any, tmp_path: Path) -> Non
 def test_the_summary_fits_a_terminal(toy: Any, done: Any) -> None:
     lines = (done.folder / "summary.txt").read_text().splitlines()
     assert max(map(len, lines)) <= 80
-    for run, name in (("triplet.vsepp", "VSE++, round one"), ("aoq.vsepp", "VSE++, AOQ")):
+    for run, name in (("triplet.vsepp", "VSE++, first training"), ("aoq.vsepp", "VSE++, AOQ")):
         metrics = json.loads((toy.made[run] / "metrics.json").read_text())
         shown = [each for each in lines if each.startswith(f"{name}  ")]
         for protocol, line in zip(("full", "oracle"), shown[:2], strict=True):

@@ -1,4 +1,4 @@
-"""The report on whether a second round is worth it: a curve for each way of training, a row for each run, advice."""
+"""The report on whether a second training is worth it: a curve for each way of training, a row for each run, advice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.analysis.test_second_round import diagnostics
 
 @pytest.fixture(scope="module")
 def page(toy: Any, add_second_round: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Two seeds of a round one, of which one is to be trained on, beside runs of which nothing was found out."""
+    """Two seeds of a first training, of which one is to be trained on, beside runs of which nothing was found out."""
     found = toy.copy(tmp_path_factory.mktemp("second-round") / "data")
     names = [add_second_round(found, diagnostics(gained=4.0 * seed, truth=False), seed) for seed in range(2)]
     return found.report((*names, "aoq.vsepp", "triplet.vsepp"), drawn=True).page
@@ -27,18 +27,21 @@ def section(page: Any) -> Any:
     return section
 
 
+NAME = "VSE++, in-batch negatives"
+
+
 def test_every_run_has_its_figures(section: Any) -> None:
     (body,) = section.all("tbody")
     rows = {row.all("th")[0].text(): [cell.text() for cell in row.all("td")] for row in body.all("tr")}
-    assert list(rows) == ["VSE++, batch alone", "VSE++, batch alone, seed 1"]
+    assert list(rows) == [NAME, f"{NAME}, seed 1"]
     figures = ["3,000", "128", "10.0 %", "60.0 %", "≈ 5.0 %", "≈ 5.0 %", "≈ 5.0 %"]
-    assert rows["VSE++, batch alone"] == [*figures, "+0.0", "+80.0", "mine"]
-    assert rows["VSE++, batch alone, seed 1"] == [*figures, "+4.0", "+80.0", "train longer"]
+    assert rows[NAME] == [*figures, "+0.0", "+80.0", "mine"]
+    assert rows[f"{NAME}, seed 1"] == [*figures, "+4.0", "+80.0", "train longer"]
 
 
 def test_a_model_has_the_colour_that_it_has_elsewhere_on_the_page(page: Any, section: Any) -> None:
     def colours(part: Any) -> set[str]:
-        keys = [each for each in part.all("li") if each.all("svg") and each.text().strip() == "VSE++, batch alone"]
+        keys = [each for each in part.all("li") if each.all("svg") and each.text().strip() == NAME]
         return {each.attributes["style"] for key in keys for each in (*key.all("path"), *key.all("line"))}
 
     assert colours(section) == colours(page)
@@ -53,7 +56,7 @@ def test_what_knows_its_training_images_by_heart_wants_more_of_them() -> None:
 
 def test_the_advice_stands_above_with_how_sure_it_is(section: Any) -> None:
     (advice,) = [each.text() for each in section.all("p") if each.all("strong")]
-    assert advice.startswith("VSE++, batch alone: Mine: the hardest negative of a batch of 128 beats 10 % of the pairs")
+    assert advice.startswith(f"{NAME}: Mine: the hardest negative of a batch of 128 beats 10 %")
     assert EVIDENCE in [each.text() for each in section.all("p", "note")]
     assert not section.all("code")
     (drawing,) = section.all("svg")[1:]

@@ -28,6 +28,8 @@ RUNS = tuple(f"{method}.vsepp{f'.s{seed}' if seed else ''}" for method in METHOD
 T_OF_TWO_DEGREES = 4.302652729911275
 CAPTION_IMAGE = np.arange(60) // 2
 
+LONGER = "baseline (same epochs)"
+
 
 @pytest.fixture(scope="module")
 def over_seeds(seeded: Any) -> Any:
@@ -59,7 +61,7 @@ def section(report: Any, name: str) -> Any:
     return only
 
 
-@pytest.mark.parametrize(("reference", "method"), [("round one", "triplet"), ("longer round one", "triplet-long")])
+@pytest.mark.parametrize(("reference", "method"), [("first training", "triplet"), (LONGER, "triplet-long")])
 @pytest.mark.parametrize(("side", "column"), [("full", "rank"), ("oracle", "oracle_rank")])
 def test_differences_are_paired_by_seed_and_have_both_intervals(
     seeded: Any, found: Any, reference: str, method: str, side: str, column: str
@@ -90,9 +92,9 @@ def test_differences_are_paired_by_seed_and_have_both_intervals(
 
 def test_controls_are_compared_with_nothing_and_a_missing_one_is_named(over_seeds: Any, found: Any) -> None:
     assert {each["method"] for each in found["differences"]} == {"VSE++, AOQ"}
-    assert [each["reference"] for each in found["differences"]] == ["VSE++, round one", "VSE++, longer round one"]
+    assert [each["reference"] for each in found["differences"]] == ["VSE++, first training", f"VSE++, {LONGER}"]
     assert len(found["missing"]) == 1
-    assert "VSE++, AOQ is not compared with round one, equal time (triplet-time)" in found["missing"][0]
+    assert "VSE++, AOQ is not compared with baseline (same time) (triplet-time)" in found["missing"][0]
     assert found["missing"][0] in section(over_seeds, "seeds").all("ul", "missing")[0].text("")
 
 
@@ -100,7 +102,7 @@ def test_scores_are_means_and_standard_deviations_sorted_by_rsum_beside_their_co
     means = [each["full"]["rsum"]["mean"] for each in found["scores"]]
     assert means == sorted(means, reverse=True)
     scores = {each["name"]: each for each in found["scores"]}
-    costs = {"VSE++, round one": 10.0, "VSE++, longer round one": 20.0, "VSE++, AOQ": 10.0 + 1.25 + 30.0}
+    costs = {"VSE++, first training": 10.0, f"VSE++, {LONGER}": 20.0, "VSE++, AOQ": 10.0 + 1.25 + 30.0}
     for (name, cost), method in zip(costs.items(), METHODS, strict=True):
         rsum = [metrics(each)["rsum"] for each in of_seeds(seeded, method)]
         assert scores[name]["training_seconds"] == cost
@@ -143,7 +145,7 @@ def test_sentences_are_on_the_page_and_verdicts_in_the_summary(over_seeds: Any, 
         assert sentence.startswith(f"VSE++, AOQ against {reference}, 3 seeds: RSum +")
         assert ("a significant gain" in sentence.partition("; with")[0]) == each["full"]["rsum"]["significant"]
         assert sentence in listed
-        own, oracle = text.split(f"\n against {reference} ")[1:]
+        own, oracle = text.split(f"\n vs. {reference} ")[1:]
         verdict = "a significant gain" if each["full"]["rsum"]["significant"] else "not significant"
         assert own.splitlines()[2] == f"   {verdict}"
         assert "significant" not in oracle.splitlines()[2]
@@ -203,7 +205,7 @@ def test_the_cost_is_unknown_when_the_lists_were_removed(seeded: Any, tmp_path: 
         shutil.rmtree(copy.made[f"mining{end}"])
     (found,) = copy.report(RUNS).results["seeds"]
     costs = {each["name"]: each["training_seconds"] for each in found["scores"]}
-    assert costs == {"VSE++, AOQ": None, "VSE++, round one": 10.0, "VSE++, longer round one": 20.0}
+    assert costs == {"VSE++, AOQ": None, "VSE++, first training": 10.0, f"VSE++, {LONGER}": 20.0}
     assert len(found["differences"]) == 2
 
 
@@ -269,7 +271,7 @@ def test_both_intervals_must_exclude_zero(seeds: Any, images: Any, verdict: str)
     for sign, word in ((1, "gain"), (-1, "loss")):
         ends = [sorted(sign * end for end in each) for each in (seeds, images)]
         difference = Difference(sign * 3.0, *(Interval(sign * 3.0, *each) for each in ends), 2, 0.95)
-        names = [SimpleNamespace(name=f"VSRN, {name}", method=name) for name in ("AOQ", "round one")]
+        names = [SimpleNamespace(name=f"VSRN, {name}", method=name) for name in ("AOQ", "first training")]
         compared = SeedComparison(*names, [0, 1], {"rsum": difference}, None)  # type: ignore[arg-type]
         others = [replace(compared, own={"rsum": replace(difference, value=0.0)})] * 3
         (marked, *_), *_ = judged([[compared], others])

@@ -16,7 +16,7 @@ BY_MODEL = {"maker": "model", "method": "pretrain", "backbone": "uniter", "seed"
 
 @pytest.fixture(scope="module")
 def written(toy: Any, add_sentences: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, tuple[str, ...]]:
-    """Two seeds that learned from the same sentences, and round one, which learned from none."""
+    """Two seeds that learned from the same sentences, and the first training, which learned from none."""
     found = toy.copy(tmp_path_factory.mktemp("synthetic") / "data")
     return found, (*(add_sentences(found, "tags-static", BY_MODEL, seed) for seed in (0, 1)), "triplet.vsepp")
 

@@ -47,7 +47,7 @@ def test_the_difference_is_that_of_the_scores(toy: Any, page: Any) -> None:
         assert each["value"] == pytest.approx(after[name]["value"] - before[name]["value"])
         assert each["images"]["low"] <= each["value"] <= each["images"]["high"]
     (answer,) = page.page.all("p", "answer")
-    assert f"AOQ differs from round one by +{own['rsum']['value']:.1f} points of RSum with one seed" in answer.text()
+    assert f"AOQ differs from first training by +{own['rsum']['value']:.1f} points of RSum" in answer.text()
     assert answer.text() in " ".join((page.folder / "summary.txt").read_text().split())
 
 
@@ -110,7 +110,7 @@ def test_several_seeds_allow_a_claim(seeded: Any, tmp_path: Path) -> None:
     names = [tuple(f"{method}.vsepp{end}" for end in ends) for method in ("triplet", "aoq")]
     found = against(seeded.copy(tmp_path / "data"), *names)
     (answer,) = found.page.all("p", "answer")
-    assert "VSE++, AOQ is better than round one by " in answer.text()
+    assert "VSE++, AOQ is better than first training by " in answer.text()
     assert json.loads((found.folder / "results.json").read_text())["seeds"] == [0, 1, 2]
 
 

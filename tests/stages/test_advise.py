@@ -1,4 +1,4 @@
-"""`itrpipe advise` on the tiny chain, and what evaluations of round one say of a second one."""
+"""`itrpipe advise` on the tiny chain, and what evaluations of the first training say of a second one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_it_says_what_the_evaluation_of_round_one_found(
     assert "12 images, 60 captions; batches of 16 pairs, 1 epochs" in shown
     assert "batch 16*  batch 32  dataset  its top 10" in shown
     assert found["advice"]["command"] in shown
-    assert "and the other settings of this round one" in shown
+    assert "and the other settings of this first training" in shown
 
 
 def test_what_was_advised_and_is_done_is_not_advised_again(

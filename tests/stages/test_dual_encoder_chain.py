@@ -1,4 +1,4 @@
-"""The dual encoder through the chain: pixels, both rounds, evaluation, encoders in folders, interruption."""
+"""The dual encoder through the chain: pixels, both trainings, evaluation, encoders in folders, interruption."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_naming_an_encoder_chooses_the_backbone_for_every_training_step(defined:
     assert "train/aoq.dual-encoder-" in plan
     other = done(invoke("train", "--method", "aoq", *named, "--set", "train.model.width=256"))
     rounds = [{line.split()[1] for line in each.splitlines() if " train/" in line} for each in (plan, other)]
-    assert len(rounds[0] | rounds[1]) == 4  # both rounds have other encoders
+    assert len(rounds[0] | rounds[1]) == 4  # both trainings have other encoders
 
 
 def test_fine_tuning_starts_from_the_encoders_of_round_one(defined: Path, invoke: Invoke) -> None:

@@ -20,7 +20,7 @@ from itrpipe.training.saved import MODEL, load_model, load_weights
 from tests.chains import Invoke, copied, done, history, made, only, refused, sets
 from tests.commands import Command
 
-# As in the finished chain, so that its round one is up to date.
+# As in the finished chain, so that its first training is up to date.
 SAME = ["train.batch_size=16", "train.model.embed_dim=8", "train.model.word_dim=8", "train.min_word_count=1"]
 ROUND_ONE = ["train.epochs=1", *SAME]
 SMALL = ["train.epochs=3", *SAME, "fne.loss.memory_size=24", "fne.loss.min_count=0", "evaluate.bootstrap_samples=100"]

@@ -39,7 +39,7 @@ TEXTS, IMAGES = 20, 6
 
 @pytest.fixture
 def run(chain: Path, invoke: Invoke) -> Invoke:
-    """Mines with round one of the dataset `tiny`, by default with the lists of the finished chain."""
+    """Mines with the first training of the dataset `tiny`, by default with the lists of the finished chain."""
 
     def mine(*arguments: object, texts: int = 5, images: int = 3) -> Outcome:
         small = sets(*TRAIN, "train.batch_size=16", f"num_texts={texts}", f"num_images={images}")

@@ -176,7 +176,7 @@ CASES: list[tuple[str, int, str]] = [
     ("evaluate --method given", 3, "no embeddings 'given' of split 'test'"),
     ("evaluate --method given --benchmark scenes", 2, "is not here"),
     ("evaluate --method given --seed 1 --ensemble-with given.s1", 2, "no seed"),
-    # Advice on a second round
+    # Advice on a second training
     ("advise --make -b bfan", 2, "scores pair by pair"),
     ("advise --make -b vsepp -m fne --set train.loss.warm_epochs=0", 2, "the negatives of its batches"),
     ("advise --make -b vsepp --set train.model.measure=order", 2, "ask for cosine"),

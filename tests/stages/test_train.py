@@ -31,7 +31,7 @@ from itrpipe.training.settings import NEWER, TrainSettings
 from tests.chains import Invoke, copied, done, interrupted, only, refused, same_files, sets
 from tests.conftest import Outcome
 
-# As in the finished chain, so that its round one is up to date.
+# As in the finished chain, so that its first training is up to date.
 SAME = ["epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1"]
 LISTS = ["aoq-fine-tune.top_texts=5", "aoq-fine-tune.top_images=3"]
 LISTS += ["mine_negatives.num_texts=5", "mine_negatives.num_images=3"]

@@ -113,7 +113,7 @@ def _first_places(split: SplitScores, *known: PairSet) -> tuple[PairSet, dict[st
 
 
 def _figures(evaluation: Evaluation, split: SplitScores, added: list[PairSet]) -> dict[str, dict[str, float]]:
-    """Every metric with all true matches counted: the own ones and those added."""
+    """Every metric with all correct matches counted: the own ones and those added."""
     import numpy as np
 
     from itrpipe.datasets.truth import PairSet

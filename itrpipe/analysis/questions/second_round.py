@@ -1,4 +1,4 @@
-"""Whether a second round is worth it: how hard the negatives of a batch and of the dataset are, and how many false."""
+"""Whether a second training is worth it: how hard negatives of a batch and of the dataset are, and how many false."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def asks(evaluation: Evaluation) -> bool:
-    """Asked of single models that are a round one."""
+    """Asked of single models that are a first training."""
     return evaluation.is_single and not not_round_one(evaluation.manifest.settings)
 
 

@@ -21,7 +21,7 @@ TITLE, ORDER = "Combinations", 25
 Measure = Callable[[Run], float | None]
 READS = ()
 _RSUM = "rsum"
-_BATCH = "batch alone"
+_BATCH = "in-batch negatives"
 _SHARES = ("mean_text_match_share", "mean_image_match_share")
 
 
@@ -31,9 +31,9 @@ class Combination:
 
     Attributes:
         series: of them.
-        row: where negatives come from, or the title of a control.
+        row: where negatives come from, or the title of a baseline.
         column: what is minimised, and how candidates are weighed.
-        compared: with controls.
+        compared: with baselines.
     """
 
     series: Series[Run]
@@ -48,7 +48,7 @@ class Combination:
         return spread(known) if known and len(known) == len(values) else None
 
     def against(self, measure: Measure, level: float) -> str:
-        """By how much a number is above that of the strongest control, with its interval over seeds; often empty."""
+        """By how much a number is above that of the strongest baseline, with its interval over seeds; often empty."""
         found = [_differences(self.series, each.reference, measure) for each in self.compared]
         single = min(filter(None, found), key=np.mean, default=[])
         if len(single) < 2:
@@ -119,7 +119,7 @@ def _table(shown: _Shown, combinations: Sequence[Combination], level: float) -> 
 
 
 def _ordered(combinations: Sequence[Combination]) -> list[str]:
-    """Names of rows: controls, then what reaches the highest RSum in some column."""
+    """Names of rows: baselines, then what reaches the highest RSum in some column."""
     best: dict[str, tuple[bool, float]] = {}
     for each in combinations:
         found = each.spread_of(_own_rsum)
@@ -149,7 +149,7 @@ def _oracle_rsum(run: Run) -> float | None:
 
 
 def _match_share(run: Run) -> float | None:
-    """Percent of the gradient of negatives that true matches got, over the training; None where it was not counted."""
+    """Percent of the gradient of negatives that correct matches got over the training; None where not counted."""
     rows = run.members[0].history or []
     values = [row[name] for row in rows for name in _SHARES if row.get(name) is not None]
     return 100 * float(np.mean(values)) if values else None
@@ -160,7 +160,7 @@ def _processor_seconds(run: Run) -> float | None:
 
 
 def _cell(shown: _Shown, combination: Combination, level: float) -> Cell:
-    """The number, and its difference to the strongest control."""
+    """The number, and its difference to the strongest baseline."""
     found = combination.spread_of(shown.measure)
     if found is None:
         return Cell(combination.column, DASH)
@@ -180,7 +180,7 @@ class _Shown:
     Attributes:
         title, caption: of it.
         measure: of a run.
-        compared: whether it is compared with controls.
+        compared: whether it is compared with baselines.
         text: of mean and deviation.
     """
 
@@ -194,13 +194,13 @@ class _Shown:
 _SHOWN = (
     _Shown(
         "RSum",
-        "Mean ± standard deviation over seeds, and the difference to the strongest control, which has the negatives of "
-        "the batch alone, with its interval over seeds. Bold: significant against every control.",
+        "Mean ± standard deviation over seeds, and the difference to the strongest baseline, which has in-batch "
+        "negatives, with its interval over seeds. Bold: significant against every baseline.",
         _own_rsum,
     ),
-    _Shown("RSum, every true match", "The same with every true match counted as right.", _oracle_rsum),
+    _Shown("RSum, all correct matches", "The same with all correct matches counted.", _oracle_rsum),
     _Shown(
-        "True matches among the negatives",
+        "Correct matches among the negatives",
         "Percent of the gradient of all negatives that went to captions and images that match in truth, over the whole "
         "training. Only a dataset that knows all matches tells this.",
         _match_share,

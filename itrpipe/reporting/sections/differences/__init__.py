@@ -1,1 +1,1 @@
-"""Every run against its round one."""
+"""Every run against its first training."""

@@ -1,4 +1,4 @@
-"""Every run against its round one."""
+"""Every run against its first training."""
 
 from __future__ import annotations
 

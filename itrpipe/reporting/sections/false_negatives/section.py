@@ -26,11 +26,11 @@ LIKELY = 0.5
 """Probability above which a candidate is likelier a match than not."""
 _COLUMNS = ("drawn true", "hardest true", "area", "likely", "area", "area of similarity")
 _CAPTION = (
-    "Drawn true: expected percentage of true matches among the negatives that sampling by probability draws from a "
+    "Drawn true: expected percentage of correct matches among the negatives that sampling by probability draws from a "
     "batch and the memory of the run, whether or not it was trained so; hardest true: among the hardest candidates of "
-    "these. Area: under the ROC curve of the probability, of true matches against the other candidates; area of "
+    "these. Area: under the ROC curve of the probability, of correct matches against the other candidates; area of "
     "similarity: of the bare similarity. Likely: percentage of the 20 hardest candidates of the whole training set "
-    f"with a probability above a half. {DASH}: the dataset does not know which candidates are true matches."
+    f"with a probability above a half. {DASH}: the dataset does not know which candidates are correct matches."
 )
 
 

@@ -36,7 +36,7 @@ class Mining:
         artifact: its lists.
         name: the backbone that mined.
         statistics: of scores, as mining wrote them; None when the lists were removed.
-        shares: list -> percent of candidates that are true matches, at each of `TOPS`; None without truth.
+        shares: list -> percent of candidates that are correct matches, at each of `TOPS`; None without truth.
     """
 
     artifact: Artifact
@@ -110,7 +110,7 @@ class ShownList:
         anchors: [A] gallery rows of images or captions.
         candidates: [A, K] gallery rows of the other kind, hardest first, -1 behind the end of a shorter list.
         scores: [A, K].
-        false_negative: [A, K] estimated probability, 0..1, of each to be a true match; None where nothing estimated it.
+        false_negative: [A, K] estimated probability, 0..1, of each to be a correct match; None where unknown.
     """
 
     anchors: np.ndarray
@@ -157,7 +157,7 @@ def _rows(ids: np.ndarray, known: Mapping[str, int], where: str, split: str) -> 
 
 
 def false_negative_shares(mined: ShownList, direction: str, truth: TrueMatches) -> list[float]:
-    """Percent of the hardest 1 and the hardest 10 candidates that are true matches of their anchors.
+    """Percent of the hardest 1 and the hardest 10 candidates that are correct matches of their anchors.
 
     Places behind the end of a list that a filter made shorter hold no candidate and do not count.
     """

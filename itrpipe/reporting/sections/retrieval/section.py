@@ -18,7 +18,7 @@ class Retrieval:
 
     Attributes:
         run: whose they are.
-        has_baseline: whether the rank by its round one is known.
+        has_baseline: whether the rank in the first training is known.
         examples: by direction; empty when the dataset was removed.
     """
 

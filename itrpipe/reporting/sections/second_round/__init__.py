@@ -1,1 +1,1 @@
-"""Whether a second round is worth it, told by round one alone."""
+"""Whether a second training is worth it, told by the first training alone."""

@@ -1,4 +1,4 @@
-"""Whether a second round is worth it: what batches of round one and the whole training set hold of hard negatives."""
+"""Whether a second training is worth it: hard negatives in batches of the first and in the whole training set."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from itrpipe.reporting.tables import DASH, Cell, Row, SpannedTable, Table
 from itrpipe.storage.artifact import SECOND_ROUND
 from itrpipe.training.settings import is_start_of
 
-TITLE, ORDER = "Is a second round worth it here?", 85
+TITLE, ORDER = "Is a second training worth it here?", 85
 READS = (SECOND_ROUND,)
-_SPANS = [("Training", 2), ("Beaten by the hardest", 2), ("True matches among the hardest", 3), ("RSum", 2), ("", 1)]
+_SPANS = [("Training", 2), ("Beaten by the hardest", 2), ("Correct matches among the hardest", 3), ("RSum", 2), ("", 1)]
 _COLUMNS = (
     "images",
     "batch",
@@ -33,18 +33,17 @@ _COLUMNS = (
     "advice",
 )
 _CAPTION = (
-    "Of 500 training pairs, or all where there are fewer, mean of both directions. "
-    "Beaten: percentage that scores below the hardest negative of a "
-    "batch (expected), and of the whole training set. True matches: percentage of these that describe the image after "
-    "all, and of the 10 hardest of the training set; ≈: by FNE's estimate, where the dataset does not know. RSum, last "
-    "third: points that validation gained over the last third of the epochs; over val: RSum on as many training images "
-    f"less that of the validation. {DASH}: not known."
+    "Of 500 training pairs, or all where there are fewer, mean of both directions. Beaten: percentage that scores "
+    "below the hardest negative of a batch (expected), and of the whole training set. Correct matches: percentage "
+    "of these that describe the image after all, and of the 10 hardest of the training set; ≈: by FNE's estimate, "
+    "where the dataset does not know. RSum, last third: points that validation gained over the last third of the "
+    f"epochs; over val: RSum on as many training images less that of the validation. {DASH}: not known."
 )
 
 
 @dataclass(frozen=True)
 class SecondRound:
-    """What was found about rounds one.
+    """What was found about first trainings.
 
     Attributes:
         keys: how they are drawn.
@@ -73,7 +72,7 @@ def view(source: Source) -> SecondRound | None:
         for run in _first_rounds([each.first for each in series])
     ]
     rows = [Row(run.name, _cells(found, _start_of(run, runs)), run.label) for run, found in measured]
-    table = SpannedTable(Table("Hard negatives of round one", list(_COLUMNS), rows, _CAPTION), _SPANS)
+    table = SpannedTable(Table("Hard negatives of the first training", list(_COLUMNS), rows, _CAPTION), _SPANS)
     of_all = looks_by_label(series_of(runs))  # a colour is one method on the whole page
     looks = {each.name: of_all[each.first.label] for each in series}
     evidence = next((each.evidence for _, each in advice if each.evidence), "")
@@ -81,7 +80,7 @@ def view(source: Source) -> SecondRound | None:
 
 
 def _first_rounds(runs: Sequence[Run]) -> list[Run]:
-    """Without controls that are another one, trained for longer."""
+    """Without baselines that are another one, trained for longer."""
 
     def kind(run: Run) -> tuple[str, str, bool]:
         model = run.figures(SECOND_ROUND)["model"]
