@@ -92,7 +92,7 @@ def test_loss_and_gradients_match_the_reference(arrays, reference_model, case):
         if ".self.query." in name:
             own = parameters["layers.0.project.weight"].grad[:48]  # pyright: ignore
         else:
-            own = parameters[next(iter(translate({name: gradient})[0]))].grad
+            own = parameters[next(iter(translate({name: gradient})))].grad
         torch.testing.assert_close(own, gradient, rtol=0, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 

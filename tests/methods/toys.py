@@ -115,5 +115,5 @@ def reference_uniter(*parts: dict[str, Tensor]) -> UniterEncoder:
     sizes = Uniter(embed_dim=48, layers=2, heads=4, feed_forward_dim=96, dropout=0.0, max_words=40)
     model = UniterEncoder(sizes, 32, 120)
     state = {name[3:]: each for part in parts for name, each in part.items() if name.startswith("sd/")}
-    model.load_state_dict(translate(state)[0], strict=False)
+    model.load_state_dict(translate(state), strict=False)
     return model.train()

@@ -162,7 +162,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "nan": (weights(float("nan")), DataError, "'layers.0.* 48 values"),
     "missing layer": (weights(layers=3), DataError, "no weights for 'layers.2"),
     "further layer": (weights(layers=1), DataError, "has weights for 'layers.1"),
-    "other size": (weights(max_words=30), DataError, r"'text.position.weight' .*\(40, 48\), .* need \(30, 48\)"),
+    "other size": (weights(max_words=30), DataError, r"text.position.weight: .*\[40, 48\].*\[30, 48\]"),
 }
 
 

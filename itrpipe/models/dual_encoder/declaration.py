@@ -79,24 +79,20 @@ class DualEncoder(BackboneSettings):
         frozen = "train on frozen features with --set train.model.images=regions --set train.model.embed_dim=512"
         return frozen if missing == "pixels" else ""
 
-    def is_joint(self) -> bool:
-        """Whether both encoders are those of one pretrained model, such as CLIP."""
-        named = (self.vision, self.vision_revision), (self.text, self.text_revision)
-        return self.images == "pixels" and self.vision != RANDOM and named[0] == named[1]
-
     def joint(self) -> str:
-        """The model that is named as both."""
-        return self.vision if self.is_joint() else ""
+        """The pretrained model that is named as both, such as CLIP."""
+        named = (self.vision, self.vision_revision), (self.text, self.text_revision)
+        return self.vision if self.images == "pixels" and self.vision != RANDOM and named[0] == named[1] else ""
 
     def untrained(self) -> str:
         """Its encoders were trained together, and nothing is added to them."""
-        if not self.is_joint():
+        if not self.joint():
             return "its encoders were not trained together; name one joint model, such as CLIP, as --vision and --text"
         return f"its projection to embed_dim = {self.embed_dim} is random; leave that out" if self.embed_dim else ""
 
     def cited(self) -> tuple[Paper, ...]:
         """That of a joint model, as far as its name tells it; FNE's of two encoders."""
-        if not self.is_joint():
+        if not self.joint():
             return self.papers
         name = self.joint().rpartition("/")[2].lower()
         return (SIGLIP,) if "siglip" in name else (CLIP,) if "clip" in name else ()

@@ -38,7 +38,7 @@ _SIDES = {"vision": ("vision_model.", "visual_projection."), "text": ("text_mode
 """Side -> how names begin in a joint class; a tower alone may leave the first out."""
 _PAIRED = {"project_images.weight": "visual_projection.weight", "project_texts.weight": "text_projection.weight"}
 """Projections to `embed_dim`, which a pair of encoders has."""
-_OWN_NAME = "{side}.network."
+_AS_PAIR = " ".join(f"--set train.model.{each}" for each in ("image_pool=own", "text_pool=own", "embed_dim=512"))
 _DEFAULT_SCALE = math.exp(2.6592)
 """Scale of logits of a CLIP before training. Source: CLIP §2.5, 1/0.07."""
 
@@ -101,15 +101,12 @@ def names_of(ours: Iterable[str]) -> dict[str, str]:
     Args:
         ours: names of the state of a `TransformerDualEncoder` whose projections, if it has some, have no bias.
     """
-    return {name: _PAIRED.get(name) or _joint_name(name) for name in ours}
-
-
-def _joint_name(name: str) -> str:
-    side = name.partition(".")[0]
-    if side not in _SIDES:
-        return name
-    inside = name.removeprefix(_OWN_NAME.format(side=side))
-    return inside if inside.startswith(_SIDES[side]) else f"{_SIDES[side][0]}{inside}"
+    names = {name: _PAIRED.get(name, name) for name in ours}
+    for name in names:
+        side, _, inside = name.partition(".network.")
+        if side in _SIDES:
+            names[name] = inside if inside.startswith(_SIDES[side]) else f"{_SIDES[side][0]}{inside}"
+    return names
 
 
 def layout_of(model: Any, scale: tuple[float, float] | None) -> Layout:
@@ -125,12 +122,19 @@ def layout_of(model: Any, scale: tuple[float, float] | None) -> Layout:
     architecture = architecture_of(model)
     vision, text = model.vision.network.config.to_dict(), model.text.network.config.to_dict()
     sizes = {} if architecture == SIGLIP else {"projection_dim": model.embed_dim}
-    made = getattr(transformers, architecture).config_class(vision_config=vision, text_config=text, **sizes)
+    made = getattr(transformers, architecture)
+    config = made.config_class(vision_config=vision, text_config=text, **sizes)
     weights = {theirs: model.state_dict()[ours] for ours, theirs in names_of(model.state_dict()).items()}
-    weights |= _logits(architecture, scale or (_DEFAULT_SCALE, 0.0))
-    _check_whole(architecture, made, weights)
-    config = {**made.to_diff_dict(), "architectures": [architecture], "dtype": "float32"}
-    return Layout(architecture, config, weights)
+    factor, bias = scale or (_DEFAULT_SCALE, 0.0)
+    if architecture == SIGLIP:
+        weights |= {"logit_scale": torch.tensor([math.log(factor)]), "logit_bias": torch.tensor([bias])}
+    else:
+        weights |= {"logit_scale": torch.tensor(math.log(factor))}
+    with torch.device("meta"):  # where weights take no memory
+        expected = made(config).state_dict()
+    assert {name: each.shape for name, each in weights.items()} == {name: each.shape for name, each in expected.items()}
+    about = {**config.to_diff_dict(), "architectures": [architecture], "dtype": "float32"}
+    return Layout(architecture, about, weights)
 
 
 def architecture_of(model: Any) -> str:
@@ -143,60 +147,33 @@ def architecture_of(model: Any) -> str:
         raise NoEquivalent("its backbone is none of transformers")
     if not isinstance(model.vision, VisionTower):
         raise NoEquivalent("its images are frozen features")
-    kinds = type(model.vision.network).__name__, type(model.text.network).__name__
-    if kinds not in _ARCHITECTURES:
-        _check_pair(model)
-        return PAIR
-    if (pools := (model.vision.pool, model.text.pool)) != ("own", "own"):
-        raise NoEquivalent(f"its vectors are pooled by {pools[0]} and {pools[1]}, not by the encoders themselves")
-    if model.settings.embed_dim:
-        raise NoEquivalent(f"its projections to embed_dim = {model.embed_dim} have no place there")
-    if any(isinstance(part, torch.nn.Identity) for part in model.text.network.children()):
-        raise NoEquivalent("its text encoder has no projection")
-    return _ARCHITECTURES[kinds]
-
-
-def _check_pair(model: TransformerDualEncoder) -> None:
-    """Whether `VisionTextDualEncoderModel` embeds as two encoders do that are of no joint model.
-
-    Raises:
-        NoEquivalent: it does not.
-    """
-    assert isinstance(model.vision, VisionTower)
-    vision, text = model.vision.network, model.text.network
+    vision, text, projected = model.vision.network, model.text.network, model.settings.embed_dim
+    pools = model.vision.pool, model.text.pool
+    architecture = _ARCHITECTURES.get((type(vision).__name__, type(text).__name__), PAIR)
+    if architecture != PAIR:
+        if pools != ("own", "own"):
+            raise NoEquivalent(f"its vectors are pooled by {pools[0]} and {pools[1]}, not by the encoders themselves")
+        if projected:
+            raise NoEquivalent(f"its projections to embed_dim = {projected} have no place there")
+        if any(isinstance(part, torch.nn.Identity) for part in text.children()):
+            raise NoEquivalent("its text encoder has no projection")
+        return architecture
     if model.settings.text == RANDOM:
         raise NoEquivalent("its captions are words of a vocabulary of its own")
-    has_pooler = kind_of(text, TEXT_KINDS).own == "pooler"
-    if not (kind_of(vision, VISION_KINDS).own and has_pooler):
-        lacks = vision if has_pooler else text
+    for network, has_pooler in (
+        (text, kind_of(text, TEXT_KINDS).own == "pooler"),
+        (vision, kind_of(vision, VISION_KINDS).own),
+    ):
+        if not has_pooler:
+            raise NoEquivalent(f"its {type(network).__name__} has no pooler, as a {PAIR} needs")
+    if pools != ("own", "own") or not projected:
         raise NoEquivalent(
-            f"{type(vision).__name__} and {type(text).__name__} are not the encoders of a CLIP or of a SigLIP, and "
-            f"{type(lacks).__name__} has no pooler, as a {PAIR} needs"
-        )
-    wanted = {"image_pool": model.vision.pool, "text_pool": model.text.pool}
-    sets = [f"--set train.model.{name}=own" for name, pool in wanted.items() if pool != "own"]
-    sets += [] if model.settings.embed_dim else ["--set train.model.embed_dim=512"]
-    if sets:
-        pools = " and ".join(wanted.values())
-        projected = f"projected to embed_dim = {model.embed_dim}" if model.settings.embed_dim else "not projected"
-        raise NoEquivalent(
-            f"its vectors are pooled by {pools} and {projected}; {' '.join(sets)} trains a {PAIR} of these encoders"
+            f"its vectors are pooled by {pools[0]} and {pools[1]} and {'projected' if projected else 'not projected'}; "
+            f"{_AS_PAIR} trains a {PAIR} of these encoders"
         )
     if not isinstance(getattr(vision, "visual_projection", torch.nn.Identity()), torch.nn.Identity):
         raise NoEquivalent(
             "its image vectors are projected twice, by CLIP's projection and to embed_dim; name as --vision a folder "
             "of its CLIPVisionModel, which has no projection"
         )
-
-
-def _logits(architecture: str, scale: tuple[float, float]) -> dict[str, Tensor]:
-    if architecture != SIGLIP:
-        return {"logit_scale": torch.tensor(math.log(scale[0]))}
-    return {"logit_scale": torch.tensor([math.log(scale[0])]), "logit_bias": torch.tensor([scale[1]])}
-
-
-def _check_whole(architecture: str, config: Any, weights: dict[str, Tensor]) -> None:
-    """Every weight of the class is there in its shape, and none more; no memory is taken for that."""
-    with torch.device("meta"):
-        expected = getattr(transformers, architecture)(config).state_dict()
-    assert {name: each.shape for name, each in weights.items()} == {name: each.shape for name, each in expected.items()}
+    return PAIR

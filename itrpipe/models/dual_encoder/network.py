@@ -202,7 +202,7 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0, boxes: bool = True
     if settings.text != RANDOM:
         text = towers.pretrained_text(settings.text, settings.text_revision, settings.text_pool)
     notes = tuple(dict.fromkeys(notes + text.notes))
-    return replace(text, vision=vision, notes=notes, scale=text.scale if settings.is_joint() else None, boxes=boxes)
+    return replace(text, vision=vision, notes=notes, scale=text.scale if settings.joint() else None, boxes=boxes)
 
 
 def restored(description: Mapping[str, Any]) -> Encoders:

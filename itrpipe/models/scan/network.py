@@ -221,8 +221,6 @@ def score_matrix(
     texts: WordEncoding,
     scoring: CrossAttention,
     products: Products = "fp32",
-    tile_values: int | None = None,
-    recompute: bool | None = None,
 ) -> Tensor:
     """Scores of every image with every caption.
 
@@ -231,23 +229,18 @@ def score_matrix(
         texts: [T, W, D] vectors, likewise.
         scoring: the directions and their options.
         products: precision of the products of regions and words.
-        tile_values: region-word products per tile; None for what suits the device.
-        recompute: compute tiles again in the backward pass instead of keeping their intermediate values; None to
-            do so where these would be many.
 
     Returns:
         [B, T] scores, in single precision (double for double input).
     """
     regions, words, lengths = images.regions, texts.words, texts.lengths
     device, width = regions.device.type, regions.shape[1]
-    tile_values = tile_values or TILE_VALUES[device]
-    block = max(1, int(tile_values**0.5) // width)
-    if recompute is None:
-        recompute = regions.shape[:2].numel() * words.shape[:2].numel() > KEPT_VALUES[device]
+    block = max(1, int(TILE_VALUES[device] ** 0.5) // width)
+    recompute = regions.shape[:2].numel() * words.shape[:2].numel() > KEPT_VALUES[device]
     words_attend = scoring.words_to_regions is not None
 
     def captions() -> Iterator[tuple[Tensor, Side]]:
-        for rows, longest, shortest in groups(lengths, tile_values // (width * min(block, len(regions)))):
+        for rows, longest, shortest in groups(lengths, TILE_VALUES[device] // (width * min(block, len(regions)))):
             own = None if shortest == longest else lengths[rows]
             yield rows, side(words[:, :longest].index_select(0, rows), own, not words_attend, products)
 
@@ -385,22 +378,15 @@ FOCAL_THRESHOLDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"equal": _equ
 """Focal variant -> threshold that a weight [C, S, Q, N] must exceed, given the number [C] of context vectors."""
 
 
-def _l2_length(affinity: Tensor) -> Tensor:
-    # The root of an all-zero column, as padding has, must neither make its gradient NaN nor blow it up.
-    squared = affinity.square().sum(dim=2, keepdim=True)  # [C, S, 1, N]
-    return squared.masked_fill(squared == 0, 1.0).sqrt()
-
-
-def _l1_length(affinity: Tensor) -> Tensor:
-    total = affinity.abs().sum(dim=2, keepdim=True)
-    return total.masked_fill(total == 0, 1.0)
-
-
-def _scaled(
-    affinity: Tensor, padding: Tensor | None, rate: float, length: Callable[[Tensor], Tensor] | None, clipped: bool
-) -> Tensor:
+def _scaled(affinity: Tensor, padding: Tensor | None, rate: float, power: int, clipped: bool) -> Tensor:
+    """A, clipped or not, divided by its l1 or l2 norm (power 1 or 2; 0 leaves it) over the queries."""
     own = F.leaky_relu(affinity, 0.1) if clipped else affinity  # the published clipping; the paper has a plain ReLU
-    factor = rate if length is None else rate * (length(own) + NORM_EPSILON).reciprocal()
+    factor: Tensor | float = rate
+    if power:
+        total = (own.abs() if power == 1 else own.square()).sum(dim=2, keepdim=True)  # [C, S, 1, N]
+        # The root of an all-zero column, as padding has, must neither make its gradient NaN nor blow it up.
+        total = total.masked_fill(total == 0, 1.0)
+        factor = rate * ((total if power == 1 else total.sqrt()) + NORM_EPSILON).reciprocal()
     return _multiplied(own, factor) if clipped else own * factor
 
 
@@ -411,13 +397,13 @@ def _softmax(affinity: Tensor, padding: Tensor | None, rate: float) -> Tensor:
 
 
 RAW_FEATURE_NORMS: dict[str, Callable[[Tensor, Tensor | None, float], Tensor]] = {
-    "clipped_l2norm": partial(_scaled, length=_l2_length, clipped=True),
-    "l2norm": partial(_scaled, length=_l2_length, clipped=False),
-    "clipped": partial(_scaled, length=None, clipped=True),
+    "clipped_l2norm": partial(_scaled, power=2, clipped=True),
+    "l2norm": partial(_scaled, power=2, clipped=False),
+    "clipped": partial(_scaled, power=0, clipped=True),
     "softmax": _softmax,
-    "no_norm": partial(_scaled, length=None, clipped=False),
-    "l1norm": partial(_scaled, length=_l1_length, clipped=False),
-    "clipped_l1norm": partial(_scaled, length=_l1_length, clipped=True),
+    "no_norm": partial(_scaled, power=0, clipped=False),
+    "l1norm": partial(_scaled, power=1, clipped=False),
+    "clipped_l1norm": partial(_scaled, power=1, clipped=True),
 }
 """Name -> normalisation of A [C, S, Q, N] over the queries Q times a rate, given the padding [1 or C, Q, N] of Q."""
 

@@ -154,7 +154,11 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         real_count(images)  # raises
         regions = self.embedding.regions(images.regions.float())  # [B, K, d]
         real = _real_positions(regions, images.count)
-        states = _through(self.image_layers, self.intra_nodes.of_image(regions), image_mask(real))
+        states = _through(
+            self.image_layers,
+            self.intra_nodes.of_image(regions),
+            _without_padding(torch.ones_like(real[:, None]), real),
+        )
         return SsamtImages(unit_vectors(states[:, 0]), regions, real)
 
     def encode_texts(self, texts: TextBatch) -> SsamtTexts:
@@ -184,7 +188,13 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         height = max(1, min(count, int(pairs**0.5)))
         blocks = [images[rows] for rows in torch.arange(count, device=order.device).split(height)]
         captions = ((rows, texts[rows].narrowed()) for rows in order.split(max(1, pairs // height)))
-        return scores + tiled_scores(blocks, captions, self._tile)
+
+        def score(images: SsamtImages, texts: SsamtTexts) -> Tensor:
+            b, t = len(images.pooled), len(texts.pooled)
+            rows = torch.arange(b * t, device=order.device)
+            return self._weighted(self._relevance_at(images, texts, rows // t, rows % t)).view(b, t)
+
+        return scores + tiled_scores(blocks, captions, score)
 
     def score_pairs(self, images: SsamtImages, texts: SsamtTexts) -> Tensor:
         """Scores [N] of image k with caption k."""
@@ -198,52 +208,35 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
     def relevance(self, images: SsamtImages, texts: SsamtTexts) -> Relevance:
         """The pairs of image k with caption k through the inter encoder."""
         assert len(images.pooled) == len(texts.pooled)
-        text = self.inter_nodes.of_caption(texts.words, texts.kinds)
-        image = self.inter_nodes.of_image(images.regions)
-        return self._compared(torch.cat([text, image], dim=1), texts, images.real)
+        rows = torch.arange(len(images.pooled), device=images.real.device)
+        return self._relevance_at(images, texts, rows, rows)
 
-    def _tile(self, images: SsamtImages, texts: SsamtTexts) -> Tensor:
-        """What the inter encoder adds to the scores [b, t] of every image with every caption.
+    def _relevance_at(self, images: SsamtImages, texts: SsamtTexts, image_rows: Tensor, text_rows: Tensor) -> Relevance:
+        """The pairs of the given rows [N] through the inter encoder, compared in single precision.
 
-        What the first layer projects depends on one side alone, so it is computed for each image and caption once.
+        What belongs to one side alone, such as what the first layer projects, is computed once for all of its pairs.
         """
-        sides = (self.inter_nodes.of_image(images.regions), self.inter_nodes.of_caption(texts.words, texts.kinds))
-        b, t = len(sides[0]), len(sides[1])
-
-        def pairs(image: Tensor, text: Tensor) -> Tensor:
-            text = text[None].expand(b, *text.shape)
-            image = image[:, None].expand(b, t, *image.shape[1:])
-            return torch.cat([text, image], dim=2).flatten(0, 1)
-
-        rows = torch.arange(b * t, device=images.real.device)
-        projected = pairs(*map(self.inter_layers[0].project, sides))  # pyright: ignore[reportArgumentType]
-        relevance = self._compared(pairs(*sides), texts[rows % t], images.real[rows // t], projected)
-        return self._weighted(relevance).view(b, t)
-
-    def _compared(
-        self, states: Tensor, texts: SsamtTexts, real_image: Tensor, projected: Tensor | None = None
-    ) -> Relevance:
-        """The four comparisons, in single precision, of pairs whose first states are [N, n + m, d].
-
-        Args:
-            states: nodes, phrases, words and regions as the inter encoder reads them.
-            texts: the caption of each pair.
-            real_image: bool [N, m].
-            projected: [N, n + m, 3 d] of the first layer, where it is known already.
-        """
-        rule = self.settings.mask
-        inside = text_mask(texts.phrase_tokens, texts.real, rule)
-        vectors = unit_vectors(
-            _through(self.inter_layers, states, pair_mask(inside, texts.real, real_image, rule), projected)
-        )
-        text, image = vectors.split([texts.real.shape[1], real_image.shape[1]], dim=1)
-        with torch.autocast(states.device.type, enabled=False):
-            fragments = (text[:, 1:] @ image[:, 0, :, None]).squeeze(-1).masked_fill(~texts.real[:, 1:], 0.0)
+        text = self.inter_nodes.of_caption(texts.words, texts.kinds)  # [T, n, d]
+        image = self.inter_nodes.of_image(images.regions)  # [B, m, d]
+        (count, n), m, rule = text.shape[:2], image.shape[1], self.settings.mask
+        of_text = text_rows[:, None] * n + torch.arange(n, device=text_rows.device)
+        of_image = image_rows[:, None] * m + torch.arange(m, device=text_rows.device) + count * n
+        places = torch.cat([of_text, of_image], dim=1)  # [N, n + m] among all states of captions and then of images
+        states = torch.cat([text.flatten(0, 1), image.flatten(0, 1)])
+        projected = self.inter_layers[0].project(states)  # pyright: ignore[reportCallIssue]
+        real_text, real_image = texts.real[text_rows], images.real[image_rows]
+        inside = text_mask(texts.phrase_tokens, texts.real, rule)[text_rows]
+        allowed = pair_mask(inside, real_text, real_image, rule)
+        states, projected = F.embedding(places, states), F.embedding(places, projected)
+        vectors = unit_vectors(_through(self.inter_layers, states, allowed, projected))
+        text, image = vectors.split([n, m], dim=1)
+        with torch.autocast(vectors.device.type, enabled=False):
+            fragments = (text[:, 1:] @ image[:, 0, :, None]).squeeze(-1).masked_fill(~real_text[:, 1:], 0.0)
             regions = (image[:, 1:] @ text[:, 0, :, None]).squeeze(-1).masked_fill(~real_image[:, 1:], 0.0)
         return Relevance(
             whole=(text[:, 0] * image[:, 0]).sum(dim=-1),
             fragments=fragments,
-            fragments_real=texts.real[:, 1:],
+            fragments_real=real_text[:, 1:],
             regions=regions.sum(dim=1) / real_image[:, 1:].sum(dim=1),
         )
 
@@ -342,18 +335,6 @@ def text_mask(phrase_tokens: Tensor, real: Tensor, rule: MaskRule) -> Tensor:
     return _without_padding(allowed, real)
 
 
-def image_mask(real: Tensor) -> Tensor:
-    """Edges inside images, all of them.
-
-    Args:
-        real: bool [B, m] with m = 1 + K, positions that are no padding; the first is C^I.
-
-    Returns:
-        bool [B, m, m].
-    """
-    return _without_padding(real.new_ones(*real.shape, real.shape[1]), real)
-
-
 def pair_mask(text: Tensor, real_text: Tensor, real_image: Tensor, rule: MaskRule) -> Tensor:
     """Edges of image-caption pairs.
 
@@ -384,6 +365,5 @@ def _without_padding(allowed: Tensor, real: Tensor) -> Tensor:
     return (allowed & real[:, None]) | itself
 
 
-def build(settings: Ssamt, image_dim: int, vocabulary_size: int) -> SsamtEncoder:
-    """Makes the model, freshly initialised."""
-    return SsamtEncoder(settings, image_dim, vocabulary_size)
+build = SsamtEncoder
+"""Makes the model, freshly initialised."""

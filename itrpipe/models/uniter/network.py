@@ -35,7 +35,6 @@ Shapes: N pairs, B images, R regions, T captions, W words, L positions of a sequ
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,9 +140,8 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
 
     def score_matrix(self, images: UniterImages, texts: WordEncoding) -> Tensor:
         """Scores [B, T], float32."""
-        rows = torch.arange(len(images.count)).repeat_interleave(len(texts.lengths))
-        columns = torch.arange(len(texts.lengths)).repeat(len(images.count))
-        return self.score_at(images, texts, rows, columns).view(len(images.count), -1)
+        pairs = torch.cartesian_prod(torch.arange(len(images.count)), torch.arange(len(texts.lengths)))
+        return self.score_at(images, texts, *pairs.T).view(len(images.count), -1)
 
     def score_pairs(self, images: UniterImages, texts: WordEncoding) -> Tensor:
         """Scores [N] of image k with caption k, float32."""
@@ -413,33 +411,37 @@ def build(settings: Uniter, image_dim: int, vocabulary_size: int) -> UniterEncod
     return UniterEncoder(settings, image_dim, vocabulary_size + (not settings.tokenizer))
 
 
-_JOINED = ("query", "key", "value")
-_PARTS = (
-    (r"uniter\.embeddings\.(word|position)_embeddings\.", r"text.\1."),
-    (r"uniter\.embeddings\.token_type_embeddings\.", "text.kind."),
-    (r"uniter\.embeddings\.LayerNorm\.", "text.norm."),
-    (r"uniter\.img_embeddings\.img_linear\.", "image.region."),
-    (r"uniter\.img_embeddings\.pos_linear\.", "image.box."),
-    (r"uniter\.img_embeddings\.img_layer_norm\.", "image.region_norm."),
-    (r"uniter\.img_embeddings\.pos_layer_norm\.", "image.box_norm."),
-    (r"uniter\.img_embeddings\.LayerNorm\.", "image.norm."),
-    (r"uniter\.encoder\.layer\.(\d+)\.attention\.self\.(query|key|value)\.", r"layers.\1.\2."),
-    (r"uniter\.encoder\.layer\.(\d+)\.attention\.output\.dense\.", r"layers.\1.output."),
-    (r"uniter\.encoder\.layer\.(\d+)\.attention\.output\.LayerNorm\.", r"layers.\1.attention_norm."),
-    (r"uniter\.encoder\.layer\.(\d+)\.intermediate\.dense\.", r"layers.\1.feed_forward.0."),
-    (r"uniter\.encoder\.layer\.(\d+)\.output\.dense\.", r"layers.\1.feed_forward.2."),
-    (r"uniter\.encoder\.layer\.(\d+)\.output\.LayerNorm\.", r"layers.\1.feed_forward_norm."),
-    (r"uniter\.pooler\.dense\.", "pooler."),
-    (r"itm_output\.", "match."),
-    (r"rank_output\.", "rank."),
-    (r"disc_output\.", "word_match."),
-    (r"cls\.predictions\.transform\.dense\.", "masked_word.transform."),
-    (r"cls\.predictions\.transform\.LayerNorm\.", "masked_word.norm."),
-    (r"cls\.predictions\.(?=bias)", "masked_word."),
-    (r"correction_output\.predictions\.transform\.dense\.", "correction.transform."),
-    (r"correction_output\.predictions\.transform\.LayerNorm\.", "correction.norm."),
-    (r"correction_output\.predictions\.(?=bias)", "correction."),
-)
+_RENAMED = {
+    "bert.": "uniter.",
+    ".gamma": ".weight",
+    ".beta": ".bias",
+    "uniter.embeddings.": "text.",
+    "word_embeddings": "word",
+    "position_embeddings": "position",
+    "token_type_embeddings": "kind",
+    "uniter.img_embeddings.": "image.",
+    "img_linear": "region",
+    "pos_linear": "box",
+    "img_layer_norm": "region_norm",
+    "pos_layer_norm": "box_norm",
+    "uniter.encoder.layer.": "layers.",
+    "attention.self.": "",
+    "attention.output.LayerNorm": "attention_norm",
+    "attention.output.dense": "output",
+    "intermediate.dense": "feed_forward.0",
+    "output.dense": "feed_forward.2",
+    "output.LayerNorm": "feed_forward_norm",
+    "uniter.pooler.dense": "pooler",
+    "itm_output": "match",
+    "rank_output": "rank",
+    "disc_output": "word_match",
+    "cls.predictions": "masked_word",
+    "correction_output.predictions": "correction",
+    "transform.dense": "transform",
+    "transform.LayerNorm": "norm",
+    "LayerNorm": "norm",
+}
+"""Parts of published names -> ours, replaced one after the other."""
 _OPTIONAL = ("match", "rank", "word_match", "masked_word", "correction", "image")
 """Parts that a file may lack; the last one is what BERT lacks."""
 
@@ -458,57 +460,39 @@ def load_published(model: UniterEncoder, path: Path) -> str:
         DataError: the file is damaged, has other sizes than the model, lacks a part of the encoder, or holds values
             that are not finite.
     """
-    found, ignored = translate(read_state(path))
-    expected = model.state_dict()
-    absent = {name.partition(".")[0] for name in set(expected) - set(found)}
-    for name in sorted(set(expected) - set(found)):
-        if name.partition(".")[0] not in _OPTIONAL:
+    state = read_state(path)
+    try:
+        missing, unused = model.load_state_dict(translate(state), strict=False)
+    except RuntimeError as error:
+        other = str(error).splitlines()[1].strip()
+        raise DataError(f"{path}: {other}; give --set model.… of that file, its features and its tokens") from None
+    for name in missing:
+        if not name.startswith(_OPTIONAL):
             raise DataError(
                 f"{path} has no weights for '{name}': it is not of UNITER, TAGS or BERT with so many layers"
             )
-    for name in sorted(set(found) & set(expected)):
-        if found[name].shape != expected[name].shape:
-            raise DataError(
-                f"{path}: the weights of '{name}' have shape {tuple(found[name].shape)}, and the model and its data "
-                f"need {tuple(expected[name].shape)}; give --set model.… of that file, its features and its tokens"
-            )
-    further = sorted(set(found) - set(expected))
-    if further:
+    if further := [name for name in unused if name.startswith("layers.")]:
         raise DataError(f"{path} has weights for '{further[0]}', which this model has not; raise --set model.layers")
-    refuse_not_finite(path, found, "get the file again")
-    model.load_state_dict(found, strict=False)
+    refuse_not_finite(path, model.state_dict(), "get the file again")
+    absent = {name.partition(".")[0] for name in missing}
     model.derive_heads(absent)
-    return _summary(path, absent, ignored)
+    ignored = [name for name in state if _own_name(name) in unused]
+    told = f"; not used: {len(ignored)} weights such as '{ignored[0]}'" if ignored else ""
+    return f"{path}: not in this file: {', '.join(sorted(absent)) or 'nothing'}{told}"
 
 
-def translate(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """The weights under our names, in single precision, and the names in the file that stand for nothing here."""
-    found: dict[str, Tensor] = {}
-    ignored = []
-    for name, tensor in state.items():
-        ours = _own_name(name)
-        if ours is None:
-            ignored.append(name)
-        else:
-            found[ours] = tensor.float()
-    for first in [name for name in found if ".query." in name]:
-        names = [first.replace(".query.", f".{part}.") for part in _JOINED]
-        if all(name in found for name in names):
-            found[first.replace(".query.", ".project.")] = torch.cat([found.pop(name) for name in names])
-    return found, ignored
+def translate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Published weights under our names, query, key and value joined; those that stand for nothing here among them."""
+    found = {_own_name(name): tensor for name, tensor in state.items()}
+    for name in [name for name in found if ".query." in name]:
+        joined = [name.replace("query", part) for part in ("query", "key", "value")]
+        if found.keys() >= set(joined):
+            found[name.replace("query", "project")] = torch.cat([found.pop(each) for each in joined])
+    return found
 
 
-def _own_name(name: str) -> str | None:
-    name = name.removeprefix("module.").replace("bert", "uniter")
-    name = re.sub(r"\.(gamma|beta)$", lambda match: {"gamma": ".weight", "beta": ".bias"}[match[1]], name)
-    for pattern, ours in _PARTS:
-        match = re.match(pattern, name)
-        if match:
-            return match.expand(ours) + name[match.end() :]
-    return None
-
-
-def _summary(path: Path, absent: set[str], ignored: list[str]) -> str:
-    missing = ", ".join(sorted(absent)) or "nothing"
-    unused = f"; not used: {len(ignored)} weights such as '{ignored[0]}'" if ignored else ""
-    return f"{path}: not in this file: {missing}{unused}"
+def _own_name(name: str) -> str:
+    name = name.removeprefix("module.")
+    for theirs, ours in _RENAMED.items():
+        name = name.replace(theirs, ours)
+    return name

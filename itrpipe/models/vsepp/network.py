@@ -184,6 +184,5 @@ class VseppEncoder(DualEncoder):
         return order_scores(images.embedding, texts.embedding)
 
 
-def build(settings: Vsepp, image_dim: int, vocabulary_size: int) -> DualEncoder:
-    """Make a VSE++ model with fresh weights."""
-    return VseppEncoder(settings, image_dim, vocabulary_size)
+build = VseppEncoder
+"""Makes the model, freshly initialised."""

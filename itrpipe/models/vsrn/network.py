@@ -246,6 +246,5 @@ class RegionCaptioner(nn.Module):
         return torch.cat(states)[steps.wanted]
 
 
-def build(settings: Vsrn, image_dim: int, vocabulary_size: int) -> DualEncoder:
-    """Make a VSRN model with fresh weights."""
-    return VsrnEncoder(settings, image_dim, vocabulary_size)
+build = VsrnEncoder
+"""Makes the model, freshly initialised."""
