@@ -16,8 +16,8 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.losses.triplet import triplet_loss
-from itrpipe.models.base import DualEncoder, ImageBatch, Matcher, TextBatch, rows_of, tiled_scores
-from itrpipe.testing.toy_pairs import IMAGE_DIM, ToyPairs
+from itrpipe.models.base import DualEncoder, ImageBatch, Matcher, TextBatch, tiled_scores
+from itrpipe.testing.toy_pairs import ToyPairs
 
 AnyMatcher = Matcher[Any, Any]
 TOLERANCE = 1e-3
@@ -44,21 +44,20 @@ def check_backbone(build: Callable[[], AnyMatcher]) -> None:
 
 def matrix_equals_pairs(build: Callable[[], AnyMatcher]) -> None:
     """Every entry of a matrix of scores is the score of that pair alone."""
-    model, data = _ready(build)
-    matrix = _scores(model, data.images(_IMAGES), data.texts(_TEXTS))
-    rows, columns = np.divmod(np.arange(matrix.numel()), len(_TEXTS))
+    model, images, texts, matrix = _ready(build)
+    rows, columns = torch.cartesian_prod(*map(torch.arange, matrix.shape)).T
     with torch.no_grad():
-        sides = model.encode_images(data.images(_IMAGES[rows])), model.encode_texts(data.texts(_TEXTS[columns]))
-        pairs = model.score_pairs(*sides).view_as(matrix)
-    _require_equal(pairs, matrix, "score_pairs differs from score_matrix")
+        pairs = model.score_pairs(model.encode_images(images[rows]), model.encode_texts(texts[columns]))
+    _require_equal(pairs.view_as(matrix), matrix, "score_pairs differs from score_matrix")
 
 
 def padding_changes_nothing(build: Callable[[], AnyMatcher]) -> None:
     """Wider captions, and where images may differ in their regions wider images, score the same."""
-    model, data = _ready(build)
-    images, texts = data.images(_IMAGES), data.texts(_TEXTS)
-    expected = _scores(model, images, texts)
-    _require_equal(_scores(model, images, _wider(texts)), expected, "padding of captions changes scores")
+    model, images, texts, expected = _ready(build)
+    assert texts.phrases is not None
+    phrases = replace(texts.phrases, tokens=F.pad(texts.phrases.tokens, (0, 2)))
+    wider = replace(texts, tokens=F.pad(texts.tokens, (0, 2), value=5), phrases=phrases)  # may hold anything
+    _require_equal(_scores(model, images, wider), expected, "padding of captions changes scores")
     if images.count is not None:
         assert images.boxes is not None
         wide = replace(images, regions=F.pad(images.regions, (0, 0, 0, 2)), boxes=F.pad(images.boxes, (0, 0, 0, 2)))
@@ -67,31 +66,26 @@ def padding_changes_nothing(build: Callable[[], AnyMatcher]) -> None:
 
 def order_changes_nothing(build: Callable[[], AnyMatcher]) -> None:
     """Images and captions in another order have the same scores in that order."""
-    model, data = _ready(build)
-    expected = _scores(model, data.images(_IMAGES), data.texts(_TEXTS))
-    rng = np.random.default_rng(0)
-    rows, columns = rng.permutation(len(_IMAGES)), rng.permutation(len(_TEXTS))
-    found = _scores(model, data.images(_IMAGES[rows]), data.texts(_TEXTS[columns]))
+    model, images, texts, expected = _ready(build)
+    rows, columns = (torch.randperm(count) for count in expected.shape)
+    found = _scores(model, images[rows], texts[columns])
     _require_equal(found, expected[rows][:, columns], "the order of images or captions changes scores")
 
 
 def blocks_change_nothing(build: Callable[[], AnyMatcher]) -> None:
     """A score does not depend on what else is in the batch, down to a batch of one."""
-    model, data = _ready(build)
-    expected = _scores(model, data.images(_IMAGES), data.texts(_TEXTS))
+    model, images, texts, expected = _ready(build)
+    rows, columns = map(torch.arange, expected.shape)
     for size in (1, 2, 5):
-        images = [data.images(_IMAGES[start : start + size]) for start in range(0, len(_IMAGES), size)]
-        rows = [_TEXTS[start : start + size] for start in range(0, len(_TEXTS), size)]
-        texts = [(torch.from_numpy(each), data.texts(each)) for each in rows]
-        found = tiled_scores(images, texts, partial(_scores, model))
+        captions = [(own, texts[own]) for own in columns.split(size)]
+        found = tiled_scores([images[own] for own in rows.split(size)], captions, partial(_scores, model))
         _require_equal(found, expected, f"blocks of {size} change scores")
 
 
 def noise_ranks_by_chance(build: Callable[[], AnyMatcher]) -> None:
     """Images and captions that have nothing to do with each other rank by chance before any training."""
-    model, data = _ready(build, images=40)
-    scores = _scores(model, data.images(np.arange(40)), data.texts(np.arange(data.num_captions)))
-    told = above_chance(scores.numpy(), data.caption_image)
+    *_, scores = _ready(build, 40, 80)
+    told = above_chance(scores.numpy(), ToyPairs(images=40).caption_image)
     assert not told, f"recall comes from noise: {told}"
 
 
@@ -120,9 +114,7 @@ def above_chance(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, str
 
 def nan_comes_out(build: Callable[[], AnyMatcher]) -> None:
     """An image whose features are NaN has no finite score, and the scores of others stay as they are."""
-    model, data = _ready(build)
-    images, texts = data.images(_IMAGES), data.texts(_TEXTS)
-    expected = _scores(model, images, texts)
+    model, images, texts, expected = _ready(build)
     assert images.global_ is not None
     first = torch.tensor([0])
     regions, whole = (each.index_fill(0, first, torch.nan) for each in (images.regions, images.global_))
@@ -135,12 +127,13 @@ def nan_comes_out(build: Callable[[], AnyMatcher]) -> None:
 
 def two_pairs_train(build: Callable[[], AnyMatcher]) -> None:
     """The smallest batch of training, two pairs, also of one image, gives finite gradients."""
-    for captions in (np.array([0, 3]), np.array([0, 1])):
-        model, data = _ready(build)
-        model.train()
-        images, texts = data.pairs(data.caption_image[captions], captions)
-        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
-        triplet_loss(scores, margin=10.0, max_violation=False).backward()
+    for owners, captions in (([0, 1], [0, 3]), ([0, 0], [0, 1])):
+        model, images, texts, _ = _ready(build)
+        sides = (
+            model.train().encode_images(images[torch.tensor(owners)]),
+            model.encode_texts(texts[torch.tensor(captions)]),
+        )
+        triplet_loss(model.score_matrix(*sides), margin=10.0, max_violation=False).backward()
         gradients = [each.grad for each in model.parameters() if each.grad is not None]
         assert gradients, "no parameter has a gradient"
         assert all(each.isfinite().all() for each in gradients), "a gradient of two pairs is not finite"
@@ -148,21 +141,16 @@ def two_pairs_train(build: Callable[[], AnyMatcher]) -> None:
 
 def scores_are_single_precision(build: Callable[[], AnyMatcher]) -> None:
     """Under bfloat16 autocast scores are single precision, and as many different ones as without it."""
-    model, data = _ready(build)
-    images, texts = data.images(_IMAGES), data.texts(_TEXTS)
-    expected = _scores(model, images, texts)
+    model, images, texts, expected = _ready(build)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
-        sides = model.encode_images(images), model.encode_texts(texts)
-        matrix, pairs = (
-            model.score_matrix(*sides),
-            model.score_pairs(sides[0], model.encode_texts(rows_of(texts, slice(len(_IMAGES))))),
-        )
+        matrix = _scores(model, images, texts)
+        pairs = model.score_pairs(model.encode_images(images), model.encode_texts(texts[: len(matrix)]))
     for found, name in ((matrix, "score_matrix"), (pairs, "score_pairs")):
         assert found.dtype == torch.float32, f"{name} gives {found.dtype} under bfloat16 autocast"
     distinct, all_of_them = len(matrix.unique()), len(expected.unique())
     assert distinct >= 0.9 * all_of_them, f"{distinct} different scores under bfloat16 autocast, {all_of_them} without"
     if isinstance(model, DualEncoder):  # of others the products of pairs may be rounded, where a sign can decide much
-        own = matrix.diagonal()[: len(pairs)]
+        own = matrix.diagonal()
         _require_equal(pairs, own, "score_pairs differs from score_matrix under bfloat16 autocast", matrix)
 
 
@@ -181,33 +169,25 @@ BACKBONE_CHECKS: dict[str, Callable[[Callable[[], AnyMatcher]], None]] = {
 }
 """By name, for those who want one test of each."""
 
-_IMAGES, _TEXTS = np.arange(7), np.arange(11)
 
-
-def _ready(build: Callable[[], AnyMatcher], images: int = 12) -> tuple[AnyMatcher, ToyPairs]:
-    """A model in evaluation mode, and data that it reads: images of different numbers of regions, or of equal ones."""
+def _ready(
+    build: Callable[[], AnyMatcher], images: int = 7, captions: int = 11
+) -> tuple[AnyMatcher, ImageBatch, TextBatch, Tensor]:
+    """A model in evaluation mode, images that it reads, if it can of different numbers of regions, captions, scores."""
     torch.manual_seed(0)
-    model = build().eval()
-    data = ToyPairs(images=images)
+    model, data = build().eval(), ToyPairs(images=40)
     try:
         with torch.no_grad():
-            model.encode_images(data.images(_IMAGES))
+            model.encode_images(data.images(np.arange(images)))
     except DataError:
-        data = ToyPairs(images=images, uneven=False)
-    assert data.images(_IMAGES).regions.shape[2] == IMAGE_DIM
-    return model, data
+        data = ToyPairs(images=40, uneven=False)
+    sides = data.images(np.arange(images)), data.texts(np.arange(captions))
+    return model, *sides, _scores(model, *sides)
 
 
 @torch.no_grad()
 def _scores(model: AnyMatcher, images: ImageBatch, texts: TextBatch) -> Tensor:
     return model.score_matrix(model.encode_images(images), model.encode_texts(texts))
-
-
-def _wider(texts: TextBatch) -> TextBatch:
-    """Two more columns of tokens behind the ends of all captions, which hold anything."""
-    assert texts.phrases is not None
-    phrases = replace(texts.phrases, tokens=F.pad(texts.phrases.tokens, (0, 2)))
-    return replace(texts, tokens=F.pad(texts.tokens, (0, 2), value=5), phrases=phrases)
 
 
 def _require_equal(found: Tensor, expected: Tensor, message: str, among: Tensor | None = None) -> None:

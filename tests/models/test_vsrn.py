@@ -43,7 +43,7 @@ def published(reference: dict[str, Tensor], kind: str, name: str) -> Tensor | No
         names = [f"{kind}_{RENAMED[ours]}{name.removeprefix(ours)}{suffix}"]
     if any(each not in reference for each in names):
         return None
-    stacked = torch.cat([reference[each] for each in names])
+    stacked = reference[names[0]] if len(names) == 1 else torch.cat([reference[each] for each in names])
     return stacked[..., 0] if stacked.ndim == 3 else stacked  # 1x1 convolutions are linear layers here
 
 
