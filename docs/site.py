@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 FIRST, INDEX = "README.md", "index.md"
 OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md", *sorted(f"stages/{path.name}" for path in (ROOT / "stages").glob("*.md")))
 PICTURES = tuple(sorted(f"stages/{path.name}" for path in (ROOT / "stages").glob("*.png")))
-MODULES = ("itrpipe", "itrpipe.losses", "itrpipe.negatives", "itrpipe.testing")
+MODULES = ("itrpipe", "itrpipe.learning", "itrpipe.methods.aoq.method", "itrpipe.methods.fne.method", "itrpipe.testing")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _LABELLED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s]+)\)")
 

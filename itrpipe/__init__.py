@@ -1,7 +1,7 @@
 """itrpipe: staged, disk-backed training of image-text retrieval models with better negatives.
 
-As a library: `load` opens a trained model, `mine` finds hard negatives among any embeddings, `itrpipe.losses` and
-`itrpipe.negatives` hold what trains on them, and `itrpipe.testing` checks methods and backbones.
+As a library: `load` opens a trained model, `mine` finds hard negatives among any embeddings, `itrpipe.learning`
+and `itrpipe.methods` hold what trains on them, and `itrpipe.testing` checks methods and backbones.
 """
 
 from importlib import import_module

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-import itrpipe.losses
-import itrpipe.negatives
+import itrpipe.learning
+import itrpipe.methods.aoq.method
+import itrpipe.methods.fne.method
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,7 +45,7 @@ def test_links_of_a_page_in_a_folder_lead_to_pages_and_leave_the_names_of_other_
     page = page.partition("<article")[2].partition("</article>")[0]
     linked = set(re.findall(r'href="([^":]+)"', page))
     assert linked >= {"../reproduce.html", "../results.html", "../stages/when-negatives-pay.html"}
-    assert "<code>itrpipe/losses/quintuplet.py</code>" in page
+    assert "<code>itrpipe/methods/aoq/method.py</code>" in page
     assert not [link for link in linked if link.endswith((".py", ".toml", ".md"))]
 
 
@@ -66,7 +67,7 @@ def test_the_reference_has_every_command_setting_and_public_name(site: Path) -> 
     assert "gradient_clip" in declarations
     assert "VSE++ code" in declarations
     python = (site / "reference" / "python.html").read_text(encoding="utf-8")
-    public = (*itrpipe.losses.__all__, *itrpipe.negatives.__all__)
+    public = (*itrpipe.learning.__all__, *itrpipe.methods.aoq.method.__all__, *itrpipe.methods.fne.method.__all__)
     assert all(re.search(rf'id="itrpipe\.[a-z_.]+\.{name}"', python) for name in public)
     assert "itrpipe.retrieval.opening.load" in python
 

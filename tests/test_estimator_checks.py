@@ -13,7 +13,7 @@ import torch
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
 from itrpipe.methods.base import Batch, StatefulMethod
-from itrpipe.methods.registry import method_module, methods
+from itrpipe.methods.declaration import method_module, methods
 from itrpipe.models.base import ImageEncoding, Matcher, inner_products
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import backbone_family, network_module

@@ -187,7 +187,7 @@ def test_features_of_another_version_are_others(site: Path, newer: Path, finishe
 
 def test_both_pass_the_checks_of_ours(site: Path) -> None:
     code = """
-from itrpipe.methods.registry import method_module, methods
+from itrpipe.methods.declaration import method_module, methods
 from itrpipe.models.registry import backbones, network_module
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, check_backbone, check_method
 

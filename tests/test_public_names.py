@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-ROOMS = ("itrpipe", "itrpipe.losses", "itrpipe.negatives", "itrpipe.testing")
+ROOMS = ("itrpipe", "itrpipe.learning", "itrpipe.methods.aoq.method", "itrpipe.methods.fne.method", "itrpipe.testing")
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -18,7 +18,7 @@ from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.protocols import PROTOCOLS, metrics
 from itrpipe.evaluation.ranks import Ranks
-from itrpipe.methods.registry import methods
+from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import backbone_family
 from itrpipe.plan.planning import parse_override
 from itrpipe.reporting.expected import RECALLS, RSUM

@@ -21,10 +21,9 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import PairSet, read_truth
 from itrpipe.evaluation.roc_area import roc_area
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
-from itrpipe.losses.fne import Gaussians, false_negative_probability, hardest_only, sampling_weights
+from itrpipe.learning.false_negatives import Gaussians, estimate_gaussians, false_negative_probability
 from itrpipe.methods.fne.declaration import Fne
-from itrpipe.methods.fne.method import sampling_rules
-from itrpipe.negatives.false_negatives import estimate_gaussians
+from itrpipe.methods.fne.method import hardest_only, sampling_weights
 
 DIRECTIONS = ("texts_for_images", "images_for_texts")
 BATCHES, ANCHORS, DEPTH = 32, 500, 20
@@ -111,7 +110,6 @@ def drawn_matches(data: TrainingSet, settings: Fne, gaussians: Gaussians, batch_
     The percentages are expectations over the draw, not counts of one; `anchors` is how many they are means of.
     `roc_area` tells how well the probability separates all candidates; each is None where matches are not known.
     """
-    rules = sampling_rules(settings)
     shares: dict[str, dict[str, list[Tensor]]] = {name: {"drawn": [], "hardest": []} for name in DIRECTIONS}
     judged: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in DIRECTIONS}
     for rows in _pools(data.embeddings, settings.memory_size, batch_size):
@@ -126,7 +124,7 @@ def drawn_matches(data: TrainingSet, settings: Fne, gaussians: Gaussians, batch_
             similarities = anchors[:size] @ candidates.T  # [B, B + Q]
             positive = similarities.diagonal()
             weights = {
-                "drawn": sampling_weights(similarities, positive, excluded, gaussians, rules),
+                "drawn": sampling_weights(similarities, positive, excluded, gaussians, settings),
                 "hardest": hardest_only(similarities, excluded),
             }
             captions, image = (
@@ -136,7 +134,9 @@ def drawn_matches(data: TrainingSet, settings: Fne, gaussians: Gaussians, batch_
             for how, weight in weights.items():
                 shares[name][how].append(_expected(weight, match))
             if match is not None:
-                probability = false_negative_probability(similarities, gaussians, rules.prior, monotone=rules.monotone)
+                probability = false_negative_probability(
+                    similarities, gaussians, settings.prior, monotone=settings.monotone
+                )
                 judged[name].append((probability[~excluded].numpy(), match[~excluded.numpy()]))
     return {name: _percentages(shares[name]) | {"roc_area": _area(judged[name])} for name in DIRECTIONS}
 
@@ -157,8 +157,8 @@ def hardest_candidates(data: TrainingSet, direction: str, settings: Fne, gaussia
     theirs = found.caption_image if of_images else np.arange(len(found.images))
     similarities.masked_fill_(torch.from_numpy(own[:, None] == theirs[None, :]), float("-inf"))
     best = similarities.topk(min(DEPTH, similarities.shape[1]), dim=1)
-    rules, columns = sampling_rules(settings), best.indices.numpy()
-    probability = false_negative_probability(best.values, gaussians, rules.prior, monotone=rules.monotone)
+    columns = best.indices.numpy()
+    probability = false_negative_probability(best.values, gaussians, settings.prior, monotone=settings.monotone)
     match = data.is_match(columns, anchors[:, None]) if of_images else data.is_match(anchors[:, None], columns)
     rank = np.broadcast_to(np.arange(columns.shape[1]), columns.shape)
     table = pa.table(

@@ -30,9 +30,8 @@ from itrpipe.evaluation.collapse import is_alike, share_of_hubs
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.evaluation.rsum import rsum
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
-from itrpipe.losses.fne import Gaussians
+from itrpipe.learning.false_negatives import Gaussians, estimate_gaussians, probabilities
 from itrpipe.mining.settings import MineSettings
-from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
 from itrpipe.storage.artifact import HISTORY, Manifest, existing_input, read_manifest
 from itrpipe.storage.integrity import checked
 from itrpipe.training.settings import not_round_one

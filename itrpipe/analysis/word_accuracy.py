@@ -27,11 +27,10 @@ import torch
 from itrpipe.analysis.word_corrections import THRESHOLD, CorrectedSentence, ReadTokens, WordReader, match_probability
 from itrpipe.datasets.prepared import Split
 from itrpipe.features.store import FeatureFile
+from itrpipe.learning import sentences as synthetic
+from itrpipe.learning.sentences import NO_WORD, UNLABELLED
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.uniter.network import UniterImages
-from itrpipe.negatives import synthetic
-from itrpipe.negatives.caption_masks import NO_WORD
-from itrpipe.negatives.masking import UNLABELLED
 from itrpipe.synthesis.language_model import LanguageModel, mean
 from itrpipe.training.captions import caption_masks
 from itrpipe.training.data import SplitData, blocks

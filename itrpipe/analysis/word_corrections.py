@@ -21,9 +21,9 @@ from torch import Tensor
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
+from itrpipe.learning.sentences import NO_WORD
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
-from itrpipe.negatives.caption_masks import NO_WORD
 from itrpipe.synthesis.tokens import Spelled, respell
 from itrpipe.training.captions import PieceIds, special_tokens, token_captions
 from itrpipe.training.saved import SavedModel

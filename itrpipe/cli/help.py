@@ -149,7 +149,7 @@ def principal(name: str) -> list[tuple[str, str]]:
     rows = everything(name)
     if name not in ("methods", "backbones"):
         return rows
-    from itrpipe.methods.registry import methods
+    from itrpipe.methods.declaration import methods
     from itrpipe.models.registry import backbones
 
     known: Iterable[str] = methods() if name == "methods" else backbones()

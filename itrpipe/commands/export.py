@@ -16,7 +16,7 @@ from itrpipe.datasets.definition import PIXELS, check_name
 from itrpipe.errors import UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.declaration import NOT_HERE, feature_settings, is_given, passes_of
-from itrpipe.methods.registry import methods
+from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import backbone_family
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step

@@ -6,85 +6,122 @@ loss with a model. It never opens a file: the data it needs is given to it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from itrpipe.learning.sentences import CaptionMasks, SentenceBank
+from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.base import ImageBatch, Matcher, TextBatch
 
 Pairs = tuple[ImageBatch, TextBatch]
+Chosen = TypeVar("Chosen", bound=MethodSettings)
 
 
-class PairSource(Protocol):
-    """Gives image and text batches for rows of the training set."""
+class TrainingSet(Protocol):
+    """What methods may ask a training set for; it has what the declaration of the method says that it reads.
+
+    Attributes:
+        caption_image: [T] row of the image that each caption describes.
+        sentences: synthetic sentences of its captions.
+        masks: how its captions are masked.
+        writer: a frozen model that writes sentences, in evaluation mode and without gradients.
+        ends: how many tokens stand before the words of every caption and how many behind.
+        max_tokens: longest caption that the model reads, in tokens.
+    """
 
     caption_image: np.ndarray
+    sentences: SentenceBank
+    masks: CaptionMasks
+    writer: Any
+    ends: tuple[int, int]
+    max_tokens: int
 
     def pairs(self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None) -> Pairs:
         """Batches of the given image rows and caption rows, [B] each; with `rng` images may be changed at random."""
         ...
 
+    def images(self, rows: np.ndarray) -> ImageBatch:
+        """Features of image rows [B]."""
+        ...
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        """Tokens of caption rows [T]."""
+        ...
+
+    def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> Tensor:
+        """bool [n, P + W], phrases and words of caption n that hold for image n."""
+        ...
+
+
+class Movable:
+    """Something made on the host that a training step takes to its device with all that it holds."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same on a device; numpy arrays, numbers and what cannot be moved stay where they are."""
+        placed = copy.copy(self)
+        vars(placed).update({name: _moved(value, device) for name, value in vars(self).items()})
+        return placed
+
+
+def _moved(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, dict):
+        return {name: _moved(each, device) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(_moved(each, device) for each in value)
+    return value.to(device) if hasattr(value, "to") else value
+
 
 @dataclass(frozen=True)
-class OwnedTexts:
+class OwnedTexts(Movable):
     """n negative sentences of the captions of a batch.
 
     Attributes:
         texts: the sentences.
         owners: int64 [n], number of the pair whose image each is a negative of; those of a pair together, rising.
+        places: int64 [n], which of the sentences of its caption each is.
     """
 
     texts: TextBatch
     owners: Tensor
-
-    def to(self, device: torch.device | str) -> OwnedTexts:
-        """The same on a device."""
-        return OwnedTexts(self.texts.to(device), self.owners.to(device, non_blocking=True))
+    places: Tensor
 
 
-class Batch:
+@dataclass(eq=False)
+class Batch(Movable):
     """One training batch: the positives, named further pairs, and the rows of every positive.
 
-    Args:
-        pairs: name -> image and text batch; `positive` is always there.
+    Attributes:
+        pairs: name -> image and text batch; `positive` is there unless a method pairs by rows.
         images: [B] image row of each positive pair.
         statistics: counts that the method wants averaged into the history; `losses` may add some, as tensors that stay
             on the device.
         captions: [B] caption row of each positive pair, on the CPU, for methods that look it up again.
-        sentences: further negatives of the images.
-        generated: [B] further captions of the pairs, made of those that there are.
+        sentences: further negatives of the images, where a method sets them.
+        generated: [B] further captions of the pairs, made of those that there are, likewise.
     """
 
-    def __init__(
-        self,
-        pairs: Mapping[str, Pairs],
-        images: Tensor,
-        statistics: Mapping[str, float | Tensor] | None = None,
-        captions: np.ndarray | None = None,
-        sentences: OwnedTexts | None = None,
-        generated: TextBatch | None = None,
-    ) -> None:
-        self.pairs = {name: (image_batch, _trained(texts)) for name, (image_batch, texts) in pairs.items()}
-        self.images = images
-        self.statistics = dict(statistics or {})
-        self.captions = captions
-        self.sentences = None if sentences is None else replace(sentences, texts=_trained(sentences.texts))
-        self.generated = None if generated is None else _trained(generated)
+    pairs: Mapping[str, Pairs]
+    images: Tensor
+    statistics: dict[str, float | Tensor] = field(default_factory=dict)
+    captions: np.ndarray | None = None
+    sentences: OwnedTexts | None = None
+    generated: TextBatch | None = None
 
-    def to(self, device: torch.device | str) -> Batch:
-        """The same batch on a device."""
-        pairs = {name: (images.to(device), texts.to(device)) for name, (images, texts) in self.pairs.items()}
-        sentences = None if self.sentences is None else self.sentences.to(device)
-        generated = None if self.generated is None else self.generated.to(device)
-        rows = self.images.to(device, non_blocking=True)
-        return Batch(pairs, rows, self.statistics, self.captions, sentences, generated)
+    def __post_init__(self) -> None:
+        self.pairs = {name: (image_batch, in_training(texts)) for name, (image_batch, texts) in self.pairs.items()}
 
 
-def _trained(texts: TextBatch) -> TextBatch:
+def in_training(texts: TextBatch) -> TextBatch:
+    """Captions that a training step reads; see `TextBatch`."""
     return replace(texts, in_training=True)
 
 
@@ -104,6 +141,29 @@ class Method(Protocol):
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Named loss terms of a batch of an epoch (0-based); training minimises their sum."""
         ...
+
+
+class PairsMethod(Generic[Chosen]):
+    """A method that reads the captions of a batch with their images; those of this package derive from it.
+
+    Args:
+        settings: what the method declares.
+        data: the training set.
+        lists: mined ones, `texts_for_images` [N, K1] and `images_for_texts` [T, K2] with their probabilities under the
+            same names behind `PROBABILITY_OF`; empty where the settings read none.
+
+    Attributes:
+        settings, data: as given.
+    """
+
+    means = True
+
+    def __init__(self, settings: Chosen, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
+        self.settings, self.data = settings, data
+
+    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
+        """The captions of these rows [B] and their images."""
+        return positive_pairs(self.data, captions, rng)
 
 
 @runtime_checkable
@@ -141,15 +201,59 @@ class RefreshedMethod(Method, Protocol):
         ...
 
 
+class MomentumTwin(nn.Module):
+    """A copy of a model whose weights follow the model's: theta_m <- m theta_m + (1 - m) theta .
+
+    Buffers, such as the running statistics of BatchNorm, are copied as they are: they are averages already. The copy
+    keeps whatever mode it is put in; in evaluation mode, the default, dropout is off and BatchNorm uses these
+    statistics.
+
+    Args:
+        model: to follow, with its first weights; any module, a `DualEncoder` for `encode`.
+        momentum: m, 0..1.
+        evaluate: whether the copy runs in evaluation mode, else in training mode.
+
+    Source: FNE (Li et al., ACM MM 2023), Eq. 14, after MoCo (He et al., CVPR 2020).
+    """
+
+    def __init__(self, model: nn.Module, momentum: float, evaluate: bool = True) -> None:
+        super().__init__()
+        self.model: Any = copy.deepcopy(model).requires_grad_(False).train(not evaluate)
+        self._average = get_ema_multi_avg_fn(momentum)
+        # In tuples, so that the followed model is no part of this one and of its state.
+        self._parameter_lists = (tuple(self.model.parameters()), tuple(model.parameters()))
+        self._buffer_lists = (list(self.model.buffers()), list(model.buffers()))
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Moves the weights one step; a few launches for all of them."""
+        ours, theirs = self._parameter_lists
+        self._average(ours, tuple(weights.detach() for weights in theirs), 0)
+        for buffer, followed in zip(*self._buffer_lists, strict=True):
+            buffer.copy_(followed)
+
+    @torch.no_grad()
+    def encode(self, images: ImageBatch, texts: TextBatch) -> tuple[Tensor, Tensor]:
+        """Embeddings of images and captions, [B, D] each, in single precision and without gradient."""
+        image, text = self.model.encode_images(images), self.model.encode_texts(texts)
+        return image.embedding.float(), text.embedding.float()
+
+
 def same_image_mask(batch: Batch, wanted: bool) -> Tensor | None:
     """[B, B] True where two pairs of the batch share an image, or None when these count as negatives."""
     return batch.images[:, None] == batch.images[None, :] if wanted else None
 
 
-def positive_pairs(data: PairSource, captions: np.ndarray, rng: np.random.Generator) -> Batch:
+def positive_pairs(data: TrainingSet, captions: np.ndarray, rng: np.random.Generator) -> Batch:
     """The captions of these rows [B] with their images, which is all that many methods need of a batch."""
     images = data.caption_image[captions]
-    return Batch({"positive": data.pairs(images, captions, rng)}, torch.from_numpy(images))
+    return Batch({"positive": data.pairs(images, captions, rng)}, torch.from_numpy(images), captions=captions)
+
+
+def sentences_drawn(data: TrainingSet, captions: np.ndarray, most: int, rng: np.random.Generator) -> OwnedTexts | None:
+    """Synthetic sentences of captions [B], so many of each at most, as further negatives; None where there are none."""
+    texts, *places = data.sentences.drawn(captions, most, rng)
+    return OwnedTexts(in_training(texts), *places) if len(texts.lengths) else None
 
 
 def auxiliary_terms(model: Matcher[Any, Any], images: Any, texts: TextBatch, weight: float) -> dict[str, Tensor]:

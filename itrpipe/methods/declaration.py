@@ -1,14 +1,20 @@
-"""What a method declares: its settings, and what it asks for. Read without torch, as plans are made."""
+"""What a method declares: its settings, and what it asks for; and the methods that there are.
+
+Read without torch, as plans are made.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from itrpipe import plugins
 from itrpipe.config import Settings
 from itrpipe.papers import Paper
+from itrpipe.registry import Registry
 
 MOST, MOST_WRITTEN = 1_000_000, 10_000
 """Largest number of negatives, and of sentences written for a caption: far beyond what a step can hold."""
@@ -23,8 +29,8 @@ class Mined:
 
     Attributes:
         texts, images: it draws among the first so many captions of an image and images of a caption.
-        teacher: `[method.]backbone` or a method of the own backbone, whose embeddings are mined; round one where no
-            method is named. None for round one of the own backbone.
+        teacher: `[method.]backbone` or a method of the own backbone, whose embeddings are mined; the first training
+            where no method is named. None for the first training of the own backbone.
         teacher_of_pairs: the same for backbones that have no embeddings to mine with.
         guard: of `itrpipe mine-negatives`, which estimates how likely each candidate is a false negative; empty where
             the method does not read that.
@@ -54,7 +60,7 @@ class Masked:
 
     Attributes:
         units: what is masked together: single `words`, or the `phrases` of the scene graph.
-        compare: what is compared with the captions of the image, see `itrpipe.negatives.caption_masks`.
+        compare: what is compared with the captions of the image, see `itrpipe.learning.sentences`.
     """
 
     units: Literal["words", "phrases"]
@@ -169,3 +175,21 @@ class MethodSettings(Settings):
     def longest_made(self) -> int:
         """Longest caption in tokens that it makes; 0 where it keeps to what the model reads."""
         return 0
+
+
+_METHODS: Registry[MethodSettings] = Registry("itrpipe.methods", "method", plugins.METHODS)
+
+
+def methods() -> dict[str, type[MethodSettings]]:
+    """Method name -> its settings class."""
+    return _METHODS.classes
+
+
+def method_package(name: str) -> str:
+    """Name and version of the package that brings a method; empty for itrpipe."""
+    return _METHODS.package(name)
+
+
+def method_module(name: str) -> ModuleType:
+    """The method itself, which needs torch: its `build` makes it of settings, a training set and mined lists."""
+    return _METHODS.module(name)

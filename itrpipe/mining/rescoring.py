@@ -23,6 +23,7 @@ from itrpipe.engine.work import CUDA, Part, Work, numbered, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EmbeddingRows, Side, SplitEmbeddings
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, MinedFile, by_score, layout, write_slice
 from itrpipe.mining.rows import slices
 from itrpipe.models.base import (
@@ -33,7 +34,6 @@ from itrpipe.models.base import (
     WordEncoding,
 )
 from itrpipe.models.scan.network import CrossAttentionModel
-from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
 from itrpipe.storage.arrays import Rows
 from itrpipe.storage.parts import ArrayFile, array_writer, write_arrays
 from itrpipe.training.data import SplitData, blocks

@@ -6,7 +6,7 @@ from typing import Any
 
 from itrpipe.config import extended, leaves, load_declaration
 from itrpipe.declared import is_control, root_conf
-from itrpipe.methods.registry import methods
+from itrpipe.methods.declaration import methods
 from itrpipe.reporting.collect import Run
 from itrpipe.reporting.model import OBJECTIVE, Model
 from itrpipe.reporting.titles import choices_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from itrpipe.declared import backbone_shown_as, conf_title
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.methods.registry import methods
+from itrpipe.methods.declaration import methods
 
 _ROUND_ONE = "first training"
 

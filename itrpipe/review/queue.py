@@ -195,7 +195,7 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
         UsageError: it searched candidates from outside the dataset.
     """
     from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
-    from itrpipe.negatives.lists import FILES, read_list
+    from itrpipe.learning.mined import FILES, read_list
 
     manifest = read_manifest(mined)
     if manifest.settings.get("candidates"):

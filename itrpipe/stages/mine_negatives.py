@@ -312,9 +312,9 @@ def _written(
     guard: Guard | None,
 ) -> dict[str, Any]:
     """Writes the lists after all filters, some anchors at a time, and returns the figures on them."""
+    from itrpipe.learning.mined import ListWriter
     from itrpipe.mining.lists import DIRECTIONS, DuplicateCaptions, drop, lowest_positives, outside
     from itrpipe.mining.statistics import Figures, mining_statistics
-    from itrpipe.negatives.lists import ListWriter
 
     settings, images = job.settings, embeddings.images.shape[0]
     anchors = {DIRECTIONS[0]: lowest_positives(positives, owners, images), DIRECTIONS[1]: positives}

@@ -17,8 +17,7 @@ from itrpipe.config import Settings, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE
-from itrpipe.methods.declaration import Mined
-from itrpipe.methods.registry import method_package
+from itrpipe.methods.declaration import Mined, method_package
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from itrpipe.errors import DataError
-from itrpipe.negatives.synthetic import REASONS
+from itrpipe.learning.sentences import REASONS
 from itrpipe.printable import quantity
 from itrpipe.scenes.build import read_described
 from itrpipe.scenes.layout import Scene

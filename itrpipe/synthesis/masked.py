@@ -21,11 +21,10 @@ from torch import Tensor
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.learning import sentences as synthetic
+from itrpipe.learning.sentences import UNLABELLED, CaptionMasks, Compare
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
-from itrpipe.negatives import synthetic
-from itrpipe.negatives.caption_masks import CaptionMasks, Compare
-from itrpipe.negatives.masking import UNLABELLED
 from itrpipe.synthesis.sentences import Opened, Sentence
 from itrpipe.synthesis.tokens import TokenCaptions, respell
 from itrpipe.training.captions import caption_masks, token_captions

@@ -12,7 +12,7 @@
                                            wrote them, at temperature 1; null where rules did
     caption_log_probability  float         the same of the caption's words in their places
     kept                     bool
-    reason                   dictionary    `kept`, or why it was rejected, see `itrpipe.negatives.synthetic.REASONS`
+    reason                   dictionary    `kept`, or why it was rejected, see `itrpipe.learning.sentences.REASONS`
 
 How many sentences were drawn in all, by what became of them, stands in the file's metadata.
 """

@@ -13,8 +13,7 @@ import numpy as np
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary, spans
-from itrpipe.negatives.caption_masks import NO_WORD
-from itrpipe.negatives.masking import over_pieces
+from itrpipe.learning.sentences import NO_WORD, over_pieces
 from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.storage.ragged import Ragged
 from itrpipe.synthesis.sentences import Edit

@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from itrpipe.learning.mined import PROBABILITY_OF
+from itrpipe.learning.sentences import NO_WORD, CaptionMasks, SentenceBank, SpecialTokens
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
-from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, SpecialTokens
-from itrpipe.negatives.lists import PROBABILITY_OF
-from itrpipe.negatives.sentence_bank import SentenceBank
 
 IMAGE_DIM, GLOBAL_DIM, FRAME = 8, 8, (32, 32)
 """Width of a region feature and of the vector of a whole image; height and width of the pixels."""

@@ -20,11 +20,10 @@ from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
 from itrpipe.engine.work import CUDA, has_bfloat16_units, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.learning.mined import FILES, PROBABILITY_OF, read_list
 from itrpipe.methods.base import Method
-from itrpipe.methods.declaration import Mined
-from itrpipe.methods.registry import method_module, methods
+from itrpipe.methods.declaration import Mined, method_module, methods
 from itrpipe.models.registry import network_module
-from itrpipe.negatives.lists import FILES, PROBABILITY_OF, read_list
 from itrpipe.progress import Reporter
 from itrpipe.review.pairs import Decided
 from itrpipe.storage.artifact import PARTIAL

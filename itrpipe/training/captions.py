@@ -18,10 +18,9 @@ import pyarrow as pa
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans, tokenize
 from itrpipe.errors import DataError, UsageError
+from itrpipe.learning.sentences import CaptionMasks, Compare, SentenceBank, SpecialTokens
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.negatives.caption_masks import CaptionMasks, Compare, SpecialTokens
-from itrpipe.negatives.sentence_bank import SentenceBank
 from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.storage.integrity import checked
 from itrpipe.synthesis.sentences import SentenceFile

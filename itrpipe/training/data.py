@@ -30,9 +30,8 @@ from itrpipe.training.captions import CaptionTokens, Cut, PieceIds, WordIds
 from itrpipe.training.distributed import ALONE, OwnImages, World
 
 if TYPE_CHECKING:
+    from itrpipe.learning.sentences import CaptionMasks, SentenceBank
     from itrpipe.methods.base import Batch
-    from itrpipe.negatives.caption_masks import CaptionMasks
-    from itrpipe.negatives.sentence_bank import SentenceBank
 
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation import protocols
 from itrpipe.evaluation.ranks import ranks
-from itrpipe.methods.base import Batch, Method, OrderingMethod, RefreshedMethod, StatefulMethod
-from itrpipe.negatives.memory import MomentumTwin
+from itrpipe.methods.base import Batch, Method, MomentumTwin, OrderingMethod, RefreshedMethod, StatefulMethod
 from itrpipe.progress import Reporter, Task
 from itrpipe.training.data import Feed, SplitData, epoch_batches
 from itrpipe.training.distributed import AnyMatcher, World, compile_encoders, spread

@@ -20,8 +20,7 @@ from itrpipe.config import Settings, load_declaration, resolve, unknown, why_unu
 from itrpipe.datasets.definition import ModelDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.methods.declaration import MethodSettings
-from itrpipe.methods.registry import methods
+from itrpipe.methods.declaration import MethodSettings, methods
 from itrpipe.models.declaration import BackboneSettings, GivenEmbeddings
 from itrpipe.models.registry import backbone_family
 from itrpipe.models.registry import backbones as backbone_classes

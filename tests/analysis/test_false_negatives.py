@@ -12,10 +12,9 @@ from itrpipe.analysis import false_negatives
 from itrpipe.analysis.false_negatives import DIRECTIONS, TrainingSet, analyse, drawn_matches, hardest_candidates
 from itrpipe.evaluation.roc_area import roc_area
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
-from itrpipe.losses.fne import draw, false_negative_probability, sampling_weights
+from itrpipe.learning.false_negatives import estimate_gaussians, false_negative_probability
 from itrpipe.methods.fne.declaration import Fne
-from itrpipe.methods.fne.method import sampling_rules
-from itrpipe.negatives.false_negatives import estimate_gaussians
+from itrpipe.methods.fne.method import draw, sampling_weights
 
 FAMILIES, PER_FAMILY, PER_IMAGE, WIDTH = 12, 3, 2, 24
 IMAGES = FAMILIES * PER_FAMILY
@@ -80,7 +79,7 @@ def test_shares_of_true_matches_are_those_of_many_draws(data, monkeypatch):
     for direction, anchors, candidates in zip(DIRECTIONS, (images, texts), (texts, images), strict=True):
         similarities = torch.from_numpy(anchors[:16] @ candidates.T)
         excluded = torch.from_numpy(CAPTION_IMAGE[rows[:16]][:, None] == CAPTION_IMAGE[rows][None])
-        weights = sampling_weights(similarities, similarities.diagonal(), excluded, gaussians, sampling_rules(SETTINGS))
+        weights = sampling_weights(similarities, similarities.diagonal(), excluded, gaussians, SETTINGS)
         family = FAMILY[CAPTION_IMAGE[rows]]
         counts = np.mean([family[draw(weights)[0].numpy()] == family[:16] for _ in range(3000)])
         assert found[direction]["drawn"] == pytest.approx(100 * counts, abs=1.5)

@@ -14,11 +14,10 @@ from itrpipe.analysis.word_corrections import ReadTokens, WordReader, has_word_h
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.learning.sentences import NO_WORD, UNLABELLED, CaptionMasks, MaskedCaptions
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import build
-from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks
-from itrpipe.negatives.masking import UNLABELLED, MaskedCaptions
 from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.synthesis.language_model import LanguageModel
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading

@@ -16,7 +16,7 @@ from measure import paired
 from torch import Tensor
 from torch.nn import functional as F
 
-from itrpipe.losses.ascl import ascl_loss, caption_loss
+from itrpipe.methods.ascl.method import ascl_loss, caption_loss
 from itrpipe.models.ascl.network import AsclImages, CrossModalFusion
 from itrpipe.models.base import WordEncoding
 

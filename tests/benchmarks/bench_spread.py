@@ -21,7 +21,7 @@ import torch.distributed as dist
 from measure import paired
 from torch import nn
 
-from itrpipe.losses.triplet import triplet_loss
+from itrpipe.learning.losses import triplet_loss
 from itrpipe.models.base import ImageBatch, Matcher, TextBatch
 from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import DualEncoder

@@ -29,6 +29,8 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from itrpipe.learning import sentences as synthetic
+from itrpipe.learning.sentences import NO_WORD, UNLABELLED, CaptionMasks, SpecialTokens
 from itrpipe.methods.itm.method import scoring
 from itrpipe.methods.tags import method as tags
 from itrpipe.methods.tags.declaration import Tags
@@ -38,9 +40,6 @@ from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.negatives import synthetic
-from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, SpecialTokens
-from itrpipe.negatives.masking import UNLABELLED
 
 IMAGES, PER_IMAGE, REGIONS = 420, 5, 36
 COPIES, DRAWS, KEEP, HARD = 20, 20, 31, 31

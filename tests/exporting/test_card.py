@@ -13,7 +13,7 @@ from itrpipe.evaluation.protocols import PROTOCOLS
 from itrpipe.exporting.card import Card, metric_title, render
 from itrpipe.exporting.citations import bibliography, papers_of
 from itrpipe.methods.aoq.declaration import Aoq
-from itrpipe.methods.registry import methods
+from itrpipe.methods.declaration import methods
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.dual_encoder.declaration import DualEncoder

@@ -24,7 +24,7 @@ from itrpipe.datasets.prepared import write_prepared
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.exporting.negatives.mined import Mined, open_mined
 from itrpipe.exporting.negatives.tables import TABLES, Table
-from itrpipe.negatives.lists import MinedList
+from itrpipe.learning.mined import MinedList
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 from tests.maps import write_list

@@ -12,7 +12,9 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from itrpipe.errors import UsageError
-from itrpipe.losses.fne import false_negative_probability
+from itrpipe.learning.false_negatives import false_negative_probability
+from itrpipe.learning.mined import PROBABILITY_OF
+from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.contrastive import method as contrastive
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.contrastive.method import ContrastiveMethod
@@ -20,8 +22,6 @@ from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.negatives.lists import PROBABILITY_OF
-from itrpipe.negatives.sentence_bank import SentenceBank
 from tests.methods.toys import WIDTH, KnownPairs, Lookup
 
 IMAGES = 8
@@ -123,7 +123,7 @@ def test_mined_captions_and_images_are_candidates_of_all_or_of_their_anchors(sha
     positive = rows.scores[images, BATCH]
     expected = (softmax_loss(positive, of_images) + softmax_loss(positive, of_texts)) / 2
     assert loss == pytest.approx(expected, rel=1e-5)
-    assert len(batch.texts.images) == len(np.setdiff1d(texts, BATCH))
+    assert len(batch.candidates["texts_for_images"].images) == len(np.setdiff1d(texts, BATCH))
 
 
 @pytest.mark.parametrize("shared", [True, False])

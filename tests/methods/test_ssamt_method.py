@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from itrpipe.losses.ssamt import fragment_loss, pair_loss, phrase_loss
-from itrpipe.losses.triplet import triplet_loss
+from itrpipe.learning.losses import triplet_loss
 from itrpipe.methods.ssamt import method as ssamt
 from itrpipe.methods.ssamt.declaration import Ssamt
+from itrpipe.methods.ssamt.method import phrase_loss, two_way_loss
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.models.ssamt.declaration import Ssamt as SsamtModel
 from itrpipe.models.ssamt.network import build
@@ -88,10 +88,10 @@ def test_the_second_phase_adds_up_three_passes_with_the_hardest_negatives():
         encoder.relevance(*sides) for sides in ((images, texts), (images, texts[text]), (images[image], texts))
     )
     assert found["global"].item() == pytest.approx(
-        pair_loss(positive.whole, with_text.whole, with_image.whole, 0.3).item(), abs=1e-6
+        two_way_loss((positive.whole, with_text.whole), (positive.whole, with_image.whole), 0.3).item(), abs=1e-6
     )
-    fragments = (positive.text_fragments, with_text.text_fragments, positive.regions, with_image.regions)
-    assert found["local"].item() == pytest.approx(0.5 * fragment_loss(*fragments, 0.2).item(), abs=1e-6)
+    fragments = (positive.text_fragments, with_text.text_fragments), (positive.regions, with_image.regions)
+    assert found["local"].item() == pytest.approx(0.5 * two_way_loss(*fragments, 0.2).item(), abs=1e-6)
     own, rows_of = CAPTION_IMAGE[captions], np.array(captions)
     real = torch.ones(4, PHRASES + WORDS, dtype=torch.bool)
     expected = phrase_loss(with_text.fragments, rows.holds[own, rows_of[text]], real, 0.4)

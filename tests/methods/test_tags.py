@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor
-from torch.nn import functional as F
 from torch.testing import assert_close
 
-from itrpipe.methods.itm.method import ItmBatch, ItmMethod, PairRows
-from itrpipe.methods.masking import MaskedTexts, masked_word_logits
+from itrpipe.learning import sentences as synthetic
+from itrpipe.learning.sentences import UNLABELLED, CaptionMasks, SentenceBank, SpecialTokens
+from itrpipe.methods.itm.method import PairRows
+from itrpipe.methods.pretrain.method import MaskedTexts, masked_word_logits
 from itrpipe.methods.tags import method as tags
 from itrpipe.methods.tags.declaration import Tags
 from itrpipe.methods.tags.method import Sentences, TagsBatch, TagsMethod
@@ -23,10 +23,6 @@ from itrpipe.methods.tags_dc import method as tags_dc
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
-from itrpipe.negatives import synthetic
-from itrpipe.negatives.caption_masks import CaptionMasks, SpecialTokens
-from itrpipe.negatives.masking import UNLABELLED
-from itrpipe.negatives.sentence_bank import SentenceBank
 from tests.methods.toys import CaptionRows, reference, reference_uniter, small_uniter
 
 WORDS, MASK = range(4, 12), 12
@@ -117,9 +113,9 @@ def reference_batch(monkeypatch: pytest.MonkeyPatch) -> TagsBatch:
     images = ImageBatch(arrays()["in/img_feat"][None], None, boxes=arrays()["in/img_pos_feat"][None, :, :4])
     texts = TextBatch(arrays()["in/gt_input_ids"], torch.tensor([10]))
     one = torch.zeros(2, 2, dtype=torch.int64)
-    negatives = ItmBatch(images, texts, PairRows(one, one), torch.zeros(1, dtype=torch.int64))
     masked = MaskedTexts(texts, arrays()["in/mlm_input_ids"], arrays()["in/mlm_txt_labels"])
-    return TagsBatch(negatives, masked)
+    pool, anchors = {"pool": (images, texts)}, torch.zeros(1, dtype=torch.int64)
+    return TagsBatch(pool, anchors, rows=PairRows(one, one), masked=masked)
 
 
 RELEASED = {"compare": "off", "sampled_negatives": 1, "hard_negatives": 1, "copies": 6, "draws": 6, "keep": 8}
@@ -185,30 +181,6 @@ def test_sentences_are_new_false_and_different(seed: int):
     assert torch.equal(made.texts.lengths, torch.from_numpy(Rows.lengths[captions])[made.owners])
 
 
-def test_the_hardest_of_all_that_may_be_kept_are_trained(monkeypatch: pytest.MonkeyPatch):
-    """Every sentence is scored by hand; found among them are the best of each caption."""
-    trained, model, captions = method(), small(dropout=0.3), np.array([1, 4])
-    batch = trained.collate(captions, np.random.default_rng(0))
-    drawn: list[Tensor] = []
-    refill = synthetic.refill
-    monkeypatch.setattr(synthetic, "refill", lambda *given: drawn.append(refill(*given)) or drawn[0])
-    torch.manual_seed(2)
-    _, made = step(trained, model, batch)
-    assert model.training
-    assert batch.masked is not None
-    sentences = drawn[0].view(2, COPIES * DRAWS, -1)
-    reasons = synthetic.reject(sentences, batch.masked.captions.tokens, batch.known)
-    model.eval()
-    for number in range(2):
-        kept = sentences[number, reasons[number] == synthetic.KEPT]
-        images = model.encode_images(Rows().images(np.repeat(Rows.caption_image[captions[number]], len(kept))))
-        lengths = torch.full((len(kept),), int(Rows.lengths[captions[number]]))
-        scores = model.score_pairs(images, model.encode_texts(TextBatch(kept, lengths)))
-        best = kept[scores.argsort(descending=True)[:KEEP]]
-        assert torch.equal(made.texts.tokens[made.owners == number], best)
-        assert made.places[made.owners == number].tolist() == list(range(len(best)))
-
-
 def refill_with(words: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
     """A refill that writes `words` of the labels [M, L]."""
 
@@ -243,70 +215,6 @@ def test_without_a_sentence_nothing_is_trained_with_them(
     torch.stack(list(losses.values())).sum().backward()
     for name, weights in model.named_parameters():
         assert weights.grad is None or weights.grad.isfinite().all(), name
-
-
-def test_a_caption_without_a_sentence_counts_with_nothing(monkeypatch: pytest.MonkeyPatch):
-    """The means over two captions, of which either has none, are the halves of that in which both have some."""
-    trained, model = method_with_heads(noise=False, margin=1.0), small()
-    batch = trained.collate(np.array([1, 3]), np.random.default_rng(0))
-    assert batch.masked is not None
-
-    def losses(*without: int) -> dict[str, Tensor]:
-        def some(masked: Tensor, labels: Tensor, logits: Tensor, draws: int, *rest: object) -> Tensor:
-            found = refill_with(another_word)(masked, labels, logits, draws)
-            for number in without:
-                found[number * COPIES : (number + 1) * COPIES] = batch.masked.captions.tokens[number]  # pyright: ignore
-            return found
-
-        monkeypatch.setattr(synthetic, "refill", some)
-        found, made = step(trained, model, batch)
-        assert not set(made.owners.tolist()) & {*without}
-        return found
-
-    both, first, second = losses(), losses(1), losses(0)
-    for name in ("sentences", "discrimination", "correction"):
-        assert min(first[name], second[name]) > 0
-        assert_close(first[name] + second[name], both[name])
-
-
-def test_the_score_of_a_caption_is_that_of_its_pass_with_hard_negatives(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(synthetic, "refill", refill_with(another_word))
-    trained, model = method(margin=1.0), small()
-    batch = trained.collate(np.array([1, 3, 4]), np.random.default_rng(0))
-    found, made = step(trained, model, batch)
-    positive = torch.tensor([0.3, -0.4, 1.5], requires_grad=True)
-    given = torch.cat([positive, torch.zeros(3)])[:, None].expand(-1, 3)
-    monkeypatch.setattr(ItmMethod, "hard_scores", lambda *arguments: given)
-    changed, again = step(trained, model, batch)
-    assert torch.equal(made.texts.tokens, again.texts.tokens)
-    assert not torch.isclose(found["sentences"], changed["sentences"])
-    images = model.encode_images(Rows().images(Rows.caption_image[np.array([1, 3, 4])[made.owners]]))
-    scores = model.score_pairs(images, model.encode_texts(made.texts)).sigmoid()
-    hinges = (1.0 - positive.sigmoid()[made.owners] + scores).clamp(min=0)
-    expected = torch.stack([hinges[made.owners == number].mean() for number in range(3)]).mean()
-    assert_close(changed["sentences"], 0.25 * expected)
-    changed["sentences"].backward()
-    assert positive.grad is not None
-    assert (positive.grad < 0).all()
-
-
-def test_no_pair_is_run_twice_in_training_mode(monkeypatch: pytest.MonkeyPatch):
-    trained, model = method_with_heads(), small()
-    batch = trained.collate(np.array([1, 3]), np.random.default_rng(0))
-    runs: list[tuple[bool, int]] = []
-    through_layers = model.through_layers
-
-    def counting(states: Tensor, *given: Any) -> Tensor:
-        runs.append((model.training, len(states)))
-        return through_layers(states, *given)
-
-    monkeypatch.setattr(model, "through_layers", counting)
-    torch.manual_seed(1)
-    _, made = step(trained, model, batch)
-    trains = sum(count for training, count in runs if training)
-    assert trains == 4 * (1 + 2) + 2 * COPIES + len(made.owners)
-    scored = sum(count for training, count in runs if not training)
-    assert scored == 4 * 3 + round(2 * float(batch.statistics["scored_sentences"]))
 
 
 @pytest.mark.parametrize("correct", ["masked", "all"])
@@ -348,7 +256,7 @@ def test_the_bank_gives_its_sentences_and_none_is_written(monkeypatch: pytest.Mo
     assert made.masked is None
     written, owners, _ = rows.sentences.hardest(captions, 4)
     assert torch.equal(made.texts.tokens, written.tokens)
-    positive = trained._negatives.hard_scores(model, batch, 0)[:3, 0].sigmoid()
+    positive = trained.hard_scores(model, batch, 0)[:3, 0].sigmoid()
     images = model.encode_images(rows.images(Rows.caption_image[captions[owners]]))
     scores = model.score_pairs(images, model.encode_texts(written)).sigmoid()
     hinges = (1.0 - positive[owners] + scores).clamp(min=0)
@@ -398,47 +306,6 @@ def test_the_static_generator_writes_afresh_in_every_step_and_the_model_in_train
     assert not torch.equal(other.texts.tokens, made.texts.tokens)
 
 
-def test_a_step_trains_every_head():
-    trained, model = method_with_heads(margin=1.0), small(dropout=0.1)
-    batch = trained.collate(np.array([1, 3, 4]), np.random.default_rng(1))
-    losses = trained.losses(model, batch, epoch=0)
-    torch.stack(list(losses.values())).sum().backward()
-    found = dict(model.named_parameters())
-    for name in ("rank.weight", "masked_word.bias", "correction.bias", "word_match.weight", "image.region.weight"):
-        gradient = found[name].grad
-        assert gradient is not None, name
-        assert gradient.abs().max() > 1e-6, name
-    assert found["match.weight"].grad is None
-    statistics = {name: float(value) for name, value in batch.statistics.items()}
-    assert np.isfinite(list(statistics.values())).all()
-    assert statistics["gap_lower_quartile"] <= statistics["gap_median"] <= statistics["gap_upper_quartile"]
-    assert 0 < statistics["scored_sentences"] <= COPIES * DRAWS
-
-
-def test_words_learn_from_their_images_and_scores_do_not_from_drawing():
-    """The draws have no gradient: without L_ISTM and L_MLM, what masked words are written with does not move."""
-    trained, model = method(weight_words=0.0, margin=1.0), small()
-    losses = trained.losses(model, trained.collate(np.array([1, 4]), np.random.default_rng(0)), 0)
-    losses["sentences"].backward()
-    bias = model.masked_word.bias.grad
-    assert bias is None or not bias.any()
-    model.zero_grad()
-    batch = trained.collate(np.array([1, 4]), np.random.default_rng(0))
-    method(margin=1.0).losses(model, batch, 0)["words"].backward()
-    assert model.masked_word.bias.grad is not None
-    assert model.image.region.weight.grad is not None
-    assert model.image.region.weight.grad.abs().max() > 1e-6
-
-
-@pytest.mark.parametrize("noise", [True, False])
-def test_without_noise_all_labelled_words_are_masked(noise: bool) -> None:
-    masked = method(noise=noise, copies=8).collate(np.arange(8), np.random.default_rng(0)).masked
-    assert masked is not None
-    shown = set(masked.copies[masked.labelled].tolist())
-    assert MASK in shown
-    assert (shown == {MASK}) != noise
-
-
 def test_specials_are_drawn_only_on_request():
     model = small()
     with torch.no_grad():
@@ -459,23 +326,3 @@ def test_settings_that_contradict_each_other_are_refused():
             Tags(**odd)  # pyright: ignore
     with pytest.raises(ValidationError, match="use method tags, or another generator"):
         TagsDc(generator="bank", weight_words=0.0)
-
-
-def test_masked_words_cost_the_mean_of_the_labels_of_each_caption():
-    trained, model, rows = method(weight_words=1.0), small(), Rows()
-    captions = np.array([1, 5])
-    batch = trained.collate(captions, np.random.default_rng(0))
-    losses, _ = step(trained, model, batch)
-    assert batch.masked is not None
-    expected = 0.0
-    for number, caption in enumerate(captions):
-        costs, length = [], int(Rows.lengths[caption])
-        regions = model.encode_images(rows.images(Rows.caption_image[caption, None])).regions
-        for copy in range(number * COPIES, (number + 1) * COPIES):
-            tokens, labels = batch.masked.copies[copy, :length], batch.masked.labels[copy, :length]
-            words = model.encode_texts(TextBatch(tokens[None], torch.tensor([length]))).words
-            states = model.through_layers(torch.cat([words, regions], dim=1), None)[0]
-            for place in (labels != UNLABELLED).nonzero()[:, 0].tolist():
-                costs.append(F.cross_entropy(model.masked_word_logits(states[place]), labels[place]).item())
-        expected += np.mean(costs) / len(captions)
-    assert losses["words"].item() == pytest.approx(expected, rel=1e-4)

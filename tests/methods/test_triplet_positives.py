@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.base import Batch
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
-from itrpipe.negatives.sentence_bank import SentenceBank
 
 START, END = 1, 2
 WORDS = [[11, 12, 13, 14], [21, 22, 23], [31, 32, 33, 34, 35], [41]]
@@ -89,26 +89,6 @@ def ended(*words: list[int]) -> list[list[int]]:
     return [[START, *each, END] for each in words]
 
 
-def test_halves_of_three_captions_by_hand() -> None:
-    assert generated("shortened", Captions()) == ended([11, 12], [31, 32], [41])
-
-
-def test_joined_captions_of_three_images_by_hand() -> None:
-    found = [generated("joined", Captions(), seed) for seed in range(20)]
-    either_way = (ended(*JOINED), ended(WORDS[1] + WORDS[0], *JOINED[1:]))
-    assert all(each in found for each in either_way)
-    assert all(each in either_way for each in found)
-    cut = generated("joined", Captions(max_tokens=6), seed=0)
-    assert cut[1:] == ended([31, 32, 33, 34], [41, 41])
-    assert cut[0] in ended([11, 12, 13, 14], [21, 22, 23, 11])
-
-
-def test_captions_without_a_start_lose_no_word() -> None:
-    data = Captions(ends=(0, 1), max_tokens=8)
-    assert generated("shortened", data) == [[11, 12, END], [31, 32, END], [41, END]]
-    assert generated("joined", data)[1:] == [[31, 32, 33, 34, 35, 31, 32, END], [41, 41, END]]
-
-
 def test_each_caption_gets_one_of_both_and_the_same_again_from_the_same_generator() -> None:
     seen = set()
     for seed in range(20):
@@ -118,13 +98,6 @@ def test_each_caption_gets_one_of_both_and_the_same_again_from_the_same_generato
             assert len(caption) in (len(half), len(joined))
             seen.add((half[1], len(caption) == len(joined)))
     assert seen == {(word, long) for word in (11, 31, 41) for long in (False, True)}
-
-
-def test_one_batch_has_joined_captions_and_halves() -> None:
-    batches = [generated("either", Captions(), seed) for seed in range(20)]
-    lengths = zip(ended([31, 32], [41]), ended(*JOINED[1:]), strict=True)
-    (half, joined), (short, long) = [(len(one), len(other)) for one, other in lengths]
-    assert {(half, long), (joined, short)} <= {(len(batch[1]), len(batch[2])) for batch in batches}
 
 
 def hinges(model: MeanWord, captions: list[list[int]], margin: float, hardest: bool) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from itrpipe.methods.registry import methods
+from itrpipe.methods.declaration import methods
 from itrpipe.methods.ssamt.declaration import Ssamt
 
 UNREAD = [(name, option) for name, kind in methods().items() for option in kind.unread]

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from itrpipe.learning.sentences import NO_WORD
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder, translate
-from itrpipe.negatives.caption_masks import NO_WORD
 
 FOLDER = Path(__file__).resolve().parents[1] / "reference"
 WIDTH = 5

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from itrpipe.losses.triplet import triplet_loss
+from itrpipe.learning.losses import triplet_loss
 from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.network import last_states, pack

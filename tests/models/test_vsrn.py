@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from itrpipe.losses.triplet import triplet_loss
+from itrpipe.learning.losses import triplet_loss
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.models.vsrn.network import RegionCaptioner

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import read_truth
-from itrpipe.negatives.lists import read_list
+from itrpipe.learning.mined import read_list
 from itrpipe.review.decisions import DecisionFile, Judgement
 from itrpipe.review.queue import Candidates, Queue, ranked_candidates
 from itrpipe.serving.app import build

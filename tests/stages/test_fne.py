@@ -13,8 +13,8 @@ import pytest
 from safetensors import safe_open
 
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
-from itrpipe.negatives.false_negatives import estimate_gaussians, probabilities
-from itrpipe.negatives.lists import FILES, read_list
+from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
+from itrpipe.learning.mined import FILES, read_list
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, read_manifest
 from itrpipe.training.saved import MODEL, load_model, load_weights
 from tests.chains import Invoke, copied, done, history, made, only, refused, sets
@@ -121,7 +121,7 @@ def test_the_guard_writes_the_probability_of_every_candidate(chain: Path, run: I
 def test_a_model_that_is_too_weak_for_the_guard_is_refused_before_it_mines(
     run: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("itrpipe.negatives.false_negatives.Gaussians.usable", lambda _: False)
+    monkeypatch.setattr("itrpipe.learning.false_negatives.Gaussians.usable", lambda _: False)
     monkeypatch.setattr("itrpipe.stages.mine_negatives._mined", lambda *_: pytest.fail("it mined"))
     outcome = run("mine-negatives", "--backbone", "vsepp", "--guard", "fne", *sets(*MINING))
     refused(outcome, 2, "leave --guard out")

@@ -20,7 +20,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.methods.registry import methods
+from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import network_module
 from itrpipe.plan import pipeline
 from itrpipe.plan.planning import Override, Planner

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.contrastive.method import ContrastiveMethod
-from itrpipe.negatives.lists import PROBABILITY_OF
 from itrpipe.training import loop
 from itrpipe.training.encoding import Refreshing
 from itrpipe.training.saved import MODEL

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from itrpipe.commands.stages import run_stage
 from itrpipe.features.embeddings import SCORES
-from itrpipe.methods.masking import masked_word_logits
+from itrpipe.methods.pretrain.method import masked_word_logits
 from itrpipe.methods.tags import method as tags
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.plan.planning import parse_override

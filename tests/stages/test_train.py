@@ -19,8 +19,8 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
+from itrpipe.learning.mined import read_list
 from itrpipe.models.base import TextBatch
-from itrpipe.negatives.lists import read_list
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import Need
 from itrpipe.stages.train import backbones, fingerprinted

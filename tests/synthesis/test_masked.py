@@ -20,10 +20,10 @@ from torch import Tensor
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary, tokenize
+from itrpipe.learning.sentences import NO_WORD, CaptionMasks, SpecialTokens
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import build
-from itrpipe.negatives.caption_masks import NO_WORD, CaptionMasks, SpecialTokens
 from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.graph import Attribute, Object, SceneGraph
 from itrpipe.scene_graph.phrases import MaskCandidates

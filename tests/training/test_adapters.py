@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from itrpipe.errors import UsageError
+from itrpipe.methods.base import MomentumTwin
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder, build, open_encoders
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.models.vsepp.network import build as build_vsepp
-from itrpipe.negatives.memory import MomentumTwin
 from itrpipe.training.optimizers import OPTIMIZERS, Trained, depths, limit_training, merge_adapters, trained_weights
 from itrpipe.training.settings import TrainSettings
 

@@ -93,7 +93,7 @@ def trainer(work: Path, train: Pairs | None = None, method: object = None, **val
     work.mkdir(exist_ok=True)
     torch.manual_seed(settings.seed)
     data = train or Pairs(0)
-    chosen = method or TripletMethod(Triplet(max_violation=False), data)
+    chosen = method or TripletMethod(Triplet(max_violation=False), data, {})
     return Trainer(settings, Toy(), chosen, data, Pairs(1), "cpu", work, Reporter())  # pyright: ignore
 
 

@@ -12,9 +12,9 @@ import pytest
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary, tokenize
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.learning.sentences import UNLABELLED
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.negatives.masking import UNLABELLED
 from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs

@@ -18,7 +18,7 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
-from itrpipe.methods.registry import method_module, methods
+from itrpipe.methods.declaration import method_module, methods
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.training import augment as changes

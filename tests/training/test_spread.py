@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.errors import UsageError
-from itrpipe.losses.triplet import triplet_loss
+from itrpipe.learning.losses import triplet_loss
 from itrpipe.models.base import ENCODERS, DualEncoder, ImageBatch, ImageEncoding, Matcher, TextBatch, rows_of
 from itrpipe.models.scan import network as scan
 from itrpipe.models.scan.declaration import Scan

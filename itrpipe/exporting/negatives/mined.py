@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset
 from itrpipe.errors import DataError
+from itrpipe.learning.mined import FILES, MinedList, read_list
 from itrpipe.mining.lists import NO_ROW, CandidateLists, DuplicateCaptions
-from itrpipe.negatives.lists import FILES, MinedList, read_list
 from itrpipe.synthesis.sentences import SentenceFile
 
 LISTS = {"t2i": "images_for_texts", "i2t": "texts_for_images"}

@@ -24,7 +24,7 @@ class Aoq(MethodSettings):
         top_texts, top_images: negatives are drawn among the first so many of the mined lists.
         coupled: tie the image's rank to the text's, as the released code does.
         redraw: draw again while the drawn text describes the drawn image, as the paper says.
-        teacher: backbone whose round one is mined; None for the model's own.
+        teacher: backbone whose first training is mined; None for the model's own.
         false_negatives: candidates that mining took for false negatives (`--guard fne`) are drawn like others (`keep`),
             with weight 1 - P (`weigh`), or not at all where P is above `drop_above` (`drop`).
         drop_above: probability of `drop`.

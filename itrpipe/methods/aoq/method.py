@@ -1,155 +1,297 @@
-"""Round two: the adaptive offline quintuplet loss.
+"""Second training: the adaptive offline quintuplet loss.
 
-Beside the batch's own negatives, every positive pair (i, t) meets four pairs made of negatives that a
-round-one model found hardest over the whole training set:
+Beside the batch's own negatives, every positive pair (i, t) meets four pairs made of negatives that the model of a
+first training found hardest over the whole training set:
 
     a = S(i, t_off)      b = S(i_off, t)      c = S(i_off, t_off)      d = S(i_off2, t_off2)
 
 with t_off drawn from the list of i, i_off from the list of t, t_off2 a text of i_off and i_off2 the image of
 t_off. The three groups (i, t), (i_off, t_off), (i_off2, t_off2) are encoded one after the other, so that
-BatchNorm sees each apart, as in the released code.
+BatchNorm sees each apart, as in the released code. In print, bars and tildes over i and t change places between
+equations; the symbols here follow the text and the released code.
 
-Source: AOQ (Chen et al., ECCV 2020), sections 3.2 and 3.3, Eq. 3 to 5.
+Shapes: B positive pairs in a batch, N images, T captions, K candidates of an anchor.
+
+Source: Chen, Deng and Luo, "Adaptive Offline Quintuplet Loss for Image-Text Matching" (AOQ), ECCV 2020, sections 3.2
+and 3.3, Eq. 3 to 5, and Table 3. That candidates which mining took for false negatives are drawn less often is FNE's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from itrpipe.errors import UsageError
-from itrpipe.losses.quintuplet import (
-    OfflineScores,
-    adaptive_offline_quintuplet_loss,
-    offline_quintuplet_loss,
-    offline_triplet_loss,
-)
+from itrpipe.learning.losses import excluded_pairs, hinge, online_hard_negatives, triplet_loss
+from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.aoq.declaration import Aoq
-from itrpipe.methods.base import Batch, PairSource, auxiliary_terms, same_image_mask
-from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.methods.triplet.method import TripletMethod
+from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, auxiliary_terms, same_image_mask
 from itrpipe.models.base import Matcher
-from itrpipe.negatives.lists import PROBABILITY_OF
-from itrpipe.negatives.offline import FalseNegativeGuard, OfflineNegatives
+from itrpipe.storage.ragged import Ragged
+
+__all__ = ["Aoq", "OfflineNegatives", "OfflineQuintuplets", "OfflineScores", "aoq_loss"]
+
+TEXTS, IMAGES = "texts_for_images", "images_for_texts"
+MAX_REDRAWS = 20
+LEAST_WEIGHT = 1e-3
+"""Weight of a candidate that is a match for certain, so that an anchor with no others still has a negative."""
 
 
-class AoqMethod:
-    """Adds offline negatives to the online triplet loss.
+class OfflineScores(NamedTuple):
+    """Scores of the offline negatives of each positive pair (i, t), all [B].
+
+    Attributes:
+        image_with_offline_text: a = S(i, t_off).
+        offline_image_with_text: b = S(i_off, t).
+        offline_pair: c = S(i_off, t_off).
+        derived_pair: d = S(i_off2, t_off2).
+    """
+
+    image_with_offline_text: Tensor
+    offline_image_with_text: Tensor
+    offline_pair: Tensor
+    derived_pair: Tensor
+
+
+def aoq_loss(scores: Tensor, offline: OfflineScores, settings: Aoq, not_negative: Tensor | None = None) -> Tensor:
+    """Triplet loss of the batch, joined by offline negatives, summed over the batch. Of the variants of `Aoq`,
+
+    `offline-triplet` has one online and one offline negative per direction (Eq. 3):
+
+        L = sum_(i,t) [g1 - S(i,t) + S(i,t_on)]+ + [g2 - S(i,t) + a]+
+                    + [g1 - S(i,t) + S(i_on,t)]+ + [g2 - S(i,t) + b]+
+
+    `quintuplet` adds the two pairs that offline negatives form among themselves (Eq. 4):
+
+        L = Eq. 3 + sum_(i,t) [g2 - S(i,t) + c]+ + [g2 - S(i,t) + d]+
+
+    `adaptive-quintuplet` weighs an online term less the harder the offline negative is (Eq. 5):
+
+        L = sum_(i,t) (beta - (a - S(i,t_on)) / alpha) [g1 - S(i,t) + S(i,t_on)]+
+                    + (beta - (b - S(i_on,t)) / alpha) [g1 - S(i,t) + S(i_on,t)]+
+                    + [g2 - S(i,t) + a]+ + [g2 - S(i,t) + b]+ + [g2 - S(i,t) + c]+ + [g2 - S(i,t) + d]+
+
+    t_on and i_on are the hardest negatives of the batch, g1 is `margin_online` and g2 `margin_offline`. The weight is
+    part of what is differentiated, as the paper's Eq. 6 and its code agree, and it is not clamped: it turns negative
+    where the offline negative beats the online one by more than alpha * beta.
+
+    The options of Table 3: `online_term` off leaves out the terms with g1, without which training collapses
+    ("OnlyOffline"); `quintuplet_pairs = online` makes c and d of the hardest negatives of the batch, see `online_pairs`
+    ("OnlineQuin"); `weight_by = positive` puts S(i,t) in place of a and b in the weights ("w/o OfflineAdap").
 
     Args:
-        settings: constants of the loss and of the draw.
-        data: the training set.
-        negatives: draws from the mined lists.
+        scores: [B, B] in-batch scores of image i with caption j, positives on the diagonal.
+        offline: a, b, c and d, each [B].
+        settings: variant, margins and options.
+        not_negative: [B, B] bool, pairs beside the diagonal that are not in-batch negatives.
+
+    Returns:
+        Scalar, a sum (not a mean) over the batch; that of Eq. 5 may be negative.
+
+    Relations:
+        Without offline negatives: `itrpipe.learning.triplet_loss`. Eq. 5 with alpha = infinity and beta = 1 is Eq. 4.
     """
+    positive = scores.diagonal()
+    text_on, image_on = online_hard_negatives(scores, not_negative)
+    online = [hinge(positive, each, settings.margin_online) for each in (text_on, image_on)]
+    if settings.variant == "adaptive-quintuplet":
+        references = offline[:2] if settings.weight_by == "offline" else (positive, positive)
+        # An anchor without an in-batch negative scores -inf there; its hinge is zero, and a finite weight keeps it so.
+        gaps = [
+            reference - torch.where(on.isneginf(), reference, on)
+            for reference, on in zip(references, (text_on, image_on), strict=True)
+        ]
+        online = [(settings.beta - gap / settings.alpha) * term for gap, term in zip(gaps, online, strict=True)]
+    pairs = offline[:2] if settings.variant == "offline-triplet" else offline
+    if settings.quintuplet_pairs == "online":
+        pairs = (*offline[:2], *online_pairs(scores, not_negative))
+    terms = hinge(positive[:, None], torch.stack(pairs, dim=1), settings.margin_offline).sum(dim=1)  # [B]
+    return (terms + (online[0] + online[1]) if settings.online_term else terms).sum()
+
+
+def online_pairs(scores: Tensor, not_negative: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Scores of the two pairs that the hardest in-batch negatives of a positive pair form among themselves.
+
+    Args:
+        scores: [B, B] scores of image i with caption j, positives on the diagonal.
+        not_negative: [B, B] bool, further pairs that are not negatives, or None.
+
+    Returns:
+        S(i_on, t_on) [B] and S(image of t_on, text of i_on) [B]; -inf where the two are no negative pair.
+
+    Source: AOQ, Table 3, "OnlineQuin".
+    """
+    excluded = excluded_pairs(scores, not_negative)
+    negatives = scores.masked_fill(excluded, float("-inf"))
+    text, image = negatives.argmax(dim=1), negatives.argmax(dim=0)  # of image k, and of caption k
+    return negatives[image, text], negatives[text, image]
+
+
+@dataclass(frozen=True)
+class OfflineQuintuplets:
+    """Rows of the training set that one batch of positives is compared with.
+
+    Attributes:
+        text: [B] hard negative text of each image.
+        image: [B] hard negative image of each text.
+        text_of_image: [B] a text of `image`, picked at random among its own.
+        image_of_text: [B] the image of `text`.
+        corresponding: number of rows in which `text` still is a text of `image` after every redraw.
+    """
+
+    text: np.ndarray
+    image: np.ndarray
+    text_of_image: np.ndarray
+    image_of_text: np.ndarray
+    corresponding: int
+
+
+class OfflineNegatives:
+    """Draws negatives from mined lists: uniformly from the top h, again while the two drawn items correspond.
+
+    Args:
+        lists: `texts_for_images` [N, K1], caption rows of every image, and `images_for_texts` [T, K2], image rows of
+            every caption, hardest first; a missing one is negative and stands behind the last. Where candidates are to
+            be judged, their probabilities to be matches, 0..1, under the same names with `PROBABILITY_OF` before them.
+        caption_image: [T] row of the image that each caption describes.
+        settings: how many are drawn among, whether ranks are `coupled`, whether text is drawn again (`redraw`, the
+            paper; the code does not), and what follows from the probabilities (`false_negatives`).
+
+    Raises:
+        UsageError: the lists are shorter than asked for, an anchor has no candidate left, or the settings ask for
+            probabilities and there are none. Where filters made a list shorter, negatives are drawn from what is left.
+
+    Source: AOQ, section 3.2.
+    """
+
+    def __init__(self, lists: Mapping[str, np.ndarray], caption_image: np.ndarray, settings: Aoq) -> None:
+        self._caption_image, self._settings = caption_image, settings
+        self._texts = _RankedList(TEXTS, lists, settings.top_texts, settings)
+        self._images = _RankedList(IMAGES, lists, settings.top_images, settings)
+        self._captions_of = Ragged.of_owners(caption_image, len(lists[TEXTS]))
+
+    def draw(self, captions: np.ndarray, rng: np.random.Generator) -> OfflineQuintuplets:
+        """Draws the offline negatives of a batch.
+
+        Args:
+            captions: [B] rows of the positive captions.
+            rng: source of randomness.
+        """
+        settings, texts, of = self._settings, self._texts, self._caption_image
+        images = of[captions]
+        rank = texts.draw(rng, images)
+        text = texts.rows[images, rank]
+        if settings.coupled:
+            image_rank = self._images.clip(rank * settings.top_images // settings.top_texts, captions)
+        else:
+            image_rank = self._images.draw(rng, captions)
+        image = self._images.rows[captions, image_rank]
+        for _ in range(MAX_REDRAWS if settings.redraw else 0):
+            clash = np.flatnonzero(of[text] == image)
+            if not len(clash):
+                break
+            text[clash] = texts.rows[images[clash], texts.draw(rng, images[clash])]
+        picked = (rng.random(len(image)) * self._captions_of.counts[image]).astype(np.int64)
+        text_of_image = self._captions_of.values[self._captions_of.offsets[image] + picked]
+        return OfflineQuintuplets(text, image, text_of_image, of[text], int((of[text] == image).sum()))
+
+
+class _RankedList:
+    """The lists of one direction, of which places are drawn.
+
+    Attributes:
+        rows: [A, K] of candidates, without those that are dropped.
+    """
+
+    def __init__(self, direction: str, lists: Mapping[str, np.ndarray], top: int, settings: Aoq) -> None:
+        self.rows, self._cumulative, judged = lists[direction], None, settings.false_negatives
+        if top > self.rows.shape[1]:
+            side = direction.partition("_")[0]
+            raise UsageError(
+                f"top_{side} = {top} but the mined lists hold {self.rows.shape[1]}; lower --set aoq.top_{side}=… or "
+                f"raise --set mine_negatives.num_{side}=…"
+            )
+        if judged != "keep" and PROBABILITY_OF + direction not in lists:
+            raise UsageError(
+                f"loss.false_negatives = {judged} needs lists that say how likely each candidate is a false negative; "
+                "mine them with `itrpipe mine-negatives --guard fne`"
+            )
+        if judged == "drop":
+            goes = lists[PROBABILITY_OF + direction] > settings.drop_above
+            order = np.argsort(goes, axis=1, kind="stable")
+            self.rows = np.take_along_axis(np.where(goes, -1, self.rows), order, axis=1)
+        elif judged == "weigh":
+            weights = np.maximum(1 - lists[PROBABILITY_OF + direction].astype(np.float32), LEAST_WEIGHT)
+            weights = np.where(self.rows < 0, 0, weights)[:, :top]
+            self._cumulative = np.cumsum(weights, axis=1, dtype=np.float32)
+        self._counts = np.minimum((self.rows >= 0).sum(axis=1), top)  # [A]
+        if not self._counts.all():
+            raise UsageError(
+                f"{(self._counts == 0).sum():,} of {len(self.rows):,} anchors of {direction} have no candidate left: "
+                "loosen the window that mine-negatives was given, or raise loss.drop_above"
+            )
+
+    def draw(self, rng: np.random.Generator, anchors: np.ndarray) -> np.ndarray:
+        """Places [B] in the lists of the given anchors [B]."""
+        if self._cumulative is not None:
+            sums = self._cumulative[anchors]
+            drawn = rng.random(len(anchors)) * sums[:, -1]
+            return self.clip((sums <= drawn[:, None]).sum(axis=1), anchors)
+        return rng.integers(self._counts[anchors])
+
+    def clip(self, places: np.ndarray, anchors: np.ndarray) -> np.ndarray:
+        """Places [B], lowered to the last one that each anchor [B] has."""
+        return np.minimum(places, self._counts[anchors] - 1)
+
+
+class AoqMethod(PairsMethod[Aoq]):
+    """Adds offline negatives to the online triplet loss; see `OfflineNegatives` for the lists."""
 
     means = False
 
-    def __init__(self, settings: Aoq, data: PairSource, negatives: OfflineNegatives) -> None:
-        self._settings, self._data, self._negatives = settings, data, negatives
-        self._warm_up = TripletMethod(_warm_up_settings(settings), data)
+    def __init__(self, settings: Aoq, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
+        super().__init__(settings, data, lists)
+        self._negatives = OfflineNegatives(lists, data.caption_image, settings)
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """The positives, the offline pair of each, and the derived pair of each."""
-        images = self._data.caption_image[captions]
+        images = self.data.caption_image[captions]
         drawn = self._negatives.draw(captions, rng)
         # The order of the three groups is that of the released code, whose BatchNorm sees them one by one.
         pairs = {
-            "positive": self._data.pairs(images, captions, rng),
-            "offline": self._data.pairs(drawn.image, drawn.text, rng),
-            "derived": self._data.pairs(drawn.image_of_text, drawn.text_of_image, rng),
+            "positive": self.data.pairs(images, captions, rng),
+            "offline": self.data.pairs(drawn.image, drawn.text, rng),
+            "derived": self.data.pairs(drawn.image_of_text, drawn.text_of_image, rng),
         }
         return Batch(pairs, torch.from_numpy(images), {"corresponding_draws": drawn.corresponding})
 
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives.
 
-        In the first `sum_epochs` epochs it is the plain triplet loss over all negatives instead.
+        In the first `sum_epochs` epochs it is the plain `triplet` loss over all negatives instead.
         """
-        settings = self._settings
-        if epoch < settings.sum_epochs:
-            return self._warm_up.losses(model, batch, epoch)
-        image_batch, text_batch = batch.pairs["positive"]
-        images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
-        (offline_images, offline_texts), (derived_images, derived_texts) = (
+        settings, text_batch = self.settings, batch.pairs["positive"][1]
+        warming_up = epoch < settings.sum_epochs
+        (images, texts), *others = (
             (model.encode_images(batch.pairs[name][0]), model.encode_texts(batch.pairs[name][1]))
-            for name in ("offline", "derived")
+            for name in (("positive",) if warming_up else ("positive", "offline", "derived"))
         )
-        offline = OfflineScores(
-            image_with_offline_text=model.score_pairs(images, offline_texts).float(),
-            offline_image_with_text=model.score_pairs(offline_images, texts).float(),
-            offline_pair=model.score_pairs(offline_images, offline_texts).float(),
-            derived_pair=model.score_pairs(derived_images, derived_texts).float(),
-        )
-        scores = model.score_matrix(images, texts).float()  # [B, B]
         mask = same_image_mask(batch, settings.mask_same_image)
-        loss, names = _VARIANTS[settings.variant]
-        options = {option: getattr(settings, name) for option, name in names.items()}
-        margins = settings.margin_online, settings.margin_offline
-        matching = loss(scores, offline, *margins, not_negative=mask, **options)
-        return {"aoq": matching, **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight)}
+        if warming_up:
+            scores = model.score_matrix(images, texts).float()  # [B, B]
+            found = {"triplet": triplet_loss(scores, settings.margin_online, max_violation=False, not_negative=mask)}
+        else:
+            (offline_images, offline_texts), derived = others
+            compared = (images, offline_texts), (offline_images, texts), (offline_images, offline_texts), derived
+            offline = OfflineScores(*(model.score_pairs(*pair).float() for pair in compared))
+            scores = model.score_matrix(images, texts).float()  # [B, B]
+            found = {"aoq": aoq_loss(scores, offline, settings, mask)}
+        return found | auxiliary_terms(model, images, text_batch, settings.auxiliary_weight)
 
 
-def _warm_up_settings(settings: Aoq) -> Triplet:
-    return Triplet(
-        margin=settings.margin_online,
-        auxiliary_weight=settings.auxiliary_weight,
-        mask_same_image=settings.mask_same_image,
-        sum_epochs=settings.sum_epochs,
-    )
-
-
-def _offline_triplet_loss(scores: Tensor, offline: OfflineScores, *margins: Any, **options: Any) -> Tensor:
-    return offline_triplet_loss(scores, *offline[:2], *margins, **options)
-
-
-_VARIANTS: dict[str, tuple[Callable[..., Tensor], dict[str, str]]] = {
-    "offline-triplet": (_offline_triplet_loss, {"online_term": "online_term"}),
-    "quintuplet": (offline_quintuplet_loss, {"online_term": "online_term", "pairs": "quintuplet_pairs"}),
-    "adaptive-quintuplet": (
-        adaptive_offline_quintuplet_loss,
-        {"alpha": "alpha", "beta": "beta", "weight_by": "weight_by"},
-    ),
-}
-"""Eq. 3, 4 and 5: the loss, and its options with the settings that they are."""
-
-
-def build(settings: Aoq, data: PairSource, lists: Mapping[str, np.ndarray]) -> AoqMethod:
-    """Makes the method.
-
-    Args:
-        settings: see `Aoq`.
-        data: the training set.
-        lists: `texts_for_images` [N, K1] and `images_for_texts` [T, K2], from `itrpipe mine-negatives`; where it
-            guarded, the probabilities of the candidates under the same names with `PROBABILITY_OF` before them.
-
-    Raises:
-        UsageError: the settings ask for these probabilities and there are none.
-    """
-    negatives = OfflineNegatives(
-        lists["texts_for_images"],
-        lists["images_for_texts"],
-        data.caption_image,
-        top_texts=settings.top_texts,
-        top_images=settings.top_images,
-        coupled=settings.coupled,
-        redraw=settings.redraw,
-        guard=_guard(settings, lists),
-    )
-    return AoqMethod(settings, data, negatives)
-
-
-def _guard(settings: Aoq, lists: Mapping[str, np.ndarray]) -> FalseNegativeGuard | None:
-    if settings.false_negatives == "keep":
-        return None
-    names = [f"{PROBABILITY_OF}{direction}" for direction in ("texts_for_images", "images_for_texts")]
-    if not lists.keys() >= set(names):
-        raise UsageError(
-            f"loss.false_negatives = {settings.false_negatives} needs lists that say how likely each candidate is a "
-            "false negative; mine them with `itrpipe mine-negatives --guard fne`"
-        )
-    drop_above = settings.drop_above if settings.false_negatives == "drop" else None
-    return FalseNegativeGuard(lists[names[0]], lists[names[1]], drop_above)
+build = AoqMethod

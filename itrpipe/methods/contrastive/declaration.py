@@ -13,16 +13,29 @@ SOURCES = ("batch", "mined", "synthetic")
 OWN = "own"
 """Temperature and bias of a pretrained joint model."""
 
-_READ_WITH = {
-    "mined": ("mined_texts", "mined_images"),
-    "synthetic": ("synthetic_sentences",),
-    "fne": ("prior", "min_count"),
-    "positive-aware": ("relative_margin", "absolute_margin", "max_score"),
-    "neighbours": ("neighbour_group", "neighbour_share"),
-    "sigmoid": ("bias",),
+_OBJECTIVES = {
+    "infonce": ("InfoNCE", CLIP),
+    "sigmoid": ("sigmoid loss", SIGLIP),
+    "hardest": ("hardest triplets", VSEPP),
+    "sum": ("all triplets", VSEPP),
 }
-"""What one of the choices reads and no other one."""
-_TITLES = {"infonce": "InfoNCE", "sigmoid": "sigmoid loss", "hardest": "hardest triplets", "sum": "all triplets"}
+"""Objective -> its title, and the paper that it comes from."""
+_LISTS = {"mined", "neighbours", "guard"}
+"""Choices that read mined lists."""
+_READ_WITH = (
+    ({"mined"}, ("mined_texts", "mined_images")),
+    ({"mined", "synthetic"}, ("shared",)),
+    ({"synthetic"}, ("synthetic_sentences",)),
+    ({"fne"}, ("prior", "min_count")),
+    ({"positive-aware"}, ("relative_margin", "absolute_margin", "max_score")),
+    ({"neighbours"}, ("neighbour_group", "neighbour_share")),
+    ({"InfoNCE", "sigmoid loss"}, ("temperature", "learn_temperature", "largest_scale")),
+    ({"sigmoid loss"}, ("bias",)),
+    ({"hardest triplets", "all triplets"}, ("margin",)),
+    ({"hardest triplets"}, ("sum_epochs",)),
+    (_LISTS, ("top_texts", "top_images", "skip_texts", "skip_images", "teacher", "refresh_every")),
+)
+"""Choices, and the options that are read with any of them and with no other one."""
 
 
 class Contrastive(MethodSettings):
@@ -49,11 +62,11 @@ class Contrastive(MethodSettings):
         skip_texts, skip_images: the first so many of them are left out.
         shared: what was drawn for one anchor is a candidate of all.
         refresh_every: epochs after which the training set is mined again with the weights as they are; 0: never.
-        teacher: model whose lists are drawn from, `[method.]backbone`; None for round one of the own backbone.
+        teacher: model whose lists are drawn from, `[method.]backbone`; None for the first training of the own backbone.
         synthetic_sentences: drawn for every caption in each step.
         prior: of `fne`: share of matches among all pairs.
         min_count: of `fne`: matches that an epoch must have seen before probabilities are used.
-        relative_margin, absolute_margin, max_score: of `positive-aware`, see `itrpipe.losses.contrastive`.
+        relative_margin, absolute_margin, max_score: of `positive-aware`, see `itrpipe.learning.losses`.
         neighbour_group: captions that are neighbours of one of them.
         neighbour_share: of the captions of an epoch, those that are put beside neighbours.
     """
@@ -92,10 +105,9 @@ class Contrastive(MethodSettings):
 
     def cited(self) -> tuple[Paper, ...]:
         """Those of its parts."""
-        of = {"sigmoid": SIGLIP, "infonce": CLIP, "hardest": VSEPP, "sum": VSEPP}
         parts = {"synthetic": NEG_CLIP, "mined": AOQ, "fne": FNE, "guard": FNE}
         chosen = (*self.negatives, self.weigh, *(("mined",) if self.reads_lists() else ()))
-        found = [of[self.objective], *(parts[name] for name in chosen if name in parts)]
+        found = [_OBJECTIVES[self.objective][1], *(parts[name] for name in chosen if name in parts)]
         found += [NV_RETRIEVER] if self.weigh == "positive-aware" else []
         return (*found, *((ANCE,) if self.refreshes() else ()))
 
@@ -104,7 +116,7 @@ class Contrastive(MethodSettings):
         again = f"mined every {self.refresh_every} epochs" if self.refreshes() else ""
         batches = (self.batches if self.batches != "shuffled" else "", again)
         return {
-            "objective": _TITLES[self.objective],
+            "objective": _OBJECTIVES[self.objective][0],
             "negatives": "+".join(name for name in self.negatives if name != "batch"),
             "weights": self.weigh if self.weigh != "none" else "",
             "batches": ", ".join(filter(None, batches)),
@@ -124,7 +136,7 @@ class Contrastive(MethodSettings):
 
     def reads_lists(self) -> bool:
         """Whether some part of it reads mined lists."""
-        return "mined" in self.negatives or self.batches == "neighbours" or self.weigh == "guard"
+        return bool(_LISTS & self._chosen())
 
     def mined(self) -> Mined | None:
         """The teacher's."""
@@ -138,28 +150,19 @@ class Contrastive(MethodSettings):
 
     def unused_options(self) -> tuple[str, ...]:
         """Those of sources, weights, batches and objectives that are not chosen."""
-        chosen = {*self.negatives, self.weigh, self.objective, self.batches}
-        unread = [name for choice, names in _READ_WITH.items() if choice not in chosen for name in names]
-        if self.objective not in ("infonce", "sigmoid"):
-            unread += ["temperature", "learn_temperature", "largest_scale"]
-        if self.objective not in ("hardest", "sum"):
-            unread.append("margin")
-        if self.objective != "hardest":
-            unread.append("sum_epochs")
-        if not self.reads_lists():
-            unread += ["top_texts", "top_images", "skip_texts", "skip_images", "teacher", "refresh_every"]
-        if not {"mined", "synthetic"} & chosen:
-            unread.append("shared")
-        return tuple(unread)
+        chosen = self._chosen()
+        return tuple(name for choices, names in _READ_WITH if not choices & chosen for name in names)
+
+    def _chosen(self) -> set[str]:
+        return {*self.negatives, self.weigh, self.batches, _OBJECTIVES[self.objective][0]}
 
     @field_validator("negatives", mode="before")
     @classmethod
     def _with_the_batch(cls, value: tuple[str, ...] | list[str]) -> tuple[str, ...]:
         if not isinstance(value, list | tuple):
             raise ValueError('give a list, such as ["mined"]')
-        return tuple(name for name in SOURCES if name == "batch" or name in value) + tuple(
-            name for name in value if name not in SOURCES
-        )
+        known = [name for name in SOURCES if name == "batch" or name in value]
+        return (*known, *(name for name in value if name not in SOURCES))
 
     @field_validator("temperature", "bias")
     @classmethod

@@ -2,11 +2,11 @@
 
 For a batch of B pairs, images and captions each meet candidates: those of the batch and, beside them, captions and
 images drawn from mined lists, and synthetic sentences. A candidate has a log-weight, which is minus infinity where it
-is no negative (`itrpipe.losses.contrastive`). The loss is the mean of both directions of InfoNCE and of the sigmoid
+is no negative (`itrpipe.learning.losses`). The loss is the mean of both directions of InfoNCE and of the sigmoid
 loss, and their sum for triplets.
 
 Of mined candidates each is encoded once, however many anchors drew it, and those that the batch has are not encoded
-again. The probabilities of `fne` come from the similarities of the batch (`itrpipe.losses.fne`).
+again. The probabilities of `fne` come from the similarities of the batch (`itrpipe.learning.false_negatives`).
 
 Source: the objectives as named there; sources of negatives: AOQ §3.2 (mined), NegCLIP (synthetic).
 
@@ -17,81 +17,73 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
-from itrpipe.losses import contrastive
-from itrpipe.losses.fne import SimilarityStatistics, false_negative_probability
-from itrpipe.methods.base import Batch, OwnedTexts, PairSource, auxiliary_terms
+from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
+from itrpipe.learning.losses import excluded_pairs, hardest_triplet, infonce, sigmoid, sum_of_triplets
+from itrpipe.learning.mined import PROBABILITY_OF, MinedCandidates, known_pairs, neighbours_order
+from itrpipe.methods.base import (
+    Batch,
+    Movable,
+    PairsMethod,
+    TrainingSet,
+    auxiliary_terms,
+    in_training,
+    same_image_mask,
+    sentences_drawn,
+)
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
-from itrpipe.methods.triplet.method import SentenceSource
-from itrpipe.models.base import Matcher, TextBatch
-from itrpipe.negatives.lists import PROBABILITY_OF
-from itrpipe.negatives.mined_candidates import MinedCandidates, known_pairs
-from itrpipe.negatives.neighbours import neighbours_order
-from itrpipe.negatives.sentence_bank import SentenceBank
+from itrpipe.models.base import Matcher
 
 TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 _NONE = float("-inf")
 _ROUNDING = 1.001
 """CLIP's own models were trained with 100 as the largest scale, and their files hold a little more."""
-
-
-class CandidateSource(PairSource, Protocol):
-    """A training set that gives captions apart, too."""
-
-    def texts(self, rows: np.ndarray) -> TextBatch:
-        """Tokens of caption rows [T]."""
-        ...
+_SURE = 1 - 1e-6
+"""Probability of a false negative at most, so that no candidate is left out by an estimate."""
 
 
 @dataclass(frozen=True)
-class Candidates:
+class Candidates(Movable):
     """What anchors of one kind meet beside the batch, and what is known of all of it.
 
     Attributes:
         drawn: the U captions or V images that were drawn from mined lists and are not in the batch; None without any.
         images: int64 [U], image row of each of them.
         anchors: bool [B, U], whose candidates they are; None for candidates of all.
-        guarded: places [n] of anchors and of candidates, of the batch and then of those drawn, and the probability
-            that mining wrote.
-        matching: likewise, the pairs that are true matches, where the dataset knows all of them.
-        decided: likewise, those that people have found to fit.
+        known: places [n] of anchors and of candidates, of the batch and then of those drawn, and a value: `guarded`,
+            the probability that mining wrote; `matching`, pairs that are true matches, where the dataset knows all of
+            them; `decided`, those that people have found to fit.
     """
 
     drawn: Any = None
     images: Tensor | None = None
     anchors: Tensor | None = None
-    guarded: tuple[Tensor, Tensor, Tensor] | None = None
-    matching: tuple[Tensor, Tensor, Tensor] | None = None
-    decided: tuple[Tensor, Tensor, Tensor] | None = None
+    known: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
 
-    def to(self, device: torch.device | str) -> Candidates:
-        """The same on a device."""
-        return Candidates(**{each.name: _moved(getattr(self, each.name), device) for each in fields(self)})
+    def excluded(self, image_rows: Tensor) -> Tensor:
+        """bool [B, U], candidates of the anchor's own image, and those that others drew where these do not count."""
+        assert self.images is not None
+        own = image_rows[:, None] == self.images[None, :]
+        return own if self.anchors is None else own | ~self.anchors
 
 
+@dataclass(eq=False)
 class ContrastiveBatch(Batch):
     """A batch with candidates from elsewhere.
 
     Attributes:
-        texts, further_images: candidates of the images, and of the captions.
+        candidates: of the images under `texts_for_images`, and of the captions under `images_for_texts`.
     """
 
-    texts, further_images = Candidates(), Candidates()
-
-    def to(self, device: torch.device | str) -> ContrastiveBatch:
-        """The same batch on a device."""
-        placed = super().to(device)
-        found = ContrastiveBatch(placed.pairs, placed.images, placed.statistics, placed.captions, placed.sentences)
-        found.texts, found.further_images = self.texts.to(device), self.further_images.to(device)
-        return found
+    candidates: dict[str, Candidates] = field(default_factory=dict)
 
 
 class ContrastiveState(nn.Module):
@@ -110,32 +102,20 @@ class ContrastiveState(nn.Module):
         self.statistics = SimilarityStatistics() if settings.weigh == "fne" else None
 
 
-class ContrastiveMethod:
-    """Meets every anchor with all its candidates.
+class ContrastiveMethod(PairsMethod[Contrastive]):
+    """Meets every anchor with all its candidates."""
 
-    Args:
-        settings: see `Contrastive`.
-        data: the training set.
-        lists: mined ones with their probabilities, as `build` gets them; empty where none are read.
-        sentences: synthetic ones; None where none are read.
-    """
-
-    means = True
     _state: ContrastiveState
 
-    def __init__(
-        self,
-        settings: Contrastive,
-        data: CandidateSource,
-        lists: Mapping[str, np.ndarray],
-        sentences: SentenceBank | None,
-    ) -> None:
-        self._settings, self._data, self._sentences = settings, data, sentences
-        self._matches: Mapping[str, np.ndarray] | None = getattr(data, "matches", None)
-        self._decided: Mapping[str, np.ndarray] | None = getattr(data, "decided_matches", None)
+    def __init__(self, settings: Contrastive, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
+        super().__init__(settings, data, lists)
+        asked = {"matching": getattr(data, "matches", None), "decided": getattr(data, "decided_matches", None)}
+        self._matches: dict[str, Mapping[str, np.ndarray]] = {
+            name: each for name, each in asked.items() if each is not None
+        }
         self._first_caption = np.full(data.caption_image.max() + 1, -1)
         self._first_caption[data.caption_image[::-1]] = np.arange(len(data.caption_image))[::-1]
-        if settings.weigh == "truth" and self._matches is None:
+        if settings.weigh == "truth" and "matching" not in self._matches:
             raise UsageError(
                 "loss.weigh = truth needs a dataset that knows every true match, such as scenes; give fne or guard, "
                 "which estimate them"
@@ -148,71 +128,62 @@ class ContrastiveMethod:
         Raises:
             UsageError: they are too short, or lack probabilities that the settings ask for.
         """
-        settings, self._lists = self._settings, dict(lists)
+        settings, self._lists = self.settings, dict(lists)
         if settings.weigh == "guard" and f"{PROBABILITY_OF}{TEXTS}" not in lists:
             raise UsageError(
                 "loss.weigh = guard needs lists that say how likely each candidate is a false negative; mine them with "
                 "`itrpipe mine-negatives --guard fne`"
             )
-        self._mined = {}
-        if "mined" in settings.negatives:
-            self._mined = {
-                TEXTS: MinedCandidates(TEXTS, lists[TEXTS], settings.top_texts, settings.skip_texts),
-                IMAGES: MinedCandidates(IMAGES, lists[IMAGES], settings.top_images, settings.skip_images),
-            }
+        cuts = {TEXTS: (settings.top_texts, settings.skip_texts), IMAGES: (settings.top_images, settings.skip_images)}
+        mined = "mined" in settings.negatives
+        self._mined = {name: MinedCandidates(name, lists[name], *cut) for name, cut in cuts.items() if mined}
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Captions [T] in the order of an epoch; None for the usual one."""
-        settings = self._settings
+        settings = self.settings
         if settings.batches != "neighbours":
             return None
         lists = self._lists[TEXTS][:, settings.skip_texts : settings.top_texts]
         rng = np.random.default_rng([seed, epoch, 0, 2])
         group = settings.neighbour_group, settings.neighbour_share
-        return neighbours_order(lists, self._data.caption_image, *group, rng)
+        return neighbours_order(lists, self.data.caption_image, *group, rng)
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ContrastiveBatch:
         """The captions and their images, and what is drawn for each."""
-        settings, images = self._settings, self._data.caption_image[captions]
-        batch = ContrastiveBatch(
-            {"positive": self._data.pairs(images, captions, rng)}, torch.from_numpy(images), captions=captions
-        )
-        batch.texts = self._candidates(TEXTS, images, captions, settings.mined_texts, rng)
-        batch.further_images = self._candidates(IMAGES, captions, images, settings.mined_images, rng)
-        if self._sentences is not None:
-            texts, owners, _ = self._sentences.drawn(captions, settings.synthetic_sentences, rng)
-            if len(owners):
-                batch.sentences = OwnedTexts(replace(texts, in_training=True), owners)
+        settings, images = self.settings, self.data.caption_image[captions]
+        pairs = {"positive": self.data.pairs(images, captions, rng)}
+        batch = ContrastiveBatch(pairs, torch.from_numpy(images), captions=captions)
+        batch.candidates = {
+            TEXTS: self._candidates(TEXTS, images, captions, settings.mined_texts, rng),
+            IMAGES: self._candidates(IMAGES, captions, images, settings.mined_images, rng),
+        }
+        if settings.reads_sentences():
+            batch.sentences = sentences_drawn(self.data, captions, settings.synthetic_sentences, rng)
         return batch
 
     def _candidates(
         self, direction: str, anchors: np.ndarray, present: np.ndarray, count: int, rng: np.random.Generator
     ) -> Candidates:
         """Candidates of anchors [B], given those that the batch has [B]."""
-        rows = np.empty(0, dtype=np.int64)
-        belongs = None
+        rows, belongs = np.empty(0, dtype=np.int64), None
         if direction in self._mined and count:
             drawn = self._mined[direction].draw(anchors, count, rng)
             rows = np.setdiff1d(drawn[drawn >= 0], present).astype(np.int64)
-            if not self._settings.shared:
-                belongs = (drawn[:, :, None] == rows).any(axis=1)
-        known, everything = {}, np.concatenate([present, rows])
-        if self._settings.weigh == "guard":
-            found = self._lists[direction][anchors], self._lists[f"{PROBABILITY_OF}{direction}"][anchors]
-            known["guarded"] = known_pairs(*found, everything).tensors()
-        for name, matches in (("matching", self._matches), ("decided", self._decided)):
-            if matches is not None:
-                true = matches[direction][anchors]
-                known[name] = known_pairs(true, np.ones(true.shape), everything).tensors()
+            if not self.settings.shared:
+                belongs = torch.from_numpy((drawn[:, :, None] == rows).any(axis=1))
+        everything = np.concatenate([present, rows])
+        told = {name: true[direction][anchors] for name, true in self._matches.items()}
+        known = {name: known_pairs(true, np.ones_like(true), everything) for name, true in told.items()}
+        if self.settings.weigh == "guard":
+            guarded, probability = (self._lists[name][anchors] for name in (direction, PROBABILITY_OF + direction))
+            known["guarded"] = known_pairs(guarded, probability, everything)
         if not len(rows):
-            return Candidates(**known)
-        images = self._data.caption_image[rows] if direction == TEXTS else rows
+            return Candidates(known=known)
         if direction == TEXTS:
-            drawn = replace(self._data.texts(rows), in_training=True)
+            found, images = in_training(self.data.texts(rows)), self.data.caption_image[rows]
         else:  # with some caption of theirs: pairs are what data change at random and share among processes
-            drawn, _ = self._data.pairs(rows, self._first_caption[rows], rng)
-        shared = None if belongs is None else torch.from_numpy(belongs)
-        return Candidates(drawn, torch.from_numpy(images), shared, **known)
+            found, images = self.data.pairs(rows, self._first_caption[rows], rng)[0], rows
+        return Candidates(found, torch.from_numpy(images), belongs, known)
 
     def attach(self, model: Any) -> ContrastiveState:
         """Makes temperature and bias, and statistics.
@@ -220,10 +191,16 @@ class ContrastiveMethod:
         Raises:
             UsageError: they are to be those of a pretrained joint model, and this is none, or its scale is too large.
         """
-        settings = self._settings
+        settings = self.settings
         own = model.pretrained_scale() if OWN in (settings.temperature, settings.bias) else None
-        scale = own[0] if own and settings.temperature == OWN else 1 / _number(settings.temperature, "temperature")
-        bias = own[1] if own and settings.bias == OWN else _number(settings.bias, "bias")
+        for name in ("temperature", "bias"):
+            if getattr(settings, name) == OWN and not own:
+                raise UsageError(
+                    f"loss.{name} = own is that of a pretrained joint model, such as CLIP or SigLIP, and this model "
+                    f"starts from none; give --set loss.{name}=NUMBER"
+                )
+        scale = own[0] if own and settings.temperature == OWN else 1 / float(settings.temperature)
+        bias = own[1] if own and settings.bias == OWN else float(settings.bias)
         if own and scale > settings.largest_scale * _ROUNDING:
             raise UsageError(
                 f"loss.temperature = own is 1/{scale:.2f} in this model, and loss.largest_scale = "
@@ -239,100 +216,109 @@ class ContrastiveMethod:
 
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`contrastive` and the backbone's `auxiliary` loss; means over the batch."""
-        settings, state, batch = self._settings, self._state, cast(ContrastiveBatch, batch)
+        settings, state, batch = self.settings, self._state, cast(ContrastiveBatch, batch)
         image_batch, text_batch = batch.pairs["positive"]
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
         scores = model.score_matrix(images, texts).float()  # [B, B]
-        of_images, of_texts = [scores], [scores.T]
-        same = batch.images[:, None] == batch.images[None, :]
-        own = same if settings.mask_same_image else torch.eye(len(same), dtype=torch.bool, device=same.device)
-        excluded_texts, excluded_images = [own], [own]
-        if (drawn := batch.texts).drawn is not None:
-            of_images.append(model.score_matrix(images, model.encode_texts(drawn.drawn)).float())
-            excluded_texts.append(_excluded(batch, drawn))
-        if (drawn := batch.further_images).drawn is not None:
-            of_texts.append(model.score_matrix(model.encode_images(drawn.drawn), texts).float().T)
-            excluded_images.append(_excluded(batch, drawn))
+        mask = same_image_mask(batch, settings.mask_same_image)
+        own = excluded_pairs(scores, mask)
+        of_images, of_texts = [(scores, own)], [(scores.T, own)]  # with what is excluded
+        further_texts, further_images = (batch.candidates[name] for name in (TEXTS, IMAGES))
+        if further_texts.drawn is not None:
+            found = model.score_matrix(images, model.encode_texts(further_texts.drawn)).float()
+            of_images.append((found, further_texts.excluded(batch.images)))
+        if further_images.drawn is not None:
+            found = model.score_matrix(model.encode_images(further_images.drawn), texts).float().T
+            of_texts.append((found, further_images.excluded(batch.images)))
         if batch.sentences is not None:
-            of_images.append(model.score_matrix(images, model.encode_texts(batch.sentences.texts)).float())
-            place = torch.arange(len(same), device=same.device)
-            others = batch.sentences.owners != place[:, None]
-            excluded_texts.append(torch.zeros_like(others) if settings.shared else others)
+            found = model.score_matrix(images, model.encode_texts(batch.sentences.texts)).float()
+            others = batch.sentences.owners != torch.arange(len(scores), device=scores.device)[:, None]
+            of_images.append((found, torch.zeros_like(others) if settings.shared else others))
         if state.statistics is not None:
-            mask = same if settings.mask_same_image else None
             batch.statistics["retained"] = state.statistics.update(scores.detach(), mask)
-        directions = (
-            self._direction(torch.cat(of_images, 1), torch.cat(excluded_texts, 1), batch, batch.texts, "text", epoch),
-            self._direction(
-                torch.cat(of_texts, 1), torch.cat(excluded_images, 1), batch, batch.further_images, "image", epoch
-            ),
+        sides = (
+            ("text", zip(*of_images, strict=True), further_texts),
+            ("image", zip(*of_texts, strict=True), further_images),
+        )
+        loss, other = (
+            self._direction(torch.cat(scored, dim=1), torch.cat(left_out, dim=1), batch, known, side, epoch)
+            for side, (scored, left_out), known in sides
         )
         share = 0.5 if settings.objective in ("infonce", "sigmoid") else 1.0
         return {
-            "contrastive": share * (directions[0] + directions[1]),
-            **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight / len(same)),
+            "contrastive": share * (loss + other),
+            **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight / len(scores)),
         }
 
     def _direction(
         self, scores: Tensor, excluded: Tensor, batch: Batch, known: Candidates, side: str, epoch: int
     ) -> Tensor:
         """Loss of anchors [B] with their candidates [B, C], of which the first B have the positives on the diagonal."""
-        settings, state, positive = self._settings, self._state, scores.diagonal()
+        settings, state, positive = self.settings, self._state, scores.diagonal()
         written = len(batch.sentences.owners) if side == "text" and batch.sentences is not None else 0
         weights = self._log_weights(scores.detach(), excluded, known, written)
         batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean()
-        if known.matching is not None and scores.requires_grad:
-            scores.register_hook(partial(_count_matches, batch.statistics, f"{side}_match_share", known.matching))
+        if "matching" in known.known and scores.requires_grad:
+            name = f"{side}_match_share"
+            scores.register_hook(partial(_count_matches, batch.statistics, name, known.known["matching"]))
         if settings.objective in ("infonce", "sigmoid"):
             with torch.no_grad():
                 state.log_scale.clamp_(max=math.log(settings.largest_scale))
             scale = state.log_scale.exp()
             batch.statistics["temperature"] = 1 / scale.detach()
             if settings.objective == "infonce":
-                return contrastive.infonce(positive, scores, weights, 1 / scale)
+                return infonce(positive, scores, weights, 1 / scale)
             batch.statistics["bias"] = state.bias.detach()
-            return contrastive.sigmoid(positive, scores, weights, scale, state.bias)
+            return sigmoid(positive, scores, weights, scale, state.bias)
         if settings.objective == "sum" or epoch < settings.sum_epochs:
-            return contrastive.sum_of_triplets(positive, scores, weights, settings.margin)
+            return sum_of_triplets(positive, scores, weights, settings.margin)
         if settings.weigh in ("fne", "guard"):
-            weights = contrastive.survivors(weights)
-        return contrastive.hardest_triplet(positive, scores, weights, settings.margin)
+            # Each candidate is kept with the probability that is its weight.
+            weights = torch.where(torch.rand_like(weights).log() < weights, 0.0, _NONE)
+        return hardest_triplet(positive, scores, weights, settings.margin)
 
     def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates, written: int) -> Tensor:
         """[B, C] of candidates, of which the last `written` were made to be false: no estimate doubts these."""
-        settings, doubted = self._settings, scores.shape[1] - written
+        settings, doubted = self.settings, scores[:, : scores.shape[1] - written]
         weights = torch.zeros_like(scores).masked_fill_(excluded, _NONE)
-        if known.decided is not None:
-            anchors, candidates, _ = known.decided
-            weights[anchors, candidates] = _NONE
-        if settings.weigh == "hardest":
-            return contrastive.hardest_candidate(scores, weights)
+        if "decided" in known.known:
+            weights[known.known["decided"][:2]] = _NONE
+        if settings.weigh == "hardest":  # what weighs nothing is never the highest
+            place = scores.masked_fill(weights.isneginf(), _NONE).argsort(dim=1, descending=True, stable=True)[:, :1]
+            return torch.full_like(weights, _NONE).scatter(1, place, weights.gather(1, place))
         if settings.weigh == "positive-aware":
-            names = ("relative_margin", "absolute_margin", "max_score")
-            limits = {name: getattr(settings, name) for name in names}
-            above = contrastive.above_positive(scores.diagonal(), scores[:, :doubted], **limits)
-            weights[:, :doubted].masked_fill_(above, _NONE)
+            above = above_positive(scores.diagonal(), doubted, settings)
+            weights[:, : doubted.shape[1]].masked_fill_(above, _NONE)
         if settings.weigh == "truth":
-            assert known.matching is not None
-            anchors, candidates, _ = known.matching
-            weights[anchors, candidates] = _NONE
-        if known.guarded is not None:
-            anchors, candidates, probability = known.guarded
-            weights[anchors, candidates] += torch.log1p(-probability.clamp(max=1 - 1e-6))
+            weights[known.known["matching"][:2]] = _NONE
+        if settings.weigh == "guard":
+            anchors, candidates, probability = known.known["guarded"]
+            weights[anchors, candidates] += torch.log1p(-probability.clamp(max=_SURE))
         if self._state.statistics is not None:
-            gaussians = self._state.statistics.gaussians()
             probability = false_negative_probability(
-                scores[:, :doubted], gaussians, settings.prior, min_count=settings.min_count, monotone=True
+                doubted, self._state.statistics.gaussians(), settings.prior, min_count=settings.min_count, monotone=True
             )
-            weights[:, :doubted] += torch.log1p(-probability.clamp(max=1 - 1e-6))
+            weights[:, : doubted.shape[1]] += torch.log1p(-probability.clamp(max=_SURE))
         return weights
 
 
-def _excluded(batch: Batch, drawn: Candidates) -> Tensor:
-    """bool [B, U], candidates of the anchor's own image, and those that others drew where these do not count."""
-    assert drawn.images is not None
-    own = batch.images[:, None] == drawn.images[None, :]
-    return own if drawn.anchors is None else own | ~drawn.anchors
+def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) -> Tensor:
+    """Candidates bool [B, C] that score so high beside the positive [B] that they are taken for matches.
+
+    They are above p - r |p|, above p - a, or above `max_score`, with r the `relative_margin` and a the
+    `absolute_margin`; a limit that is None sets none. The names are those of sentence-transformers'
+    `mine_hard_negatives`.
+
+    Source: Moreira et al. (NV-Retriever), 2024, section 3.2: `TopK-PercPos` at 95 % is r = 0.05, `TopK-MarginPos` is a.
+    """
+    positive, found = positive[:, None], torch.zeros_like(candidates, dtype=torch.bool)
+    if settings.relative_margin is not None:
+        found |= candidates > positive - settings.relative_margin * positive.abs()
+    if settings.absolute_margin is not None:
+        found |= candidates > positive - settings.absolute_margin
+    if settings.max_score is not None:
+        found |= candidates > settings.max_score
+    return found
 
 
 def _count_matches(
@@ -344,24 +330,4 @@ def _count_matches(
     statistics[name] = sizes[matching[0], matching[1]].sum() / sizes.sum().clamp(min=1e-30)
 
 
-def _number(value: float | str, name: str) -> float:
-    if isinstance(value, str):
-        raise UsageError(
-            f"loss.{name} = {value} is that of a pretrained joint model, such as CLIP or SigLIP, and this model starts "
-            f"from none; give --set loss.{name}=NUMBER"
-        )
-    return value
-
-
-def _moved(value: Any, device: torch.device | str) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, tuple):
-        return tuple(_moved(each, device) for each in value)
-    return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value.to(device)
-
-
-def build(settings: Contrastive, data: PairSource, lists: Mapping[str, np.ndarray]) -> ContrastiveMethod:
-    """Makes the method; `lists` are read where the settings name mined negatives, a guard, or neighbours."""
-    sentences = cast(SentenceSource, data).sentences if settings.reads_sentences() else None
-    return ContrastiveMethod(settings, cast(CandidateSource, data), lists, sentences)
+build = ContrastiveMethod

@@ -35,6 +35,8 @@ class Fne(MethodSettings):
         reset_each_epoch: start the statistics anew in every epoch (released code).
         monotone: let the probability not fall again for the most similar candidates.
         warm_epochs: first epochs with the hardest negatives of the batch alone (released code).
+        mask_same_image: of the first epochs and of the statistics, in which captions of one image are each other's
+            negatives unless it is set (released code); none is ever drawn.
     """
 
     papers: ClassVar[tuple[Paper, ...]] = (FNE,)

@@ -1,26 +1,273 @@
 """False-negative elimination: negatives drawn from the batch and a momentum memory, likely matches less often.
 
-The loss is `itrpipe.losses.FneLoss`; the embeddings that enter its memory are those by a momentum copy of the model.
+A step, with v and t the embeddings of a batch by the model and v', t' those by a slowly following copy of it:
+
+    S_i2t = v [t' | text queue]^T      S_t2i = t [v' | image queue]^T      s+ = diagonals
+    statistics of matches and hardest mismatches take in v t^T
+    j_i, k_i: one column for each row, drawn by `sampling_weights`
+    L = 1/B sum_i [margin - S_i2t[i, i] + S_i2t[i, j_i]]+ + [margin - S_t2i[i, i] + S_t2i[i, k_i]]+
+
+then v', t' enter the queues. The gradient reaches v and t alone. Pairs of one image are never each other's negatives.
 The first epochs are the plain triplet loss of the batch, as in the released code.
+
+A candidate of similarity s is a true match with probability P(s) (`itrpipe.learning.false_negatives`). It is drawn with
+weight exp(-scale P) where P is above a threshold, and with weight exp(-alpha (s - s+)^2) elsewhere.
+
+Shapes: B pairs in a batch, Q entries of the memory, A anchors, M candidates of an anchor, D embedding width.
 
 Source: FNE (Li et al., ACM MM 2023), section 3; its released code for what the settings call so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from itrpipe.losses.fne import SamplingRules
-from itrpipe.losses.fne_loss import FneLoss
-from itrpipe.losses.triplet import triplet_loss
-from itrpipe.methods.base import Batch, PairSource, auxiliary_terms, positive_pairs, same_image_mask
+from itrpipe.learning.false_negatives import Gaussians, SimilarityStatistics, false_negative_probability
+from itrpipe.learning.losses import hinge, triplet_loss
+from itrpipe.methods.base import Batch, MomentumTwin, PairsMethod, auxiliary_terms, same_image_mask
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.base import DualEncoder, inner_products
-from itrpipe.negatives.memory import MomentumTwin
+
+__all__ = ["FeatureQueues", "Fne", "FneLoss", "MomentumTwin", "draw", "hardest_only", "sampling_weights"]
+
+NO_IMAGE = -1
+"""Image row of an entry of the memory that nothing was written to."""
+
+
+def sampling_weights(
+    similarities: Tensor, positive: Tensor, excluded: Tensor, gaussians: Gaussians, settings: Fne
+) -> Tensor:
+    """Weight of every candidate of every anchor in the draw.
+
+    Args:
+        similarities: [A, M] of anchors with candidates, single precision, without gradient.
+        positive: [A] of anchors with their positives.
+        excluded: [A, M] bool, candidates that are never drawn, such as those of the anchor's image.
+        gaussians: of matches and mismatches.
+        settings: see `Fne`.
+
+    Returns:
+        [A, M], 0..1. A row is zero where nothing may be drawn.
+
+    Source: FNE, Eq. 11 to 13; window and fallback of the released code.
+    """
+    probability = match_probability(similarities, gaussians, settings)
+    easy = torch.exp(-settings.alpha * (similarities - positive[:, None]).square())
+    likely_match = probability > settings.posterior_threshold
+    weights = torch.where(likely_match, torch.exp(-settings.posterior_scale * probability), easy)
+    weights = weights.masked_fill(excluded, 0.0)
+    if not settings.window:
+        return weights
+    weights = weights.masked_fill(similarities <= gaussians.mean[0] - settings.margin, 0.0)
+    if settings.fallback:
+        none = (weights == 0).all(dim=1, keepdim=True)
+        weights = torch.where(none, hardest_only(similarities, excluded), weights)
+    return weights
+
+
+def match_probability(similarities: Tensor, gaussians: Gaussians, settings: Fne) -> Tensor:
+    """P of similarities of any shape, 0 while too few matches were seen."""
+    options = {"min_count": settings.min_count, "monotone": settings.monotone}
+    return false_negative_probability(similarities, gaussians, settings.prior, **options)
+
+
+def hardest_only(similarities: Tensor, excluded: Tensor) -> Tensor:
+    """Weights [A, M] that are 1 for the most similar candidate of every anchor that has one, 0 elsewhere.
+
+    Args:
+        similarities, excluded: see `sampling_weights`.
+    """
+    ranked = similarities.masked_fill(excluded, float("-inf"))
+    hardest = torch.zeros_like(similarities).scatter_(1, ranked.argmax(dim=1, keepdim=True), 1.0)
+    return hardest.masked_fill(excluded, 0.0)
+
+
+def draw(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Draws one candidate for every anchor.
+
+    The candidate with the largest weight over an exponential variate of its own is drawn in proportion to its weight.
+    `torch.multinomial` does the same and waits for the device to check its input.
+
+    Args:
+        weights: [A, M], 0 or more.
+
+    Returns:
+        Columns [A] of the candidates, and bool [A], False where a row is zero and the column says nothing. A candidate
+        whose weight is NaN is drawn first, so that the loss shows it.
+    """
+    times = torch.empty_like(weights).exponential_()
+    return (weights / times).argmax(dim=1), (weights != 0).any(dim=1)
+
+
+class FeatureQueues(nn.Module):
+    """The embeddings of the last Q pairs with the rows of their images; the oldest are overwritten first.
+
+    Args:
+        size: Q, 1 or more.
+        width: D.
+        random: fill the queues with random directions that count as candidates until they are overwritten, as the
+            released code does; else with zeros that `filled` tells.
+
+    Source: FNE, section 3.3, after MoCo (He et al., CVPR 2020).
+    """
+
+    images: Tensor
+    texts: Tensor
+    image_rows: Tensor
+    place: Tensor
+
+    def __init__(self, size: int, width: int, random: bool = False) -> None:
+        super().__init__()
+        self.random = random
+        for name in ("images", "texts"):
+            rows = nn.functional.normalize(torch.randn(size, width), dim=1) if random else torch.zeros(size, width)
+            self.register_buffer(name, rows)
+        self.register_buffer("image_rows", torch.full((size,), NO_IMAGE))
+        self.register_buffer("place", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def filled(self) -> Tensor:
+        """bool [Q], entries that may be candidates."""
+        return torch.ones_like(self.image_rows, dtype=torch.bool) if self.random else self.image_rows != NO_IMAGE
+
+    @torch.no_grad()
+    def write(self, images: Tensor, texts: Tensor, image_rows: Tensor) -> None:
+        """Takes in a batch; of one longer than the queues, its end.
+
+        Args:
+            images, texts: [B, D] embeddings.
+            image_rows: [B] int64, the image of each pair, 0 or more.
+        """
+        size = len(self.image_rows)
+        images, texts, image_rows = (each[-size:] for each in (images, texts, image_rows))
+        rows = (self.place + torch.arange(len(image_rows), device=self.place.device)) % size
+        self.images.index_copy_(0, rows, images)
+        self.texts.index_copy_(0, rows, texts)
+        self.image_rows.index_copy_(0, rows, image_rows)
+        self.place.add_(len(image_rows)).remainder_(size)
+
+
+class FneLoss(nn.Module):
+    """The loss of FNE with its memory and its statistics, which `state_dict` holds.
+
+    Start it after an epoch of another loss, such as `triplet_loss`: what matches look like is taken from the model.
+
+    Args:
+        width: D.
+        settings: how candidates are weighed, the margin, and the size of the memory; see `Fne`. Those of the momentum
+            copy and of epochs are for whoever calls the loss.
+
+    Attributes:
+        statistics: of matches and mismatches; the released code calls `statistics.reset()` at the start of every epoch.
+        queues: the memory, or None.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> encoder, fne = nn.Linear(8, 4), FneLoss(4, Fne(memory_size=16))
+        >>> twin = MomentumTwin(encoder, momentum=0.995)
+        >>> photographs, sentences, owners = torch.randn(6, 8), torch.randn(6, 8), torch.arange(6)
+        >>> image, text = (nn.functional.normalize(encoder(each), dim=1) for each in (photographs, sentences))
+        >>> twin.follow()
+        >>> with torch.no_grad():
+        ...     slow = [nn.functional.normalize(twin.model(each), dim=1) for each in (photographs, sentences)]
+        >>> loss = fne(image, text, owners, *slow)
+        >>> loss.backward()
+
+    Relations:
+        The method `fne` trains with it. `infonce` with `log_weights` is the other way to let likely matches count less.
+    """
+
+    def __init__(self, width: int, settings: Fne) -> None:
+        super().__init__()
+        self._settings, size = settings, settings.memory_size
+        self.statistics = SimilarityStatistics()
+        self.queues = FeatureQueues(size, width, random=not settings.mask_unfilled) if size else None
+
+    def forward(
+        self,
+        images: Tensor,
+        texts: Tensor,
+        owners: Tensor,
+        momentum_images: Tensor | None = None,
+        momentum_texts: Tensor | None = None,
+        report: MutableMapping[str, Tensor] | None = None,
+    ) -> Tensor:
+        """The loss of a batch, whose momentum embeddings enter the memory.
+
+        Args:
+            images, texts: [B, D] unit vectors of pairs. They are compared in single precision, which 1 / p - 1 = 9,999
+                and P > 0.001 need.
+            owners: [B] int64, row of the image of each pair in the training set, 0 or more.
+            momentum_images, momentum_texts: [B, D] likewise, by a slowly following copy of the model, without gradient;
+                None takes the model's own.
+            report: takes in figures of the step, tensors []: how many pairs were `retained` for the statistics, and of
+                each side how often the hardest candidate was drawn, how likely the drawn ones are matches, and how
+                often the window left none.
+
+        Returns:
+            Scalar, a mean over the batch.
+        """
+        settings, queues, report = self._settings, self.queues, {} if report is None else report
+        images, texts = images.float(), texts.float()
+        slow_images = images if momentum_images is None else momentum_images.detach().float()
+        slow_texts = texts if momentum_texts is None else momentum_texts.detach().float()
+        own_image = excluded = owners[:, None] == owners[None, :]  # [B, B]
+        if queues is not None:
+            stored = owners[:, None] == queues.image_rows[None, :]
+            excluded = torch.cat([own_image, stored | ~queues.filled[None, :]], dim=1)  # [B, B + Q]
+
+        # What matches and mismatches look like comes from the model itself.
+        scores, mask = inner_products(images.detach(), texts.detach()), own_image if settings.mask_same_image else None
+        report["retained"] = self.statistics.update(scores, mask, settings.negative_source, settings.ties)
+
+        queued_texts, queued_images = (None, None) if queues is None else (queues.texts, queues.images)
+        hinges = self._hinges(images, slow_texts, queued_texts, excluded, report, "text")
+        hinges = hinges + self._hinges(texts, slow_images, queued_images, excluded, report, "image")
+        if queues is not None:
+            queues.write(slow_images.detach(), slow_texts.detach(), owners)
+        return hinges.mean()
+
+    def _hinges(
+        self,
+        anchors: Tensor,
+        candidates: Tensor,
+        queue: Tensor | None,
+        excluded: Tensor,
+        report: MutableMapping[str, Tensor],
+        side: str,
+    ) -> Tensor:
+        """[margin - s+ + s-]+ of anchors [B, D] with candidates [B, D] and queue [Q, D]; 0 where nothing may be drawn.
+
+        Similarities with all candidates carry no gradient; that of the drawn ones is computed again from their rows. So
+        the queue may be overwritten before the backward pass, and nothing of its size is copied. Source: FNE, Eq. 15,
+        one of its two terms.
+        """
+        settings, gaussians, size = self._settings, self.statistics.gaussians(), len(candidates)
+        with torch.no_grad():
+            pools = [candidates] if queue is None else [candidates, queue]
+            similarities = torch.cat([inner_products(anchors, pool) for pool in pools], dim=1)  # [B, B + Q]
+        if settings.candidates == "hardest":
+            weights = hardest_only(similarities, excluded)
+        else:
+            weights = sampling_weights(similarities, similarities.diagonal(), excluded, gaussians, settings)
+        drawn, found = draw(weights)
+
+        value = similarities.gather(1, drawn[:, None])
+        hardest = similarities.masked_fill(excluded, float("-inf")).amax(dim=1, keepdim=True)
+        report[f"hardest_{side}_share"] = (value >= hardest).double().mean()
+        report[f"{side}_probability"] = match_probability(value, gaussians, settings).double().mean()
+        if settings.window and settings.fallback and settings.candidates == "drawn":
+            below = hardest.isfinite() & (hardest <= gaussians.mean[0] - settings.margin)
+            report[f"fallback_{side}_share"] = below.double().mean()
+
+        positive, rows = (anchors * candidates).sum(dim=1), candidates[drawn.clamp(max=size - 1)]
+        if queue is not None:
+            rows = torch.where((drawn < size)[:, None], rows, queue[(drawn - size).clamp(min=0)])
+        return torch.where(found, hinge(positive, (anchors * rows).sum(dim=1), settings.margin), 0.0)
 
 
 class FneState(FneLoss):
@@ -30,58 +277,35 @@ class FneState(FneLoss):
         twin: the momentum copy, or None.
     """
 
-    def __init__(self, settings: Fne, model: DualEncoder, width: int) -> None:
-        super().__init__(
-            width,
-            margin=settings.margin,
-            memory_size=settings.memory_size,
-            rules=sampling_rules(settings),
-            candidates=settings.candidates,
-            mask_unfilled=settings.mask_unfilled,
-            negative_source=settings.negative_source,
-            ties=settings.ties,
-            mask_same_image=settings.mask_same_image,
-        )
+    def __init__(self, width: int, settings: Fne, model: DualEncoder) -> None:
+        super().__init__(width, settings)
         self.twin = MomentumTwin(model, settings.momentum, settings.momentum_eval) if settings.momentum_twin else None
 
 
-class FneMethod:
-    """Draws negatives by how likely they are false.
+class FneMethod(PairsMethod[Fne]):
+    """Draws negatives by how likely they are false."""
 
-    Args:
-        settings: see `Fne`.
-        data: the training set.
-    """
-
-    means = True
     _state: FneState
-
-    def __init__(self, settings: Fne, data: PairSource) -> None:
-        self._settings, self._data = settings, data
-
-    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
-        """The captions and their images."""
-        return positive_pairs(self._data, captions, rng)
 
     def attach(self, model: DualEncoder) -> FneState:
         """Copies the model and makes queues as wide as its embeddings."""
         device = next(model.parameters()).device
         first = np.zeros(1, dtype=np.int64)
-        _, texts = self._data.pairs(self._data.caption_image[first], first)
+        texts = self.data.texts(first)
         mode = model.training
         with torch.no_grad():
             width = model.eval().encode_texts(texts.to(device)).embedding.shape[1]
-        self._state = FneState(self._settings, model.train(mode), width).to(device)
+        self._state = FneState(width, self.settings, model.train(mode)).to(device)
         return self._state
 
     def start_epoch(self, epoch: int) -> None:
         """Empties the statistics where they are an epoch's own."""
-        if self._settings.reset_each_epoch:
+        if self.settings.reset_each_epoch:
             self._state.statistics.reset()
 
     def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`fne` (Eq. 15), in the first epochs `triplet`, and the backbone's `auxiliary` loss; means over the batch."""
-        settings, state = self._settings, self._state
+        settings, state = self.settings, self._state
         image_batch, text_batch = batch.pairs["positive"]
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
         # 1 / p - 1 = 9,999 and P > 0.001 need single precision.
@@ -96,20 +320,4 @@ class FneMethod:
         return found | auxiliary_terms(model, images, text_batch, settings.auxiliary_weight / len(batch.images))
 
 
-def sampling_rules(settings: Fne) -> SamplingRules:
-    """The part of the settings that weighs candidates."""
-    return SamplingRules(
-        prior=settings.prior,
-        alpha=settings.alpha,
-        posterior_threshold=settings.posterior_threshold,
-        posterior_scale=settings.posterior_scale,
-        min_count=settings.min_count,
-        window=settings.margin if settings.window else None,
-        fallback=settings.fallback,
-        monotone=settings.monotone,
-    )
-
-
-def build(settings: Fne, data: PairSource, lists: Mapping[str, np.ndarray]) -> FneMethod:
-    """Makes the method; it reads no mined lists."""
-    return FneMethod(settings, data)
+build = FneMethod

@@ -15,32 +15,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
-from itrpipe.losses.itm import ranking_hinges
-from itrpipe.methods.base import Batch
+from itrpipe.methods.base import Batch, PairsMethod, TrainingSet
 from itrpipe.methods.itm.declaration import Itm
-from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.base import rows_of
 from itrpipe.models.uniter.network import UniterEncoder
+from itrpipe.storage.ragged import Ragged
 
-
-class PoolSource(Protocol):
-    """A training set that gives images and captions apart."""
-
-    caption_image: np.ndarray
-
-    def images(self, rows: np.ndarray) -> ImageBatch:
-        """Features of image rows [B]."""
-        ...
-
-    def texts(self, rows: np.ndarray) -> TextBatch:
-        """Tokens of caption rows [T]."""
-        ...
+ChosenItm = TypeVar("ChosenItm", bound=Itm)
 
 
 @dataclass(frozen=True)
@@ -60,45 +48,28 @@ class PairRows:
         return PairRows(self.images.gather(1, columns), self.captions.gather(1, columns))
 
 
+@dataclass(eq=False, kw_only=True)
 class ItmBatch(Batch):
-    """All images and captions of a batch under the name `pool`, each once, and the pairs that they make.
+    """All images and captions of a batch under the name `pool`, each once; its `images` are those of the captions.
 
-    Args:
-        images, texts: the pool.
-        rows: its pairs.
-        anchors: [B] image row of the match of each caption.
+    Attributes:
+        rows: the pairs that they make.
     """
 
-    def __init__(self, images: ImageBatch, texts: TextBatch, rows: PairRows, anchors: Tensor) -> None:
-        super().__init__({"pool": (images, texts)}, anchors)
-        self.rows = rows
-
-    def to(self, device: torch.device | str) -> ItmBatch:
-        """The same batch on a device."""
-        images, texts = self.pairs["pool"]
-        return ItmBatch(images.to(device), texts.to(device), self.rows, self.images.to(device, non_blocking=True))
+    rows: PairRows
 
 
-class ItmMethod:
+class ItmMethod(PairsMethod[ChosenItm]):
     """Trains with the hardest of sampled negatives.
-
-    Args:
-        settings: margin and numbers of negatives.
-        data: the training set.
 
     Raises:
         UsageError: the training set is too small for so many negatives.
-
-    Attributes:
-        settings, data: as given.
     """
 
-    means = True
-
-    def __init__(self, settings: Itm, data: PoolSource) -> None:
-        self.settings, self.data = settings, data
-        self._captions_of = _rows_by_image(data.caption_image)
-        most_own = max(map(len, self._captions_of))
+    def __init__(self, settings: ChosenItm, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
+        super().__init__(settings, data, lists)
+        self._captions_of = Ragged.of_owners(data.caption_image, int(data.caption_image.max()) + 1)
+        most_own = int(self._captions_of.counts.max())
         spare = min(len(self._captions_of) - 1, len(data.caption_image) - most_own)
         if settings.sampled_negatives > spare:
             raise UsageError(
@@ -108,16 +79,19 @@ class ItmMethod:
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ItmBatch:
         """The captions with candidate images, and as many images with candidate captions."""
-        own = self.data.caption_image
-        with_images, with_captions = self._text_anchored(captions, rng), self._image_anchored(len(captions), rng)
-        image_rows, caption_rows = (
-            np.concatenate(sides) for sides in zip(with_images, with_captions, strict=True)
-        )  # [2 B, 1 + N]
-        images, image_at = np.unique(image_rows, return_inverse=True)
-        texts, caption_at = np.unique(caption_rows, return_inverse=True)
+        owners, total, count = self.data.caption_image, len(self._captions_of), self.settings.sampled_negatives
+        own = owners[captions, None]
+        with_images = np.concatenate([own, draw_others(own == np.arange(total), count, rng)], axis=1)  # [B, 1 + N]
+        images = rng.choice(total, len(captions), replace=len(captions) > total)[:, None]
+        matching = np.array([[rng.choice(self._captions_of[image])] for image in images[:, 0]])
+        with_captions = np.concatenate([matching, draw_others(images == owners, count, rng)], axis=1)
+        sides = np.broadcast_arrays(with_images, captions[:, None]), np.broadcast_arrays(images, with_captions)
+        image_rows, caption_rows = (np.concatenate(rows) for rows in zip(*sides, strict=True))  # [2 B, 1 + N]
+        pool_images, image_at = np.unique(image_rows, return_inverse=True)
+        pool_texts, caption_at = np.unique(caption_rows, return_inverse=True)
         places = (torch.from_numpy(at.reshape(image_rows.shape)) for at in (image_at, caption_at))
-        pool = self.data.images(images), self.data.texts(texts)
-        return ItmBatch(*pool, PairRows(*places), torch.from_numpy(own[captions]))
+        pool = self.data.images(pool_images), self.data.texts(pool_texts)
+        return ItmBatch({"pool": pool}, torch.from_numpy(own[:, 0]), rows=PairRows(*places))
 
     def losses(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> dict[str, Tensor]:
         """`text_anchored` and `image_anchored`, means over anchors and negatives."""
@@ -126,15 +100,20 @@ class ItmMethod:
     def hard_scores(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> Tensor:
         """Scores [2 B, 1 + M] of the pairs that are trained, those of each anchor with its match first."""
         rows = self.hard_rows(model, batch, epoch)
-        images, image_rows = _used(rows.images)
-        texts, text_rows = _used(rows.captions)
+        images, image_rows = torch.unique(rows.images, return_inverse=True)
+        texts, text_rows = torch.unique(rows.captions, return_inverse=True)
         image_batch, text_batch = batch.pairs["pool"]
-        encoded = model.encode_images(images_at(image_batch, images)), model.encode_texts(texts_at(text_batch, texts))
+        encoded = model.encode_images(rows_of(image_batch, images)), model.encode_texts(rows_of(text_batch, texts))
         return model.score_at(*encoded, image_rows.flatten(), text_rows.flatten()).view(rows.images.shape)
 
     def ranking_terms(self, scores: Tensor, batch: ItmBatch) -> dict[str, Tensor]:
-        """`text_anchored` and `image_anchored` of the scores that `hard_scores` gave."""
-        hinges = ranking_hinges(scores, self.settings.margin)
+        """`text_anchored` and `image_anchored` of the scores that `hard_scores` gave.
+
+        Their hinges are max(0, margin + sigmoid(negative) - sigmoid(positive)), in single precision. Source: UNITER,
+        released code; TAGS-DC, Eq. 4 and 5.
+        """
+        probabilities = scores.float().sigmoid()
+        hinges = (self.settings.margin + probabilities[:, 1:] - probabilities[:, :1]).clamp(min=0)
         batch.statistics["active_negatives"] = (hinges.detach() > 0).float().mean()
         with_images, with_captions = hinges.chunk(2)
         return {"text_anchored": with_images.mean(), "image_anchored": with_captions.mean()}
@@ -153,21 +132,6 @@ class ItmMethod:
             negatives = PairRows(batch.rows.images[:, 1:], batch.rows.captions[:, 1:])
             scores = model.score_at(*encoded, negatives.images.flatten(), negatives.captions.flatten())
         return batch.rows.at(scores.view(negatives.images.shape).topk(hard, dim=1).indices.cpu())
-
-    def _text_anchored(self, captions: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Image and caption rows [B, 1 + N] of captions with images that are not theirs."""
-        own = self.data.caption_image[captions, None]
-        excluded = own == np.arange(len(self._captions_of))
-        images = np.concatenate([own, draw_others(excluded, self.settings.sampled_negatives, rng)], axis=1)
-        return images, np.broadcast_to(captions[:, None], images.shape)
-
-    def _image_anchored(self, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Likewise of `size` images with captions that are not theirs."""
-        images = rng.choice(len(self._captions_of), size, replace=size > len(self._captions_of))[:, None]
-        matching = np.array([[rng.choice(self._captions_of[image])] for image in images[:, 0]])
-        excluded = images == self.data.caption_image
-        captions = np.concatenate([matching, draw_others(excluded, self.settings.sampled_negatives, rng)], axis=1)
-        return np.broadcast_to(images, captions.shape), captions
 
 
 @contextmanager
@@ -193,34 +157,4 @@ def draw_others(excluded: np.ndarray, count: int, rng: np.random.Generator) -> n
     return np.take_along_axis(first, np.take_along_axis(keys, first, axis=1).argsort(axis=1), axis=1)
 
 
-def _rows_by_image(caption_image: np.ndarray) -> list[np.ndarray]:
-    """Caption rows of every image."""
-    order = np.argsort(caption_image, kind="stable")
-    return np.split(order, np.searchsorted(caption_image[order], np.arange(1, caption_image.max() + 1)))
-
-
-def _used(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows that occur, and where each is among them."""
-    return torch.unique(rows, return_inverse=True)
-
-
-def images_at(images: ImageBatch, rows: Tensor) -> ImageBatch:
-    """The images of the given rows."""
-    rows = rows.to(images.regions.device)
-    count = None if images.count is None else images.count[rows]
-    return ImageBatch(images.regions[rows], count, boxes=None if images.boxes is None else images.boxes[rows])
-
-
-def texts_at(texts: TextBatch, rows: Tensor) -> TextBatch:
-    """The captions of the given rows."""
-    rows = rows.to(texts.tokens.device)
-    return TextBatch(texts.tokens[rows], texts.lengths[rows])
-
-
-def build(settings: Itm, data: PoolSource, lists: Mapping[str, np.ndarray]) -> ItmMethod:
-    """Makes the method; it reads no mined lists.
-
-    Raises:
-        UsageError: the training set is too small for so many negatives.
-    """
-    return ItmMethod(settings, data)
+build = ItmMethod

@@ -10,6 +10,7 @@ Source: UNITER (Chen et al., ECCV 2020), section 3.2. Its losses on regions and 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,50 +18,120 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itrpipe.errors import UsageError
-from itrpipe.losses.tags import masked_word_loss
-from itrpipe.methods.base import Batch
+from itrpipe.learning.sentences import UNLABELLED
+from itrpipe.methods.base import Batch, Movable, PairsMethod, TrainingSet
 from itrpipe.methods.itm.method import draw_others
-from itrpipe.methods.masking import MaskedTexts, MaskingSource, masked_texts, masked_word_logits, masked_word_owners
 from itrpipe.methods.pretrain.declaration import Pretrain
-from itrpipe.models.base import ImageBatch
+from itrpipe.models.base import TextBatch, rows_of
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 
 
-class PretrainBatch(Batch):
-    """B captions with their own and with other images.
+@dataclass(frozen=True)
+class MaskedTexts(Movable):
+    """B captions with K masked copies of each.
 
-    Args:
-        images: I different ones.
-        texts: the captions, masked once.
-        rows: int64 [B, 1 + N] image of each pair; the first column is the match; kept on the CPU.
-        anchors: [B] row of the match in the training set.
+    Attributes:
+        captions: as they are, [B, W].
+        copies: int64 [B K, W], those of a caption together.
+        labels: int64 [B K, W], the caption's own token where one is masked, `UNLABELLED` elsewhere.
     """
 
-    def __init__(self, images: ImageBatch, texts: MaskedTexts, rows: Tensor, anchors: Tensor) -> None:
-        super().__init__({"positive": (images, texts.captions)}, anchors)
-        self.texts, self.rows = texts, rows
+    captions: TextBatch
+    copies: Tensor
+    labels: Tensor
 
-    def to(self, device: torch.device | str) -> PretrainBatch:
-        """The same batch on a device."""
-        images = self.pairs["positive"][0].to(device)
-        return PretrainBatch(images, self.texts.to(device), self.rows, self.images.to(device, non_blocking=True))
+    @property
+    def labelled(self) -> Tensor:
+        """bool [B K, W]."""
+        return self.labels != UNLABELLED
+
+    @property
+    def count(self) -> int:
+        """K."""
+        return len(self.copies) // len(self.captions.tokens)
+
+    def owners(self) -> Tensor:
+        """Number of the caption that each of the M masked positions is of, int64 [M]."""
+        return self.labelled.nonzero()[:, 0] // self.count
 
 
-class PretrainMethod:
-    """Trains the heads of masked words, of matching and of ranking.
+def masked_texts(
+    data: TrainingSet, captions: np.ndarray, copies: int, noise: bool, rng: np.random.Generator
+) -> MaskedTexts:
+    """Masked copies of the captions of the given rows [B]; see `CaptionMasks.draw`."""
+    texts = data.texts(captions)
+    width = texts.tokens.shape[1]
+    drawn = data.masks.draw(captions, width, copies, noise, rng)
+    flat = (torch.from_numpy(each.reshape(-1, width)) for each in (drawn.tokens, drawn.labels))
+    return MaskedTexts(texts, *flat)
+
+
+def masked_word_logits(model: UniterEncoder, images: UniterImages, texts: MaskedTexts) -> Tensor:
+    """What stands at the M masked positions, copy by copy and from left to right.
 
     Args:
-        settings: weights, and what is masked.
-        data: the training set.
+        model: UNITER.
+        images: of the B captions, as the model encodes them.
+        texts: B captions.
+
+    Returns:
+        [M, V].
+    """
+    lengths = texts.captions.lengths.repeat_interleave(texts.count)
+    encoded = model.encode_texts(TextBatch(texts.copies, lengths))
+    rows = torch.arange(len(texts.copies))
+    states = model.read_at(images, encoded, rows // texts.count, rows, texts.copies.shape[1], lambda each: each)
+    return model.masked_word_logits(states[texts.labelled])
+
+
+def word_loss(logits: Tensor, words: Tensor, owners: Tensor, count: int) -> Tensor:
+    """Cross-entropy of words at some positions of sentences, a mean over captions of the mean inside each.
+
+    L_MLM (TAGS-DC, Eq. 1) is that of the words which stood at the masked positions of the copies:
+    mean -log p(w | I, T^(k)), where the mean counts words, not sentences. A caption without such a position counts 0.
+
+    Args:
+        logits: [M, V].
+        words: [M] int64, what should stand there.
+        owners: [M] int64, caption of each.
+        count: of the captions.
+    """
+    with torch.autocast(logits.device.type, enabled=False):
+        return mean_over_captions(F.cross_entropy(logits.float(), words, reduction="none"), owners, count)
+
+
+def mean_over_captions(losses: Tensor, owners: Tensor, count: int) -> Tensor:
+    """Mean over the captions of the mean of the losses [M] of each; a caption without a loss counts with 0.
+
+    It is as if there were a step for each caption whose gradients are averaged (TAGS-DC, released code).
+    """
+    sums = losses.new_zeros(count).index_add_(0, owners, losses)
+    counts = losses.new_zeros(count).index_add_(0, owners, torch.ones_like(losses))
+    return (sums / counts.clamp(min=1)).mean()
+
+
+@dataclass(eq=False, kw_only=True)
+class PretrainBatch(Batch):
+    """B captions with their own and with other images: the positive pairs are I different images and the captions.
+
+    Attributes:
+        texts: the captions, masked once.
+        rows: int64 [B, 1 + N] image of each pair; the first column is the match; an array, which stays on the CPU.
+    """
+
+    texts: MaskedTexts
+    rows: np.ndarray
+
+
+class PretrainMethod(PairsMethod[Pretrain]):
+    """Trains the heads of masked words, of matching and of ranking.
 
     Raises:
         UsageError: the training set is too small for so many negatives.
     """
 
-    means = True
-
-    def __init__(self, settings: Pretrain, data: MaskingSource) -> None:
-        self._settings, self._data = settings, data
+    def __init__(self, settings: Pretrain, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
+        super().__init__(settings, data, lists)
         self._num_images = int(data.caption_image.max()) + 1
         if settings.negatives >= self._num_images:
             raise UsageError(
@@ -70,49 +141,39 @@ class PretrainMethod:
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> PretrainBatch:
         """The captions, masked and as they are, with their own and with other images."""
-        own = self._data.caption_image[captions]
-        others = draw_others(own[:, None] == np.arange(self._num_images), self._settings.negatives, rng)
+        own = self.data.caption_image[captions]
+        others = draw_others(own[:, None] == np.arange(self._num_images), self.settings.negatives, rng)
         images, rows = np.unique(np.concatenate([own[:, None], others], axis=1), return_inverse=True)
-        texts = masked_texts(self._data, captions, 1, self._settings.noise, rng)
-        places = torch.from_numpy(rows.reshape(len(captions), -1))
-        return PretrainBatch(self._data.images(images), texts, places, torch.from_numpy(own))
+        texts = masked_texts(self.data, captions, 1, self.settings.noise, rng)
+        pairs = {"positive": (self.data.images(images), texts.captions)}
+        return PretrainBatch(pairs, torch.from_numpy(own), texts=texts, rows=rows.reshape(len(captions), -1))
 
     def losses(self, model: UniterEncoder, batch: PretrainBatch, epoch: int) -> dict[str, Tensor]:
-        """`matching`, of the heads of matching and ranking, and `words`, each with its weight."""
-        images = model.encode_images(batch.pairs["positive"][0])
+        """`matching`, of the heads of matching and ranking, and `words` (L_MLM), each with its weight."""
+        images, texts = model.encode_images(batch.pairs["positive"][0]), model.encode_texts(batch.texts.captions)
+        pairs = torch.from_numpy(batch.rows)
+        rows = torch.arange(len(pairs)).repeat_interleave(pairs.shape[1])
+        states = model.read_at(images, texts, pairs.flatten(), rows, 1, lambda each: each[:, 0])
+        matches = torch.zeros(pairs.shape, dtype=torch.int64, device=states.device)
+        matches[:, 0] = 1
+        scores, logits = model.rank_score(states).view(pairs.shape), model.match_logits(states)
+        matching = F.cross_entropy(logits, matches.flatten())
+        ranking = F.cross_entropy(scores, torch.zeros_like(matches[:, 0]))
+
+        # Masked words are read in captions with their own images.
+        own = rows_of(images, pairs[:, 0].to(states.device))
+        word_logits, labels = masked_word_logits(model, own, batch.texts), batch.texts.labels[batch.texts.labelled]
+        words = word_loss(word_logits, labels, batch.texts.owners(), len(pairs))
+        batch.statistics |= {
+            "matching_accuracy": (logits.argmax(dim=1) == matches.flatten()).float().mean(),
+            "ranking_accuracy": (scores.argmax(dim=1) == 0).float().mean(),
+            "masked_word_accuracy": (word_logits.argmax(dim=1) == labels).float().mean(),
+        }
+        settings = self.settings
         return {
-            "matching": self._settings.weight_matching * self._matching(model, images, batch),
-            "words": self._settings.weight_words * _words(model, images, batch),
+            "matching": settings.weight_matching * (matching + ranking),
+            "words": settings.weight_words * words,
         }
 
-    def _matching(self, model: UniterEncoder, images: UniterImages, batch: PretrainBatch) -> Tensor:
-        texts = model.encode_texts(batch.texts.captions)
-        rows = torch.arange(len(batch.rows)).repeat_interleave(batch.rows.shape[1])
-        states = model.read_at(images, texts, batch.rows.flatten(), rows, 1, lambda each: each[:, 0])
-        matches = torch.zeros(batch.rows.shape, dtype=torch.int64, device=states.device)
-        matches[:, 0] = 1
-        scores = model.rank_score(states).view(batch.rows.shape)
-        ranked = F.cross_entropy(scores, torch.zeros_like(matches[:, 0]))
-        logits = model.match_logits(states)
-        batch.statistics["matching_accuracy"] = (logits.argmax(dim=1) == matches.flatten()).float().mean()
-        batch.statistics["ranking_accuracy"] = (scores.argmax(dim=1) == 0).float().mean()
-        return F.cross_entropy(logits, matches.flatten()) + ranked
 
-
-def _words(model: UniterEncoder, images: UniterImages, batch: PretrainBatch) -> Tensor:
-    """Loss of masked words, in captions with their own images."""
-    texts = batch.texts
-    own = batch.rows[:, 0].to(images.count.device)
-    logits = masked_word_logits(model, UniterImages(images.regions[own], images.count[own]), texts)
-    labels = texts.labels[texts.labelled]
-    batch.statistics["masked_word_accuracy"] = (logits.argmax(dim=1) == labels).float().mean()
-    return masked_word_loss(logits, labels, masked_word_owners(texts), len(batch.rows))
-
-
-def build(settings: Pretrain, data: MaskingSource, lists: Mapping[str, np.ndarray]) -> PretrainMethod:
-    """Makes the method; it reads no mined lists.
-
-    Raises:
-        UsageError: the training set is too small for so many negatives.
-    """
-    return PretrainMethod(settings, data)
+build = PretrainMethod

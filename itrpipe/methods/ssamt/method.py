@@ -15,50 +15,68 @@ Source: SSAMT (Fan et al., ICMR 2022), sections on training objectives and train
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.losses.ssamt import fragment_loss, pair_loss, phrase_loss
-from itrpipe.losses.triplet import excluded_pairs, triplet_loss
-from itrpipe.methods.base import Batch, PairSource, same_image_mask
+from itrpipe.learning.losses import excluded_pairs, hinge, triplet_loss
+from itrpipe.methods.base import Batch, PairsMethod, same_image_mask
 from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 
 
-class PhraseSource(PairSource, Protocol):
-    """A training set that knows which phrases hold for an image."""
+def two_way_loss(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], margin: float) -> Tensor:
+    """Triplet loss of both directions, a mean over the batch:
 
-    def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> Tensor:
-        """bool [N, P + W], phrases and words of caption n that hold for image n."""
-        ...
+        mean_i [margin - F(i,i) + F(i,j)]+ + [margin - G(i,i) + G(k,i)]+
 
-
-class SsamtMethod:
-    """Trains one of the two phases.
+    L1 takes for F and G the scores S of the inter encoder. L2 takes for F the mean cosine of an image with the
+    fragments of a caption, phrases and words, and for G that of a caption with the regions of an image.
 
     Args:
-        settings: phase, margins, weights and choice of negatives.
-        data: the training set.
+        texts: [B] F of (i, i) and of (i, j).
+        images: [B] G of (i, i) and of (k, i).
+        margin: alpha_1 or alpha_2.
+
+    References:
+        SSAMT, L1^G and L2^L. L0^G is `triplet_loss` divided by the batch size.
     """
+    return (hinge(*texts, margin) + hinge(*images, margin)).mean()
 
-    means = True
 
-    def __init__(self, settings: Ssamt, data: PhraseSource) -> None:
-        self._settings, self._data = settings, data
+def phrase_loss(fragments: Tensor, matching: Tensor, real: Tensor, margin: float) -> Tensor:
+    """Triplet loss inside a negative pair: phrases that hold for the image against those that do not:
 
-    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
-        """The captions and their images."""
-        images = self._data.caption_image[captions]
-        pairs = {"positive": self._data.pairs(images, captions, rng)}
-        return Batch(pairs, torch.from_numpy(images), captions=captions)
+        mean [margin - mean_{+} cos(h^I, H^T_k) + mean_{-} cos(h^I, H^T_k)]+
+
+    A pair whose phrases and words are all of one sort is left out of the mean; if all pairs are, the loss is 0.
+
+    Args:
+        fragments: [N, M] cosine of each phrase or word with the image of its pair.
+        matching: bool [N, M], those that hold for the image.
+        real: bool [N, M], those that exist.
+        margin: alpha_3.
+
+    References:
+        SSAMT, L3^P, one of its two terms; the paper does not say what happens to empty sets.
+    """
+    holds, fails = matching & real, ~matching & real
+    live = holds.any(dim=1) & fails.any(dim=1)
+    violation = hinge(_mean_of(fragments, holds), _mean_of(fragments, fails), margin)
+    return torch.where(live, violation, 0.0).sum() / live.sum().clamp(min=1)
+
+
+def _mean_of(values: Tensor, chosen: Tensor) -> Tensor:
+    """Mean [N] over the chosen of [N, M]; 0 where there is none."""
+    return torch.where(chosen, values, 0.0).sum(dim=1) / chosen.sum(dim=1).clamp(min=1)
+
+
+class SsamtMethod(PairsMethod[Ssamt]):
+    """Trains one of the two phases."""
 
     def losses(self, model: SsamtEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`intra` (L0), or `global`, `local` and `phrase` (L1, L2, L3) with their weights."""
-        settings = self._settings
+        settings = self.settings
         image_batch, text_batch = batch.pairs["positive"]
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
         scores = model.intra_matrix(images, texts).float()  # [B, B]
@@ -67,19 +85,13 @@ class SsamtMethod:
             hardest = epoch >= settings.sum_epochs
             return {"intra": triplet_loss(scores, settings.margin_intra, hardest, mask) / len(scores)}
         text, image = self._negatives(scores.detach(), mask)
-        positive = model.relevance(images, texts)
+        own = model.relevance(images, texts)
         with_text, with_image = model.relevance(images, texts[text]), model.relevance(images[image], texts)
+        whole = (own.whole, with_text.whole), (own.whole, with_image.whole)
+        parts = (own.text_fragments, with_text.text_fragments), (own.regions, with_image.regions)
         found = {
-            "global": settings.weight_global
-            * pair_loss(positive.whole, with_text.whole, with_image.whole, settings.margin_global),
-            "local": settings.weight_local
-            * fragment_loss(
-                positive.text_fragments,
-                with_text.text_fragments,
-                positive.regions,
-                with_image.regions,
-                settings.margin_local,
-            ),
+            "global": settings.weight_global * two_way_loss(*whole, settings.margin_global),
+            "local": settings.weight_local * two_way_loss(*parts, settings.margin_local),
         }
         if settings.weight_phrase:
             rows = np.arange(len(scores))
@@ -95,7 +107,7 @@ class SsamtMethod:
 
     def _pick(self, candidates: Tensor) -> Tensor:
         """One column for each row [B]; a row without candidates gets its own, where every hinge is constant."""
-        settings = self._settings
+        settings = self.settings
         # A score that is NaN is drawn like any other; the loss shows it.
         candidates = candidates.nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
         none = candidates.isneginf().all(dim=1)
@@ -115,15 +127,13 @@ class SsamtMethod:
         """L3 of pairs of the batch's images and captions at the given positions."""
         assert batch.captions is not None
         members = texts.phrase_tokens  # [B, P, W]
-        rows = self._data.caption_image[batch.captions[images]]
-        matching = self._data.matching(rows, batch.captions[captions], *members.shape[1:]).to(members.device)
+        rows = self.data.caption_image[batch.captions[images]]
+        matching = self.data.matching(rows, batch.captions[captions], *members.shape[1:]).to(members.device)
         real = pairs.fragments_real
-        if self._settings.label_stopwords == "drop":
+        if self.settings.label_stopwords == "drop":
             inside = members[torch.from_numpy(captions).to(members.device)].any(dim=1)
             real = real & torch.cat([torch.ones_like(real[:, : members.shape[1]]), inside], dim=1)
-        return phrase_loss(pairs.fragments.float(), matching, real, self._settings.margin_phrase)
+        return phrase_loss(pairs.fragments.float(), matching, real, self.settings.margin_phrase)
 
 
-def build(settings: Ssamt, data: PhraseSource, lists: Mapping[str, np.ndarray]) -> Any:
-    """Makes the method; it reads no mined lists."""
-    return SsamtMethod(settings, data)
+build = SsamtMethod

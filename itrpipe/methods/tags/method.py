@@ -17,122 +17,97 @@ n of all captions, W tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.losses.tags import masked_word_loss, synthetic_triplet_loss
-from itrpipe.methods.itm.method import ItmBatch, ItmMethod, images_at, scoring
-from itrpipe.methods.masking import MaskedTexts, MaskingSource, masked_texts, masked_word_logits, masked_word_owners
+from itrpipe.learning import sentences as synthetic
+from itrpipe.learning.losses import hinge
+from itrpipe.methods.base import OwnedTexts
+from itrpipe.methods.itm.method import ItmBatch, ItmMethod, scoring
+from itrpipe.methods.pretrain.method import MaskedTexts, masked_texts, masked_word_logits, word_loss
 from itrpipe.methods.tags.declaration import Tags
-from itrpipe.models.base import TextBatch
+from itrpipe.models.base import ImageBatch, TextBatch, rows_of
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
-from itrpipe.negatives import synthetic
-from itrpipe.negatives.sentence_bank import SentenceBank
+
+ChosenTags = TypeVar("ChosenTags", bound=Tags)
 
 
-class TagsSource(MaskingSource, Protocol):
-    """A training set whose captions can be masked, or have sentences already.
+def synthetic_triplet_loss(positive: Tensor, negatives: Tensor, real: Tensor, margin: float) -> Tensor:
+    """Triplet loss of an image with its caption and sentences made of it, s being the sigmoid of the model's score:
 
-    Attributes:
-        sentences: these, for the bank.
-        writer: the static generator, in evaluation mode and without gradients.
+        L_ISTM = mean_t [margin - s(I, T) + s(I, T_t)]+
+
+    Args:
+        positive: [T] scores of the pairs.
+        negatives: [T, m] scores of the image of each with its sentences; anything where there is none.
+        real: bool [T, m], which sentences there are.
+        margin: alpha, in units of s.
+
+    References:
+        TAGS-DC, Eq. 7.
     """
-
-    sentences: SentenceBank
-    writer: UniterEncoder
+    with torch.autocast(positive.device.type, enabled=False):
+        violation = hinge(positive.float().sigmoid()[:, None], negatives.float().sigmoid(), margin)
+        counted = torch.where(real, violation, 0.0).sum(dim=1)
+        return (counted / real.sum(dim=1).clamp(min=1)).mean()
 
 
 @dataclass(frozen=True)
-class Sentences:
+class Sentences(OwnedTexts):
     """n sentences that are trained, those of a caption together, in the order of the captions.
 
     Attributes:
-        texts: the sentences [n].
-        owners: int64 [n], number of the caption of each.
-        places: int64 [n], which of the m sentences of its caption it is.
         masked: bool [n, W], tokens that the generator wrote; None where that is not known.
     """
 
-    texts: TextBatch
-    owners: Tensor
-    places: Tensor
-    masked: Tensor | None
+    masked: Tensor | None = None
 
 
+@dataclass(eq=False, kw_only=True)
 class TagsBatch(ItmBatch):
     """Hard negatives, and B captions with what sentences are made of.
 
-    Args:
-        negatives: the pool of the hard negatives and its pairs.
+    Attributes:
         masked: the captions with their masked copies; None for the bank.
         known: int64 [B, n], tokens of all captions of each image, see `CaptionMasks.known`; likewise.
         written: sentences of the bank.
     """
 
-    def __init__(
-        self,
-        negatives: ItmBatch,
-        masked: MaskedTexts | None = None,
-        known: Tensor | None = None,
-        written: Sentences | None = None,
-    ) -> None:
-        super().__init__(*negatives.pairs["pool"], negatives.rows, negatives.images)
-        self.masked, self.known, self.written = masked, known, written
-
-    def to(self, device: torch.device | str) -> TagsBatch:
-        """The same batch on a device."""
-        masked, written = self.masked, self.written
-        if written is not None:
-            texts, owners, places = written.texts.to(device), written.owners.to(device), written.places.to(device)
-            written = Sentences(texts, owners, places, None)
-        masked = None if masked is None else masked.to(device)
-        known = None if self.known is None else self.known.to(device)
-        return TagsBatch(super().to(device), masked, known, written)
+    masked: MaskedTexts | None = None
+    known: Tensor | None = None
+    written: Sentences | None = None
 
 
-class TagsMethod:
+class TagsMethod(ItmMethod[ChosenTags]):
     """Trains with hard negatives and with sentences.
-
-    Args:
-        settings: of both.
-        data: the training set.
 
     Raises:
         UsageError: the training set is too small for so many hard negatives.
     """
 
-    means = True
-
-    def __init__(self, settings: Tags, data: TagsSource) -> None:
-        self.settings, self._data = settings, data
-        self._negatives = ItmMethod(settings, data)
-        if settings.generator != "bank":
-            self._excluded = data.masks.specials.all if settings.exclude_specials else ()
-
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> TagsBatch:
         """Hard negatives of the captions and of as many images, and masked copies of the captions."""
-        settings, data = self.settings, self._data
-        negatives = self._negatives.collate(captions, rng)
+        settings, data, batch = self.settings, self.data, TagsBatch(**vars(super().collate(captions, rng)))
         if settings.generator == "bank":
-            texts, owners, places = data.sentences.hardest(captions, settings.keep)
-            return TagsBatch(negatives, written=Sentences(texts, owners, places, None))
-        masked = masked_texts(data, captions, settings.copies, settings.noise, rng)
-        return TagsBatch(negatives, masked, data.masks.known(captions))
+            batch.written = Sentences(*data.sentences.hardest(captions, settings.keep))
+        else:
+            batch.masked = masked_texts(data, captions, settings.copies, settings.noise, rng)
+            batch.known = data.masks.known(captions)
+        return batch
 
     def losses(self, model: UniterEncoder, batch: TagsBatch, epoch: int) -> dict[str, Tensor]:
         """`text_anchored`, `image_anchored`, `words` (L_MLM) and `sentences` (L_ISTM), the last two with weights."""
-        scores = self._negatives.hard_scores(model, batch, epoch)  # [2 B, 1 + M]
-        terms = self._negatives.ranking_terms(scores, batch)
+        scores = self.hard_scores(model, batch, epoch)  # [2 B, 1 + M]
+        terms = self.ranking_terms(scores, batch)
         positive = scores[: len(batch.images), 0]
-        images = model.encode_images(self._own_images(batch))
-        made = batch.written
+        own_images = rows_of(batch.pairs["pool"][0], batch.rows.images[: len(positive), 0])
+        images, made = model.encode_images(own_images), batch.written
         if made is None:
-            made, words = self._write(model, images, batch)
+            made, words = self._write(model, own_images, images, batch)
             if words is not None:
                 terms["words"] = self.settings.weight_words * words
         return terms | self.sentence_terms(model, images, batch, made, positive)
@@ -165,37 +140,33 @@ class TagsMethod:
     ) -> dict[str, Tensor]:
         """`sentences` of raw scores [n] of the sentences, with its weight."""
         settings = self.settings
-        shape = (len(positive), settings.keep)
-        real = torch.zeros(shape, dtype=torch.bool, device=scores.device).index_put(
-            (made.owners, made.places), torch.ones((), dtype=torch.bool, device=scores.device)
-        )
-        negatives = torch.zeros(shape, dtype=scores.dtype, device=scores.device).index_put(
-            (made.owners, made.places), scores
-        )
+        place, table = (made.owners, made.places), scores.new_zeros(len(positive), settings.keep)
+        negatives = table.index_put(place, scores)
+        real = table.index_put(place, torch.ones_like(scores)) > 0
         gap = (scores.sigmoid() - positive.sigmoid()[made.owners]).detach().float()
-        batch.statistics |= {"sentences": gap.new_tensor(len(gap) / len(positive)), **_distribution(gap)}
+        batch.statistics["sentences"] = gap.new_tensor(len(gap) / len(positive))
+        if len(gap):  # quartiles of how much better than their captions sentences score
+            batch.statistics |= dict(zip(_QUARTILES, gap.quantile(gap.new_tensor([0.25, 0.5, 0.75])), strict=True))
         loss = synthetic_triplet_loss(positive, negatives, real, settings.margin)
         return {"sentences": settings.weight_sentences * loss}
 
-    def _own_images(self, batch: TagsBatch) -> Any:
-        return images_at(batch.pairs["pool"][0], batch.rows.images[: len(batch.images), 0])
-
-    def _write(self, model: UniterEncoder, images: UniterImages, batch: TagsBatch) -> tuple[Sentences, Tensor | None]:
+    def _write(
+        self, model: UniterEncoder, own_images: ImageBatch, images: UniterImages, batch: TagsBatch
+    ) -> tuple[Sentences, Tensor | None]:
         """The hardest sentences of each caption, and L_MLM; None where a frozen model writes and it weighs nothing."""
         assert batch.masked is not None
         settings, masked, count = self.settings, batch.masked, len(batch.images)
-        labels, owners = masked.labels[masked.labelled], masked_word_owners(masked)
+        labels, owners = masked.labels[masked.labelled], masked.owners()
         frozen, loss = settings.generator == "static", None
         if not frozen or settings.weight_words:
             logits = masked_word_logits(model, images, masked)
-            loss = masked_word_loss(logits, labels, owners, count)
+            loss = word_loss(logits, labels, owners, count)
         if frozen:
             with torch.no_grad():
-                writer = self._data.writer.to(labels.device)
-                logits = masked_word_logits(writer, writer.encode_images(self._own_images(batch)), masked)
-        drawn = synthetic.refill(
-            masked.copies, masked.labels, logits, settings.draws, settings.temperature, self._excluded
-        )
+                writer = self.data.writer.to(labels.device)
+                logits = masked_word_logits(writer, writer.encode_images(own_images), masked)
+        excluded = self.data.masks.specials.all if settings.exclude_specials else ()
+        drawn = synthetic.refill(masked.copies, masked.labels, logits, settings.draws, settings.temperature, excluded)
         sentences = drawn.view(count, -1, drawn.shape[-1])  # [B, N, W]
         reasons = synthetic.reject(sentences, masked.captions.tokens, batch.known)
         lengths = masked.captions.lengths
@@ -208,7 +179,8 @@ class TagsMethod:
             hardest = synthetic.select_hardest(synthetic.score_kept(score, sentences, reasons), settings.keep)
         batch.statistics |= {
             "masked_word_accuracy": (logits.argmax(dim=1) == labels).float().mean(),
-            **{f"{name.replace(' ', '_')}_share": _share(reasons, number) for number, name in _COUNTED},
+            "identical_share": (reasons == synthetic.IDENTICAL).float().mean(),
+            "false_negative_share": (reasons == synthetic.FALSE_NEGATIVE).float().mean(),
             "scored_sentences": (reasons == synthetic.KEPT).sum() / count,
         }
         owner, place = hardest.real.nonzero(as_tuple=True)
@@ -218,26 +190,7 @@ class TagsMethod:
         return Sentences(texts, owner, place, labelled), loss
 
 
-_COUNTED = tuple((number, synthetic.REASONS[number]) for number in (synthetic.IDENTICAL, synthetic.FALSE_NEGATIVE))
-_QUANTILES = {"gap_lower_quartile": 0.25, "gap_median": 0.5, "gap_upper_quartile": 0.75}
+_QUARTILES = ("gap_lower_quartile", "gap_median", "gap_upper_quartile")
 
 
-def _share(reasons: Tensor, number: int) -> Tensor:
-    return (reasons == number).float().mean()
-
-
-def _distribution(gap: Tensor) -> dict[str, Tensor]:
-    """Quartiles of how much better than their captions sentences score; nothing where there are none."""
-    if not len(gap):
-        return {}
-    found = gap.quantile(gap.new_tensor(list(_QUANTILES.values())))
-    return dict(zip(_QUANTILES, found, strict=True))
-
-
-def build(settings: Tags, data: TagsSource, lists: Mapping[str, np.ndarray]) -> TagsMethod:
-    """Makes the method; it reads no mined lists.
-
-    Raises:
-        UsageError: the training set is too small for so many hard negatives.
-    """
-    return TagsMethod(settings, data)
+build = TagsMethod

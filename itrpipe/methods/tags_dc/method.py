@@ -10,77 +10,86 @@ Shapes: B captions, n sentences of all, W tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.losses.tags import MISMATCH_WEIGHT, correction_loss, discrimination_loss, text_positions
-from itrpipe.methods.tags.method import Sentences, TagsBatch, TagsMethod, TagsSource
+from itrpipe.methods.pretrain.method import mean_over_captions, word_loss
+from itrpipe.methods.tags.method import Sentences, TagsBatch, TagsMethod
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 
+SMALLEST = 1e-10
+"""Probabilities are not taken for less before their logarithm."""
 
-class TagsDcMethod(TagsMethod):
-    """Trains with hard negatives, sentences, and their words.
+
+def discrimination_loss(logits: Tensor, equal: Tensor, owners: Tensor, count: int, match_weight: float) -> Tensor:
+    """Whether each word of a synthetic sentence is the one that its caption has there:
+
+        L_WoD = mean -w_y log p(y),   y = 1 where the words are equal, else 0
+
+    w_0 is 1. The mean is over the words and not divided by their weights.
 
     Args:
-        settings: of all three.
-        data: the training set.
+        logits: [M, 2] of the words of all sentences; 1 is a word of the caption.
+        equal: bool [M], which words are those of the captions.
+        owners: [M] int64, caption of each.
+        count: of the captions.
+        match_weight: w_1.
+
+    References:
+        TAGS-DC, Eq. 8, which has no weights.
+    """
+    with torch.autocast(logits.device.type, enabled=False):
+        chances = logits.float().softmax(dim=1).gather(1, equal.long()[:, None])[:, 0]
+        losses = torch.where(equal, match_weight, 1.0) * -chances.clamp(min=SMALLEST).log()
+        return mean_over_captions(losses, owners, count)
+
+
+class TagsDcMethod(TagsMethod[TagsDc]):
+    """Trains with hard negatives, sentences, and their words.
 
     Raises:
         UsageError: the training set is too small for so many hard negatives.
     """
 
-    def __init__(self, settings: TagsDc, data: TagsSource) -> None:
-        super().__init__(settings, data)
-        self._words = settings
-
     def sentence_terms(
         self, model: UniterEncoder, images: UniterImages, batch: TagsBatch, made: Sentences, positive: Tensor
     ) -> dict[str, Tensor]:
-        """`sentences`, `discrimination` and `correction` with their weights; see `TagsMethod.sentence_terms`."""
+        """`sentences`, `discrimination` and `correction` with their weights; see `TagsMethod.sentence_terms`.
+
+        Words are judged at all positions. They are corrected at those that had been labelled when the sentence was
+        made, also where the draw was the caption's own word, or at all (`correct`): the paper reads as all, its code
+        takes the first. L_WoC is mean -log p(s_j | I, T_t), s_j being the word of the caption (Eq. 9).
+        """
         assert batch.masked is not None
-        settings, count = self._words, len(positive)
-        tokens = made.texts.tokens
+        assert made.masked is not None
+        settings, count, tokens = self.settings, len(positive), made.texts.tokens
+        place, end = torch.arange(tokens.shape[1], device=tokens.device), made.texts.lengths[:, None]
+        inner = (place >= 1) & (place < end - 1)
+        judged = place < end if settings.count_ends else inner  # [n, W]
+        corrected = inner if settings.correct == "all" else made.masked
+
         states = self.read_sentences(model, images, made, tokens.shape[1])
         terms = self.ranking_of_sentences(model.rank_score(states[:, 0]), batch, made, positive)
         originals = batch.masked.captions.tokens[made.owners]
-        judged, corrected = self._read_words(made)
         judged_owners, corrected_owners = (made.owners[where.nonzero()[:, 0]] for where in (judged, corrected))
         matches, words = model.word_match_logits(states[judged]), model.correction_logits(states[corrected])
-        weights = (MISMATCH_WEIGHT, settings.match_weight)
-        found = discrimination_loss(matches, tokens[judged], originals[judged], judged_owners, count, weights)
-        mended = correction_loss(words, originals[corrected], corrected_owners, count)
-        batch.statistics |= _discrimination_accuracy(matches, (tokens == originals)[judged])
-        wrong = (tokens != originals)[corrected]
-        batch.statistics["correction_accuracy"] = _share(words.argmax(dim=1) == originals[corrected], wrong)
+        equal = (tokens == originals)[judged]
+        found = discrimination_loss(matches, equal, judged_owners, count, settings.match_weight)
+        mended = word_loss(words, originals[corrected], corrected_owners, count)
+
+        right, wrong = (matches.argmax(dim=1) == 1) == equal, (tokens != originals)[corrected]
+        batch.statistics |= {
+            "discrimination_accuracy": _share(right, torch.ones_like(equal)),
+            "accuracy_of_right_words": _share(right, equal),
+            "accuracy_of_wrong_words": _share(right, ~equal),
+            "correction_accuracy": _share(words.argmax(dim=1) == originals[corrected], wrong),
+        }
         return {
             **terms,
             "discrimination": settings.weight_discrimination * found,
             "correction": settings.weight_correction * mended,
         }
-
-    def _read_words(self, made: Sentences) -> tuple[Tensor, Tensor]:
-        """Tokens bool [n, W] that are judged, and those that are corrected."""
-        lengths, width = made.texts.lengths, made.texts.tokens.shape[1]
-        judged = text_positions(lengths, width, self._words.count_ends)
-        if self._words.correct == "all":
-            return judged, text_positions(lengths, width, False)
-        assert made.masked is not None
-        return judged, made.masked
-
-
-def _discrimination_accuracy(logits: Tensor, equal: Tensor) -> dict[str, Tensor]:
-    """How often a word is judged rightly: of all, of the caption's and of the wrong ones."""
-    right = (logits.argmax(dim=1) == 1) == equal
-    everywhere = torch.ones_like(equal)
-    return {
-        "discrimination_accuracy": _share(right, everywhere),
-        "accuracy_of_right_words": _share(right, equal),
-        "accuracy_of_wrong_words": _share(right, ~equal),
-    }
 
 
 def _share(right: Tensor, among: Tensor) -> Tensor:
@@ -88,10 +97,4 @@ def _share(right: Tensor, among: Tensor) -> Tensor:
     return (right & among).sum() / among.sum().clamp(min=1)
 
 
-def build(settings: TagsDc, data: TagsSource, lists: Mapping[str, np.ndarray]) -> TagsDcMethod:
-    """Makes the method; it reads no mined lists.
-
-    Raises:
-        UsageError: the training set is too small for so many hard negatives.
-    """
-    return TagsDcMethod(settings, data)
+build = TagsDcMethod

@@ -1,4 +1,4 @@
-"""Round one: the triplet loss with the negatives of the batch.
+"""First training: the triplet loss with the negatives of the batch.
 
 Captions that are made of the image's own (AsCL) may stand beside the captions as further positives.
 
@@ -8,55 +8,46 @@ Source: VSE++ (Faghri et al., BMVC 2018); AOQ (Chen et al., ECCV 2020), Eq. 1 an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.losses.triplet import hardest_sentence_loss, triplet_loss
-from itrpipe.methods.base import Batch, OwnedTexts, PairSource, auxiliary_terms, same_image_mask
+from itrpipe.learning.losses import hinge, triplet_loss
+from itrpipe.methods.ascl.method import CaptionPositives
+from itrpipe.methods.base import (
+    Batch,
+    PairsMethod,
+    TrainingSet,
+    auxiliary_terms,
+    in_training,
+    same_image_mask,
+    sentences_drawn,
+)
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.base import Matcher, rows_of
-from itrpipe.negatives.caption_positives import CaptionPositives, CaptionSource, batch_of, tokens_of
-from itrpipe.negatives.sentence_bank import SentenceBank
 
 
-class TripletMethod:
-    """Scores every image of the batch with every caption of it.
-
-    Args:
-        settings: margin and choice of negatives.
-        data: the training set.
-        sentences: its synthetic sentences, where the settings want some.
-        positives: makes further captions of its images, where the settings want some.
-    """
+class TripletMethod(PairsMethod[Triplet]):
+    """Scores every image of the batch with every caption of it."""
 
     means = False
 
-    def __init__(
-        self,
-        settings: Triplet,
-        data: PairSource,
-        sentences: SentenceBank | None = None,
-        positives: CaptionPositives | None = None,
-    ) -> None:
-        self._settings, self._data = settings, data
-        self._sentences, self._positives = sentences, positives
+    def __init__(self, settings: Triplet, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
+        super().__init__(settings, data, lists)
+        if settings.joins_captions():
+            self._positives = CaptionPositives(settings.generated_positives, data, data.max_tokens, data.ends)
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """The captions and their images, and synthetic sentences and generated positives of each where wanted."""
-        images = self._data.caption_image[captions]
-        pairs = {"positive": self._data.pairs(images, captions, rng)}
-        sentences = None
-        if self._sentences is not None:
-            texts, owners, _ = self._sentences.drawn(captions, self._settings.synthetic_sentences, rng)
-            sentences = OwnedTexts(texts, owners) if len(owners) else None
-        generated = None
-        if self._positives is not None:
-            own = tokens_of(pairs["positive"][1], self._positives.ends)
-            generated = batch_of(self._positives.draw(images, own, rng))
-        return Batch(pairs, torch.from_numpy(images), sentences=sentences, generated=generated)
+        settings, batch = self.settings, super().collate(captions, rng)
+        if settings.reads_sentences():
+            batch.sentences = sentences_drawn(self.data, captions, settings.synthetic_sentences, rng)
+        if settings.joins_captions():
+            images = self.data.caption_image[captions]
+            batch.generated = in_training(self._positives.draw(images, batch.pairs["positive"][1], rng))
+        return batch
 
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Sums over the batch: `triplet` (Eq. 1 or 2), the backbone's `auxiliary` loss, `synthetic` of sentences.
@@ -64,7 +55,7 @@ class TripletMethod:
         With generated positives `triplet` is half of Eq. 1 or 2, and `positives` half of the same with these for the
         captions: each meets the images of the other pairs, and each image the positives of the other pairs.
         """
-        settings = self._settings
+        settings = self.settings
         image_batch, text_batch = batch.pairs["positive"]
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
         scores = model.score_matrix(images, texts).float()  # [B, B]
@@ -85,43 +76,30 @@ class TripletMethod:
 
     def _ranking(self, scores: Tensor, batch: Batch, epoch: int) -> Tensor:
         """Eq. 1 or 2 of scores [B, B]."""
-        settings = self._settings
-        return triplet_loss(
-            scores,
-            margin=settings.margin,
-            max_violation=settings.max_violation and epoch >= settings.sum_epochs,
-            not_negative=same_image_mask(batch, settings.mask_same_image),
-        )
+        settings = self.settings
+        hardest = settings.max_violation and epoch >= settings.sum_epochs
+        return triplet_loss(scores, settings.margin, hardest, same_image_mask(batch, settings.mask_same_image))
 
 
-class SentenceSource(PairSource, Protocol):
-    """A training set with synthetic sentences.
+def hardest_sentence_loss(positive: Tensor, negatives: Tensor, owners: Tensor, margin: float) -> Tensor:
+    """Hinge of each pair with the hardest of the sentences that are negatives of its image alone, summed.
 
-    Attributes:
-        sentences: of its captions.
+        L = sum_(i,t) max_(t') [margin - S(i,t) + S(i,t')]+
+
+    Args:
+        positive: [B] scores of the pairs.
+        negatives: [n] scores of the image of each sentence's pair with the sentence.
+        owners: [n] int64, number of that pair.
+        margin: by how much a positive must beat a negative, in units of the score.
+
+    Returns:
+        Scalar; a pair without sentences counts with 0.
+
+    References:
+        Shi et al. (VSE-C), COLING 2018, section 3.3.
     """
-
-    sentences: SentenceBank
-
-
-class GeneratingSource(PairSource, CaptionSource, Protocol):
-    """A training set whose captions can be joined and shortened.
-
-    Attributes:
-        ends: how many tokens stand before the words of every caption and how many behind.
-        max_tokens: longest caption that the model reads, in tokens.
-    """
-
-    ends: tuple[int, int]
-    max_tokens: int
+    hardest = torch.full_like(positive, float("-inf")).scatter_reduce(0, owners, negatives, "amax")
+    return hinge(positive, hardest, margin).sum()
 
 
-def build(settings: Triplet, data: PairSource, lists: Mapping[str, np.ndarray]) -> TripletMethod:
-    """Makes the method; it reads no mined lists, and of `data` more than pairs where the settings want it."""
-    sentences, positives = None, None
-    if settings.synthetic_sentences:
-        sentences = cast(SentenceSource, data).sentences
-    if settings.generated_positives != "none":
-        source = cast(GeneratingSource, data)
-        positives = CaptionPositives(settings.generated_positives, source, source.max_tokens, source.ends)
-    return TripletMethod(settings, data, sentences, positives)
+build = TripletMethod

@@ -2,7 +2,7 @@
 
 Images are projected regions of unit length and one projected vector of the whole image; captions are the projected
 states of a BERT, frozen unless it is to be tuned. No encoding of an image knows a caption, and none of a caption an
-image. Noise on words (`itrpipe.negatives.asymmetry`) is put behind `encode_texts`: `replace(texts, words=noisy)`.
+image. Noise on words (`itrpipe.methods.ascl.method`) is put behind `encode_texts`: `replace(texts, words=noisy)`.
 
 The fusion is attention between regions and words with several heads. Regions look at words and words at regions; each
 finds a vector of the other side (Eq. 1):

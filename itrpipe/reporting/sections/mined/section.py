@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from itrpipe.errors import DataError
+from itrpipe.learning.mined import FILES, read_list
 from itrpipe.mining.statistics import POSITIVE_LIMITS, beaten_percent
-from itrpipe.negatives.lists import FILES, read_list
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.collect import mining_name, minings
 from itrpipe.reporting.examples import SHOWN, Example, Gallery

@@ -35,7 +35,7 @@ _REJECTED = {
     "false negative": "may be true",
     "outranked": "too easy",
 }
-"""Why a sentence was rejected, as `itrpipe.negatives.synthetic.REASONS` has it -> heading."""
+"""Why a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
 _KEPT = {"words_changed": "places changed", "beats_caption_percent": "beat their caption"}
 _COLUMNS = ("caption_id", "text", "edits", "score", "positive_score", "kept")
 _CAPTION = (

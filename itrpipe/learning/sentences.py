@@ -1,0 +1,415 @@
+"""Negative sentences that a masked language model writes: masked copies of captions, refilled, filtered and ranked.
+
+    masked = masks.draw(rows, width, copies, noise, rng)                            [T, K, W] of `CaptionMasks`
+    refilled = refill(masked.tokens, masked.labels, logits, draws, temperature)     [S, L, W] of S masked copies
+    reasons = reject(sentences, captions, known)                                    [T, N], N = K L
+    scores = score_kept(score, sentences, reasons)                                  [T, N]
+    hardest = select_hardest(scores, most)                                          [T, m]
+
+A caption comes with candidates, sets of positions that are masked together: the objects, attributes and relations of
+its scene graph, or single positions (`single_positions`), which is the usual masking of words. Each of K copies masks a
+random choice of them, about 15 % of the words, and at least one. Nothing here loops over sentences, and none is scored
+that a filter rejects or that stands there twice. Sentences that `itrpipe synthesize` kept are in a `SentenceBank`.
+
+Source: Fan et al., "Negative Sample is Negative in Its Own Way: Tailoring Negative Sentences for Image-Text Retrieval"
+(TAGS-DC), Findings of NAACL 2022, sections 2.1.1 (masking and refilling, Eq. 2), 2.1.2 (filter) and 2.2 (Eq. 6). That a
+position which lies in several candidates counts less, that some labelled words are not masked, and that no copy is left
+unmasked is in the released code only.
+
+Shapes: T captions, P candidates of a caption, K masked copies of each, S = T K, L draws for each copy, N = K L
+sentences of a caption, W positions, M labelled positions of all copies, V token ids, m sentences that are kept.
+Sentence n of a caption is draw n % L of its copy n // L.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from itrpipe.models.base import TextBatch
+from itrpipe.storage.ragged import Ragged, runs
+
+NO_WORD = -1
+"""In place of the number of a word, for tokens that are part of none."""
+UNLABELLED = -1
+"""Label of a position that nothing is written at."""
+MASK_RATE = 0.15
+"""Share of the words that a masked copy hides."""
+_MASKED, _NOT_RANDOM = 0.8, 0.9
+
+KEPT, IDENTICAL, FALSE_NEGATIVE, DUPLICATE, OUTRANKED = range(5)
+REASONS = ("kept", "identical", "false negative", "duplicate", "outranked")
+"""What became of a sentence: the number of a reason is its position here."""
+
+Compare = Literal["piece", "off"]
+Candidates = Callable[[np.ndarray], np.ndarray]
+"""Rows [T] of captions to bool [T, P, words], words that are masked together."""
+ScoreSentences = Callable[[Tensor, Tensor], Tensor]
+"""Numbers [n] of captions and sentences [n, W] to scores [n] with the images of these captions, higher for a match."""
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Token ids that are no words.
+
+    Attributes:
+        mask_id: of `[MASK]`.
+        others: padding, start, end, unknown and the like.
+        random_ids: first token id of ordinary words, and one more than the last.
+    """
+
+    mask_id: int
+    others: tuple[int, ...]
+    random_ids: tuple[int, int]
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """`[MASK]` and the others."""
+        return (self.mask_id, *self.others)
+
+
+@dataclass(frozen=True)
+class MaskedCaptions:
+    """K masked copies of T captions.
+
+    Attributes:
+        tokens: int64 [T, K, W].
+        labels: int64 [T, K, W], the caption's own token at labelled positions, `UNLABELLED` elsewhere.
+    """
+
+    tokens: np.ndarray
+    labels: np.ndarray
+
+
+class CaptionMasks:
+    """The captions of a training set, for those who mask them and write something else.
+
+    Args:
+        tokens: int64 [T, W], padded with 0.
+        words: int64 [T, W], number of the word that each token is part of; `NO_WORD` for start, end and padding.
+        image_rows: int64 [T], row of each caption's image.
+        candidates: what is masked together; None masks single tokens.
+        specials: token ids that are no words.
+        compare: whether refilled tokens are compared with those of the captions of the image (`piece`, or `off`).
+    """
+
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        words: np.ndarray,
+        image_rows: np.ndarray,
+        candidates: Candidates | None,
+        specials: SpecialTokens,
+        compare: Compare,
+    ) -> None:
+        self._words, self._image_rows = words, image_rows
+        self._candidates, self.specials, self._compares = candidates, specials, compare != "off"
+        # One more row, of padding, for images with fewer captions than others.
+        self._tokens = np.pad(tokens, ((0, 1), (0, 0)))
+        self._captions_of = Ragged.of_owners(image_rows, int(image_rows.max()) + 1)
+
+    def draw(self, rows: np.ndarray, width: int, copies: int, noise: bool, rng: np.random.Generator) -> MaskedCaptions:
+        """Masked copies of captions; see `mask_captions`.
+
+        Args:
+            rows: [T] of the captions.
+            width: W, tokens of the longest of them.
+            copies: K.
+            noise: put random words at 10 % of the labelled positions and leave 10 % as they are.
+            rng: source of randomness.
+        """
+        words = self._words[rows, :width]
+        maskable = words != NO_WORD
+        if self._candidates is None:
+            candidates = single_positions(maskable)
+        else:
+            candidates = over_pieces(self._candidates(rows), words)
+            bare = ~np.any(candidates, axis=(1, 2))
+            if bare.any():  # single positions for captions that have no candidate
+                candidates = np.concatenate([candidates, single_positions(maskable & bare[:, None])], axis=1)
+        return mask_captions(self._tokens[rows, :width], candidates, copies, self.specials, noise, rng)
+
+    def known(self, rows: np.ndarray) -> Tensor | None:
+        """Sorted tokens int64 [T, n] of all captions of the images of captions [T]; None where nothing is compared.
+
+        What is no word stands there as -1.
+        """
+        if not self._compares:
+            return None
+        siblings = self._captions_of.take(self._image_rows[rows]).padded(fill=len(self._image_rows))
+        tokens = self._tokens[siblings].reshape(len(rows), -1)
+        return torch.from_numpy(np.sort(np.where(np.isin(tokens, self.specials.all), -1, tokens), axis=1))
+
+
+def single_positions(maskable: np.ndarray) -> np.ndarray:
+    """Every position as a candidate of its own, bool [T, W, W]; those that are not `maskable` [T, W] have no member."""
+    return np.eye(maskable.shape[1], dtype=bool) & maskable[:, None]
+
+
+def over_pieces(candidates: np.ndarray, word_of_piece: np.ndarray) -> np.ndarray:
+    """Candidates of words as candidates of the pieces that a tokenizer cuts words into; a word is masked as a whole.
+
+    Args:
+        candidates: bool [T, P, W], of words.
+        word_of_piece: int [T, n], word that each piece is part of; -1 for start, end and padding.
+
+    Returns:
+        bool [T, P, n].
+    """
+    if not candidates.shape[2]:
+        return np.zeros((*candidates.shape[:2], word_of_piece.shape[1]), dtype=bool)
+    inside = np.broadcast_to(word_of_piece[:, None], (*candidates.shape[:2], word_of_piece.shape[1]))
+    return np.take_along_axis(candidates, np.maximum(inside, 0), axis=2) & (inside >= 0)
+
+
+def selection_rates(candidates: np.ndarray, rate: float = MASK_RATE) -> np.ndarray:
+    """How probable it is that a candidate is masked.
+
+    Args:
+        candidates: bool [T, P, W].
+        rate: share of the words to mask, 0..1.
+
+    Returns:
+        float64 [T, P]: the mean over its positions of rate / (number of candidates with this position); 0 for a
+        candidate without positions.
+    """
+    shared = rate / np.maximum(candidates.sum(axis=1), 1)  # [T, W]
+    return np.einsum("tpw,tw->tp", candidates, shared) / np.maximum(candidates.sum(axis=2), 1)
+
+
+def mask_captions(
+    tokens: np.ndarray,
+    candidates: np.ndarray,
+    copies: int,
+    specials: SpecialTokens,
+    noise: bool,
+    rng: np.random.Generator,
+    rate: float = MASK_RATE,
+) -> MaskedCaptions:
+    """Masks every caption several times, each time at random.
+
+    A candidate is chosen with its rate; where none is, one of them is, all being equally probable. A caption without
+    any candidate comes back unchanged and unlabelled.
+
+    Args:
+        tokens: int [T, W].
+        candidates: bool [T, P, W], those without a position are never chosen.
+        copies: K.
+        specials: what masks, and which ids are words.
+        noise: put random words at 10 % of the labelled positions and leave 10 % as they are; otherwise all are masked.
+        rng: source of randomness.
+        rate: share of the words to mask, 0..1.
+    """
+    rates = selection_rates(candidates, rate)  # [T, P]
+    shape = (len(tokens), copies, candidates.shape[1])
+    chosen = rng.random(shape) < rates[:, None]
+    # The first of a random order is the one with the largest of independent keys.
+    usable = np.any(candidates, axis=2)[:, None]
+    keys = np.where(usable, rng.random(shape), -1.0)
+    first = (keys == keys.max(axis=2, keepdims=True, initial=-1.0)) & usable
+    chosen = np.where(chosen.any(axis=2, keepdims=True), chosen, first)
+
+    labelled = np.matmul(chosen.astype(np.float32), candidates.astype(np.float32)) > 0  # [T, K, W]
+    own = np.broadcast_to(tokens[:, None], labelled.shape).astype(np.int64)
+    shown = np.full_like(own, specials.mask_id)
+    if noise:
+        lot, other = rng.random(own.shape), rng.integers(*specials.random_ids, size=own.shape)
+        shown = np.where(lot < _MASKED, shown, np.where(lot < _NOT_RANDOM, other, own))
+    return MaskedCaptions(np.where(labelled, shown, own), np.where(labelled, own, UNLABELLED))
+
+
+def refill(
+    masked: Tensor,
+    labels: Tensor,
+    logits: Tensor,
+    draws: int,
+    temperature: float,
+    excluded: Sequence[int] = (),
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Writes drawn words at the labelled positions of masked copies, also at those that masking left as they were.
+
+    All draws come from one forward pass; positions are independent of each other.
+
+    Args:
+        masked: int64 [S, W].
+        labels: int64 [S, W], `UNLABELLED` where nothing is written.
+        logits: [M, V] of the labelled positions, copy by copy and from left to right.
+        draws: L.
+        temperature: tau, above 0; higher draws less probable words more often.
+        excluded: token ids that are never drawn.
+        generator: source of randomness, on the device of the logits; None for torch's own.
+
+    Returns:
+        int64 [S, L, W].
+
+    Source: TAGS-DC, Eq. 2.
+    """
+    labelled = labels != UNLABELLED
+    assert masked.shape == labels.shape
+    # What is NaN draws anything; the loss of the step shows it, where multinomial would end with a traceback.
+    scaled = (logits.detach().float() / temperature).nan_to_num(nan=0.0, posinf=float("inf"), neginf=float("-inf"))
+    if excluded:
+        scaled[:, list(excluded)] = float("-inf")
+    drawn = torch.multinomial(scaled.softmax(dim=1), draws, replacement=True, generator=generator)  # [M, L]
+    columns = masked[:, :, None].expand(-1, -1, draws)  # [S, W, L]
+    # Fills in the order of copies, positions, draws, without asking the device how many there are.
+    return columns.masked_scatter(labelled[:, :, None], drawn).transpose(1, 2).contiguous()
+
+
+def log_probabilities(sentences: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
+    """How probable the words at labelled positions were, at temperature 1: the mean of their logarithms.
+
+    Args:
+        sentences: int64 [S, L, W], of `refill`, or any others.
+        labels: int64 [S, W], `UNLABELLED` where nothing was written.
+        logits: [M, V] of the labelled positions, as for `refill`.
+
+    Returns:
+        float32 [S, L]; 0 where a copy has no labelled position.
+    """
+    labelled = labels != UNLABELLED
+    each = logits.float().log_softmax(dim=1).gather(1, sentences.transpose(1, 2)[labelled])  # [M, L]
+    owner = labelled.nonzero(as_tuple=True)[0]
+    sums = each.new_zeros(sentences.shape[:2]).index_add_(0, owner, each)
+    return sums / labelled.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def reject(sentences: Tensor, captions: Tensor, known: Tensor | None = None) -> Tensor:
+    """What becomes of each sentence before any is scored.
+
+    A sentence is rejected that equals its caption; one whose replaced tokens all occur in the captions of its image,
+    since it may well be true of the image; and of equal sentences all but the last.
+
+    Args:
+        sentences: int64 [T, N, W].
+        captions: int64 [T, W].
+        known: int64 [T, n], of `CaptionMasks.known`; None leaves the second filter out.
+
+    Returns:
+        int64 [T, N]: `KEPT`, `IDENTICAL`, `FALSE_NEGATIVE` or `DUPLICATE`; the first that holds, in this order of the
+        filters.
+
+    Source: TAGS-DC, section 2.1.2. Its released code keeps the last of equal sentences as well.
+    """
+    changed = sentences != captions[:, None]
+    reasons = torch.where(repeated_later(sentences), DUPLICATE, KEPT)
+    if known is not None:
+        written = sentences.flatten(1)  # [T, N W]
+        place = torch.searchsorted(known, written).clamp(max=known.shape[1] - 1)
+        said = (known.gather(1, place) == written).view_as(sentences)
+        reasons = torch.where((said | ~changed).all(dim=2), FALSE_NEGATIVE, reasons)
+    return torch.where(changed.any(dim=2), reasons, IDENTICAL)
+
+
+def repeated_later(sentences: Tensor) -> Tensor:
+    """Which sentences [T, N, W] the same caption has once more, further back, bool [T, N]."""
+    count, width = sentences.shape[1:]
+    owner = torch.arange(len(sentences), device=sentences.device).repeat_interleave(count)
+    rows = torch.cat([owner[:, None], sentences.reshape(-1, width)], dim=1)
+    _, group = rows.unique(dim=0, return_inverse=True)
+    number = torch.arange(len(rows), device=rows.device)
+    last = torch.zeros_like(number).scatter_reduce_(0, group, number, "amax")
+    return (last[group] != number).view(sentences.shape[:2])
+
+
+def score_kept(score: ScoreSentences, sentences: Tensor, reasons: Tensor) -> Tensor:
+    """Scores of the sentences that no filter rejected.
+
+    Args:
+        score: gives scores; called once, and not where there is nothing to score.
+        sentences: int64 [T, N, W].
+        reasons: int64 [T, N], of `reject`.
+
+    Returns:
+        float32 [T, N], -inf for the others.
+    """
+    scores = torch.full(reasons.shape, float("-inf"), device=sentences.device)
+    owner, number = (reasons == KEPT).nonzero(as_tuple=True)
+    if len(owner):
+        scores[owner, number] = score(owner, sentences[owner, number]).float()
+    return scores
+
+
+@dataclass(frozen=True)
+class Hardest:
+    """The sentences of each caption that score highest, hardest first.
+
+    Attributes:
+        rows: int64 [T, m], numbers of sentences; where there are fewer than m the rest are any.
+        real: bool [T, m], which of these there are.
+    """
+
+    rows: Tensor
+    real: Tensor
+
+    def take(self, values: Tensor) -> Tensor:
+        """Their part [T, m, ...] of values [T, N, ...] of all sentences."""
+        index = self.rows.view(*self.rows.shape, *(1,) * (values.dim() - 2))
+        return values.gather(1, index.expand(*self.rows.shape, *values.shape[2:]))
+
+
+def select_hardest(scores: Tensor, most: int) -> Hardest:
+    """The highest of finite scores, of equal ones the first.
+
+    Args:
+        scores: [T, N], of `score_kept`.
+        most: m, cut to N.
+
+    Source: TAGS-DC, Eq. 6. Rejected sentences are never selected, as the released code does where too few are left.
+    """
+    ordered, rows = scores.sort(dim=1, descending=True, stable=True)
+    return Hardest(rows[:, :most], ordered[:, :most].isfinite())
+
+
+def mark_outranked(reasons: Tensor, hardest: Hardest) -> Tensor:
+    """The reasons [T, N] once more, with `OUTRANKED` for the kept ones that are not among the hardest."""
+    chosen = torch.zeros_like(reasons, dtype=torch.bool).scatter_(1, hardest.rows, hardest.real)
+    return torch.where((reasons == KEPT) & ~chosen, OUTRANKED, reasons)
+
+
+class SentenceBank:
+    """S sentences of T captions.
+
+    Args:
+        tokens: int [S, W], those of a caption together, in the order of the captions, its hardest first.
+        lengths: int [S].
+        starts: int64 [T + 1], the sentences of caption t are those from `starts[t]` to `starts[t + 1]`.
+    """
+
+    def __init__(self, tokens: np.ndarray, lengths: np.ndarray, starts: np.ndarray) -> None:
+        self._tokens, self._lengths, self._starts = tokens, lengths, starts
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def hardest(self, captions: np.ndarray, most: int) -> tuple[TextBatch, Tensor, Tensor]:
+        """The first sentences of captions.
+
+        Args:
+            captions: rows [B].
+            most: m, sentences of each at most.
+
+        Returns:
+            The n sentences; int64 [n], number of the caption of each; int64 [n], its place among those of the caption.
+        """
+        return self._take(captions, most, np.zeros(len(captions), dtype=np.int64))
+
+    def drawn(self, captions: np.ndarray, most: int, rng: np.random.Generator) -> tuple[TextBatch, Tensor, Tensor]:
+        """Sentences of captions that follow each other from a random one, and on from the first; see `hardest`."""
+        held = np.diff(self._starts)[captions]
+        return self._take(captions, most, rng.integers(0, np.maximum(held, 1)))
+
+    def _take(self, captions: np.ndarray, most: int, offset: np.ndarray) -> tuple[TextBatch, Tensor, Tensor]:
+        held = np.diff(self._starts)[captions]
+        counts = np.minimum(held, most)
+        owners, places = np.repeat(np.arange(len(captions)), counts), runs(np.zeros_like(counts), counts)
+        rows = self._starts[captions][owners] + (offset[owners] + places) % held[owners]
+        lengths = torch.from_numpy(self._lengths[rows].astype(np.int64))
+        tokens = torch.from_numpy(self._tokens[rows, : self._lengths[rows].max(initial=1)].astype(np.int64))
+        return TextBatch(tokens, lengths), torch.from_numpy(owners), torch.from_numpy(places)

@@ -1,0 +1,216 @@
+"""Probabilities of false negatives against reference numbers and Bayes' rule, and their running statistics."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from itrpipe.learning.false_negatives import (
+    Gaussians,
+    SimilarityStatistics,
+    estimate_gaussians,
+    false_negative_probability,
+    probabilities,
+    retained_pairs,
+)
+
+REFERENCE = Path(__file__).resolve().parents[1] / "reference"
+PRIOR = 1e-4
+
+
+def arrays(name: str) -> dict[str, np.ndarray]:
+    with np.load(REFERENCE / f"{name}.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def posterior() -> dict[str, np.ndarray]:
+    return arrays("fne_posterior")
+
+
+@pytest.fixture(scope="module")
+def statistics() -> dict[str, np.ndarray]:
+    return arrays("fne_statistics")
+
+
+def gaussians(mean=(0.66, 0.35), variance=(0.006, 0.009), count=(1000.0, 2000.0)) -> Gaussians:
+    return Gaussians(*(torch.tensor(values, dtype=torch.float32) for values in (mean, variance, count)))
+
+
+def of_case(reference: dict[str, np.ndarray], case: str) -> Gaussians:
+    mean, variance = ([float(reference[f"{case}/{name}_{side}"]) for side in ("pos", "neg")] for name in ("mu", "var"))
+    count = float(reference[f"{case}/count_pos"])
+    return gaussians(mean, variance, (count, 2 * count))
+
+
+@pytest.mark.parametrize("case", ["full", "full_wide_pos", "full_wide_neg"])
+def test_probabilities_match_reference(posterior, case):
+    distributions = of_case(posterior, case)
+    found = false_negative_probability(torch.from_numpy(posterior["sims"]), distributions, PRIOR)
+    # The reference divides densities in single precision, which is itself 2e-6 off the exact quotient at most.
+    np.testing.assert_allclose(found, posterior[f"{case}/posterior"], atol=1e-6, rtol=5e-6)
+    curve = false_negative_probability(torch.from_numpy(posterior["curve/s"]), distributions, PRIOR)
+    expected = posterior[f"curve/{case}/posterior"]
+    known = np.isfinite(expected)  # the ratio of two densities is 0/0 far from both means
+    assert known.mean() > 0.8
+    np.testing.assert_allclose(curve[torch.from_numpy(known)], expected[known], atol=1e-6, rtol=5e-6)
+    assert curve.isfinite().all()
+
+
+def test_running_statistics_match_reference(statistics):
+    running = SimilarityStatistics()
+    for batch in range(len(statistics["img"])):
+        scores = torch.from_numpy(statistics["img"][batch]) @ torch.from_numpy(statistics["txt"][batch]).T
+        running.update(scores, ties="first")  # batch 4 holds one image twice
+        found = running.gaussians()
+        for k, side in enumerate(("pos", "neg")):
+            assert found.count[k] == statistics[f"count_{side}"][batch]
+            assert found.mean[k].item() == pytest.approx(statistics[f"avg_{side}"][batch], abs=1e-5)
+            assert found.variance[k].item() == pytest.approx(statistics[f"var_{side}"][batch], abs=1e-5)
+
+
+def test_a_single_pair_has_a_mean_and_no_variance(statistics):
+    running = SimilarityStatistics()
+    running.update(torch.from_numpy(statistics["one/img"]) @ torch.from_numpy(statistics["one/txt"]).T)
+    found = running.gaussians()
+    assert found.mean[0].item() == pytest.approx(float(statistics["one/avg_pos"]), abs=1e-6)
+    assert found.variance[0].isnan()
+    assert found.variance[1].item() == pytest.approx(float(statistics["one/var_neg"]), abs=1e-5)
+    assert found.count.tolist() == [1, 2]
+    assert (false_negative_probability(torch.rand(5), found, PRIOR) == 0).all()
+
+
+def test_equal_scores_keep_no_pair_or_the_first():
+    scores = torch.tensor([[0.5, 0.1, 0.1], [0.1, 0.9, 0.2], [0.1, 0.9, 0.3]])
+    assert retained_pairs(scores).tolist() == [True, False, False]
+    assert retained_pairs(scores, ties="first").tolist() == [True, True, False]
+    same = torch.eye(3, dtype=torch.bool)
+    same[1, 2] = same[2, 1] = True
+    assert retained_pairs(scores, same).tolist() == [True, True, True]
+    assert retained_pairs(scores[:1, :1]).tolist() == [False]
+
+
+def test_all_mismatches_of_retained_pairs_count_once_for_their_row_and_once_for_their_column():
+    scores = torch.tensor([[0.9, 0.2, 0.4], [0.1, 0.8, 0.3], [0.5, 0.85, 0.7]])  # pairs 0 and, by its row, 2 not
+    assert retained_pairs(scores).tolist() == [True, False, False]
+    running = SimilarityStatistics()
+    assert running.update(scores, source="all") == 1
+    samples = np.array([0.2, 0.4, 0.1, 0.5])
+    found = running.gaussians()
+    assert found.count.tolist() == [1, 4]
+    assert found.mean[1].item() == pytest.approx(samples.mean(), abs=1e-6)
+    assert found.variance[1].item() == pytest.approx(samples.var(ddof=1), abs=1e-6)
+
+
+def test_hardest_mismatches_count_zero_at_least_on_request():
+    scores = torch.tensor([[0.9, -0.2], [-0.4, 0.8]])
+    for floor, mean in ((True, 0.0), (False, -0.3)):
+        running = SimilarityStatistics()
+        running.update(scores, floor=floor)
+        assert running.gaussians().mean[1].item() == pytest.approx(mean)
+    alone = torch.ones(2, 2, dtype=torch.bool)
+    running.update(scores, alone, floor=False)
+    assert running.gaussians().count.tolist() == [2, 4]
+
+
+def test_a_reset_forgets_everything_and_updates_carry_no_gradient():
+    running = SimilarityStatistics()
+    running.update(torch.eye(4).requires_grad_())
+    assert not running.total.requires_grad
+    running.reset()
+    assert all((sums == 0).all() for sums in running.state_dict().values())
+
+
+@settings(max_examples=60)
+@given(
+    means=st.tuples(st.floats(0.3, 0.9), st.floats(-0.2, 0.3)),
+    variances=st.tuples(st.floats(1e-4, 0.05), st.floats(1e-4, 0.05)),
+    prior=st.floats(1e-6, 0.5),
+)
+def test_probabilities_are_bayes_rule_and_monotone_on_request(means, variances, prior):
+    values = np.linspace(-1, 1, 81)
+    densities = [
+        np.exp(-((values - mean) ** 2) / (2 * variance)) / math.sqrt(2 * math.pi * variance)
+        for mean, variance in zip(means, variances, strict=True)
+    ]
+    similarities = torch.from_numpy(values)
+    distributions = Gaussians(
+        torch.tensor(means, dtype=torch.float64), torch.tensor(variances, dtype=torch.float64), torch.tensor([9.0, 9.0])
+    )
+    found = false_negative_probability(similarities, distributions, prior).numpy()
+    mixture = prior * densities[0] + (1 - prior) * densities[1]
+    known = mixture > 1e-250
+    np.testing.assert_allclose(found[known], prior * densities[0][known] / mixture[known], atol=1e-9)
+    rising = false_negative_probability(similarities, distributions, prior, monotone=True).numpy()
+    assert (np.diff(rising) >= -1e-9).all()
+    between = (values >= means[1]) & (values <= means[0])
+    np.testing.assert_allclose(rising[between], found[between], atol=1e-9)
+
+
+def test_probabilities_wait_for_their_samples():
+    similarities = torch.linspace(0, 1, 9)
+    few, enough = gaussians(count=(200.0, 400.0)), gaussians(count=(201.0, 402.0))
+    assert (false_negative_probability(similarities, few, PRIOR, min_count=200) == 0).all()
+    assert (false_negative_probability(similarities, enough, PRIOR, min_count=200) > 0).any()
+
+
+# From embeddings of a whole training set
+
+IMAGES, PER_IMAGE, WIDTH = 60, 3, 16
+CAPTION_IMAGE = np.repeat(np.arange(IMAGES), PER_IMAGE)
+
+
+def embeddings(noise: float = 0.4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((IMAGES, WIDTH))
+    texts = images[CAPTION_IMAGE] + noise * rng.standard_normal((len(CAPTION_IMAGE), WIDTH))
+    images, texts = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (images, texts))
+    return images.astype(np.float32), texts.astype(np.float32), CAPTION_IMAGE
+
+
+def test_one_batch_of_everything_gives_its_plain_mean_and_variance():
+    images, texts, caption_image = embeddings(noise=0.01)
+    found = estimate_gaussians(images, texts, caption_image, batch_size=1000)
+    own = (images[caption_image] * texts).sum(axis=1)
+    scores = images[caption_image] @ texts.T
+    scores[caption_image[:, None] == caption_image[None]] = -np.inf
+    assert found.count.tolist() == [180, 360]
+    assert found.mean[0].item() == pytest.approx(own.mean(), abs=1e-5)
+    assert found.variance[0].item() == pytest.approx(own.var(ddof=1), rel=1e-3)
+    hardest = np.concatenate([scores.max(axis=1), scores.max(axis=0)])
+    assert found.mean[1].item() == pytest.approx(hardest.mean(), abs=1e-5)
+    assert found.variance[1].item() == pytest.approx(hardest.var(ddof=1), rel=1e-3)
+
+
+def test_smaller_batches_have_easier_mismatches_and_every_caption_is_seen_once():
+    images, texts, caption_image = embeddings(noise=1.5)
+    small, large = (estimate_gaussians(images, texts, caption_image, batch_size=size) for size in (4, 60))
+    assert small.mean[1] < large.mean[1] < large.mean[0]
+    assert large.count[0] < small.count[0] <= 180
+    again = estimate_gaussians(images, texts, caption_image, batch_size=4)
+    assert torch.equal(again.mean, small.mean)
+
+
+def test_own_captions_compete_only_when_they_are_not_masked():
+    images, texts, caption_image = embeddings()
+    masked = estimate_gaussians(images, texts, caption_image, batch_size=180)
+    plain = estimate_gaussians(images, texts, caption_image, batch_size=180, mask_same_image=False, ties="first")
+    assert plain.count[0] < masked.count[0]
+
+
+def test_probabilities_rise_with_the_score_and_are_zero_behind_the_end_of_a_list():
+    gaussians = Gaussians(torch.tensor([0.7, 0.4]), torch.tensor([0.004, 0.02]), torch.tensor([100.0, 200.0]))
+    scores = np.linspace(1, -1, 50, dtype=np.float32).reshape(5, 10)
+    found = probabilities(scores, gaussians, 0.01)
+    assert found.shape == (5, 10)
+    assert (np.diff(found.reshape(-1)) <= 0).all()  # though the wider Gaussian is that of mismatches
+    scores[2, 4:] = -np.inf
+    assert (probabilities(scores, gaussians, 0.01)[2, 4:] == 0).all()
+    unusable = SimilarityStatistics().gaussians()
+    assert (probabilities(scores, unusable, 0.01) == 0).all()

@@ -1,0 +1,204 @@
+"""Triplets, and contrastive objectives as those of CLIP, SigLIP and NegCLIP; what weights do to them."""
+
+from __future__ import annotations
+
+import doctest
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from itrpipe.learning import losses
+from itrpipe.learning.losses import hardest_triplet, hinge, infonce, sigmoid, sum_of_triplets, triplet_loss
+from itrpipe.methods.contrastive.declaration import Contrastive
+from itrpipe.methods.contrastive.method import above_positive
+
+REFERENCE = Path(__file__).resolve().parents[1] / "reference" / "contrastive.npz"
+NONE = float("-inf")
+OBJECTIVES: dict[str, Callable[..., Tensor]] = {
+    "infonce": infonce,
+    "sigmoid": sigmoid,
+    "hardest": hardest_triplet,
+    "sum": sum_of_triplets,
+}
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, np.ndarray]:
+    with np.load(REFERENCE, allow_pickle=False) as file:
+        return dict(file)
+
+
+def both(objective: Callable[..., Tensor], scores: Tensor, *more: Tensor, **options) -> Tensor:
+    """The mean of both directions of a batch; `more` are further columns of the images."""
+    own = torch.zeros_like(scores).fill_diagonal_(NONE)
+    wide = torch.cat([scores, *more], dim=1)
+    weights = torch.cat([own, *(torch.zeros_like(each) for each in more)], dim=1)
+    positive = scores.diagonal()
+    return (objective(positive, wide, weights, **options) + objective(positive, scores.T, own, **options)) / 2
+
+
+def leaves(*values) -> list[Tensor]:
+    return [torch.as_tensor(value).clone().requires_grad_() for value in values]
+
+
+def gradient(leaf: Tensor) -> Tensor:
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_losses_and_gradients_are_those_of_open_clip(reference, name):
+    images, texts, scale, bias = leaves(
+        reference["images"], reference["texts"], reference["scale"].astype(np.float32), np.float32(reference["bias"])
+    )
+    if name == "clip":
+        loss = both(infonce, images @ texts.T, temperature=1 / scale)
+    else:
+        loss = both(sigmoid, images @ texts.T, scale=scale, bias=bias)
+    loss.backward()
+    assert loss.item() == pytest.approx(float(reference[f"{name}/loss"]), abs=1e-6)
+    found = {"images": images, "texts": texts, "scale": scale, "bias": bias}
+    for part in ("images", "texts", "scale", *(("bias",) if name == "siglip" else ())):
+        np.testing.assert_allclose(gradient(found[part]).numpy(), reference[f"{name}/{part}"], atol=1e-6)
+
+
+def test_captions_that_follow_those_of_the_batch_are_negatives_of_all_images_as_in_negclip():
+    scores, hard = torch.randn(5, 5), torch.randn(5, 5)
+    logits = torch.cat([scores, hard], dim=1) / 0.1  # [B, 2 B]
+    places = torch.arange(5)
+    expected = (F.cross_entropy(logits, places) + F.cross_entropy(scores.T / 0.1, places)) / 2
+    torch.testing.assert_close(both(infonce, scores, hard, temperature=0.1), expected)
+
+
+def test_triplets_of_a_batch_are_those_of_round_one():
+    scores = torch.randn(6, 6)
+    for objective, hardest in ((hardest_triplet, True), (sum_of_triplets, False)):
+        expected = triplet_loss(scores, 0.3, hardest) / 12  # both directions of six pairs
+        torch.testing.assert_close(both(objective, scores, margin=0.3), expected)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_candidate_without_weight_is_as_if_it_were_not_there(name):
+    positive, candidates = leaves(torch.randn(4), torch.randn(4, 7))
+    weights = torch.zeros(4, 7)
+    weights[:, 4:] = NONE
+    loss, fewer = OBJECTIVES[name](positive, candidates, weights), OBJECTIVES[name](positive, candidates[:, :4])
+    torch.testing.assert_close(loss, fewer)
+    loss.backward()
+    assert not gradient(candidates)[:, 4:].any()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_anchor_without_candidates_has_a_finite_loss(name):
+    positive, candidates = leaves(torch.randn(3), torch.randn(3, 2))
+    loss = OBJECTIVES[name](positive, candidates, torch.full((3, 2), NONE))
+    loss.backward()
+    expected = F.softplus(-(10 * positive - 10)).mean() if name == "sigmoid" else torch.tensor(0.0)
+    torch.testing.assert_close(loss, expected)
+    assert gradient(positive).isfinite().all()
+    assert not gradient(candidates).any()
+
+
+@pytest.mark.parametrize("name", ["infonce", "sigmoid", "sum"])
+def test_half_the_weight_of_two_equal_candidates_is_one_of_them(name):
+    positive, one = torch.randn(4), torch.randn(4, 1)
+    halves = OBJECTIVES[name](positive, one.expand(-1, 2), torch.full((4, 2), 0.5).log())
+    torch.testing.assert_close(halves, OBJECTIVES[name](positive, one))
+
+
+def test_without_candidates_only_the_sigmoid_of_the_positive_is_left():
+    positive, nothing = torch.randn(3, requires_grad=True), torch.zeros(3, 0)
+    for objective in (infonce, hardest_triplet, sum_of_triplets):
+        loss = objective(positive, nothing, nothing)
+        assert loss.item() == 0
+        assert torch.autograd.grad(loss, positive)[0].abs().max() == 0
+    assert sigmoid(positive, nothing, nothing).item() == pytest.approx(F.softplus(10 - 10 * positive).mean().item())
+
+
+@pytest.mark.parametrize(
+    ("name", "limits"),
+    [
+        ("relative_margin", {"relative_margin": 0.3}),
+        ("absolute_margin", {"absolute_margin": 0.25}),
+        ("max_score", {"max_score": 0.2}),
+        ("all", {"relative_margin": 0.1, "absolute_margin": 0.15, "max_score": 0.4}),
+    ],
+)
+def test_what_scores_too_high_is_what_sentence_transformers_drops(reference, name, limits):
+    scores = torch.from_numpy(reference["queries"] @ reference["passages"].T)
+    kept = ~above_positive(scores.diagonal(), scores, Contrastive(**{"relative_margin": None, **limits}))
+    assert np.array_equal(kept.fill_diagonal_(False).numpy(), reference[f"kept/{name}"])
+
+
+def test_a_share_of_a_positive_below_zero_lowers_the_limit_too():
+    scores = torch.tensor([[-0.5, -0.54, -0.56]])
+    assert above_positive(scores[:, 0], scores, Contrastive(relative_margin=0.1)).tolist() == [[True, True, False]]
+
+
+def test_examples_of_the_docstrings_hold():
+    found = doctest.testmod(losses, optionflags=doctest.ELLIPSIS)
+    assert found.failed == 0
+    assert found.attempted == 3
+
+
+@pytest.mark.parametrize("margin", [0.2, 0.05])
+@pytest.mark.parametrize(("form", "max_violation"), [("sum", False), ("max", True)])
+def test_triplets_match_reference(form, max_violation, margin):
+    with np.load(REFERENCE.with_name("contrastive_loss.npz"), allow_pickle=False) as file:
+        published = dict(file)
+    scores = torch.tensor(published["in_scores"], requires_grad=True)
+    loss = triplet_loss(scores, margin, max_violation)
+    loss.backward()
+    assert loss.item() == pytest.approx(float(published[f"out_{form}_m{margin}"]), abs=1e-6)
+    np.testing.assert_allclose(scores.grad, published[f"grad_{form}_m{margin}"], atol=1e-6)
+
+
+def naive_triplet_loss(scores, margin, max_violation, not_negative):
+    total, size = 0.0, len(scores)
+    for k in range(size):
+        texts = [
+            max(0.0, margin - scores[k][k] + scores[k][j]) for j in range(size) if j != k and not not_negative[k][j]
+        ]
+        images = [
+            max(0.0, margin - scores[k][k] + scores[j][k]) for j in range(size) if j != k and not not_negative[j][k]
+        ]
+        for costs in (texts, images):
+            total += (max(costs, default=0.0)) if max_violation else sum(costs)
+    return total
+
+
+@settings(max_examples=50)
+@given(
+    size=st.integers(1, 6),
+    seed=st.integers(0, 2**16),
+    max_violation=st.booleans(),
+    margin=st.sampled_from([0.0, 0.2, 1.0]),
+    masked=st.sampled_from([0.0, 0.3, 1.0]),
+)
+def test_equals_the_definition_with_any_mask(size, seed, max_violation, margin, masked):
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(size, size, generator=generator, dtype=torch.float64, requires_grad=True)
+    not_negative = torch.rand(size, size, generator=generator) < masked
+    loss = triplet_loss(scores, margin, max_violation, not_negative)
+    loss.backward()
+    expected = naive_triplet_loss(scores.tolist(), margin, max_violation, not_negative.tolist())
+    assert loss.item() == pytest.approx(expected, abs=1e-12)
+    assert scores.grad is not None
+    assert torch.isfinite(scores.grad).all()
+
+
+def test_the_hinge_passes_nan_on_and_its_gradient_at_zero() -> None:
+    positive = torch.tensor([0.5, 0.5, float("nan"), 9.0], requires_grad=True)
+    found = hinge(positive, torch.tensor([0.5, 0.7, 0.1, 0.1]), 0.0)
+    assert found[2].isnan()
+    assert found[[0, 1, 3]].tolist() == pytest.approx([0.0, 0.2, 0.0])
+    found[[0, 1, 3]].sum().backward()
+    assert positive.grad is not None
+    assert positive.grad.tolist() == [-1.0, -1.0, 0.0, 0.0]

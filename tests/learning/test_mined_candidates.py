@@ -1,0 +1,102 @@
+"""Several mined candidates of an anchor, what is known of pairs in a batch, and epochs of neighbours."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from itrpipe.errors import UsageError
+from itrpipe.learning.mined import MinedCandidates, known_pairs, neighbours_order
+
+LISTS = np.array([[5, 6, 7, 8], [1, 2, -1, -1], [9, -1, -1, -1], [-1, -1, -1, -1]])
+
+
+def test_each_candidate_is_drawn_once_and_missing_ones_are_negative():
+    drawn = MinedCandidates("texts", LISTS, 4).draw(np.array([0, 1, 2, 3, 0]), 2, np.random.default_rng(0))
+    assert drawn.shape == (5, 2)
+    for row, anchor in zip(drawn, (0, 1, 2, 3, 0), strict=True):
+        offered = LISTS[anchor][LISTS[anchor] >= 0]
+        assert set(row[row >= 0]) <= set(offered)
+        assert len(set(row[row >= 0])) == (row >= 0).sum() == min(2, len(offered))
+
+
+def test_all_candidates_of_the_window_are_drawn_alike():
+    candidates = MinedCandidates("texts", LISTS, 4, skip=1)
+    drawn = candidates.draw(np.zeros(9_000, dtype=np.int64), 1, np.random.default_rng(1))[:, 0]
+    values, counts = np.unique(drawn, return_counts=True)
+    assert values.tolist() == [6, 7, 8]
+    assert np.allclose(counts / 9_000, 1 / 3, atol=0.03)
+
+
+def test_short_or_empty_lists_are_refused():
+    with pytest.raises(UsageError, match="the mined lists hold 4"):
+        MinedCandidates("texts", LISTS, 5)
+    with pytest.raises(UsageError, match="no anchor has a candidate left"):
+        MinedCandidates("texts", LISTS[3:], 4)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_known_pairs_are_all_of_the_batch(seed):
+    rng = np.random.default_rng(seed)
+    lists = np.stack([rng.permutation(20)[:6] for _ in range(4)])
+    lists[rng.random(lists.shape) < 0.3] = -1
+    values, candidates = rng.random(lists.shape), rng.integers(20, size=9)
+    expected = {
+        (a, c): np.float32(values[a, k])
+        for a in range(4)
+        for c in range(9)
+        for k in range(6)
+        if lists[a, k] == candidates[c]
+    }
+    found = known_pairs(lists, values, candidates)
+    anchors, places, known = (each.numpy() for each in found)
+    assert dict(zip(zip(anchors, places, strict=True), known, strict=True)) == expected
+
+
+IMAGE = np.repeat(np.arange(40), 5)
+FAMILIES = np.arange(40) // 4
+"""Every image is near those of its family."""
+
+
+def near(rng: np.random.Generator, k: int = 15) -> np.ndarray:
+    others = [np.flatnonzero((FAMILIES[IMAGE] == FAMILIES[i]) & (i != IMAGE)) for i in range(40)]
+    return np.stack([rng.permutation(each)[:k] for each in others])
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 12), st.floats(0.05, 1))
+def test_every_caption_comes_once(seed, group, share):
+    rng = np.random.default_rng(seed)
+    lists = near(rng)
+    lists[rng.random(lists.shape) < 0.2] = -1
+    order = neighbours_order(lists, IMAGE, group, share, rng)
+    assert sorted(order) == list(range(len(IMAGE)))
+
+
+def company(order: np.ndarray, size: int) -> float:
+    """Mean number of captions of other images of the family in a batch."""
+    batches = order.reshape(-1, size)
+    family = FAMILIES[IMAGE[batches]]
+    same = family[:, :, None] == family[:, None, :]
+    own = IMAGE[batches][:, :, None] == IMAGE[batches][:, None, :]
+    return float((same & ~own).sum(axis=2).mean())
+
+
+def test_neighbours_share_a_batch_as_far_as_they_are_to():
+    shuffled = company(np.random.default_rng(0).permutation(len(IMAGE)), 20)
+    found = [
+        company(neighbours_order(near(np.random.default_rng(1)), IMAGE, 4, share, np.random.default_rng(0)), 20)
+        for share in (0.5, 1.0)
+    ]
+    assert shuffled + 0.4 < found[0] < found[1] - 0.2
+
+
+def test_a_group_is_no_larger_and_has_no_image_twice():
+    order = neighbours_order(near(np.random.default_rng(1)), IMAGE, 4, 1.0, np.random.default_rng(0))
+    runs = np.split(order, np.flatnonzero(np.diff(FAMILIES[IMAGE[order]])) + 1)
+    # Two groups of one family may follow each other; most runs are single groups.
+    sizes = np.array([len(run) for run in runs])
+    assert np.median(sizes) <= 4
+    single = [run for run in runs if len(run) <= 4]
+    assert np.mean([len(set(IMAGE[run])) == len(run) for run in single]) > 0.9

@@ -1,0 +1,308 @@
+"""The FNE method against its formulas written out, its ablations, and runs that repeat and go on exactly."""
+
+from __future__ import annotations
+
+import doctest
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from itrpipe.learning.false_negatives import Gaussians
+from itrpipe.learning.losses import triplet_loss
+from itrpipe.methods.base import MomentumTwin
+from itrpipe.methods.fne import method as fne
+from itrpipe.methods.fne.declaration import Fne
+from itrpipe.methods.fne.method import FeatureQueues, draw, hardest_only, sampling_weights
+from itrpipe.models.vsepp import network as vsepp
+from itrpipe.models.vsepp.declaration import Vsepp
+from itrpipe.progress import Reporter
+from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
+from itrpipe.training.loop import Trainer
+
+IMAGES, DIM = 20, 16
+REFERENCE = Path(__file__).resolve().parents[1] / "reference"
+CASES = ["warm", "full", "full_wide_pos", "full_wide_neg", "empty"]
+SETTINGS = replace(
+    LOOP_SETTINGS,
+    epochs=3,
+    batch_size=8,
+    learning_rate=0.005,
+    decay_every=4,
+    max_updates=0,
+    validation_images=IMAGES,
+    encode_block=50,
+    prefetch=2,
+)
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[ToyPairs, ToyPairs]:
+    return ToyPairs(images=IMAGES), ToyPairs(seed=1, images=IMAGES)
+
+
+def attached(data, **settings: Any):
+    """A fresh model and a method attached to it, and the method's state."""
+    torch.manual_seed(0)
+    model = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), IMAGE_DIM, VOCABULARY)
+    method = fne.build(Fne(**{"memory_size": 12, "min_count": 0, "warm_epochs": 0, **settings}), data[0], {})
+    return model, method, method.attach(model)
+
+
+def make_batch(method, seed: int, size: int = 6):
+    rng = np.random.default_rng(seed)
+    return method.collate(rng.choice(2 * IMAGES, size, replace=False), rng)
+
+
+def trainer(data, work: Path, loss: Fne | None = None, **loop: Any) -> Trainer:
+    work.mkdir(exist_ok=True)
+    torch.manual_seed(0)
+    model = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), IMAGE_DIM, VOCABULARY)
+    method = fne.build(loss or Fne(memory_size=20, min_count=3), data[0], {})
+    settings = replace(SETTINGS, **loop)
+    return Trainer(settings, model, method, data[0], data[1], "cpu", work, Reporter())
+
+
+def test_a_step_is_the_equation_of_the_paper(data):
+    model, method, state = attached(data, margin=0.5, candidates="hardest")
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.add_(0.1 * torch.randn_like(weights))
+    memory = []  # (image row, image, text) of earlier batches, oldest first
+    twin = {name: value.clone() for name, value in state.twin.model.state_dict().items()}
+    for step in range(4):
+        batch = make_batch(method, step)
+        state.twin.follow()
+        twin = {name: 0.995 * value + 0.005 * model.state_dict()[name] for name, value in twin.items()}
+        follower = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), IMAGE_DIM, VOCABULARY)
+        follower.load_state_dict(twin)
+        images, texts = batch.pairs["positive"]
+        with torch.no_grad():
+            v, t = model.encode_images(images).embedding, model.encode_texts(texts).embedding
+            v_m, t_m = follower.encode_images(images).embedding, follower.encode_texts(texts).embedding
+        rows = batch.images.tolist()
+        pool = [*zip(rows, v_m, t_m, strict=True), *memory[-12:]]
+        expected = 0.0
+        for k, row in enumerate(rows):
+            negative_texts = [float(v[k] @ text) for other, _, text in pool if other != row]
+            negative_images = [float(t[k] @ image) for other, image, _ in pool if other != row]
+            expected += max(0.0, 0.5 - float(v[k] @ t_m[k]) + max(negative_texts)) / len(rows)
+            expected += max(0.0, 0.5 - float(t[k] @ v_m[k]) + max(negative_images)) / len(rows)
+        losses = method.losses(model, batch, epoch=0)
+        assert set(losses) == {"fne"}
+        assert losses["fne"].item() == pytest.approx(expected, abs=1e-5)
+        assert batch.statistics["hardest_text_share"] == 1
+        memory += zip(rows, v_m, t_m, strict=True)
+    assert len(memory) > 12
+    losses["fne"].backward()
+    assert all(weights.grad is not None for weights in model.parameters())
+    assert all(weights.grad is None for weights in state.parameters())
+
+
+def test_warm_epochs_are_the_triplet_loss_and_write_no_memory(data):
+    model, method, state = attached(data, warm_epochs=2, sum_epochs=1, mask_same_image=True)
+    for epoch, hardest in ((0, False), (1, True)):
+        batch = make_batch(method, 5)
+        images, texts = batch.pairs["positive"]
+        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+        same = batch.images[:, None] == batch.images[None, :]
+        losses = method.losses(model, batch, epoch)
+        assert set(losses) == {"triplet"}
+        assert losses["triplet"].item() == pytest.approx(triplet_loss(scores, 0.2, hardest, same).item() / 6, abs=1e-6)
+    assert not state.queues.filled.any()
+    assert not state.statistics.count.any()
+    method.losses(model, make_batch(method, 5), epoch=2)
+    assert state.queues.filled.sum() == 6
+
+
+def test_without_twin_and_drawing_it_is_the_hardest_triplet_of_other_images(data):
+    model, method, state = attached(data, memory_size=0, momentum_twin=False, candidates="hardest")
+    assert (state.twin, state.queues) == (None, None)
+    batch = make_batch(method, 3)
+    images, texts = batch.pairs["positive"]
+    scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+    same = batch.images[:, None] == batch.images[None, :]
+    expected = triplet_loss(scores, 0.2, True, same) / 6
+    found = method.losses(model, batch, 0)["fne"]
+    torch.testing.assert_close(found, expected)
+    ours, theirs = (torch.autograd.grad(loss, list(model.parameters())) for loss in (found, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+
+
+def test_statistics_are_an_epochs_own_or_go_on(data):
+    for reset in (True, False):
+        model, method, state = attached(data, reset_each_epoch=reset)
+        for step in range(4):
+            method.losses(model, make_batch(method, step), 0)
+        assert state.statistics.count[1] > 0
+        method.start_epoch(1)
+        assert bool(state.statistics.count.any()) != reset
+
+
+class NothingRead(TorchDispatchMode):
+    """Refuses what waits for a device: reading a value, and shapes that depend on values."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function)
+        assert not any(each in name for each in ("_local_scalar_dense", "nonzero", "masked_select", "unique")), name
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("choice", ["drawn", "hardest"])
+def test_a_step_reads_no_value_from_the_device(data, choice, monkeypatch):
+    """Beside the encoders, whose recurrent layers ask for the lengths of captions."""
+    model, method, state = attached(data, candidates=choice)
+    batch = make_batch(method, 0)
+    images, texts = encoded(model, batch)
+    candidates = state.twin.encode(*batch.pairs["positive"])
+    monkeypatch.setattr(model, "encode_images", lambda batch: images)
+    monkeypatch.setattr(model, "encode_texts", lambda batch: texts)
+    monkeypatch.setattr(state.twin, "encode", lambda images, texts: candidates)
+    with NothingRead():
+        method.losses(model, batch, 0)["fne"].backward()
+    with NothingRead(), pytest.raises(AssertionError, match="_local_scalar_dense"):
+        batch.statistics["retained"].item()
+
+
+def encoded(model, batch):
+    images, texts = batch.pairs["positive"]
+    return model.encode_images(images), model.encode_texts(texts)
+
+
+def test_the_twin_follows_once_an_update(data, tmp_path, monkeypatch):
+    followed, follow = [], MomentumTwin.follow
+    monkeypatch.setattr(MomentumTwin, "follow", lambda twin: (followed.append(twin), follow(twin))[1])
+    whole = trainer(data, tmp_path / "a", epochs=1, accumulate=2)
+    whole.run()
+    assert 0 < whole.position.updates == len(followed)
+
+
+def test_a_memory_needs_its_twin():
+    with pytest.raises(ValidationError, match="memory_size = 8192 needs momentum_twin = true"):
+        Fne(momentum_twin=False)
+    assert Fne(momentum_twin=False, memory_size=0).first_epochs() == 1
+    assert Fne(sum_epochs=3).first_epochs() == 3
+
+
+def arrays(name: str) -> dict[str, np.ndarray]:
+    with np.load(REFERENCE / f"{name}.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+@pytest.fixture(scope="module")
+def posterior() -> dict[str, np.ndarray]:
+    return arrays("fne_posterior")
+
+
+def gaussians(mean=(0.66, 0.35), variance=(0.006, 0.009), count=(1000.0, 2000.0)) -> Gaussians:
+    return Gaussians(*(torch.tensor(values, dtype=torch.float32) for values in (mean, variance, count)))
+
+
+def of_case(reference: dict[str, np.ndarray], case: str) -> Gaussians:
+    mean, variance = ([float(reference[f"{case}/{name}_{side}"]) for side in ("pos", "neg")] for name in ("mu", "var"))
+    count = float(reference[f"{case}/count_pos"])
+    return gaussians(mean, variance, (count, 2 * count))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_weights_match_reference(posterior, case):
+    similarities, excluded = torch.from_numpy(posterior["sims"]), torch.from_numpy(posterior["mask"])
+    positive = torch.from_numpy(posterior["pos_sims"])[:, 0]
+    rules = Fne(
+        prior=1 / float(posterior["inv_prior"]),
+        alpha=float(posterior["alpha"]),
+        posterior_threshold=1 - float(posterior["keep_false_margin"]),
+        posterior_scale=float(posterior["posterior_scale"]),
+        min_count=int(posterior["min_count"]),
+        margin=float(posterior["margin"]),
+    )
+    weights = sampling_weights(similarities, positive, excluded, of_case(posterior, case), rules)
+    np.testing.assert_allclose(weights, posterior[f"{case}/weights"], atol=1e-6)
+    np.testing.assert_array_equal(weights.argmax(dim=1)[:, None], posterior[f"{case}/argmax_index"])
+
+
+@pytest.mark.parametrize("options", [{"window": False}, {"fallback": False}, {}])
+def test_a_similarity_that_is_nan_is_drawn(options):
+    similarities = torch.rand(4, 6, generator=torch.Generator().manual_seed(0))
+    similarities[1, 4] = float("nan")
+    excluded, rules = torch.eye(4, 6).bool(), Fne(prior=0.1, min_count=0, **options)
+    for weights in (
+        sampling_weights(similarities, torch.ones(4), excluded, gaussians(), rules),
+        hardest_only(similarities, excluded),
+    ):
+        columns, found = draw(weights)
+        assert columns[1] == 4
+        assert found[1]
+
+
+def test_a_row_without_candidates_draws_nothing_and_costs_nothing():
+    similarities = torch.tensor([[0.9, 0.1, 0.2], [0.1, 0.9, 0.2]])
+    excluded = torch.tensor([[True, True, True], [False, True, False]])
+    weights = sampling_weights(similarities, similarities[:, 0], excluded, gaussians(), Fne())
+    assert weights.tolist() == [[0, 0, 0], [0, 0, 1]]  # below the window, so the hardest
+    without = Fne(fallback=False)
+    assert not sampling_weights(similarities, similarities[:, 0], excluded, gaussians(), without).any()
+    anywhere = Fne(window=False)
+    assert (sampling_weights(similarities, similarities[:, 0], excluded, gaussians(), anywhere) > 0).sum() == 2
+    drawn, found = draw(weights)
+    assert found.tolist() == [False, True]
+    assert drawn[1] == 2
+
+
+def test_hardest_only_takes_the_most_similar_that_is_not_excluded():
+    similarities = torch.tensor([[-0.9, -0.1, -0.5], [0.3, 0.2, 0.1]])
+    excluded = torch.tensor([[False, True, False], [True, True, True]])
+    assert hardest_only(similarities, excluded).tolist() == [[0, 0, 1], [0, 0, 0]]
+
+
+def test_draws_follow_the_weights():
+    torch.manual_seed(0)
+    weights = torch.tensor([0.0, 1.0, 3.0, 0.5, 0.0])
+    drawn, found = draw(weights.repeat(40_000, 1))
+    assert found.all()
+    shares = drawn.bincount(minlength=5) / len(drawn)
+    np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.01)
+    assert shares[[0, 4]].sum() == 0
+
+
+@settings(max_examples=40)
+@given(sizes=st.lists(st.integers(1, 9), max_size=8), size=st.integers(1, 12))
+def test_queues_hold_the_last_pairs_though_a_run_restarts_before_every_batch(sizes, size):
+    queues = FeatureQueues(size, 2)
+    assert not queues.filled.any()
+    written = 0
+    for count in sizes:
+        state, queues = queues.state_dict(), FeatureQueues(size, 2)
+        queues.load_state_dict(state)
+        rows = torch.arange(written, written + count)
+        features = torch.stack([rows, -rows], dim=1).float()
+        queues.write(features, features + 0.5, rows)
+        written += count
+    kept = list(range(max(0, written - size), written))
+    found = queues.image_rows[queues.filled]
+    assert sorted(found.tolist()) == kept
+    np.testing.assert_array_equal(queues.images[queues.filled][:, 0], found)
+    np.testing.assert_array_equal(queues.texts[queues.filled][:, 1], -found.float() + 0.5)
+    if sum(sizes) <= size:
+        assert queues.image_rows[:written].tolist() == kept
+
+
+def test_a_random_start_counts_as_candidates_of_unit_length():
+    queues = FeatureQueues(6, 4, random=True)
+    assert queues.filled.all()
+    torch.testing.assert_close(queues.images.norm(dim=1), torch.ones(6))
+    assert not torch.equal(queues.images, queues.texts)
+
+
+def test_its_example_runs() -> None:
+    found = doctest.testmod(fne)
+    assert found.attempted > 5
+    assert not found.failed

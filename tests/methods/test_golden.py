@@ -1,0 +1,54 @@
+"""The losses of ten steps of every method, and the weights after them, are those of when they were recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from itrpipe.methods.base import StatefulMethod
+from itrpipe.testing import ToyPairs
+from tests.test_estimator_checks import EVEN, PAIRS, builder, method_builder, settings, trains
+
+GOLDEN = Path(__file__).with_name("golden.json")
+FURTHER = ("aoq-triplet", "aoq-quintuplet", "aoq-online-quintuplet", "aoq-positive-weight", "aoq-only-offline")
+FURTHER += ("fne-paper", "fne-memory-only", "ssamt-words", "tags-words", "ascl-no-positives")
+CASES = {conf: backbone for conf, backbone in reversed(PAIRS) if conf not in ("zero-shot",)}
+CASES |= {conf: next(b for b in ("vsepp", "ssamt", "uniter", "ascl") if trains(conf, b)) for conf in FURTHER}
+
+
+def measured(conf: str, backbone: str) -> dict[str, list[float]]:
+    """Losses of each step, and length and a projection of the weights in the end."""
+    chosen = settings(conf, backbone)
+    torch.manual_seed(0)
+    data = ToyPairs(uneven=backbone not in EVEN)
+    method, model = method_builder(chosen)(data), builder(chosen)().train()
+    trained = list(model.parameters())
+    if isinstance(method, StatefulMethod):
+        trained += list(method.attach(model).parameters())
+    optimizer = torch.optim.SGD([each for each in trained if each.requires_grad], lr=0.01)
+    rng, found = np.random.default_rng(0), {}
+    for step in range(10):
+        if isinstance(method, StatefulMethod) and step == 3:
+            method.start_epoch(1_000)
+        batch = method.collate(rng.permutation(data.num_captions)[:8], rng)
+        losses = method.losses(model, batch, 0 if step < 3 else 1_000)
+        for name, loss in losses.items():
+            found.setdefault(name, []).append(loss.item())
+        optimizer.zero_grad()
+        torch.stack(list(losses.values())).sum().backward()
+        optimizer.step()
+    weights = torch.cat([each.detach().flatten() for each in trained]).double()
+    wave = torch.arange(len(weights)).double().cos()
+    return found | {"weights": [weights.norm().item(), (weights * wave).sum().item()]}
+
+
+@pytest.mark.parametrize("conf", CASES)
+def test_ten_steps_are_those_that_were_recorded(conf: str) -> None:
+    found, expected = measured(conf, CASES[conf]), json.loads(GOLDEN.read_text())[conf]
+    assert found.keys() == expected.keys()
+    for name, values in found.items():
+        assert values == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
