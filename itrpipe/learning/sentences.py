@@ -4,7 +4,7 @@
     refilled = refill(masked.tokens, masked.labels, logits, draws, temperature)     [S, L, W] of S masked copies
     reasons = reject(sentences, captions, known)                                    [T, N], N = K L
     scores = score_kept(score, sentences, reasons)                                  [T, N]
-    hardest = select_hardest(scores, most)                                          [T, m]
+    rows, real = select_hardest(scores, most)                                       [T, m]
 
 A caption comes with candidates, sets of positions that are masked together: the objects, attributes and relations of
 its scene graph, or single positions (`single_positions`), which is the usual masking of words. Each of K copies masks a
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.models.base import TextBatch
-from itrpipe.storage.ragged import Ragged, runs
+from itrpipe.storage.ragged import Ragged
 
 NO_WORD = -1
 """In place of the number of a word, for tokens that are part of none."""
@@ -167,18 +167,17 @@ def over_pieces(candidates: np.ndarray, word_of_piece: np.ndarray) -> np.ndarray
     return np.take_along_axis(candidates, np.maximum(inside, 0), axis=2) & (inside >= 0)
 
 
-def selection_rates(candidates: np.ndarray, rate: float = MASK_RATE) -> np.ndarray:
+def selection_rates(candidates: np.ndarray) -> np.ndarray:
     """How probable it is that a candidate is masked.
 
     Args:
         candidates: bool [T, P, W].
-        rate: share of the words to mask, 0..1.
 
     Returns:
-        float64 [T, P]: the mean over its positions of rate / (number of candidates with this position); 0 for a
+        float64 [T, P]: the mean over its positions of `MASK_RATE` / (number of candidates with this position); 0 for a
         candidate without positions.
     """
-    shared = rate / np.maximum(candidates.sum(axis=1), 1)  # [T, W]
+    shared = MASK_RATE / np.maximum(candidates.sum(axis=1), 1)  # [T, W]
     return np.einsum("tpw,tw->tp", candidates, shared) / np.maximum(candidates.sum(axis=2), 1)
 
 
@@ -189,7 +188,6 @@ def mask_captions(
     specials: SpecialTokens,
     noise: bool,
     rng: np.random.Generator,
-    rate: float = MASK_RATE,
 ) -> MaskedCaptions:
     """Masks every caption several times, each time at random.
 
@@ -203,9 +201,8 @@ def mask_captions(
         specials: what masks, and which ids are words.
         noise: put random words at 10 % of the labelled positions and leave 10 % as they are; otherwise all are masked.
         rng: source of randomness.
-        rate: share of the words to mask, 0..1.
     """
-    rates = selection_rates(candidates, rate)  # [T, P]
+    rates = selection_rates(candidates)  # [T, P]
     shape = (len(tokens), copies, candidates.shape[1])
     chosen = rng.random(shape) < rates[:, None]
     # The first of a random order is the one with the largest of independent keys.
@@ -336,40 +333,25 @@ def score_kept(score: ScoreSentences, sentences: Tensor, reasons: Tensor) -> Ten
     return scores
 
 
-@dataclass(frozen=True)
-class Hardest:
-    """The sentences of each caption that score highest, hardest first.
-
-    Attributes:
-        rows: int64 [T, m], numbers of sentences; where there are fewer than m the rest are any.
-        real: bool [T, m], which of these there are.
-    """
-
-    rows: Tensor
-    real: Tensor
-
-    def take(self, values: Tensor) -> Tensor:
-        """Their part [T, m, ...] of values [T, N, ...] of all sentences."""
-        index = self.rows.view(*self.rows.shape, *(1,) * (values.dim() - 2))
-        return values.gather(1, index.expand(*self.rows.shape, *values.shape[2:]))
-
-
-def select_hardest(scores: Tensor, most: int) -> Hardest:
-    """The highest of finite scores, of equal ones the first.
+def select_hardest(scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """The sentences of each caption with the highest finite scores, hardest first, of equal ones the first.
 
     Args:
         scores: [T, N], of `score_kept`.
         most: m, cut to N.
 
+    Returns:
+        int64 [T, m], numbers of sentences, and bool [T, m], which of these there are; the others are any.
+
     Source: TAGS-DC, Eq. 6. Rejected sentences are never selected, as the released code does where too few are left.
     """
     ordered, rows = scores.sort(dim=1, descending=True, stable=True)
-    return Hardest(rows[:, :most], ordered[:, :most].isfinite())
+    return rows[:, :most], ordered[:, :most].isfinite()
 
 
-def mark_outranked(reasons: Tensor, hardest: Hardest) -> Tensor:
-    """The reasons [T, N] once more, with `OUTRANKED` for the kept ones that are not among the hardest."""
-    chosen = torch.zeros_like(reasons, dtype=torch.bool).scatter_(1, hardest.rows, hardest.real)
+def mark_outranked(reasons: Tensor, rows: Tensor, real: Tensor) -> Tensor:
+    """The reasons [T, N] once more, with `OUTRANKED` for the kept ones that `select_hardest` did not choose."""
+    chosen = torch.zeros_like(reasons, dtype=torch.bool).scatter_(1, rows, real)
     return torch.where((reasons == KEPT) & ~chosen, OUTRANKED, reasons)
 
 
@@ -388,27 +370,23 @@ class SentenceBank:
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def hardest(self, captions: np.ndarray, most: int) -> tuple[TextBatch, Tensor, Tensor]:
-        """The first sentences of captions.
+    def take(
+        self, captions: np.ndarray, most: int, rng: np.random.Generator | None = None
+    ) -> tuple[TextBatch, Tensor, Tensor]:
+        """Sentences of captions: the first, or with `rng` those that follow a random one, and on from the first.
 
         Args:
             captions: rows [B].
             most: m, sentences of each at most.
+            rng: source of randomness.
 
         Returns:
             The n sentences; int64 [n], number of the caption of each; int64 [n], its place among those of the caption.
         """
-        return self._take(captions, most, np.zeros(len(captions), dtype=np.int64))
-
-    def drawn(self, captions: np.ndarray, most: int, rng: np.random.Generator) -> tuple[TextBatch, Tensor, Tensor]:
-        """Sentences of captions that follow each other from a random one, and on from the first; see `hardest`."""
         held = np.diff(self._starts)[captions]
-        return self._take(captions, most, rng.integers(0, np.maximum(held, 1)))
-
-    def _take(self, captions: np.ndarray, most: int, offset: np.ndarray) -> tuple[TextBatch, Tensor, Tensor]:
-        held = np.diff(self._starts)[captions]
-        counts = np.minimum(held, most)
-        owners, places = np.repeat(np.arange(len(captions)), counts), runs(np.zeros_like(counts), counts)
+        offset = np.zeros_like(held) if rng is None else rng.integers(0, np.maximum(held, 1))
+        taken = Ragged.of_counts(np.minimum(held, most))
+        owners, places = taken.owners(), taken.places()
         rows = self._starts[captions][owners] + (offset[owners] + places) % held[owners]
         lengths = torch.from_numpy(self._lengths[rows].astype(np.int64))
         tokens = torch.from_numpy(self._tokens[rows, : self._lengths[rows].max(initial=1)].astype(np.int64))

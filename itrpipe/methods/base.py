@@ -252,7 +252,7 @@ def positive_pairs(data: TrainingSet, captions: np.ndarray, rng: np.random.Gener
 
 def sentences_drawn(data: TrainingSet, captions: np.ndarray, most: int, rng: np.random.Generator) -> OwnedTexts | None:
     """Synthetic sentences of captions [B], so many of each at most, as further negatives; None where there are none."""
-    texts, *places = data.sentences.drawn(captions, most, rng)
+    texts, *places = data.sentences.take(captions, most, rng)
     return OwnedTexts(in_training(texts), *places) if len(texts.lengths) else None
 
 

@@ -111,7 +111,7 @@ class ModelMaker:
         written = self.masks.known(chosen)
         reasons = synthetic.reject(sentences, captions, None if written is None else written.to(self.device))
         scores = synthetic.score_kept(score, sentences, reasons)  # -inf where nothing was scored
-        reasons = synthetic.mark_outranked(reasons, synthetic.select_hardest(scores, settings.keep))
+        reasons = synthetic.mark_outranked(reasons, *synthetic.select_hardest(scores, settings.keep))
         positive = self.model.rank(embedded, images, TextBatch(captions, lengths)).float().tolist()
         repeated = synthetic.repeated_later(sentences)
         likely, own = (each.expand_as(likely).reshape(reasons.shape) for each in (likely, own))

@@ -20,17 +20,6 @@ def example() -> MinedList:
     )
 
 
-@pytest.mark.parametrize("direction", list(FILES))
-def test_round_trip_keeps_ids_rows_and_scores(tmp_path, direction):
-    write_list(tmp_path, direction, example())
-    found = read_list(tmp_path, direction)
-    assert found.anchor_ids.tolist() == example().anchor_ids.tolist()
-    np.testing.assert_array_equal(found.candidates, example().candidates)
-    np.testing.assert_array_equal(found.scores, example().scores)
-    assert found.candidates.dtype == np.int32
-    assert found.scores.dtype == np.float16
-
-
 def test_a_truncated_file_is_one_line_with_the_remedy(tmp_path):
     write_list(tmp_path, "texts_for_images", example())
     path = tmp_path / FILES["texts_for_images"]

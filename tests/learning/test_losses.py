@@ -53,20 +53,17 @@ def gradient(leaf: Tensor) -> Tensor:
     return leaf.grad
 
 
-@pytest.mark.parametrize("name", ["clip", "siglip"])
-def test_losses_and_gradients_are_those_of_open_clip(reference, name):
-    images, texts, scale, bias = leaves(
-        reference["images"], reference["texts"], reference["scale"].astype(np.float32), np.float32(reference["bias"])
-    )
-    if name == "clip":
-        loss = both(infonce, images @ texts.T, temperature=1 / scale)
-    else:
-        loss = both(sigmoid, images @ texts.T, scale=scale, bias=bias)
+@pytest.mark.parametrize(("name", "objective"), [("clip", infonce), ("siglip", sigmoid)])
+def test_losses_and_gradients_are_those_of_open_clip(reference, name, objective):
+    scale, bias = np.float32(reference["scale"]), np.float32(reference["bias"])
+    images, texts, scale, bias = leaves(reference["images"], reference["texts"], scale, bias)
+    options = {"temperature": 1 / scale} if name == "clip" else {"scale": scale, "bias": bias}
+    loss = both(objective, images @ texts.T, **options)
     loss.backward()
     assert loss.item() == pytest.approx(float(reference[f"{name}/loss"]), abs=1e-6)
-    found = {"images": images, "texts": texts, "scale": scale, "bias": bias}
-    for part in ("images", "texts", "scale", *(("bias",) if name == "siglip" else ())):
-        np.testing.assert_allclose(gradient(found[part]).numpy(), reference[f"{name}/{part}"], atol=1e-6)
+    for part, leaf in {"images": images, "texts": texts, "scale": scale, "bias": bias}.items():
+        if (name, part) != ("clip", "bias"):
+            np.testing.assert_allclose(gradient(leaf).numpy(), reference[f"{name}/{part}"], atol=1e-6)
 
 
 def test_captions_that_follow_those_of_the_batch_are_negatives_of_all_images_as_in_negclip():
@@ -77,7 +74,7 @@ def test_captions_that_follow_those_of_the_batch_are_negatives_of_all_images_as_
     torch.testing.assert_close(both(infonce, scores, hard, temperature=0.1), expected)
 
 
-def test_triplets_of_a_batch_are_those_of_round_one():
+def test_triplets_of_a_batch_are_those_of_the_first_training():
     scores = torch.randn(6, 6)
     for objective, hardest in ((hardest_triplet, True), (sum_of_triplets, False)):
         expected = triplet_loss(scores, 0.3, hardest) / 12  # both directions of six pairs
@@ -104,13 +101,6 @@ def test_an_anchor_without_candidates_has_a_finite_loss(name):
     torch.testing.assert_close(loss, expected)
     assert gradient(positive).isfinite().all()
     assert not gradient(candidates).any()
-
-
-@pytest.mark.parametrize("name", ["infonce", "sigmoid", "sum"])
-def test_half_the_weight_of_two_equal_candidates_is_one_of_them(name):
-    positive, one = torch.randn(4), torch.randn(4, 1)
-    halves = OBJECTIVES[name](positive, one.expand(-1, 2), torch.full((4, 2), 0.5).log())
-    torch.testing.assert_close(halves, OBJECTIVES[name](positive, one))
 
 
 def test_without_candidates_only_the_sigmoid_of_the_positive_is_left():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from itrpipe.learning.sentences import (
     NO_WORD,
@@ -14,8 +12,6 @@ from itrpipe.learning.sentences import (
     SpecialTokens,
     mask_captions,
     over_pieces,
-    selection_rates,
-    single_positions,
 )
 
 PIECES = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "A", "a", "dog", "##s", "cat", "run", "road", "##way")
@@ -71,43 +67,6 @@ def test_what_the_captions_of_an_image_say_is_known_without_what_is_no_word() ->
     assert found is not None
     assert [set(row) - {-1} for row in found.tolist()] == [{4, 5, 6, 7, 8, 9, 10}, {10, 11}]
     assert masks(compare="off").known(np.array([2, 1])) is None
-
-
-@settings(max_examples=50)
-@given(images=st.lists(st.integers(0, 5), min_size=1, max_size=12), chosen=st.lists(st.integers(0, 99), min_size=1))
-def test_what_is_known_of_any_order_of_images(images: list[int], chosen: list[int]) -> None:
-    tokens = 10 + np.arange(len(images))[:, None]
-    made = CaptionMasks(tokens, np.zeros_like(tokens), np.array(images), None, SPECIALS, "piece")
-    rows = np.array(chosen) % len(images)
-    found = made.known(rows)
-    assert found is not None
-    expected = [[10 + each for each, image in enumerate(images) if image == images[row]] for row in rows]
-    assert found.shape[1] == max(map(len, expected))
-    for row, own in zip(found.tolist(), expected, strict=True):
-        assert row == [-1] * (len(row) - len(own)) + own
-
-
-def test_single_positions_are_masked_at_the_rate_and_never_none():
-    maskable = np.ones((1, 10), dtype=bool)
-    candidates = single_positions(maskable)
-    assert np.allclose(selection_rates(candidates), 0.15)
-    tokens = np.full((1, 10), 50)
-    masked = mask_captions(tokens, candidates, 20_000, SpecialTokens(99, (), (10, 20)), True, np.random.default_rng(1))
-    labelled = masked.labels[0] != UNLABELLED
-    assert labelled.any(axis=1).all()
-    # A position is chosen by itself, or is one of ten when no other is.
-    assert abs(labelled.mean() - (0.15 + 0.85**10 / 10)) < 0.004
-    shown = masked.tokens[0][labelled]
-    assert abs((shown == 99).mean() - 0.8) < 0.01
-    assert abs((shown == 50).mean() - 0.1) < 0.01
-    assert ((shown == 99) | (shown == 50) | ((shown >= 10) & (shown < 20))).all()
-
-
-def test_a_shared_position_makes_its_candidates_rarer():
-    candidates = np.array([[[1, 1, 0], [0, 1, 1], [0, 0, 0]]], dtype=bool)
-    assert np.allclose(selection_rates(candidates), [[(0.15 + 0.075) / 2, (0.15 + 0.075) / 2, 0.0]])
-    masked = mask_captions(np.full((1, 3), 10), candidates, 500, SPECIALS, True, np.random.default_rng(0))
-    assert (masked.labels != UNLABELLED).any(axis=2).all()
 
 
 def test_all_pieces_of_a_word_are_masked_together():

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.errors import UsageError
 from itrpipe.learning.mined import MinedCandidates, known_pairs, neighbours_order
 
 LISTS = np.array([[5, 6, 7, 8], [1, 2, -1, -1], [9, -1, -1, -1], [-1, -1, -1, -1]])
@@ -28,13 +26,6 @@ def test_all_candidates_of_the_window_are_drawn_alike():
     values, counts = np.unique(drawn, return_counts=True)
     assert values.tolist() == [6, 7, 8]
     assert np.allclose(counts / 9_000, 1 / 3, atol=0.03)
-
-
-def test_short_or_empty_lists_are_refused():
-    with pytest.raises(UsageError, match="the mined lists hold 4"):
-        MinedCandidates("texts", LISTS, 5)
-    with pytest.raises(UsageError, match="no anchor has a candidate left"):
-        MinedCandidates("texts", LISTS[3:], 4)
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -90,13 +81,3 @@ def test_neighbours_share_a_batch_as_far_as_they_are_to():
         for share in (0.5, 1.0)
     ]
     assert shuffled + 0.4 < found[0] < found[1] - 0.2
-
-
-def test_a_group_is_no_larger_and_has_no_image_twice():
-    order = neighbours_order(near(np.random.default_rng(1)), IMAGE, 4, 1.0, np.random.default_rng(0))
-    runs = np.split(order, np.flatnonzero(np.diff(FAMILIES[IMAGE[order]])) + 1)
-    # Two groups of one family may follow each other; most runs are single groups.
-    sizes = np.array([len(run) for run in runs])
-    assert np.median(sizes) <= 4
-    single = [run for run in runs if len(run) <= 4]
-    assert np.mean([len(set(IMAGE[run])) == len(run) for run in single]) > 0.9

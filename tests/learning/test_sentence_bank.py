@@ -34,8 +34,8 @@ def test_sentences_are_those_of_their_captions(counts: list[int], chosen: list[i
     captions = np.array([each % len(counts) for each in chosen], dtype=np.int64)
     random = np.random.default_rng(seed)
     for begins, (texts, owners, places) in (
-        ("first", bank.hardest(captions, most)),
-        ("anywhere", bank.drawn(captions, most, random)),
+        ("first", bank.take(captions, most)),
+        ("anywhere", bank.take(captions, most, random)),
     ):
         assert texts.tokens.dtype == texts.lengths.dtype == owners.dtype == torch.int64
         found = [tuple(row[:length].tolist()) for row, length in zip(texts.tokens, texts.lengths, strict=True)]
@@ -59,7 +59,7 @@ def test_every_sentence_is_drawn_equally_often() -> None:
     bank, held = bank_of([3, 0, 5])
     random, seen = np.random.default_rng(0), dict.fromkeys(held[2], 0)
     for _ in range(2000):
-        texts, owners, _ = bank.drawn(np.array([2, 1]), 2, random)
+        texts, owners, _ = bank.take(np.array([2, 1]), 2, random)
         assert owners.tolist() == [0, 0]
         for row, length in zip(texts.tokens, texts.lengths, strict=True):
             seen[tuple(row[:length].tolist())] += 1

@@ -11,14 +11,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from itrpipe.learning.sentences import (
-    DUPLICATE,
-    FALSE_NEGATIVE,
-    IDENTICAL,
     UNLABELLED,
     SpecialTokens,
     mask_captions,
     refill,
-    reject,
     selection_rates,
 )
 
@@ -35,10 +31,6 @@ def reference() -> dict[str, np.ndarray]:
 
 def tensor(name: str) -> Tensor:
     return torch.from_numpy(reference()[name])
-
-
-def refills() -> Tensor:
-    return tensor("mlm/refilled_ids")[None]  # [1, 36, 10]
 
 
 def candidates() -> np.ndarray:
@@ -76,18 +68,3 @@ def test_refills_follow_the_tempered_distribution_of_the_release():
     drawn = found.transpose(1, 2)[labelled]
     frequencies = torch.stack([row.bincount(minlength=TOKENS) for row in drawn]) / draws
     assert_close(frequencies, tensor("mlm/sampling_probs_at_labels"), atol=0.015, rtol=0)
-
-
-def test_filters_find_what_the_release_and_the_paper_reject():
-    caption = tensor("in/gt_input_ids")
-    identical = tensor("filter/identical_to_gt_penalty")[1:] > 0
-    later = tensor("filter/later_duplicate_penalty")[1:] > 0
-    known_words = tensor("filter/paper_C1_false_negative")[1:]
-    plain = reject(refills(), caption)[0]
-    assert_close(plain == IDENTICAL, identical)
-    assert_close(plain == DUPLICATE, later & ~identical)
-    said = tensor("in/sibling_caption_tokens")[None]
-    known = said.masked_fill(torch.isin(said, torch.tensor([0, CLS, SEP])), -1).sort(dim=1).values
-    filtered = reject(refills(), caption, known)[0]
-    assert_close(filtered == FALSE_NEGATIVE, known_words & ~identical)
-    assert_close(filtered == DUPLICATE, later & ~known_words)

@@ -8,20 +8,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from pydantic import ValidationError
 from torch import Tensor
 
-from itrpipe.errors import UsageError
-from itrpipe.learning.false_negatives import false_negative_probability
+from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.contrastive import method as contrastive
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.contrastive.method import ContrastiveMethod
-from itrpipe.methods.fne import method as fne
-from itrpipe.methods.fne.declaration import Fne
-from itrpipe.methods.triplet import method as triplet
-from itrpipe.methods.triplet.declaration import Triplet
 from tests.methods.toys import WIDTH, KnownPairs, Lookup
 
 IMAGES = 8
@@ -97,12 +91,6 @@ def test_infonce_of_a_batch():
     assert step(*made(rows))[1] == pytest.approx(expected, rel=1e-5)
 
 
-def test_captions_of_one_image_are_no_negatives_of_it_unless_asked():
-    rows, both = Rows(), np.array([0, 1])
-    assert step(*made(rows), both)[1] == pytest.approx(0, abs=1e-6)
-    assert step(*made(rows, mask_same_image=False), both)[1] > 0.1
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_mined_captions_and_images_are_candidates_of_all_or_of_their_anchors(shared):
     rows = Rows()
@@ -126,45 +114,6 @@ def test_mined_captions_and_images_are_candidates_of_all_or_of_their_anchors(sha
     assert len(batch.candidates["texts_for_images"].images) == len(np.setdiff1d(texts, BATCH))
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_sentences_are_candidates_of_all_images_or_of_their_own(shared):
-    rows = Rows()
-    batch, loss = step(*made(rows, negatives=["synthetic"], shared=shared))
-    written = batch.sentences.texts.tokens[:, 0].numpy()
-    assert np.array_equal((written - SENTENCES) // 2, BATCH)
-    of_images, of_texts = in_batch(rows)
-    images = CAPTION_IMAGE[BATCH]
-    for k, image in enumerate(images):
-        of_images[k] = torch.cat([of_images[k], rows.scores[image, written if shared else written[[k]]]])
-    positive = rows.scores[images, BATCH]
-    expected = (softmax_loss(positive, of_images) + softmax_loss(positive, of_texts)) / 2
-    assert loss == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_guard_weighs_candidates_of_the_batch_and_of_the_lists():
-    rows = Rows()
-    method, model = made(rows, negatives=["mined"], weigh="guard", mined_texts=1, mined_images=1)
-    _, loss = step(method, model)
-    mined, images = lists(), CAPTION_IMAGE[BATCH]
-    generator = np.random.default_rng(0)
-    texts = method._mined["texts_for_images"].draw(images, 1, generator)
-    further = method._mined["images_for_texts"].draw(BATCH, 1, generator)
-    losses = []
-    for direction, anchors, candidates in (
-        ("texts_for_images", images, np.concatenate([BATCH, np.setdiff1d(texts, BATCH)])),
-        ("images_for_texts", BATCH, np.concatenate([images, np.setdiff1d(further, images)])),
-    ):
-        scores, weights = [], []
-        for anchor in anchors:
-            known = dict(zip(mined[direction][anchor], mined[f"{PROBABILITY_OF}{direction}"][anchor], strict=True))
-            own = [each for each in candidates if each in known]
-            pairs = (anchor, own) if direction == "texts_for_images" else (own, anchor)
-            scores.append(rows.scores[pairs])
-            weights.append(torch.tensor([1 - float(known[each]) for each in own]))
-        losses.append(softmax_loss(rows.scores[images, BATCH], scores, weights))
-    assert loss == pytest.approx(sum(losses) / 2, rel=1e-3)
-
-
 def test_candidates_close_to_the_positive_are_dropped():
     rows = Rows()
     positive = rows.scores[CAPTION_IMAGE[BATCH], BATCH]
@@ -176,8 +125,6 @@ def test_candidates_close_to_the_positive_are_dropped():
 
 def test_known_matches_are_dropped_and_have_to_be_known():
     rows = Rows()
-    with pytest.raises(UsageError, match="needs a dataset that knows every true match"):
-        made(rows, weigh="truth")
     truth = {"texts_for_images": np.full((IMAGES, 1), -1), "images_for_texts": np.full((TEXTS, 1), -1)}
     truth["texts_for_images"][CAPTION_IMAGE[3]] = 4  # caption 4 of the batch is true of the image of caption 3
     rows.matches = truth  # pyright: ignore
@@ -200,16 +147,6 @@ def test_the_hardest_alone():
     assert step(*made(rows, weigh="hardest"))[1] == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("objective", ["hardest", "sum"])
-def test_triplets_are_those_of_round_one_over_the_batch(objective):
-    rows = Rows()
-    _, loss = step(*made(rows, objective=objective))
-    settings = Triplet(max_violation=objective == "hardest", mask_same_image=True)
-    method = triplet.build(settings, rows, {})
-    expected = method.losses(Lookup(rows), method.collate(BATCH, np.random.default_rng(0)), 5)["triplet"]
-    assert loss == pytest.approx(expected.item() / len(BATCH), rel=1e-5)
-
-
 @pytest.mark.parametrize(("chance", "counted"), [(0.0, True), (1.0, False)])
 def test_a_likely_match_is_no_hardest_candidate(chance, counted):
     rows = Rows()
@@ -222,22 +159,18 @@ def test_a_likely_match_is_no_hardest_candidate(chance, counted):
     assert step(method, model)[1] == pytest.approx(plain if counted else 0)
 
 
-def test_probabilities_are_those_of_fne():
+def test_weights_are_one_minus_the_probability_of_the_similarities_seen():
     rows, everything = Rows(), np.arange(0, TEXTS, 2)
     rows.image_table = F.normalize(rows.text_table[everything] + 0.3 * rows.image_table, dim=1)  # pairs that match
-    given = {"weigh": "fne", "prior": 0.3, "min_count": 0, "objective": "sum"}
-    method, model = made(rows, **given)
+    method, model = made(rows, weigh="fne", prior=0.3, min_count=0, objective="sum")
     for _ in range(2):
         step(method, model, everything)
-    theirs = fne.build(Fne(min_count=0, memory_size=0, momentum_twin=False, warm_epochs=0), rows, {})
-    theirs.attach(model)
+    scores, own, expected = rows.scores[:, everything], torch.eye(IMAGES, dtype=torch.bool), SimilarityStatistics()
     for _ in range(2):
-        theirs.losses(model, theirs.collate(everything, np.random.default_rng(0)), 5)
-    expected, found = theirs._state.statistics.gaussians(), method._state.statistics.gaussians()
-    torch.testing.assert_close(found.mean, expected.mean)
-    torch.testing.assert_close(found.variance, expected.variance)
-    scores = rows.scores[:, everything]
-    own = torch.eye(IMAGES, dtype=torch.bool)
+        expected.update(scores)
+    found = expected.gaussians()
+    state = method._state.statistics.gaussians()  # pyright: ignore
+    torch.testing.assert_close((state.mean, state.variance), (found.mean, found.variance))
     weights, with_written = (method._log_weights(scores, own, contrastive.Candidates(), last).exp() for last in (0, 2))
     probability = false_negative_probability(scores, found, 0.3, monotone=True)
     assert 0 < probability.max() < 1
@@ -279,36 +212,6 @@ def test_an_epoch_of_neighbours_has_every_caption_once_and_depends_on_seed_and_e
     assert np.array_equal(orders[0], orders[3])  # pyright: ignore
     assert len({tuple(order) for order in orders}) == 3  # pyright: ignore
     assert made()[0].order(0, 0) is None
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({"weigh": "hardest", "objective": "hardest"}, "takes the hardest candidate already"),
-        ({"negatives": ["mined"], "mined_texts": 0, "mined_images": 0}, "draw nothing"),
-        ({"negatives": ["mined"], "skip_texts": 300}, "are fewer than mined_texts"),
-        ({"weigh": "positive-aware", "relative_margin": None}, "give one"),
-        ({"negatives": ["minde"]}, "Input should be 'batch', 'mined'"),
-        ({"negatives": "mined"}, "give a list"),
-        ({"temperature": 0.0}, "above 0"),
-        ({"temperature": "warm"}, "give a number"),
-    ],
-)
-def test_what_does_not_combine_is_refused(given, reason):
-    with pytest.raises(ValidationError, match=reason):
-        Contrastive(**given)
-
-
-def test_a_temperature_of_its_own_needs_a_pretrained_model():
-    with pytest.raises(UsageError, match="that of a pretrained joint model"):
-        made(temperature="own")
-
-
-def test_a_guard_needs_lists_with_probabilities():
-    found = {name: each for name, each in lists().items() if not name.startswith(PROBABILITY_OF)}
-    settings = Contrastive(weigh="guard", top_texts=14, top_images=7)
-    with pytest.raises(UsageError, match="--guard fne"):
-        contrastive.build(settings, Rows(), found)
 
 
 def test_no_filter_doubts_sentences_that_were_made_to_be_false():

@@ -3,44 +3,30 @@
 from __future__ import annotations
 
 import doctest
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import nn
 
 from itrpipe.learning.false_negatives import Gaussians
 from itrpipe.learning.losses import triplet_loss
 from itrpipe.methods.base import MomentumTwin
 from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
-from itrpipe.methods.fne.method import FeatureQueues, draw, hardest_only, sampling_weights
+from itrpipe.methods.fne.method import FeatureQueues, FneLoss, draw, hardest_only, sampling_weights
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
-from itrpipe.progress import Reporter
-from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
-from itrpipe.training.loop import Trainer
+from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs
 
 IMAGES, DIM = 20, 16
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 CASES = ["warm", "full", "full_wide_pos", "full_wide_neg", "empty"]
-SETTINGS = replace(
-    LOOP_SETTINGS,
-    epochs=3,
-    batch_size=8,
-    learning_rate=0.005,
-    decay_every=4,
-    max_updates=0,
-    validation_images=IMAGES,
-    encode_block=50,
-    prefetch=2,
-)
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +45,6 @@ def attached(data, **settings: Any):
 def make_batch(method, seed: int, size: int = 6):
     rng = np.random.default_rng(seed)
     return method.collate(rng.choice(2 * IMAGES, size, replace=False), rng)
-
-
-def trainer(data, work: Path, loss: Fne | None = None, **loop: Any) -> Trainer:
-    work.mkdir(exist_ok=True)
-    torch.manual_seed(0)
-    model = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), IMAGE_DIM, VOCABULARY)
-    method = fne.build(loss or Fne(memory_size=20, min_count=3), data[0], {})
-    settings = replace(SETTINGS, **loop)
-    return Trainer(settings, model, method, data[0], data[1], "cpu", work, Reporter())
 
 
 def test_a_step_is_the_equation_of_the_paper(data):
@@ -147,49 +124,21 @@ def test_statistics_are_an_epochs_own_or_go_on(data):
         assert bool(state.statistics.count.any()) != reset
 
 
-class NothingRead(TorchDispatchMode):
-    """Refuses what waits for a device: reading a value, and shapes that depend on values."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = str(function)
-        assert not any(each in name for each in ("_local_scalar_dense", "nonzero", "masked_select", "unique")), name
-        return function(*args, **(kwargs or {}))
+def unit_vectors() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [F.normalize(torch.randn(6, DIM, generator=generator), dim=1).requires_grad_() for _ in range(2)]
 
 
-@pytest.mark.parametrize("choice", ["drawn", "hardest"])
-def test_a_step_reads_no_value_from_the_device(data, choice, monkeypatch):
-    """Beside the encoders, whose recurrent layers ask for the lengths of captions."""
-    model, method, state = attached(data, candidates=choice)
-    batch = make_batch(method, 0)
-    images, texts = encoded(model, batch)
-    candidates = state.twin.encode(*batch.pairs["positive"])
-    monkeypatch.setattr(model, "encode_images", lambda batch: images)
-    monkeypatch.setattr(model, "encode_texts", lambda batch: texts)
-    monkeypatch.setattr(state.twin, "encode", lambda images, texts: candidates)
-    with NothingRead():
-        method.losses(model, batch, 0)["fne"].backward()
-    with NothingRead(), pytest.raises(AssertionError, match="_local_scalar_dense"):
-        batch.statistics["retained"].item()
-
-
-def encoded(model, batch):
-    images, texts = batch.pairs["positive"]
-    return model.encode_images(images), model.encode_texts(texts)
-
-
-def test_the_twin_follows_once_an_update(data, tmp_path, monkeypatch):
-    followed, follow = [], MomentumTwin.follow
-    monkeypatch.setattr(MomentumTwin, "follow", lambda twin: (followed.append(twin), follow(twin))[1])
-    whole = trainer(data, tmp_path / "a", epochs=1, accumulate=2)
-    whole.run()
-    assert 0 < whole.position.updates == len(followed)
-
-
-def test_a_memory_needs_its_twin():
-    with pytest.raises(ValidationError, match="memory_size = 8192 needs momentum_twin = true"):
-        Fne(momentum_twin=False)
-    assert Fne(momentum_twin=False, memory_size=0).first_epochs() == 1
-    assert Fne(sum_epochs=3).first_epochs() == 3
+def test_under_autocast_everything_is_compared_in_single_precision():
+    found = []
+    for enabled in (False, True):
+        torch.manual_seed(0)
+        images, texts, owners, loss = *unit_vectors(), torch.arange(6), FneLoss(DIM, Fne(min_count=0))
+        loss(images, texts, owners)  # fills memory and statistics
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            value = loss(images, texts, owners)
+        found.append([value, *torch.autograd.grad(value, [images, texts]), *loss.state_dict().values()])
+    torch.testing.assert_close(*found, atol=0, rtol=0)
 
 
 def arrays(name: str) -> dict[str, np.ndarray]:
@@ -306,3 +255,38 @@ def test_its_example_runs() -> None:
     found = doctest.testmod(fne)
     assert found.attempted > 5
     assert not found.failed
+
+
+# The slow copy
+
+
+def test_the_twin_starts_as_a_copy_and_follows_slowly():
+    torch.manual_seed(0)
+    model = vsepp.build(Vsepp(embed_dim=6, word_dim=4), 3, 9)
+    twin = MomentumTwin(model, 0.9)
+    first = {name: value.clone() for name, value in model.state_dict().items()}
+    assert all(torch.equal(twin.model.state_dict()[name], value) for name, value in first.items())
+    expected = dict(first)
+    for _ in range(3):
+        with torch.no_grad():
+            for weights in model.parameters():
+                weights.add_(torch.randn_like(weights))
+        twin.follow()
+        expected = {name: 0.9 * value + 0.1 * model.state_dict()[name] for name, value in expected.items()}
+    for name, value in twin.model.state_dict().items():
+        torch.testing.assert_close(value, expected[name], msg=name)
+    assert not any(weights.requires_grad for weights in twin.parameters())
+    assert {name.partition(".")[0] for name in twin.state_dict()} == {"model"}
+
+
+@pytest.mark.parametrize("evaluate", [True, False])
+def test_the_mode_decides_on_dropout_and_buffers_are_copied(evaluate):
+    rows, model = torch.randn(5, 3), nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5))
+    twin = MomentumTwin(model, 0.99, evaluate)
+    for _ in range(3):
+        model(rows)
+    twin.follow()
+    assert torch.equal(twin.model[0].running_mean, model[0].running_mean)  # pyright: ignore
+    assert twin.model[0].num_batches_tracked == 3
+    assert torch.equal(twin.model(rows), twin.model(rows)) == evaluate
+    assert model.training

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from itrpipe.errors import UsageError
 from itrpipe.learning.sentences import UNLABELLED, CaptionMasks, SpecialTokens
 from itrpipe.methods.pretrain import method as pretrain
 from itrpipe.methods.pretrain.declaration import Pretrain
@@ -39,36 +38,6 @@ def states(model: UniterEncoder, image: int, tokens: Tensor) -> Tensor:
     words = model.encode_texts(TextBatch(tokens[None], torch.tensor([len(tokens)]))).words
     regions = model.encode_images(Rows().images(np.array([image]))).regions[:, : COUNTS[image]]
     return model.through_layers(torch.cat([words, regions], dim=1), None)[0]
-
-
-def test_a_batch_has_every_caption_with_its_own_and_with_other_images():
-    captions = np.array([3, 0, 6])
-    batch = method().collate(captions, np.random.default_rng(0))
-    images, texts = batch.pairs["positive"]
-    shown = Rows().images(np.arange(5)).regions
-    image = (
-        (images.regions[torch.from_numpy(batch.rows)][:, :, None] == shown).all(dim=-1).all(dim=-1).int().argmax(dim=2)
-    )  # [3, 3]
-    assert image[:, 0].tolist() == Rows.caption_image[captions].tolist() == batch.images.tolist()
-    assert all(len(set(row)) == 3 for row in image.tolist())
-    assert len(images.regions) == len(image.unique())
-    assert torch.equal(texts.tokens, Rows().texts(captions).tokens)
-    assert batch.texts.captions.tokens is texts.tokens
-    labelled = batch.texts.labelled
-    assert torch.equal(batch.texts.labels[labelled], texts.tokens[labelled])
-    assert torch.equal(batch.texts.copies[~labelled], texts.tokens[~labelled])
-    assert labelled.any(dim=1).all()
-    assert ((texts.tokens[labelled] >= WORDS.start) & (texts.tokens[labelled] < WORDS.stop)).all()
-
-
-def test_other_images_are_drawn_anew_and_among_all_others():
-    seen: set[tuple[int, ...]] = set()
-    for seed in range(40):
-        batch = method().collate(np.array([3]), np.random.default_rng(seed))
-        kept = batch.pairs["positive"][0].regions[batch.rows[0, 1:]]
-        others = (kept[:, None] == Rows().images(np.arange(5)).regions).all(dim=-1).all(dim=-1).int().argmax(dim=1)
-        seen.add(tuple(sorted(others.tolist())))
-    assert seen == {(a, b) for a in (0, 1, 3, 4) for b in (0, 1, 3, 4) if a < b}
 
 
 def test_losses_are_those_of_every_pair_and_word_alone():
@@ -106,8 +75,3 @@ def test_losses_are_those_of_every_pair_and_word_alone():
     assert found["words"].item() == pytest.approx(2 * np.mean(words), rel=1e-5)
     assert float(batch.statistics["matching_accuracy"]) == pytest.approx(np.mean(right))
     assert float(batch.statistics["masked_word_accuracy"]) == pytest.approx(np.mean(hits))
-
-
-def test_more_other_images_than_there_are_is_refused():
-    with pytest.raises(UsageError, match=r"loss\.negatives = 5, but the training set has 5 images"):
-        method(negatives=5)

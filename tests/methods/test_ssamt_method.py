@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from itrpipe.learning.losses import triplet_loss
 from itrpipe.methods.ssamt import method as ssamt
 from itrpipe.methods.ssamt.declaration import Ssamt
-from itrpipe.methods.ssamt.method import phrase_loss, two_way_loss
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.models.ssamt.declaration import Ssamt as SsamtModel
 from itrpipe.models.ssamt.network import build
@@ -59,46 +57,6 @@ def losses(rows: Rows, captions: list[int], epoch: int = 0, **settings: object):
     method = ssamt.build(Ssamt(**settings), rows, {})  # pyright: ignore
     batch = method.collate(np.array(captions), np.random.default_rng(0))
     return method.losses(model(phase), batch, epoch)
-
-
-def test_the_first_phase_is_the_mean_triplet_loss_without_captions_of_the_same_image():
-    rows, captions = Rows(), [0, 1, 2, 4]
-    found = losses(rows, captions, phase="intra", margin_intra=0.4)
-    encoder = model("intra")
-    images, texts = rows.pairs(CAPTION_IMAGE[captions], np.array(captions))
-    scores = encoder.intra_matrix(encoder.encode_images(images), encoder.encode_texts(texts))
-    same = torch.zeros(4, 4, dtype=torch.bool)
-    same[:2, :2] = True
-    assert set(found) == {"intra"}
-    assert found["intra"].item() == pytest.approx(triplet_loss(scores, 0.4, True, same).item() / 4, abs=1e-6)
-    warm = losses(rows, captions, phase="intra", margin_intra=0.4, sum_epochs=1)
-    assert warm["intra"].item() == pytest.approx(triplet_loss(scores, 0.4, False, same).item() / 4, abs=1e-6)
-
-
-def test_the_second_phase_adds_up_three_passes_with_the_hardest_negatives():
-    rows, captions = Rows(), [0, 2, 3, 4]
-    settings = {"margin_global": 0.3, "margin_local": 0.2, "margin_phrase": 0.4, "weight_local": 0.5}
-    found = losses(rows, captions, **settings)
-    encoder = model()
-    images, texts = rows.pairs(CAPTION_IMAGE[captions], np.array(captions))
-    images, texts = encoder.encode_images(images), encoder.encode_texts(texts)
-    scores = encoder.intra_matrix(images, texts).masked_fill(torch.eye(4, dtype=torch.bool), -9)
-    text, image = scores.argmax(dim=1), scores.argmax(dim=0)
-    positive, with_text, with_image = (
-        encoder.relevance(*sides) for sides in ((images, texts), (images, texts[text]), (images[image], texts))
-    )
-    assert found["global"].item() == pytest.approx(
-        two_way_loss((positive.whole, with_text.whole), (positive.whole, with_image.whole), 0.3).item(), abs=1e-6
-    )
-    fragments = (positive.text_fragments, with_text.text_fragments), (positive.regions, with_image.regions)
-    assert found["local"].item() == pytest.approx(0.5 * two_way_loss(*fragments, 0.2).item(), abs=1e-6)
-    own, rows_of = CAPTION_IMAGE[captions], np.array(captions)
-    real = torch.ones(4, PHRASES + WORDS, dtype=torch.bool)
-    expected = phrase_loss(with_text.fragments, rows.holds[own, rows_of[text]], real, 0.4)
-    expected = expected + phrase_loss(with_image.fragments, rows.holds[own[image], rows_of], real, 0.4)
-    assert found["phrase"].item() == pytest.approx(0.1 * expected.item(), abs=1e-6)
-    assert rows.asked[0] == (own.tolist(), rows_of[text].tolist())
-    assert rows.asked[1] == (own[image].tolist(), captions)
 
 
 def test_without_its_weight_the_phrase_loss_asks_for_no_labels():

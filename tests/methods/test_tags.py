@@ -8,14 +8,13 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 from torch.testing import assert_close
 
 from itrpipe.learning import sentences as synthetic
-from itrpipe.learning.sentences import UNLABELLED, CaptionMasks, SentenceBank, SpecialTokens
+from itrpipe.learning.sentences import UNLABELLED, CaptionMasks, SpecialTokens
 from itrpipe.methods.itm.method import PairRows
-from itrpipe.methods.pretrain.method import MaskedTexts, masked_word_logits
+from itrpipe.methods.pretrain.method import MaskedTexts
 from itrpipe.methods.tags import method as tags
 from itrpipe.methods.tags.declaration import Tags
 from itrpipe.methods.tags.method import Sentences, TagsBatch, TagsMethod
@@ -41,7 +40,7 @@ HEADS = {"weight_discrimination": 2.0, "weight_correction": 3.0}
 
 
 class Rows(CaptionRows):
-    """Phrases are pairs of words; some captions have sentences."""
+    """Phrases are pairs of words."""
 
     def __init__(self, compare: str = "piece") -> None:
         super().__init__(WORDS)
@@ -55,11 +54,6 @@ class Rows(CaptionRows):
             specials,
             compare,  # pyright: ignore
         )
-        counts = np.array([3, 0, 2, 1, 5, 1, 1, 2])
-        owners = np.repeat(np.arange(len(counts)), counts)
-        written = self.tokens[owners]
-        written[:, 1] = WORDS.start + np.arange(len(owners)) % len(WORDS)
-        self.sentences = SentenceBank(written, self.lengths[owners], np.concatenate([[0], np.cumsum(counts)]))
 
 
 def method(rows: Rows | None = None, **changed: object) -> TagsMethod:
@@ -156,54 +150,16 @@ def test_words_of_sentences_cost_and_teach_what_they_do_in_the_reference(
     assert_close(query_gradient(reference_model), arrays()["dc/grad_q0"], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_sentences_are_new_false_and_different(seed: int):
-    rows, captions = Rows(), np.array([1, 4, 6, 3])
-    trained, model = method(rows), small()
-    batch = trained.collate(captions, np.random.default_rng(seed))
-    torch.manual_seed(seed)
-    _, made = step(trained, model, batch)
-    assert 0 < batch.statistics["identical_share"] < 1
-    assert 0 < batch.statistics["false_negative_share"] < 1
-    assert made.masked is not None
-    written: dict[int, set[tuple[int, ...]]] = {number: set() for number in range(4)}
-    for number, tokens, masked in zip(made.owners.tolist(), made.texts.tokens, made.masked, strict=True):
-        own = torch.from_numpy(rows.tokens[captions[number]])
-        changed = tokens != own
-        assert changed.any()
-        assert not (changed & ~masked).any()
-        known = set(rows.tokens[Rows.caption_image[captions[number]] == Rows.caption_image].flatten().tolist())
-        assert not set(tokens[changed].tolist()) <= known
-        assert set(tokens[changed].tolist()) <= set(WORDS)
-        written[number].add(tuple(tokens.tolist()))
-    assert sum(map(len, written.values())) == len(made.owners) > 6
-    assert all(len(each) <= KEEP for each in written.values())
-    assert torch.equal(made.texts.lengths, torch.from_numpy(Rows.lengths[captions])[made.owners])
-
-
-def refill_with(words: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    """A refill that writes `words` of the labels [M, L]."""
-
-    def found(masked: Tensor, labels: Tensor, logits: Tensor, draws: int, *rest: object) -> Tensor:
-        labelled = labels != UNLABELLED
-        drawn = words(labels[labelled][:, None].expand(-1, draws))
-        columns = masked[:, :, None].expand(-1, -1, draws)
-        return columns.masked_scatter(labelled[:, :, None], drawn).transpose(1, 2).contiguous()
-
-    return found
-
-
-def another_word(labels: Tensor) -> Tensor:
-    """The same words for the same labels, whatever else is in the batch."""
-    step = torch.arange(1, labels.shape[1] + 1)
-    return WORDS.start + (labels - WORDS.start + step) % len(WORDS)
+def captions_again(masked: Tensor, labels: Tensor, logits: Tensor, draws: int, *rest: object) -> Tensor:
+    """A refill that writes what the caption has."""
+    return torch.where(labels != UNLABELLED, labels, masked)[:, None].expand(-1, draws, -1).contiguous()
 
 
 @pytest.mark.parametrize("build", [method, method_with_heads])
 def test_without_a_sentence_nothing_is_trained_with_them(
     build: Callable[..., TagsMethod], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(synthetic, "refill", refill_with(lambda labels: labels))
+    monkeypatch.setattr(synthetic, "refill", captions_again)
     trained, model = build(noise=False), small()
     batch = trained.collate(np.array([1, 3]), np.random.default_rng(0))
     losses, made = step(trained, model, batch)
@@ -217,11 +173,9 @@ def test_without_a_sentence_nothing_is_trained_with_them(
         assert weights.grad is None or weights.grad.isfinite().all(), name
 
 
-@pytest.mark.parametrize("correct", ["masked", "all"])
-@pytest.mark.parametrize("count_ends", [True, False])
-def test_words_are_judged_and_corrected_one_by_one(correct: str, count_ends: bool):
+def test_words_are_judged_and_corrected_one_by_one():
     rows, captions = Rows(), np.array([1, 4, 5])
-    trained, model = method_with_heads(rows, correct=correct, count_ends=count_ends), small()
+    trained, model = method_with_heads(rows, correct="all", count_ends=False), small()
     batch = trained.collate(captions, np.random.default_rng(0))
     losses, made = step(trained, model, batch)
     assert made.masked is not None
@@ -232,78 +186,15 @@ def test_words_are_judged_and_corrected_one_by_one(correct: str, count_ends: boo
         text = model.encode_texts(TextBatch(made.texts.tokens[each, None, :length], torch.tensor([length])))
         regions = model.encode_images(rows.images(Rows.caption_image[captions[number], None])).regions
         states = model.through_layers(torch.cat([text.words, regions], dim=1), None)[0]
-        for place in range(0 if count_ends else 1, length if count_ends else length - 1):
+        for place in range(1, length - 1):
             same = bool(made.texts.tokens[each, place] == own[place])
             chance = model.word_match_logits(states[place]).softmax(dim=0)[int(same)]
             judged[number].append((0.11 if same else 1.0) * -chance.log().item())
-        for place in range(1, length - 1):
-            if correct == "all" or made.masked[each, place]:
-                chances = model.correction_logits(states[place]).log_softmax(dim=0)
-                corrected[number].append(-chances[own[place]].item())
+            chances = model.correction_logits(states[place]).log_softmax(dim=0)
+            corrected[number].append(-chances[own[place]].item())
     for name, weight, found in (("discrimination", 2.0, judged), ("correction", 3.0, corrected)):
         expected = weight * sum(np.mean(each) for each in found) / 3
         assert losses[name].item() == pytest.approx(expected, rel=1e-4)
-
-
-def test_the_bank_gives_its_sentences_and_none_is_written(monkeypatch: pytest.MonkeyPatch):
-    rows, captions = Rows(), np.array([4, 1, 2])
-    trained, model = method(rows, generator="bank", weight_words=0.0, keep=4, margin=1.0), small()
-    monkeypatch.setattr(synthetic, "refill", lambda *given: pytest.fail("a sentence was written"))
-    batch = trained.collate(captions, np.random.default_rng(0))
-    losses, made = step(trained, model, batch)
-    assert losses.keys() == {"text_anchored", "image_anchored", "sentences"}
-    assert made.owners.tolist() == [0, 0, 0, 0, 2, 2]
-    assert made.masked is None
-    written, owners, _ = rows.sentences.hardest(captions, 4)
-    assert torch.equal(made.texts.tokens, written.tokens)
-    positive = trained.hard_scores(model, batch, 0)[:3, 0].sigmoid()
-    images = model.encode_images(rows.images(Rows.caption_image[captions[owners]]))
-    scores = model.score_pairs(images, model.encode_texts(written)).sigmoid()
-    hinges = (1.0 - positive[owners] + scores).clamp(min=0)
-    expected = (hinges[:4].mean() + 0 + hinges[4:].mean()) / 3
-    assert_close(losses["sentences"], 0.25 * expected)
-
-
-def test_a_batch_of_the_bank_without_any_sentence_is_trained_all_the_same():
-    trained, model = method(generator="bank", weight_words=0.0), small()
-    batch = trained.collate(np.array([1]), np.random.default_rng(0))
-    losses, _ = step(trained, model, batch)
-    torch.stack(list(losses.values())).sum().backward()
-    assert losses["sentences"] == 0
-
-
-def frozen() -> UniterEncoder:
-    torch.manual_seed(9)
-    return UniterEncoder(small().settings, 6, MASK + 1).requires_grad_(False).eval()
-
-
-@pytest.mark.parametrize("weight", [0.0, 0.5])
-def test_the_static_generator_writes_afresh_in_every_step_and_the_model_in_training_ranks(
-    weight: float, monkeypatch: pytest.MonkeyPatch
-):
-    rows, captions = Rows(), np.array([1, 4])
-    rows.writer = frozen()  # pyright: ignore
-    trained, model = method(rows, generator="static", writer="pretrain", weight_words=weight, margin=1.0), small()
-    drawn_from, refill = [], synthetic.refill
-    monkeypatch.setattr(synthetic, "refill", lambda *given: (drawn_from.append(given[2]), refill(*given))[1])
-    torch.manual_seed(5)
-    batch = trained.collate(captions, np.random.default_rng(0))
-    losses, made = step(trained, model, batch)
-    assert batch.masked is not None
-    with torch.no_grad():
-        images = rows.writer.encode_images(rows.images(Rows.caption_image[captions]))  # pyright: ignore
-        assert_close(drawn_from[0], masked_word_logits(rows.writer, images, batch.masked))  # pyright: ignore
-    assert ("words" in losses) is (weight > 0)
-    if weight:
-        own = method(weight_words=weight, margin=1.0).losses(model, batch, 0)["words"]
-        assert_close(losses["words"], own)
-    # Of all that was written and may be false, those are trained that score highest by the model in training.
-    torch.stack(list(losses.values())).sum().backward()
-    assert all(each.grad is None for each in rows.writer.parameters())  # pyright: ignore
-    assert not rows.writer.training  # pyright: ignore
-    again, other = step(trained, model, trained.collate(captions, np.random.default_rng(1)))
-    assert again["sentences"] != losses["sentences"]
-    assert not torch.equal(other.texts.tokens, made.texts.tokens)
 
 
 def test_specials_are_drawn_only_on_request():
@@ -316,13 +207,3 @@ def test_specials_are_drawn_only_on_request():
         _, made = step(trained, model, batch)
         inner = made.texts.tokens[made.masked]
         assert bool(((inner == 0) | (inner == MASK)).any()) is some
-
-
-def test_settings_that_contradict_each_other_are_refused():
-    with pytest.raises(ValidationError, match=r"weight_words = 0\.1 .* give --set loss\.weight_words=0"):
-        Tags(generator="bank")
-    for odd in ({"generator": "static"}, {"writer": "pretrain"}):
-        with pytest.raises(ValidationError, match="a static generator is the model of a configuration of train"):
-            Tags(**odd)  # pyright: ignore
-    with pytest.raises(ValidationError, match="use method tags, or another generator"):
-        TagsDc(generator="bank", weight_words=0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from itrpipe.learning.sentences import SentenceBank
+from itrpipe.learning.losses import triplet_loss
 from itrpipe.methods import declaration
 from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.declaration import method_module, methods
@@ -50,76 +49,6 @@ def test_triplet_turns_to_hardest_negatives_after_its_sum_epochs():
     assert first > second
 
 
-class RowsWithSentences(KnownPairs):
-    """Caption c has c % 3 sentences, which are rows of the table of captions as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        counts = np.arange(len(CAPTION_IMAGE)) % 3
-        owners = np.repeat(np.arange(len(CAPTION_IMAGE)), counts)
-        written = (owners + 5 + np.arange(len(owners)) % 4) % len(CAPTION_IMAGE)
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        self.sentences = SentenceBank(written[:, None], np.ones_like(written), starts)
-        self.of_caption = [written[start:end].tolist() for start, end in pairwise(starts)]
-
-
-def test_the_hardest_synthetic_sentence_of_a_caption_is_a_further_negative_of_its_image():
-    rows, captions = RowsWithSentences(), np.array([0, 4, 5, 11])
-    method = triplet.build(Triplet(synthetic_sentences=2, synthetic_weight=0.5, margin=1.0), rows, {})
-    batch = method.collate(captions, np.random.default_rng(0))
-    assert batch.sentences is not None
-    assert batch.sentences.owners.tolist() == [1, 2, 2, 3, 3]
-    losses = method.losses(Lookup(rows), batch, epoch=0)
-    expected = 0.0
-    for caption in captions:
-        image = int(CAPTION_IMAGE[caption])
-        costs = [hinge(1 - score(rows, image, caption) + score(rows, image, each)) for each in rows.of_caption[caption]]
-        expected += max(costs, default=0.0)
-    assert expected > 0
-    assert losses["synthetic"].item() == pytest.approx(0.5 * expected, abs=1e-5)
-    plain = triplet.build(Triplet(margin=1.0), rows, {})
-    without = plain.losses(Lookup(rows), plain.collate(captions, np.random.default_rng(0)), epoch=0)
-    assert without.keys() == {"triplet"}
-    assert losses["triplet"].item() == without["triplet"].item()
-
-
-def test_fewer_sentences_than_there_are_are_drawn_at_random():
-    rows = RowsWithSentences()
-    method = triplet.build(Triplet(synthetic_sentences=1), rows, {})
-    seen: set[int] = set()
-    for seed in range(20):
-        sentences = method.collate(np.array([5, 0]), np.random.default_rng(seed)).sentences
-        assert sentences is not None
-        assert sentences.owners.tolist() == [0]
-        seen |= set(sentences.texts.tokens[:, 0].tolist())
-    assert seen == set(rows.of_caption[5])
-
-
-def test_captions_without_sentences_are_trained_without():
-    rows = RowsWithSentences()
-    method = triplet.build(Triplet(synthetic_sentences=2), rows, {})
-    batch = method.collate(np.array([0, 3]), np.random.default_rng(0))
-    assert batch.sentences is None
-    assert method.losses(Lookup(rows), batch, epoch=0).keys() == {"triplet"}
-
-
-def test_two_captions_of_one_image_stop_being_negatives_on_request():
-    rows = KnownPairs()
-    captions = np.array([0, 1, 5])
-    values = {}
-    for masked in (False, True):
-        method = triplet.build(Triplet(max_violation=False, mask_same_image=masked), rows, {})
-        values[masked] = method.losses(Lookup(rows), method.collate(captions, np.random.default_rng(0)), 0)["triplet"]
-    same = [(0, 1), (1, 0)]
-    removed = sum(
-        hinge(0.2 - score(rows, 0, own) + score(rows, 0, other))
-        + hinge(0.2 - score(rows, 0, other) + score(rows, 0, other))
-        for own, other in same
-    )
-    assert removed > 0
-    assert (values[False] - values[True]).item() == pytest.approx(removed, abs=1e-5)
-
-
 def test_the_backbones_own_loss_is_added_with_its_weight():
     rows = KnownPairs()
     method = triplet.build(Triplet(auxiliary_weight=0.5), rows, {})
@@ -138,15 +67,29 @@ def test_sentences_count_with_the_hardest_of_each_pair(counts, seed):
     owners = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     loss = hardest_sentence_loss(positive, negatives, owners, 0.2)
     loss.backward()
-    expected, moved = 0.0, set()
-    for pair in range(len(counts)):
-        own = (owners == pair).nonzero()[:, 0].tolist()
-        costs = {row: max(0.0, 0.2 - positive[pair].item() + negatives[row].item()) for row in own}
-        expected += max(costs.values(), default=0.0)
-        moved |= {max(costs, key=lambda row: costs[row])} if any(costs.values()) else set()
-    assert loss.item() == pytest.approx(expected, abs=1e-12)
-    assert negatives.grad is not None
-    assert set(negatives.grad.nonzero()[:, 0].tolist()) == moved
-    assert (negatives.grad[list(moved)] == 1).all()
+    costs = [
+        max((0.2 - own + each for each in negatives[owners == pair].tolist()), default=0.0)
+        for pair, own in enumerate(positive.tolist())
+    ]
+    assert loss.item() == pytest.approx(sum(max(0.0, each) for each in costs), abs=1e-12)
     assert positive.grad is not None
-    assert positive.grad.tolist() == [-1.0 if pair in owners[list(moved)] else 0.0 for pair in range(len(counts))]
+    assert positive.grad.tolist() == [-1.0 if each > 0 else 0.0 for each in costs]
+
+
+@pytest.mark.parametrize(("kind", "epoch"), [("shortened", 1), ("joined", 0)])
+def test_half_of_the_loss_is_that_of_captions_made_of_those_of_the_image(kind, epoch):
+    """Captions of one token are their own halves; of joined ones the model of these tests reads the first."""
+    rows, captions = KnownPairs(), np.array([0, 3, 5, 10])
+    rows.ends, rows.max_tokens = (0, 0), 9  # pyright: ignore
+    settings = Triplet(generated_positives=kind, margin=0.8, sum_epochs=1, auxiliary_weight=0.5)
+    method, model = triplet.build(settings, rows, {}), Lookup(rows, auxiliary=3.0)
+    batch = method.collate(captions, np.random.default_rng(0))
+    assert batch.generated is not None
+    found = batch.generated.tokens[:, 0].numpy()
+    np.testing.assert_array_equal(CAPTION_IMAGE[found], CAPTION_IMAGE[captions])
+    assert (found == captions).all() == (kind == "shortened")
+    losses = method.losses(model, batch, epoch)
+    for name, texts in (("triplet", captions), ("positives", found)):
+        scores = rows.image_table[CAPTION_IMAGE[captions]] @ rows.text_table[texts].T
+        assert losses[name].item() == pytest.approx(triplet_loss(scores, 0.8, epoch >= 1).item() / 2, abs=1e-5)
+    assert losses["auxiliary"].item() == 1.5

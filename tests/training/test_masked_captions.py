@@ -165,7 +165,7 @@ def test_kept_sentences_of_the_training_captions_are_read(tokens: Any, tmp_path:
     ]
     bank = read_sentences(write(tmp_path, written), split(), tokens)
     assert len(bank) == 3
-    texts, owners, places = bank.hardest(np.array([2, 1, 0]), 5)
+    texts, owners, places = bank.take(np.array([2, 1, 0]), 5)
     assert owners.tolist() == [0, 2, 2]
     assert places.tolist() == [0, 0, 1]
     words = captions_of(tokens).pieces

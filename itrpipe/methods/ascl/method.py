@@ -36,7 +36,7 @@ from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.models.base import TextBatch, WordEncoding
 from itrpipe.storage.ragged import Ragged
 
-DEVIATION, DROP_RATE = 1.0, 0.5
+DROP_RATE = 0.5
 SHUFFLE, DONE = "shuffle", "before the encoder"
 
 
@@ -52,19 +52,15 @@ def caption_loss(
     has the logit -inf; a score of zero would leave e^0 in the sum.
 
     Args:
-        scores: [N, N] S of image i with caption j, positives on the diagonal.
+        scores: [N, N] S of image i with caption j, positives on the diagonal; single precision, which small t need.
         generated: [N, N] S of image i with the caption made by noise from caption j; None for none.
         temperature: t.
         not_negative: bool [N, N], pairs beside the diagonal that are no negatives, such as captions of the same image;
             for the paper, every one is.
 
-    Returns:
-        Scalar, at least single precision.
-
     Relations:
         `caption_triplet_loss` is the paper's ablation.
     """
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     logits = scores / temperature
     if not_negative is not None:
         own = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
@@ -104,20 +100,19 @@ def kept_generated(scores: Tensor, generated: Tensor) -> Tensor:
         generated: [N, N].
     """
     beaten = generated.detach() > scores.detach().diagonal()[:, None]
-    return generated.to(scores.dtype).masked_fill(beaten, float("-inf"))
+    return generated.masked_fill(beaten, float("-inf"))
 
 
-def gaussian(states: Tensor, lengths: Tensor, generator: torch.Generator, deviation: float = DEVIATION) -> Tensor:
-    """States [T, W, D] with normal noise of this standard deviation added to every element.
+def gaussian(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
+    """States [T, W, D] with normal noise of standard deviation 1 added to every element.
 
     Args:
         states: [T, W, D].
         lengths: [T] words per caption; here and in the other kinds of noise what is past them may hold anything.
         generator: of random numbers, on any device.
-        deviation: of the noise, in units of the states.
     """
     noise = torch.randn(states.shape, generator=generator, device=generator.device)
-    return states + deviation * noise.to(states)
+    return states + noise.to(states)
 
 
 def shuffle(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
@@ -128,30 +123,21 @@ def shuffle(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tens
     return states.gather(1, order[..., None].expand_as(states))
 
 
-def cut_token(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
-    """States [T, W, D] with one random word of each caption zero."""
-    word = (_uniform((len(states),), states, generator) * lengths).long().minimum(lengths - 1)
-    places = torch.arange(states.shape[1], device=states.device)
-    return states.masked_fill((places == word[:, None])[..., None], 0.0)
-
-
-def cut_feature(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
-    """States [T, W, D] with one random element of all words of each caption zero."""
-    width = states.shape[2]
-    column = (_uniform((len(states),), states, generator) * width).long().clamp(max=width - 1)
-    return states.masked_fill((torch.arange(width, device=states.device) == column[:, None])[:, None], 0.0)
-
-
 def cutoff(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
-    """Each caption with one word or one feature zero, as probably the one as the other."""
-    words = _uniform((len(states), 1, 1), states, generator) < 0.5
-    return torch.where(words, cut_token(states, lengths, generator), cut_feature(states, lengths, generator))
+    """States [T, W, D] with one random word or one random element of all words zero, equally often, in each caption."""
+    count, places, width = len(states), torch.arange(states.shape[1], device=states.device), states.shape[2]
+    cuts_word = _uniform((count, 1, 1), states, generator) < 0.5
+    word = (_uniform((count,), states, generator) * lengths).long().minimum(lengths - 1)
+    column = (_uniform((count,), states, generator) * width).long().clamp(max=width - 1)
+    columns = torch.arange(width, device=states.device)
+    cut = torch.where(cuts_word, (places == word[:, None])[..., None], (columns == column[:, None])[:, None])
+    return states.masked_fill(cut, 0.0)
 
 
-def dropout(states: Tensor, lengths: Tensor, generator: torch.Generator, rate: float = DROP_RATE) -> Tensor:
-    """States [T, W, D] with elements zero at this rate, the others divided by one minus it; in any mode of a model."""
-    kept = _uniform(states.shape, states, generator) >= rate
-    return torch.where(kept, states / (1.0 - rate), 0.0)
+def dropout(states: Tensor, lengths: Tensor, generator: torch.Generator) -> Tensor:
+    """States [T, W, D] with half the elements zero and the others doubled, in any mode of a model."""
+    kept = _uniform(states.shape, states, generator) >= DROP_RATE
+    return torch.where(kept, states / (1.0 - DROP_RATE), 0.0)
 
 
 NOISES: dict[str, Callable[[Tensor, Tensor, torch.Generator], Tensor]] = {

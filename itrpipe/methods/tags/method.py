@@ -93,7 +93,7 @@ class TagsMethod(ItmMethod[ChosenTags]):
         """Hard negatives of the captions and of as many images, and masked copies of the captions."""
         settings, data, batch = self.settings, self.data, TagsBatch(**vars(super().collate(captions, rng)))
         if settings.generator == "bank":
-            batch.written = Sentences(*data.sentences.hardest(captions, settings.keep))
+            batch.written = Sentences(*data.sentences.take(captions, settings.keep))
         else:
             batch.masked = masked_texts(data, captions, settings.copies, settings.noise, rng)
             batch.known = data.masks.known(captions)
@@ -176,15 +176,15 @@ class TagsMethod(ItmMethod[ChosenTags]):
             return model.score_at(images, model.encode_texts(TextBatch(found, lengths[rows])), rows.cpu(), places)
 
         with scoring(model):
-            hardest = synthetic.select_hardest(synthetic.score_kept(score, sentences, reasons), settings.keep)
+            rows, real = synthetic.select_hardest(synthetic.score_kept(score, sentences, reasons), settings.keep)
         batch.statistics |= {
             "masked_word_accuracy": (logits.argmax(dim=1) == labels).float().mean(),
             "identical_share": (reasons == synthetic.IDENTICAL).float().mean(),
             "false_negative_share": (reasons == synthetic.FALSE_NEGATIVE).float().mean(),
             "scored_sentences": (reasons == synthetic.KEPT).sum() / count,
         }
-        owner, place = hardest.real.nonzero(as_tuple=True)
-        number = hardest.rows[owner, place]
+        owner, place = real.nonzero(as_tuple=True)
+        number = rows[owner, place]
         texts = TextBatch(sentences[owner, number], lengths[owner])
         labelled = masked.labelled.view(count, settings.copies, -1)[owner, number // settings.draws]
         return Sentences(texts, owner, place, labelled), loss
