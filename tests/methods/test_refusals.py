@@ -24,7 +24,7 @@ from tests.methods.toys import KnownPairs, Lookup
 
 UNREAD = [(name, option) for name, kind in methods().items() for option in kind.unread]
 CONTRADICTIONS: list[tuple[type[MethodSettings], dict[str, Any], str]] = [
-    (Aoq, {"coupled": True, "false_negatives": "weigh"}, "coupled ranks are drawn alike"),
+    (Aoq, {"coupled": True, "false_negatives": "weigh"}, "coupled leaves no rank of images"),
     (Aoq, {"coupled": True, "top_images": 301}, "top_images <= top_texts"),
     (Aoq, {"online_term": False}, "online_term = False is an option of variant"),
     (Aoq, {"variant": "offline-triplet", "quintuplet_pairs": "online"}, "quintuplet_pairs = online is an option of"),

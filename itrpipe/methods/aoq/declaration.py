@@ -15,7 +15,7 @@ class Aoq(MethodSettings):
 
     Attributes:
         variant: `adaptive-quintuplet` (Eq. 5), `quintuplet` (Eq. 4) or `offline-triplet` (Eq. 3).
-        online_term: count the in-batch negatives too; not with Eq. 5, which weighs them.
+        online_term: count the in-batch negatives too; Eq. 5 cannot do without.
         quintuplet_pairs: make the last two pairs of Eq. 4 of `offline` or of `online` negatives.
         weight_by: whose score the weights of Eq. 5 compare in-batch negatives with, `offline` or `positive`.
         margin_online: gamma_1.
@@ -23,8 +23,8 @@ class Aoq(MethodSettings):
         alpha, beta: slope and offset of the adaptive weights.
         top_texts, top_images: negatives are drawn among the first so many of the mined lists.
         coupled: tie the image's rank to the text's, as the released code does.
-        redraw: draw again while the drawn text describes the drawn image, as the paper says.
-        teacher: backbone whose first training is mined; None for the model's own.
+        redraw: draw the text again while it describes the drawn image (paper: draw both again; released code: neither).
+        teacher: backbone whose first training is mined; None: the model's own, VSRN's where scores are of pairs.
         false_negatives: candidates that mining took for false negatives (`--guard fne`) are drawn like others (`keep`),
             with weight 1 - P (`weigh`), or not at all where P is above `drop_above` (`drop`).
         drop_above: probability of `drop`.
@@ -64,14 +64,14 @@ class Aoq(MethodSettings):
     def mined(self) -> Mined:
         """The teacher's; the lists of SCAN and BFAN are VSRN's (AOQ §4.2)."""
         guard = "" if self.false_negatives == "keep" else "fne"
-        return Mined(self.top_texts, self.top_images, self.teacher, "vsrn", guard)
+        return Mined(self.top_texts, self.top_images, self.teacher, teacher_of_pairs="vsrn", guard=guard)
 
     @model_validator(mode="after")
     def _coupled_ranks_fit(self) -> Aoq:
         if self.coupled and self.top_images > self.top_texts:
             raise ValueError("coupled ranks need top_images <= top_texts")
         if self.coupled and self.false_negatives == "weigh":
-            raise ValueError("coupled ranks are drawn alike; give --set loss.false_negatives=drop or coupled=false")
+            raise ValueError("coupled leaves no rank of images to weigh; give --set loss.false_negatives=drop")
         return self
 
     @model_validator(mode="after")

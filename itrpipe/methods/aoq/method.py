@@ -1,4 +1,4 @@
-"""Second training: the adaptive offline quintuplet loss.
+"""Second training, from scratch: the adaptive offline quintuplet loss.
 
 Beside the batch's own negatives, every positive pair (i, t) meets four pairs made of negatives that the model of a
 first training found hardest over the whole training set:
@@ -7,13 +7,13 @@ first training found hardest over the whole training set:
 
 with t_off drawn from the list of i, i_off from the list of t, t_off2 a text of i_off and i_off2 the image of
 t_off. The three groups (i, t), (i_off, t_off), (i_off2, t_off2) are encoded one after the other, so that
-BatchNorm sees each apart, as in the released code. In print, bars and tildes over i and t change places between
-equations; the symbols here follow the text and the released code.
+BatchNorm sees each apart, as in the released code.
 
 Shapes: B positive pairs in a batch, N images, T captions, K candidates of an anchor.
 
 Source: Chen, Deng and Luo, "Adaptive Offline Quintuplet Loss for Image-Text Matching" (AOQ), ECCV 2020, sections 3.2
-and 3.3, Eq. 3 to 5, and Table 3. That candidates which mining took for false negatives are drawn less often is FNE's.
+and 3.3, Eq. 3 to 5, and Table 3. Ours, after FNE: candidates that mining took for
+false negatives are drawn with less weight, or not at all.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class _RankedList:
 class AoqMethod(PairsMethod[Aoq]):
     """Adds offline negatives to the online triplet loss; see `OfflineNegatives` for the lists."""
 
-    means = False
+    means = False  # its losses are sums over the batch
 
     def __init__(self, settings: Aoq, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
         super().__init__(settings, data, lists)
@@ -262,7 +262,6 @@ class AoqMethod(PairsMethod[Aoq]):
         """The positives, the offline pair of each, and the derived pair of each."""
         images = self.data.caption_image[captions]
         drawn = self._negatives.draw(captions, rng)
-        # The order of the three groups is that of the released code, whose BatchNorm sees them one by one.
         pairs = {
             "positive": self.data.pairs(images, captions, rng),
             "offline": self.data.pairs(drawn.image, drawn.text, rng),
@@ -273,7 +272,7 @@ class AoqMethod(PairsMethod[Aoq]):
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives.
 
-        In the first `sum_epochs` epochs it is the plain `triplet` loss over all negatives instead.
+        In the first `sum_epochs` epochs (paper: 0) it is `triplet`, over all negatives of the batch, instead.
         """
         settings, text_batch = self.settings, batch.pairs["positive"][1]
         warming_up = epoch < settings.sum_epochs

@@ -25,18 +25,18 @@ class Fne(MethodSettings):
         mask_unfilled: the memory starts empty; in the released code it starts with random vectors that count.
         prior: p, share of matches among all pairs.
         alpha: of the weights of candidates that are no likely match.
-        posterior_threshold: lambda, probability above which a candidate is a likely match.
-        posterior_scale: factor of the probability in the weight of a likely match.
+        posterior_threshold: lambda, probability above which a candidate is a likely match (released code; paper: 0.01).
+        posterior_scale: factor of the probability in the weight of a likely match (released code; paper: 1).
         window: draw only candidates above the mean similarity of matches less the margin (released code).
         fallback: the hardest candidate where the window leaves none (released code).
-        min_count: matches that an epoch must have seen before probabilities are used.
-        negative_source: mismatches of the statistics are the `hardest` of the batch or `all`.
+        min_count: matches that an epoch must have seen before probabilities are used (released code).
+        negative_source: mismatches of the statistics are the `hardest` of the batch (released code) or `all`.
         ties: of pairs with equal scores `none` counts as a match, or the `first` (released code).
         reset_each_epoch: start the statistics anew in every epoch (released code).
         monotone: let the probability not fall again for the most similar candidates.
         warm_epochs: first epochs with the hardest negatives of the batch alone (released code).
-        mask_same_image: of the first epochs and of the statistics, in which captions of one image are each other's
-            negatives unless it is set (released code); none is ever drawn.
+        mask_same_image: leave out captions of one image in the first epochs and in the statistics, too (released code:
+            no); they are never drawn.
     """
 
     papers: ClassVar[tuple[Paper, ...]] = (FNE,)

@@ -2,16 +2,21 @@
 
 A step, with v and t the embeddings of a batch by the model and v', t' those by a slowly following copy of it:
 
-    S_i2t = v [t' | text queue]^T      S_t2i = t [v' | image queue]^T      s+ = diagonals
-    statistics of matches and hardest mismatches take in v t^T
+    S_i2t = v [t' | text queue]^T      S_t2i = t [v' | image queue]^T      s+ = diagonals (printed: v t^T)
+    mean mu and variance of matches (+) and of hardest mismatches (-) take in v t^T
     j_i, k_i: one column for each row, drawn by `sampling_weights`
-    L = 1/B sum_i [margin - S_i2t[i, i] + S_i2t[i, j_i]]+ + [margin - S_t2i[i, i] + S_t2i[i, k_i]]+
+    L = 1/B sum_i [margin - S_i2t[i, i] + S_i2t[i, j_i]]+ + [margin - S_t2i[i, i] + S_t2i[i, k_i]]+          (Eq. 15)
 
-then v', t' enter the queues. The gradient reaches v and t alone. Pairs of one image are never each other's negatives.
-The first epochs are the plain triplet loss of the batch, as in the released code.
+then v', t' enter the queues. The gradient reaches v and t alone; the copy follows after every update (Eq. 14). Pairs of
+one image are never drawn. The first epochs are the plain triplet loss of the batch, as in the released code.
 
-A candidate of similarity s is a true match with probability P(s) (`itrpipe.learning.false_negatives`). It is drawn with
-weight exp(-scale P) where P is above a threshold, and with weight exp(-alpha (s - s+)^2) elsewhere.
+A candidate of similarity s is a correct match with probability
+
+    P(s) = p N(s; mu+, var+) / (p N(s; mu+, var+) + (1 - p) N(s; mu-, var-))                                  (Eq. 9)
+
+and is drawn with weight exp(-scale P) where P is above a threshold, with weight exp(-alpha (s - s+)^2) elsewhere. Only
+pairs that beat all others of their row and column are matches of the statistics; their hardest caption and image are
+the mismatches, of similarity 0 at least in the released code (`itrpipe.learning.false_negatives`).
 
 Shapes: B pairs in a batch, Q entries of the memory, A anchors, M candidates of an anchor, D embedding width.
 
@@ -110,7 +115,7 @@ class FeatureQueues(nn.Module):
         size: Q, 1 or more.
         width: D.
         random: fill the queues with random directions that count as candidates until they are overwritten, as the
-            released code does; else with zeros that `filled` tells.
+            released code does; else with zeros that `filled` leaves out.
 
     Source: FNE, section 3.3, after MoCo (He et al., CVPR 2020).
     """
@@ -178,7 +183,7 @@ class FneLoss(nn.Module):
         >>> loss.backward()
 
     Relations:
-        The method `fne` trains with it. `infonce` with `log_weights` is the other way to let likely matches count less.
+        The method `fne` trains with it.
     """
 
     def __init__(self, width: int, settings: Fne) -> None:
@@ -199,8 +204,8 @@ class FneLoss(nn.Module):
         """The loss of a batch, whose momentum embeddings enter the memory.
 
         Args:
-            images, texts: [B, D] unit vectors of pairs. They are compared in single precision, which 1 / p - 1 = 9,999
-                and P > 0.001 need.
+            images, texts: [B, D] unit vectors of pairs. They are compared in single precision: P is too small a number
+                for bfloat16.
             owners: [B] int64, row of the image of each pair in the training set, 0 or more.
             momentum_images, momentum_texts: [B, D] likewise, by a slowly following copy of the model, without gradient;
                 None takes the model's own.
@@ -304,11 +309,11 @@ class FneMethod(PairsMethod[Fne]):
             self._state.statistics.reset()
 
     def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
-        """`fne` (Eq. 15), in the first epochs `triplet`, and the backbone's `auxiliary` loss; means over the batch."""
+        """`fne` (Eq. 15), in the first epochs `triplet`, means over the batch; the backbone's `auxiliary` loss / B."""
         settings, state = self.settings, self._state
         image_batch, text_batch = batch.pairs["positive"]
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
-        # 1 / p - 1 = 9,999 and P > 0.001 need single precision.
+        # P is too small a number for bfloat16.
         image, text = images.embedding.float(), texts.embedding.float()  # [B, D]
         if epoch < settings.first_epochs():
             mask, size = same_image_mask(batch, settings.mask_same_image), len(batch.images)

@@ -4,7 +4,7 @@ Source: Li et al., "Visual Semantic Reasoning for Image-Text Matching", ICCV 201
 the paper differ the code is followed, since all published weights come from it: the region l2-norms run over
 the R regions of each channel (`region_l2_axis`), and affinities are divided by R, without a softmax.
 
-The captioning branch regenerates the caption from the reasoned regions, in training only (VSRN §3.4, Eq. 9-10); the
+The captioning branch regenerates the caption from the reasoned regions, in training only (VSRN §3.4); the
 network is S2VT with attention (Venugopalan et al., ICCV 2015) as published with VSRN.
 """
 
@@ -44,7 +44,7 @@ class GraphLayer(nn.Module):
     Args:
         dim: width D of a region.
 
-    Source: VSRN §3.2, Eq. 2-4.
+    Source: VSRN §3.2; BatchNorm and the division by R as in its published code.
     """
 
     def __init__(self, dim: int) -> None:
@@ -63,7 +63,7 @@ class GraphLayer(nn.Module):
 
 
 class RegionReasoning(nn.Module):
-    """Image encoder of VSRN: projection, graph layers, GRU over the regions in file order.
+    """Image encoder of VSRN (§3.1 to 3.3): projection, graph layers, GRU over the regions in file order.
 
     Args:
         settings: the options of the model.
