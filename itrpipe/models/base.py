@@ -49,6 +49,11 @@ def rows_of(held: Held, rows: Tensor | slice) -> Held:
     return changed(held, lambda tensor: tensor[rows])
 
 
+def to_device(indices: Tensor, device: torch.device) -> Tensor:
+    """Indices of the host on a device, copied beside what the host does next."""
+    return indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices.to(device)
+
+
 class Tensors:
     """Base of the dataclasses of tensors that are moved from the host to a device, or of which some rows are taken."""
 

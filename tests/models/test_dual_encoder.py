@@ -14,7 +14,7 @@ from torch.nn.functional import normalize, pad
 
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.dual_encoder import network as dual_encoder
-from tests.models.toys import built, close, encoded, toys
+from tests.models.toys import built, close, encoded, kept_values, toys
 
 CLIP_MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073]).view(3, 1, 1)
 CLIP_STD = torch.tensor([0.26862954, 0.26130258, 0.27577711]).view(3, 1, 1)
@@ -96,21 +96,18 @@ def test_blocks_of_images_are_encoded_in_parts_outside_training(monkeypatch: pyt
     assert sizes == [2, 1, 3]
 
 
-def gradients(model: Any) -> tuple[list[Tensor], int]:
-    """Of a loss of a model in training, and how many values the backward pass keeps for them."""
-    kept: list[int] = []
-    torch.manual_seed(3)
-    with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each.numel()) or each, lambda each: each):
-        loss = model.score_matrix(*encoded(model.train(), IMAGES, TEXTS)).diagonal().sum()
-    loss.backward()
-    return [weights.grad for weights in model.parameters() if weights.grad is not None], sum(kept)
-
-
 def test_gradient_checkpointing_keeps_less_and_changes_no_gradient() -> None:
-    plain, anew = (gradients(built("dual-encoder", gradient_checkpointing=less)) for less in (False, True))
-    assert anew[1] < plain[1]
-    for found, expected in zip(anew[0], plain[0], strict=True):
-        close(found, expected, 1e-4)
+    gradients, kept = [], []
+    for less in (False, True):
+        model = built("dual-encoder", gradient_checkpointing=less).train()
+        torch.manual_seed(3)
+        scores, values = kept_values(lambda model=model: model.score_matrix(*encoded(model, IMAGES, TEXTS)))
+        scores.diagonal().sum().backward()
+        gradients.append([weights.grad for weights in model.parameters() if weights.grad is not None])
+        kept.append(values)
+    assert kept[1] < kept[0]
+    for plain, anew in zip(*gradients, strict=True):
+        close(anew, plain, 1e-4)
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
 
 def built(
-    name: str, image_dim: int = IMAGE_DIM, vocabulary_size: int = VOCABULARY, boxes: bool = True, **options: Any
+    name: str, *, image_dim: int = IMAGE_DIM, vocabulary_size: int = VOCABULARY, boxes: bool = True, **options: Any
 ) -> Any:
     """A small model of a backbone, or of a variant of one, in evaluation mode."""
     torch.manual_seed(0)
@@ -53,3 +54,10 @@ def recorded(name: str) -> dict[str, torch.Tensor]:
 
 def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-5) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance, check_dtype=False)
+
+
+def kept_values(run: Callable[[], torch.Tensor]) -> tuple[torch.Tensor, int]:
+    """The result of a computation, and how many values autograd keeps for its backward pass."""
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda each: kept.append(each.numel()) or each, lambda each: each):
+        return run(), sum(kept)

@@ -71,15 +71,21 @@ class TransformerDualEncoder(Base):
                 f"{text.width}; project both with --set model.embed_dim={text.width}"
             )
         self.embed_dim = settings.embed_dim or width
+        # transformers projects an encoder's own vector and a pooler's without a bias; so do we, to be opened there.
+        own = isinstance(vision, VisionTower) and vision.pool == text.pool == "own"
+        bias = not (own and kind_of(text.network, towers.TEXT_KINDS).own == "pooler")
         self.project_images, self.project_texts = (
-            nn.Linear(each, self.embed_dim, bias=not _is_plain_pair(vision, text))
-            if settings.embed_dim
-            else nn.Identity()
+            nn.Linear(each, self.embed_dim, bias) if settings.embed_dim else nn.Identity()
             for each in (width, text.width)
         )
-        if settings.gradient_checkpointing:
-            for tower in self.encoders().values():
-                _save_memory(tower.network)
+        for tower in self.encoders().values() if settings.gradient_checkpointing else ():
+            network: Any = tower.network
+            if not network.supports_gradient_checkpointing:
+                raise UsageError(f"{type(network).__name__} has no gradient checkpointing; leave it out")
+            network.config.use_cache = False  # else transformers says on the terminal that it turns it off
+            # Releases of transformers 5 before the newest know the old name alone, which the newest warns of.
+            enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
+            enable({"use_reentrant": False})
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Embeddings [B, D] of unit length."""
@@ -141,8 +147,9 @@ class TransformerDualEncoder(Base):
         words = self.project_texts(self.text.tokens(texts.tokens, texts.lengths)).float()
         words = words.masked_fill(~first_places(words, texts.lengths)[..., None], 0)  # a bias has filled the padding
         image, text = places.mean(dim=1), words.sum(dim=1) / texts.lengths[:, None]
-        places, words = _divided(places, image), _divided(words, text)
-        return torch.einsum("bpd,bwd->bpw", places, words)
+        lengths = torch.linalg.vector_norm(image, dim=1) * torch.linalg.vector_norm(text, dim=1)  # |x| |t|
+        products = torch.einsum("bpd,bwd->bpw", places, words)
+        return products / lengths.masked_fill(lengths == 0, 1.0)[:, None, None]
 
     def _image_vectors(self, images: ImageBatch) -> Tensor:
         if isinstance(self.vision, RegionTower):
@@ -155,30 +162,6 @@ class TransformerDualEncoder(Base):
             assert images.global_ is not None
             return images.global_.float()
         return mean_of_regions(images)
-
-
-def _is_plain_pair(vision: VisionTower | RegionTower | None, text: TextTower) -> bool:
-    """Whether both vectors are the encoders' own and captions go through a pooler: as transformers joins encoders.
-
-    Its projections have no bias. Source: `VisionTextDualEncoderModel` of transformers.
-    """
-    own = isinstance(vision, VisionTower) and vision.pool == text.pool == "own"
-    return own and kind_of(text.network, towers.TEXT_KINDS).own == "pooler"
-
-
-def _divided(tokens: Tensor, mean: Tensor) -> Tensor:
-    """Tokens [B, n, D] divided by the length of their mean [B, D]; where that is zero, as `l2_normalise` has it."""
-    norm = torch.linalg.vector_norm(mean, dim=1)[:, None, None]
-    return tokens / norm.masked_fill(norm == 0, 1.0)
-
-
-def _save_memory(network: Any) -> None:
-    if not network.supports_gradient_checkpointing:
-        raise UsageError(f"{type(network).__name__} has no gradient checkpointing; leave it out")
-    network.config.use_cache = False  # else transformers says on the terminal that it turns it off
-    # Releases of transformers 5 before the newest know the old name alone, which the newest warns of.
-    enable = getattr(network, "activation_checkpointing_enable", network.gradient_checkpointing_enable)
-    enable({"use_reentrant": False})
 
 
 def open_encoders(settings: DualEncoder, global_dim: int = 0, boxes: bool = True) -> Encoders:

@@ -9,7 +9,7 @@ width of a token or of a network's own vector.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,13 @@ TEXT_KINDS: dict[str, Kind] = {
 # Networks that are trained on captions of one length without a mask, and so read padding like words.
 _OF_ONE_LENGTH = ("SiglipTextModel",)
 _SCALE, _BIAS = "logit_scale", "logit_bias"
+_POOLS: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "mean": mean_of_first,
+    "mean-all": lambda states, lengths: states.mean(dim=1),
+    "cls": lambda states, lengths: states[:, 0],
+    "eot": lambda states, lengths: states[torch.arange(len(states), device=states.device), lengths - 1],
+}
+"""Pooling -> vectors [N, D] of tokens [N, n, D] and their numbers [N]."""
 
 
 class Tower(nn.Module):
@@ -104,6 +111,13 @@ class Tower(nn.Module):
             "identities": [name for name, part in self.network.named_children() if isinstance(part, nn.Identity)],
             "pool": self.pool,
         }
+
+    def pooled(self, states: Tensor, own: Tensor | None, lengths: Tensor | None = None) -> Tensor:
+        """Vectors [N, D] of tokens [N, n, D], of which the first `lengths` [N] are real, None for all; `own` of it."""
+        if self.pool != "own":
+            return _POOLS[self.pool](states, lengths)
+        assert own is not None
+        return own
 
     @torch.no_grad()
     def _width_of(self, *inputs: Tensor) -> int:
@@ -146,10 +160,7 @@ class VisionTower(Tower):
     def forward(self, pixels: Tensor) -> Tensor:
         """Returns vectors [B, D] of images [B, 3, h, w] uint8 of the frame's size."""
         seen = self._see(pixels)
-        if self.pool == "own":
-            assert seen.own is not None
-            return seen.own
-        return seen.tokens[:, 0] if self.pool == "cls" else seen.tokens.mean(dim=1)
+        return self.pooled(seen.tokens, seen.own)
 
     def tokens(self, pixels: Tensor) -> Tensor:
         """Returns all tokens [B, n, D] of images [B, 3, h, w] uint8; the cells of `grid` are the last, row by row."""
@@ -234,17 +245,7 @@ class TextTower(Tower):
         Where padding counts it is that of the batch `in_training`, else that up to `PADDED_LENGTH` tokens.
         """
         found = self._read(tokens, lengths, 0 if in_training else PADDED_LENGTH)
-        states = found.last_hidden_state
-        if self.pool == "own":
-            own = own_vector(found)
-            assert own is not None
-            return own
-        if self.pool == "mean":
-            return mean_of_first(states, lengths)
-        if self.pool == "mean-all":
-            return states.mean(dim=1)
-        place = lengths - 1 if self.pool == "eot" else torch.zeros_like(lengths)
-        return states[torch.arange(len(states), device=states.device), place]
+        return self.pooled(found.last_hidden_state, own_vector(found), lengths)
 
     def tokens(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Returns all tokens [T, W, D] of captions [T, W] int64; what is behind a length is zero."""
@@ -311,8 +312,7 @@ def pretrained_text(name: str, revision: str, wanted: str) -> Encoders:
     """
     opened = open_network(name, revision, TEXT_KINDS, _TOKENIZERS, _WITH_TOKENIZERS, pooled=wanted == "own")
     folder, network, config = opened.folder, opened.network, opened.network.config
-    with quiet():
-        tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder)
     if opened.kind.network in _OF_ONE_LENGTH and tokenizer.pad_token_id is not None:
         config.pad_token_id = tokenizer.pad_token_id  # SigLIP 2 names none, and its class another one's
     pool = _pool(wanted, opened.kind, name, "text")
@@ -336,8 +336,7 @@ def find_tokenizer(model: str, revision: str) -> Any:
         DataError: a file is damaged.
     """
     folder, _ = find_folder(model, revision, weights=False, required=_TOKENIZERS, further=_WITH_TOKENIZERS)
-    with quiet():
-        return load_tokenizer(folder)
+    return load_tokenizer(folder)
 
 
 def load_tokenizer(folder: Any) -> Any:
@@ -347,7 +346,7 @@ def load_tokenizer(folder: Any) -> Any:
         MissingInputError: a library that it needs is not installed.
         DataError: a file is damaged.
     """
-    with reading(folder, "a tokenizer", "download it again"):
+    with quiet(), reading(folder, "a tokenizer", "download it again"):
         try:
             return transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except ImportError as error:

@@ -24,6 +24,7 @@ from itrpipe.models.base import (
     TextEncoding,
     l2_normalise,
     real_count,
+    to_device,
 )
 from itrpipe.models.vectors import at_least_single, mean_of_first
 from itrpipe.models.vsepp.declaration import Vsepp
@@ -54,11 +55,6 @@ def order_scores(images: Tensor, texts: Tensor) -> Tensor:
     Source: Order embeddings (Vendrov et al., ICLR 2016), Eq. 2, as used in VSE++ §4.6.
     """
     return -torch.linalg.vector_norm((at_least_single(texts) - at_least_single(images)).clamp(min=0), dim=-1)
-
-
-def to_device(indices: Tensor, device: torch.device) -> Tensor:
-    """Indices of the host on a device, copied beside what the host does next."""
-    return indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices.to(device)
 
 
 def pack(sequences: Tensor, lengths: Tensor) -> PackedSequence:

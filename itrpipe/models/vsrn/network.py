@@ -1,5 +1,10 @@
 """VSRN: reasoning over image regions by graph layers and a GRU, matched with a GRU over words.
 
+The regions of an image are projected, look at each other in residual graph layers, and are read by a GRU, whose last
+state is the vector of the image. The vector of a caption is the last state of a GRU over its words, as in VSE++, whose
+`GruTextEncoder` and initial weights of the projection (`image_projection`) are taken. Both vectors have unit length,
+and the score of a pair is their inner product (`DualEncoder`).
+
 Source: Li et al., "Visual Semantic Reasoning for Image-Text Matching", ICCV 2019. Where the published code and
 the paper differ the code is followed, since all published weights come from it: the region l2-norms run over
 the R regions of each channel (`region_l2_axis`), and affinities are divided by R, without a softmax.
@@ -26,9 +31,10 @@ from itrpipe.models.base import (
     TextEncoding,
     l2_normalise,
     real_count,
+    to_device,
 )
 from itrpipe.models.vectors import at_least_single
-from itrpipe.models.vsepp.network import GruTextEncoder, gru_step, image_projection, to_device
+from itrpipe.models.vsepp.network import GruTextEncoder, gru_step, image_projection
 from itrpipe.models.vsrn.declaration import Vsrn
 
 
@@ -119,7 +125,7 @@ class VsrnEncoder(DualEncoder):
         return self.image(images.regions)
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
-        """Embeddings [T, D] of unit length."""
+        """Embeddings [T, D] of unit length: the last states of the GRU over words."""
         return TextEncoding(self.text(texts))
 
     def auxiliary_loss(self, images: ImageEncoding, texts: TextBatch) -> Tensor | None:
@@ -241,7 +247,7 @@ class RegionCaptioner(nn.Module):
             energy = torch.sigmoid(keys + query[:, None]) @ score  # [b, R]
             context = (energy.softmax(dim=1)[:, None] @ memory)[:, 0]  # [b, H]
             context = F.dropout(context, self.dropout, self.training)
-            hidden = gru_step(F.linear(context, weight_context) + gates, from_hidden, hidden)
+            hidden = gru_step(F.linear(context, weight_context) + gates, from_hidden, hidden)  # as the GRU cell does
             states.append(hidden)
         return torch.cat(states)[steps.wanted]
 
