@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from itrpipe.models.ascl import network as ascl
 from itrpipe.models.ascl.network import CrossModalFusion, HeadedAttention
 from itrpipe.models.base import TextBatch, rows_of
-from tests.models.toys import built, close, encoded, toys
+from tests.models.toys import built, close, encoded, kept_values, toys
 
 
 def looked(attention: HeadedAttention, query: Tensor, context: Tensor) -> Tensor:
@@ -58,6 +58,13 @@ def test_a_word_without_length_has_a_finite_gradient() -> None:
     model.score_matrix(images, replace(texts, words=cut)).sum().backward()
     assert cut.grad is not None
     assert cut.grad.isfinite().all()
+
+
+def test_tiles_keep_their_inputs_alone_for_the_backward_pass() -> None:
+    model = built("ascl")
+    sides = encoded(model, *toys(12, 24))
+    found_vectors = 12 * 24 * (4 + 8) * 12  # of pairs: one of 12 numbers for each region and word
+    assert kept_values(lambda: model.score_matrix(*sides))[1] < found_vectors
 
 
 def test_a_caption_of_nothing_but_its_ends_keeps_the_last() -> None:

@@ -143,7 +143,10 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         width = settings.embed_dim
         self.embedding = Embedding(settings, image_dim, vocabulary_size)
         self.intra_nodes, self.inter_nodes = Nodes(width), Nodes(width)
-        self.text_layers, self.image_layers, self.inter_layers = (_layers(settings) for _ in range(3))
+        sizes = (width, settings.heads, settings.feed_forward_dim, settings.dropout)
+        self.text_layers, self.image_layers, self.inter_layers = (
+            nn.ModuleList(EncoderLayer(*sizes) for _ in range(settings.layers)) for _ in range(3)
+        )
         initialise(self)
         if settings.phase == "inter":
             for part in ("embedding", "intra_nodes", "text_layers", "image_layers"):
@@ -216,20 +219,20 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
 
         What belongs to one side alone, such as what the first layer projects, is computed once for all of its pairs.
         """
+        rule, sizes = self.settings.mask, [texts.real.numel(), images.real.numel()]
         text = self.inter_nodes.of_caption(texts.words, texts.kinds)  # [T, n, d]
         image = self.inter_nodes.of_image(images.regions)  # [B, m, d]
-        (count, n), m, rule = text.shape[:2], image.shape[1], self.settings.mask
-        of_text = text_rows[:, None] * n + torch.arange(n, device=text_rows.device)
-        of_image = image_rows[:, None] * m + torch.arange(m, device=text_rows.device) + count * n
-        places = torch.cat([of_text, of_image], dim=1)  # [N, n + m] among all states of captions and then of images
-        states = torch.cat([text.flatten(0, 1), image.flatten(0, 1)])
+        states = torch.cat([text.flatten(0, 1), image.flatten(0, 1)])  # [T n + B m, d]
         projected = self.inter_layers[0].project(states)  # pyright: ignore[reportCallIssue]
+        of_text, of_image = torch.arange(len(states), device=states.device).split(sizes)
+        of_pairs = of_text.view_as(texts.real)[text_rows], of_image.view_as(images.real)[image_rows]
+        places = torch.cat(of_pairs, dim=1)  # [N, n + m] rows of the states
         real_text, real_image = texts.real[text_rows], images.real[image_rows]
         inside = text_mask(texts.phrase_tokens, texts.real, rule)[text_rows]
         allowed = pair_mask(inside, real_text, real_image, rule)
         states, projected = F.embedding(places, states), F.embedding(places, projected)
         vectors = unit_vectors(_through(self.inter_layers, states, allowed, projected))
-        text, image = vectors.split([n, m], dim=1)
+        text, image = vectors.split([real_text.shape[1], real_image.shape[1]], dim=1)
         with torch.autocast(vectors.device.type, enabled=False):
             fragments = (text[:, 1:] @ image[:, 0, :, None]).squeeze(-1).masked_fill(~real_text[:, 1:], 0.0)
             regions = (image[:, 1:] @ text[:, 0, :, None]).squeeze(-1).masked_fill(~real_image[:, 1:], 0.0)
@@ -296,11 +299,6 @@ class Nodes(nn.Module):
     def of_image(self, regions: Tensor) -> Tensor:
         """[C^I | regions], [B, m, d]."""
         return torch.cat([self.image.to(regions.dtype).expand(len(regions), 1, -1), regions], dim=1)
-
-
-def _layers(settings: Ssamt) -> nn.ModuleList:
-    sizes = (settings.embed_dim, settings.heads, settings.feed_forward_dim, settings.dropout)
-    return nn.ModuleList(EncoderLayer(*sizes) for _ in range(settings.layers))
 
 
 def _through(layers: nn.ModuleList, states: Tensor, allowed: Tensor, projected: Tensor | None = None) -> Tensor:

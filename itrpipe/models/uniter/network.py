@@ -146,8 +146,7 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
     def score_pairs(self, images: UniterImages, texts: WordEncoding) -> Tensor:
         """Scores [N] of image k with caption k, float32."""
         assert len(images.count) == len(texts.lengths)
-        rows = torch.arange(len(images.count))
-        return self.score_at(images, texts, rows, rows)
+        return self.score_at(images, texts, *torch.arange(len(images.count)).expand(2, -1))
 
     def score_at(self, images: UniterImages, texts: WordEncoding, image_rows: Tensor, text_rows: Tensor) -> Tensor:
         """Scores [N] of pairs of any images and captions, float32.
