@@ -113,7 +113,13 @@ class Tower(nn.Module):
         }
 
     def pooled(self, states: Tensor, own: Tensor | None, lengths: Tensor | None = None) -> Tensor:
-        """Vectors [N, D] of tokens [N, n, D], of which the first `lengths` [N] are real, None for all; `own` of it."""
+        """Vectors [N, D] of tokens.
+
+        Args:
+            states: [N, n, D] tokens.
+            own: [N, D] the vectors of the network itself, if it has some.
+            lengths: [N] how many tokens are real; None for all.
+        """
         if self.pool != "own":
             return _POOLS[self.pool](states, lengths)
         assert own is not None
