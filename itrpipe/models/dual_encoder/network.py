@@ -8,7 +8,7 @@ fine-tuned with any method. Vectors of poolers are projected without a bias, as 
 
 Source: FNE (Li et al., ACM MM 2023), §4.1: ViT and BERT, mean of the tokens; its released code has no projection.
 
-Shapes: B images, T captions, D embedding width.
+Shapes: B images, R regions, D_in width of their features, T captions, D embedding width.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from itrpipe.errors import UsageError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.features.towers import kind_of
 from itrpipe.models.base import DualEncoder as Base
-from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
+from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise, real_count
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder import towers
 from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.dual_encoder.towers import Encoders, RegionTower, TextTower, VisionTower
-from itrpipe.models.vectors import first_places
+from itrpipe.models.dual_encoder.towers import Encoders, TextTower, VisionTower
+from itrpipe.models.uniter.network import NORM_EPSILON, EncoderLayer, RegionEmbedding, initialise
+from itrpipe.models.vectors import first_places, mean_of_first
 from itrpipe.models.vsepp.network import mean_of_regions
 
 _IMAGES_AT_ONCE = 64
@@ -162,6 +163,53 @@ class TransformerDualEncoder(Base):
             assert images.global_ is not None
             return images.global_.float()
         return mean_of_regions(images)
+
+
+class RegionTower(nn.Module):
+    """One vector of an image's regions.
+
+    Args:
+        image_dim: D_in.
+        width: D, a multiple of `heads`.
+        heads, layers: of the Transformer.
+        pool: `mean` of the regions, or `cls`: a class token before them.
+        boxes: whether the features have boxes, which are read then.
+
+    Attributes:
+        width, boxes: as given.
+    """
+
+    def __init__(self, image_dim: int, width: int, heads: int, layers: int, pool: str, boxes: bool) -> None:
+        super().__init__()
+        self.width, self.boxes = width, boxes
+        self.embedding = RegionEmbedding(width, image_dim, boxes)
+        self.start = nn.Parameter(torch.zeros(1, 1, width)) if pool == "cls" else None
+        self.layers = nn.ModuleList(EncoderLayer(width, heads, 4 * width, 0.0, NORM_EPSILON) for _ in range(layers))
+        initialise(self)
+        if self.start is not None:
+            nn.init.normal_(self.start, std=0.02)
+
+    def forward(self, images: ImageBatch) -> Tensor:
+        """Returns vectors [B, D]; what is behind the number of an image's regions plays no part.
+
+        Raises:
+            DataError: the images have no boxes and the model was trained with some, or an image has no region.
+        """
+        if self.boxes and images.boxes is None:
+            raise DataError(
+                "this model was trained on features with boxes, which these have not; extract them as those were"
+            )
+        count, boxes = real_count(images), None if images.boxes is None else images.boxes.float()
+        states = self.embedding(images.regions.float(), boxes)
+        if self.start is not None:
+            states = torch.cat([self.start.expand(len(states), 1, -1), states], dim=1)
+            count = None if count is None else count + 1
+        allowed = None if count is None else first_places(states, count)[:, None, None]
+        for layer in self.layers[:-1]:
+            states = layer(states, allowed)
+        if self.start is not None:
+            return self.layers[-1](states, allowed, first=1)[:, 0]
+        return mean_of_first(self.layers[-1](states, allowed), count)
 
 
 def open_encoders(settings: DualEncoder, global_dim: int = 0, boxes: bool = True) -> Encoders:

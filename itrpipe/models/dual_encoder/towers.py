@@ -1,9 +1,7 @@
-"""The two sides of a dual encoder: from the pixels or regions of an image, and from a caption, to one vector each.
+"""Networks of transformers as the two sides of a dual encoder: from pixels, and from a caption, to one vector each.
 
-Networks of transformers read pixels and captions; a small Transformer of our own reads regions, each with its box.
-
-Shapes: B images, n tokens of an image, R regions, D_in width of their features, T captions, W tokens of a caption, D
-width of a token or of a network's own vector.
+Shapes: B images, n tokens of an image, T captions, W tokens of a caption, D width of a token or of a network's own
+vector.
 """
 
 from __future__ import annotations
@@ -32,10 +30,8 @@ from itrpipe.features.towers import (
     own_vector,
     see,
 )
-from itrpipe.models.base import ImageBatch, real_count
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.uniter.network import NORM_EPSILON, EncoderLayer, RegionEmbedding, initialise
 from itrpipe.models.vectors import first_places, mean_of_first
 from itrpipe.storage.disk import reading
 
@@ -422,50 +418,3 @@ def _rebuilt(description: Mapping[str, Any], kinds: Mapping[str, Kind]) -> tuple
     for part in description["identities"]:
         setattr(network, part, nn.Identity())
     return network, pool
-
-
-class RegionTower(nn.Module):
-    """One vector of an image's regions.
-
-    Args:
-        image_dim: D_in.
-        width: D, a multiple of `heads`.
-        heads, layers: of the Transformer.
-        pool: `mean` of the regions, or `cls`: a class token before them.
-        boxes: whether the features have boxes, which are read then.
-
-    Attributes:
-        width, boxes: as given.
-    """
-
-    def __init__(self, image_dim: int, width: int, heads: int, layers: int, pool: str, boxes: bool) -> None:
-        super().__init__()
-        self.width, self.boxes = width, boxes
-        self.embedding = RegionEmbedding(width, image_dim, boxes)
-        self.start = nn.Parameter(torch.zeros(1, 1, width)) if pool == "cls" else None
-        self.layers = nn.ModuleList(EncoderLayer(width, heads, 4 * width, 0.0, NORM_EPSILON) for _ in range(layers))
-        initialise(self)
-        if self.start is not None:
-            nn.init.normal_(self.start, std=0.02)
-
-    def forward(self, images: ImageBatch) -> Tensor:
-        """Returns vectors [B, D]; what is behind the number of an image's regions plays no part.
-
-        Raises:
-            DataError: the images have no boxes and the model was trained with some, or an image has no region.
-        """
-        if self.boxes and images.boxes is None:
-            raise DataError(
-                "this model was trained on features with boxes, which these have not; extract them as those were"
-            )
-        count, boxes = real_count(images), None if images.boxes is None else images.boxes.float()
-        states = self.embedding(images.regions.float(), boxes)
-        if self.start is not None:
-            states = torch.cat([self.start.expand(len(states), 1, -1), states], dim=1)
-            count = None if count is None else count + 1
-        allowed = None if count is None else first_places(states, count)[:, None, None]
-        for layer in self.layers[:-1]:
-            states = layer(states, allowed)
-        if self.start is not None:
-            return self.layers[-1](states, allowed, first=1)[:, 0]
-        return mean_of_first(self.layers[-1](states, allowed), count)
