@@ -24,21 +24,18 @@ from itrpipe.config import Resolved, bind
 from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.engine.work import Part, Work, numbered, resolve_device
 from itrpipe.errors import DataError
+from itrpipe.mining.filters import DuplicateCaptions, drop, lowest_positives, outside, positive_scores
 from itrpipe.mining.lists import (
     DIRECTIONS,
     CandidateLists,
-    DuplicateCaptions,
+    HeldRows,
     MinedFile,
     MinedLists,
-    drop,
+    Searched,
     layout,
-    lowest_positives,
-    outside,
-    positive_scores,
-    row_type,
+    slices,
     write_slice,
 )
-from itrpipe.mining.rows import HeldRows, Searched, slices
 from itrpipe.mining.search import NO_CANDIDATE, Precision, Searcher, TopLists, unpack
 from itrpipe.mining.settings import WindowSettings
 from itrpipe.progress import Reporter, SafeConsole
@@ -49,6 +46,8 @@ IMAGE_KEYS, FLOORS, COUNTS, KEYS = "image_keys", "floors", "counts", "keys"
 _SHARES, _FEWEST, _MOST = 6, 2_048, 8_192
 """Parts of a small set, and images of a part."""
 _RUN_NUMBERS = 1 << 12
+_SEARCHED_AGAIN = 1_024
+"""Lists at a time."""
 SAMPLED_ANCHORS = 200
 _ROUNDING = 1e-5
 """Scores that differ by less than this share of the best one count as equal: engines add up in different orders."""
@@ -85,9 +84,10 @@ class ExactMining(Work[Searcher]):
         self.searched, self.device, self._memory = searched, device, memory
         self._precision: Precision = precision
         count = searched.counts[0]
-        self._block = min(count, block or min(max(math.ceil(count / _SHARES), _FEWEST), _MOST))
         # Neighbours stay together in short runs, so that a part is read in few pieces.
-        self._run = max(1, min(self._block, _RUN_NUMBERS // searched.sides[0].shape[1]))
+        run = max(1, _RUN_NUMBERS // searched.sides[0].shape[1])
+        self._block = min(count, block or min(max(math.ceil(count / _SHARES / run) * run, _FEWEST), _MOST))
+        self._run = min(run, self._block)
         self._parts = math.ceil(math.ceil(count / self._run) / (self._block // self._run))
         self.key = json.dumps([self._parts, self._run, *searched.anchors])
 
@@ -113,9 +113,9 @@ class ExactMining(Work[Searcher]):
             DataError: products are off by more than floating-point arithmetic allows.
         """
         searched, rows = self.searched, self.images_of(part.content)
-        images, (count, texts) = worker.block(0, searched.sides[0], rows), searched.counts
+        images, (count, texts) = worker.block(rows, take(searched.sides[0], rows)), searched.counts
         wanted = rows < searched.anchors[0]
-        by_image = worker.lists(wanted, searched.widths[0], texts)
+        by_image = TopLists(wanted, searched.widths[0], texts, worker.device)
         arrays: dict[str, Any] = {
             FLOORS: ("<f4", (texts,)),
             COUNTS: ("<i4", (texts,)),
@@ -123,16 +123,16 @@ class ExactMining(Work[Searcher]):
             KEYS: ("<i8", (0,)),
         }
         with array_writer(path, arrays) as writer:
-            for tile in slices(texts, max(1, worker.pairs // self._block)):
-                captions = worker.block(1, searched.sides[1], range(tile.start, tile.stop))
-                by_text = worker.lists(captions.rows < searched.anchors[1], searched.widths[1], count)
-                owners = searched.owners.read(tile.start, tile.stop)
-                worker.compare(images, captions, owners, by_image, by_text)
+            for tile in worker.slices(searched.sides[1], self._block):
+                captions = worker.tile(1, searched.sides[1], tile)
+                by_text = TopLists(captions.rows < searched.anchors[1], searched.widths[1], count, worker.device)
+                worker.compare(images, captions, searched.owners[tile], by_image, by_text)
                 by_text.merge()
-                found = by_text.keys != NO_CANDIDATE
+                keys = by_text.keys.numpy(force=True)
+                found = keys != NO_CANDIDATE
                 writer.write(FLOORS, tile.start, by_text.floors.numpy(force=True))
-                writer.write(COUNTS, tile.start, found.sum(dim=1).numpy(force=True))
-                writer.append(KEYS, by_text.keys[found].numpy(force=True))
+                writer.write(COUNTS, tile.start, found.sum(axis=1))
+                writer.append(KEYS, keys[found])
             keys = by_image.sorted().numpy(force=True)[wanted]
             lacking = np.flatnonzero(keys[:, -1] == NO_CANDIDATE)
             for some, found in self._search_again(worker, 0, rows[lacking]):
@@ -152,7 +152,7 @@ class ExactMining(Work[Searcher]):
             DiskFullError: no space is left.
         """
         searched, files = self.searched, [ArrayFile(path) for path in paths]
-        with array_writer(target, layout(searched.anchors, searched.widths, searched.counts[::-1])) as writer:
+        with array_writer(target, layout(searched.shapes)) as writer:
             for number, file in enumerate(files):
                 keys = file[IMAGE_KEYS].read()
                 self._write(writer, 0, self.images_of(number)[: len(keys)], keys)
@@ -166,7 +166,7 @@ class ExactMining(Work[Searcher]):
         unproven, read, (_, width) = [], [0] * len(files), self.searched.widths
         for part in slices(self.searched.anchors[1], max(1, _PLACES // width)):
             rows = np.arange(part.start, part.stop)
-            lists = TopLists(torch.ones(len(rows), dtype=torch.bool), width)
+            lists = TopLists(rows >= 0, width)
             floors = np.full(len(rows), -np.inf, dtype=np.float32)
             for number, file in enumerate(files):
                 counts = torch.from_numpy(file[COUNTS].read(part.start, part.stop)).long()
@@ -185,14 +185,14 @@ class ExactMining(Work[Searcher]):
     def _search_again(self, worker: Searcher, side: int, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """Yields slices [r] of images or captions and the keys [r, k] of their lists, found without a guess."""
         searched = self.searched
-        for part in slices(len(rows), math.isqrt(worker.pairs)):
-            anchors = worker.block(side, searched.sides[side], rows[part])
-            lists = worker.lists(np.ones(len(anchors.rows), dtype=bool), searched.widths[side])
-            for tile in slices(searched.counts[1 - side], max(1, worker.pairs // len(anchors.rows))):
-                others = worker.block(1 - side, searched.sides[1 - side], range(tile.start, tile.stop))
+        for part in slices(len(rows), _SEARCHED_AGAIN):
+            anchors = worker.block(rows[part], take(searched.sides[side], rows[part]))
+            lists = TopLists(anchors.rows >= 0, searched.widths[side], device=worker.device)
+            for tile in worker.slices(searched.sides[1 - side], len(anchors.rows)):
+                others = worker.tile(1 - side, searched.sides[1 - side], tile)
                 images, texts = (anchors, others) if side == 0 else (others, anchors)
                 by_image, by_text = (lists, None) if side == 0 else (None, lists)
-                worker.compare(images, texts, take(searched.owners, texts.rows), by_image, by_text)
+                worker.compare(images, texts, searched.owners[texts.rows], by_image, by_text)
             keys = lists.sorted().numpy(force=True)
             if short := int((keys[:, -1] == NO_CANDIDATE).sum()):
                 raise DataError(
@@ -204,7 +204,6 @@ class ExactMining(Work[Searcher]):
     def _write(self, writer: ArrayWriter, side: int, rows: np.ndarray, keys: np.ndarray) -> None:
         """Writes the lists of anchors [r], rising, from their keys [r, k]."""
         scores, candidates = (each.numpy() for each in unpack(torch.from_numpy(keys)))
-        candidates = candidates.astype(row_type(self.searched.counts[1 - side]))
         for first, stop in runs(rows):
             lists = CandidateLists(candidates[first:stop], scores[first:stop])
             write_slice(writer, DIRECTIONS[side], int(rows[first]), lists)
@@ -289,28 +288,27 @@ def mine(
     limits = {"range_min": range_min, "range_max": range_max, "min_score": min_score, "max_score": max_score}
     limits |= {"absolute_margin": absolute_margin, "relative_margin": relative_margin}
     window = bind(WindowSettings, Resolved(limits, dict.fromkeys(limits, "its caller")), "mine")
-    vectors = [
-        _array(name, each, 2, "f", "vectors [rows, D] of real numbers")
+    left, right = (
+        HeldRows(_array(name, each, 2, "f", "vectors [rows, D] of real numbers").astype(np.float32, copy=False))
         for name, each in (("images", images), ("texts", texts))
-    ]
-    sides = HeldRows(vectors[0].astype(np.float32, copy=False)), HeldRows(vectors[1].astype(np.float32, copy=False))
+    )
     rows = _array("owners", owners, 1, "iu", "one row of an image for each text").astype(np.int64)
     if captions is not None and len(captions) != len(rows):
         raise DataError(f"there are {len(captions):,} captions and {len(rows):,} owners; give one for each text")
     reporter = Reporter(SafeConsole(stderr=True) if progress else Console(quiet=True))
-    searched = Searched(sides, HeldRows(rows), (num_texts, num_images))
+    searched = Searched((left, right), rows, (num_texts, num_images))
     work = ExactMining(searched, precision=precision, device=device, memory=memory)
     with TemporaryDirectory(prefix="itrpipe-") as name:
         made = make_parts(work, Path(name) / "parts", MapExecution(workers=1), reporter, reporter.say)
         work.join(made.paths, Path(name) / "mined.arrays")
         lists = MinedFile(Path(name) / "mined.arrays").lists()
-    positives = positive_scores(*sides, HeldRows(rows))
-    same, kept = None if captions is None else DuplicateCaptions(captions, rows), []
+    positives = positive_scores(left, right, rows)
+    same, kept = None if captions is None else DuplicateCaptions(captions, rows), list[np.ndarray]()
     for direction, scores in zip(DIRECTIONS, (lowest_positives(positives, rows, len(images)), positives), strict=True):
         found: CandidateLists = getattr(lists, direction)
         going = {} if same is None else {"duplicates": same.mark(direction, slice(0, len(scores)), found)}
-        kept.append(drop(found, going | outside(window, found, scores))[0])
-    return MinedLists(kept[0].candidates, kept[0].scores, kept[1].candidates, kept[1].scores)
+        kept += vars(drop(found, going | outside(window, found, scores))[0]).values()
+    return MinedLists(*kept)
 
 
 def _array(name: str, given: Any, axes: int, kinds: str, what: str) -> np.ndarray:

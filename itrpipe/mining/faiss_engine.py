@@ -16,10 +16,18 @@ import numpy as np
 
 from itrpipe.engine.work import CUDA, Part, Work, numbered, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, by_score, layout, row_type, write_slice
-from itrpipe.mining.rows import Searched, rows_at_once, slices
+from itrpipe.mining.lists import (
+    DIRECTIONS,
+    NO_ROW,
+    CandidateLists,
+    ListWork,
+    Searched,
+    by_score,
+    rows_at_once,
+    slices,
+)
 from itrpipe.storage.arrays import Rows
-from itrpipe.storage.parts import ArrayFile, array_writer, write_arrays
+from itrpipe.storage.parts import ArrayFile, write_arrays
 
 LARGEST_FETCH_ON_GPU = 2_048
 PROBED_SHARE = 1 / 4
@@ -73,12 +81,11 @@ class Indexing(Work[Any]):
         write_arrays(path, {_INDEX: worker.serialize_index(index)})
 
 
-class Searching(Work[Callable[[int], Any]]):
+class Searching(ListWork[Callable[[int], Any]]):
     """Highest-scoring captions of images and images of captions by an index of faiss, own pairs left out.
 
-    A part is a number of anchors of one direction, those of the images first; its file holds `rows` and `scores`
-    [a, K]. A flat index gives the lists of `ExactMining` but for candidates of equal score; IVF misses some, and pads
-    lists that stay too short.
+    A flat index gives the lists of `ExactMining` but for candidates of equal score; IVF misses some, and pads lists
+    that stay too short.
 
     Args:
         searched: both sides.
@@ -90,21 +97,17 @@ class Searching(Work[Callable[[int], Any]]):
         MissingInputError: faiss is not installed.
     """
 
-    title, unit = "mining", "anchors"
+    title = "mining"
 
     def __init__(
         self, searched: Searched, indexes: Sequence[Path] | None = None, *, block: int = 4_096, device: str = "cpu"
     ) -> None:
         load_faiss()
-        self.searched, self.indexes, self.device, self._block = searched, indexes, device, block
+        super().__init__(searched.shapes, dict.fromkeys(DIRECTIONS, block))
+        self.searched, self.indexes, self.device = searched, indexes, device
         (texts, images), most = searched.widths, searched.counts[1]
         self.fetch = (min(most, texts + searched.largest_own), images + 1)
         self.key = json.dumps([block, indexes is None, *searched.anchors])
-
-    def parts(self) -> list[Part]:
-        """Anchors, some at a time."""
-        contents = [(side, part) for side in (0, 1) for part in slices(self.searched.anchors[side], self._block)]
-        return numbered((part.stop - part.start, (side, part.start, part.stop)) for side, part in contents)
 
     def open(self) -> Callable[[int], Any]:
         """Direction -> its index, on the device; one is held at a time.
@@ -141,33 +144,14 @@ class Searching(Work[Callable[[int], Any]]):
 
     def make(self, worker: Callable[[int], Any], part: Part, path: Path) -> None:
         """Searches for some anchors."""
-        side, start, stop = part.content
+        direction, start, stop = part.content
+        side, owners = DIRECTIONS.index(direction), self.searched.owners
         anchors = np.ascontiguousarray(self.searched.sides[side].read(start, stop), dtype=np.float32)
         scores, found = worker(side).search(anchors, self.fetch[side])
-        rows, known = np.arange(start, stop)[:, None], found != NO_ROW
-        if side == 0:
-            own = self.searched.owners.read(0, self.searched.counts[1])[found] == rows
-        else:
-            own = self.searched.owners.read(start, stop)[:, None] == found
-        lists = by_score(np.where(known & ~own, found, NO_ROW), scores)
-        width = self.searched.widths[side]
-        kept = lists.candidates[:, :width].astype(row_type(self.searched.counts[1 - side]))
-        write_arrays(path, {"rows": kept, "scores": lists.scores[:, :width]})
-
-    def join(self, paths: Sequence[Path], target: Path, advance: Callable[[int], object] = lambda count: None) -> None:
-        """Writes the lists of both directions, see `itrpipe.mining.lists.layout`; tells `advance` their numbers.
-
-        Raises:
-            DiskFullError: no space is left.
-        """
-        searched = self.searched
-        with array_writer(target, layout(searched.anchors, searched.widths, searched.counts[::-1])) as writer:
-            for part, path in zip(self.parts(), paths, strict=True):
-                side, start, _ = part.content
-                found = ArrayFile(path)
-                lists = CandidateLists(found["rows"].read(), found["scores"].read())
-                write_slice(writer, DIRECTIONS[side], start, lists)
-                advance(part.rows)
+        rows = np.arange(start, stop)[:, None]
+        own = owners[found] == rows if side == 0 else owners[rows] == found
+        lists, width = by_score(np.where(own, NO_ROW, found), scores), self.searched.widths[side]
+        self.write(path, direction, CandidateLists(lists.candidates[:, :width], lists.scores[:, :width]))
 
 
 def build_index(values: Rows, sizes: tuple[int, int] | None = None) -> Any:

@@ -1,37 +1,228 @@
-"""Mined lists: what every engine finds, the file that holds it, and what is taken out of it again.
+"""What mining reads and writes: rows of embeddings, lists of candidates, and the files of these.
 
-Candidates leave by their rank, by their score, by its distance to the score of the positive, and where their caption
-says what a caption of the image says. The names of the limits are those of sentence-transformers'
-`mine_hard_negatives`. The positive of a caption is its image. That of an image is the own caption with the lowest
-score: training pairs an image with each of its captions in turn and draws from the same list every time, so a margin
-holds for all these pairs only if it holds for that one.
+What is searched are the embeddings of a training set and, behind them, further candidates from a file that the user
+names: embeddings of images or captions that belong to nobody. They are read some rows at a time, so that mining needs
+no more memory for more of them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import string
-import unicodedata
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import filterfalse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from itrpipe.mining.rows import slices
-from itrpipe.mining.settings import WindowSettings
-from itrpipe.storage.arrays import Rows, take
-from itrpipe.storage.parts import ArrayFile, ArrayWriter
+from itrpipe.engine.work import Part, Work, Worker, numbered
+from itrpipe.errors import DataError, UsageError
+from itrpipe.features.embeddings import Side
+from itrpipe.features.given import open_side
+from itrpipe.storage.arrays import Rows, open_arrays
+from itrpipe.storage.disk import reading
+from itrpipe.storage.parts import ArrayFile, ArrayWriter, array_writer
 
 NO_ROW = -1
 """Stands where a list has no candidate; its score is minus infinity."""
-DIRECTIONS = ("texts_for_images", "images_for_texts")
+DIRECTIONS: tuple[str, str] = ("texts_for_images", "images_for_texts")
+LARGEST_ROW = 2**32 - 2
+"""Of either side: keys have 32 bits for it."""
+Shapes = Mapping[str, tuple[int, int, int]]
+"""Direction -> anchors, length of a list, and candidates in all."""
 _LARGEST_INT32 = 2**31 - 1
-_PAIRS_AT_ONCE = 1 << 12
+_LARGEST_SCORE = 3.38e38
+"""Of bfloat16 and float32."""
+_SIDES: dict[str, Side] = {"caption_id": "caption", "texts": "caption", "captions": "caption"}
+_SIDES |= {"image_id": "image", "images": "image", "caption": "caption", "image": "image"}
+_VECTOR = "embedding"
+_FORMS = (
+    "give a Parquet file, or a folder of them, with the columns image_id or caption_id and embedding; or images.npy or "
+    "captions.npy with the ids in images.ids.json or captions.ids.json beside it; or an HDF5 file with image_id and "
+    "images, or caption_id and texts"
+)
+
+
+# What is searched
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """Rows that are in memory anyway."""
+
+    array: np.ndarray
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of a number."""
+        return self.array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows first."""
+        return self.array.shape
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Rows start..stop."""
+        return self.array[start:stop]
+
+
+@dataclass(frozen=True)
+class JoinedRows:
+    """The rows of several, one behind the other."""
+
+    parts: Sequence[Rows]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Type of a number."""
+        return self.parts[0].dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows first."""
+        return (sum(part.shape[0] for part in self.parts), *self.parts[0].shape[1:])
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Rows start..stop."""
+        found = []
+        for part in self.parts:
+            found.append(part.read(max(0, start), max(0, stop)))
+            start, stop = start - part.shape[0], stop - part.shape[0]
+        return np.concatenate(found)
+
+
+def slices(count: int, at_once: int) -> list[slice]:
+    """Slices that cover so many rows."""
+    return [slice(start, min(start + at_once, count)) for start in range(0, count, at_once)]
+
+
+def rows_at_once(values: Rows, bytes_at_once: int = 1 << 24) -> int:
+    """How many rows a slice of about so many bytes holds."""
+    return max(1, bytes_at_once // (4 * max(1, int(np.prod(values.shape[1:], dtype=np.int64)))))
+
+
+@dataclass
+class Searched:
+    """Both sides of a search by inner product, read once to see whether it can be.
+
+    Attributes:
+        sides: [N, D] one vector per image, and [T, D] one per caption.
+        owners: [T] row of the image that each caption belongs to, -1 for none; these pairs are never candidates.
+        widths: captions wanted per image, and images per caption.
+        first: how many images and captions get lists, the others being candidates alone; None for all.
+        largest_own: captions of one image, at most.
+
+    Raises:
+        DataError: the arrays do not fit each other; or a vector holds NaN or infinity, or vectors are so long that a
+            score can leave the range of float32.
+        UsageError: fewer candidates exist than were asked for, or more rows than keys can tell apart.
+    """
+
+    sides: tuple[Rows, Rows]
+    owners: np.ndarray
+    widths: tuple[int, int]
+    first: tuple[int, int] | None = None
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """N and T."""
+        return self.sides[0].shape[0], self.sides[1].shape[0]
+
+    @property
+    def anchors(self) -> tuple[int, int]:
+        """Images and captions that get lists."""
+        return self.first or self.counts
+
+    @property
+    def shapes(self) -> Shapes:
+        """Of the lists."""
+        return dict(zip(DIRECTIONS, zip(self.anchors, self.widths, self.counts[::-1], strict=True), strict=True))
+
+    def __post_init__(self) -> None:
+        (images, texts), (num_images, num_texts), owners = self.sides, self.counts, self.owners
+        if images.shape[1] != texts.shape[1] or len(owners) != num_texts:
+            raise DataError(
+                f"embeddings of images {images.shape}, of captions {texts.shape} and {len(owners)} caption rows do not "
+                "fit each other: embed both sides with one model, each caption with its row"
+            )
+        if max(self.counts) > LARGEST_ROW:
+            raise UsageError(f"more than {LARGEST_ROW:,} rows of one side cannot be mined: leave some out")
+        if owners.min() < -1 or owners.max() >= num_images:
+            raise DataError(
+                f"captions name image rows {owners.min()}..{owners.max()}, but {num_images} images are embedded: "
+                "encode the whole split"
+            )
+        self.largest_own = int(np.bincount(owners[owners >= 0], minlength=1).max())
+        available = num_texts - self.largest_own, num_images - 1
+        for name, wanted, most in zip(
+            ("captions per image", "images per caption"), self.widths, available, strict=True
+        ):
+            if not 1 <= wanted <= most:
+                raise UsageError(f"{wanted} {name} were asked for, but {most} candidates exist: ask for 1..{most}")
+        lengths = _longest("image", images), _longest("caption", texts)
+        if not lengths[0] * lengths[1] < _LARGEST_SCORE:
+            raise DataError(
+                f"scores are NaN or infinite: the longest vectors have norms {lengths[0]:g} and {lengths[1]:g}; "
+                "normalise the embeddings"
+            )
+
+
+def _longest(name: str, values: Rows) -> float:
+    """The largest norm of the vectors of one side."""
+    bad, longest = 0, 0.0
+    for part in slices(values.shape[0], rows_at_once(values)):
+        vectors = np.asarray(values.read(part.start, part.stop), dtype=np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
+        if not np.isfinite(norms).all():
+            bad += int((~np.isfinite(vectors).all(axis=1)).sum())
+        longest = max(longest, float(norms.max()))
+    if bad:
+        raise DataError(f"{bad} of {values.shape[0]} {name} embeddings hold NaN or infinity: embed or train again")
+    return longest
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Further candidates of one side.
+
+    Attributes:
+        side: of which they are.
+        ids: M strings.
+        rows: [M, D] float32.
+    """
+
+    side: Side
+    ids: list[str]
+    rows: Rows
+
+
+def open_corpus(path: Path, copy: Path, *, unit: bool = False) -> Corpus:
+    """Reads further candidates.
+
+    Args:
+        path: what the user named.
+        copy: file for the vectors.
+        unit: make them unit vectors where they are not.
+
+    Raises:
+        DataError: it is of no known form, or damaged.
+    """
+    with reading(f"--candidates {path}", "embeddings", _FORMS):
+        names = [*open_arrays(path, "embeddings", _FORMS), path.stem]
+        side: Side | None = next((side for name, side in _SIDES.items() if name in names), None)
+        if side is None:
+            raise ValueError(f"neither its name nor {', '.join(filter(None, names[:-1]))} in it say of what they are")
+        found = open_side(path, side, "")
+        if found.numbered:
+            raise ValueError("it has no ids")
+        with array_writer(copy, {_VECTOR: ("<f4", found.vectors.shape)}) as writer:
+            for start, vectors, _ in found.read(unit=unit):
+                writer.write(_VECTOR, start, vectors)
+    return Corpus(found.side, found.ids.to_pylist(), ArrayFile(copy)[_VECTOR])
+
+
+# Lists
 
 
 @dataclass(frozen=True)
@@ -102,18 +293,12 @@ def row_type(candidates: int) -> str:
     return "<i4" if candidates <= _LARGEST_INT32 else "<i8"
 
 
-def layout(
-    anchors: Sequence[int], widths: Sequence[int], candidates: Sequence[int]
-) -> dict[str, tuple[Any, tuple[int, ...]]]:
-    """Arrays of a file of lists.
-
-    Args:
-        anchors, widths, candidates: of each direction: how many lists, their length, and candidates in all.
-    """
+def layout(shapes: Shapes) -> dict[str, tuple[Any, tuple[int, ...]]]:
+    """Arrays of a file of lists."""
     arrays: dict[str, tuple[Any, tuple[int, ...]]] = {}
-    for name, count, width, others in zip(DIRECTIONS, anchors, widths, candidates, strict=True):
-        arrays[f"{name}/rows"] = (row_type(others), (count, width))
-        arrays[f"{name}/scores"] = ("<f4", (count, width))
+    for name, (anchors, width, candidates) in shapes.items():
+        arrays[f"{name}/rows"] = (row_type(candidates), (anchors, width))
+        arrays[f"{name}/scores"] = ("<f4", (anchors, width))
     return arrays
 
 
@@ -130,13 +315,14 @@ class MinedFile:
         path: of the file.
 
     Attributes:
-        shapes: direction -> anchors and length of a list.
+        shapes: direction -> anchors and length of a list, of both directions or of that of a part.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = ArrayFile(path)
-        self.shapes = {name: self._file[f"{name}/scores"].shape for name in DIRECTIONS}
+        held = (name for name in DIRECTIONS if f"{name}/scores" in self._file)
+        self.shapes = {name: self._file[f"{name}/scores"].shape for name in held}
 
     def read(self, direction: str, start: int = 0, stop: int | None = None) -> CandidateLists:
         """Lists of consecutive anchors, by default of all."""
@@ -155,192 +341,44 @@ class MinedFile:
 
     def lists(self) -> MinedLists:
         """All of them in memory."""
-        texts, images = (self.read(name) for name in DIRECTIONS)
-        return MinedLists(texts.candidates, texts.scores, images.candidates, images.scores)
+        return MinedLists(*(each for name in DIRECTIONS for each in vars(self.read(name)).values()))
 
 
-# What leaves lists
-
-
-def drop(lists: CandidateLists, reasons: Mapping[str, np.ndarray]) -> tuple[CandidateLists, dict[str, int]]:
-    """Takes candidates out of lists; those that stay keep their order and move up.
+class ListWork(Work[Worker]):
+    """A map over anchors: a part is some lists of one direction, and its file holds these.
 
     Args:
-        lists: of one direction, [A, K].
-        reasons: name -> [A, K] bool or what fits it, True where a candidate is to go.
-
-    Returns:
-        Lists of the same width, and for every reason the candidates that went for it. A candidate with several
-        reasons counts for the first.
-    """
-    stays = lists.candidates != NO_ROW
-    dropped = {}
-    for name, goes in reasons.items():
-        going = stays & goes
-        dropped[name] = int(going.sum())
-        stays &= ~going
-    order = np.argsort(~stays, axis=1, kind="stable")
-    left = np.arange(stays.shape[1]) < stays.sum(axis=1)[:, None]
-    candidates, scores = (np.take_along_axis(each, order, axis=1) for each in (lists.candidates, lists.scores))
-    return CandidateLists(
-        np.where(left, candidates, candidates.dtype.type(NO_ROW)), np.where(left, scores, np.float32(-np.inf))
-    ), dropped
-
-
-def outside(window: WindowSettings, lists: CandidateLists, positives: np.ndarray) -> dict[str, np.ndarray]:
-    """Marks candidates outside a window, for `drop`.
-
-    Args:
-        window: its limits.
-        lists: of one direction, hardest first and unfiltered: their columns are the ranks.
-        positives: [A] score of each anchor with its positive; NaN for one without, which no margin limits.
-
-    Returns:
-        Name of each limit that is set -> bool that fits [A, K].
-    """
-    rank, scores, positive = np.arange(lists.scores.shape[1]), lists.scores, positives[:, None]
-    marks = {
-        "range_min": lambda limit: rank < limit,
-        "range_max": lambda limit: rank >= limit,
-        "max_score": lambda limit: scores > limit,
-        "min_score": lambda limit: scores < limit,
-        "absolute_margin": lambda limit: scores > positive - limit,
-        "relative_margin": lambda limit: scores > positive - limit * np.abs(positive),
-    }
-    limits = window.model_dump(exclude_defaults=True)
-    return {name: marked(limits[name]) for name, marked in marks.items() if name in limits}
-
-
-def positive_scores(images: Rows, texts: Rows, owners: Rows) -> np.ndarray:
-    """Score of every caption with its own image.
-
-    Args:
-        images: [N, D].
-        texts: [T, D].
-        owners: [T] image row of each caption, -1 for none.
-
-    Returns:
-        [T] float32, NaN for a caption of no image.
-    """
-    scores = np.full(texts.shape[0], np.nan, dtype=np.float32)
-    for start in range(0, len(scores), _PAIRS_AT_ONCE):
-        rows = owners.read(start, start + _PAIRS_AT_ONCE)
-        owned = rows >= 0
-        pairs = texts.read(start, start + len(rows))[owned], take(images, rows[owned])
-        scores[start + np.flatnonzero(owned)] = np.einsum("td,td->t", *pairs)
-    return scores
-
-
-def lowest_positives(positives: np.ndarray, caption_image: np.ndarray, num_images: int) -> np.ndarray:
-    """Lowest score of every image with an own caption.
-
-    Args:
-        positives: [T] score of every caption with its image, NaN for a caption of none.
-        caption_image: [T] image row of each caption.
-        num_images: N.
-
-    Returns:
-        [N] float32, NaN for an image without captions, which no margin limits.
-    """
-    lowest = np.full(num_images, np.nan, dtype=np.float32)
-    owned = ~np.isnan(positives)
-    np.fmin.at(lowest, caption_image[owned], positives[owned])
-    return lowest
-
-
-class DuplicateCaptions:
-    """Finds candidates that are no negatives because captions say the same.
-
-    Photographs of one scene are often captioned in the same words. The pair of an image and a foreign caption counts
-    as a duplicate when the image has an own caption that is equal to it after lower-casing and without punctuation and
-    white space.
-
-    Args:
-        captions: [T] texts; they are read once and not kept. Empty ones are not known, and no duplicates.
-        caption_image: [T] image row of each caption.
-
-    Example:
-        >>> same = DuplicateCaptions(["A dog.", "a dog", "A cat"], np.array([0, 1, 2]))
-        >>> same.are_duplicates(np.array([0, 0]), np.array([1, 2])).tolist()
-        [True, False]
+        shapes: of all lists.
+        blocks: direction -> lists of a part.
     """
 
-    def __init__(self, captions: Iterable[str], caption_image: np.ndarray) -> None:
-        hashes = np.fromiter(
-            (_hashed(plain_text(text) if text else f"\0{row}") for row, text in enumerate(captions)),
-            np.int64,
-            count=len(caption_image),
+    unit = "candidates"
+
+    def __init__(self, shapes: Shapes, blocks: Mapping[str, int]) -> None:
+        self.shapes, self._blocks = shapes, blocks
+
+    def parts(self) -> list[Part]:
+        """Consecutive anchors, one direction behind the other."""
+        return numbered(
+            (width * (part.stop - part.start), (name, part.start, part.stop))
+            for name, (anchors, width, _) in self.shapes.items()
+            for part in slices(anchors, self._blocks[name])
         )
-        _, self._keys, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-        self._groups, self._images = len(counts), int(caption_image.max(initial=-1)) + 1
-        self._repeated = int((counts[self._keys] > 1).sum())
-        self._owned = np.unique(caption_image.astype(np.int64) * self._groups + self._keys)  # (image, text) as a number
-        images_of_group = np.bincount(self._owned % self._groups, minlength=self._groups)
-        self._shared = images_of_group[self._keys] > 1  # [T] several images have this text
-        self._marked, self._seen = Counter[str](), Counter[str]()
 
-    def are_duplicates(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
-        """Whether an image has an own caption equal to a given one.
+    def write(self, path: Path, direction: str, lists: CandidateLists) -> None:
+        """Writes the file of a part."""
+        shape = (*lists.candidates.shape, self.shapes[direction][2])
+        with array_writer(path, layout({direction: shape})) as writer:
+            write_slice(writer, direction, 0, lists)
 
-        Args:
-            images: [P] image rows.
-            captions: [P] caption rows.
+    def join(self, paths: Sequence[Path], target: Path, advance: Callable[[int], object] = lambda count: None) -> None:
+        """Writes the lists of all parts as one file; tells `advance` their numbers.
 
-        Returns:
-            [P] bool.
+        Raises:
+            DiskFullError: no space is left.
         """
-        found = self._shared[captions]  # a text that a single image has is no duplicate under any other
-        wanted = images[found].astype(np.int64) * self._groups + self._keys[captions[found]]
-        place = np.searchsorted(self._owned, wanted).clip(max=len(self._owned) - 1)
-        found[found] = self._owned[place] == wanted
-        return found
-
-    def mark(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
-        """Marks candidates that are duplicates of a positive, and counts them.
-
-        Args:
-            direction: of the lists: captions of images, or images of captions.
-            part: of the anchors.
-            lists: of these.
-
-        Returns:
-            [a, K] bool.
-        """
-        row, column = (lists.candidates != NO_ROW).nonzero()
-        anchors, candidates = row + part.start, lists.candidates[row, column].astype(np.int64)
-        pairs = (anchors, candidates) if direction == DIRECTIONS[0] else (candidates, anchors)
-        marks = np.zeros(lists.candidates.shape, dtype=bool)
-        known = (pairs[0] < self._images) & (pairs[1] < len(self._keys))  # of further candidates there are no texts
-        marks[row[known], column[known]] = self.are_duplicates(*(each[known] for each in pairs))
-        self._marked[direction] += int(marks.sum())
-        self._seen[direction] += len(row)
-        return marks
-
-    def report(self) -> dict[str, Any]:
-        """How common duplicates are: figures ready for JSON.
-
-        Returns:
-            `captions` with a duplicate anywhere, under their own image included; `captions_of_other_images`, which are
-            captions of another image too; and by direction the `candidates` that were marked and their `share`, 0..1.
-        """
-        share = {name: self._marked[name] / max(1, self._seen[name]) for name in DIRECTIONS}
-        candidates = {name: self._marked[name] for name in DIRECTIONS}
-        counts = {"captions": self._repeated, "captions_of_other_images": int(self._shared.sum())}
-        return {**counts, "candidates": candidates, "share": share}
-
-
-@cache
-def _separates(character: str) -> bool:
-    """Whether a character is white space or punctuation: of ASCII, or of Unicode's classes P and Z."""
-    known = character.isspace() or character in string.punctuation
-    return known or unicodedata.category(character)[0] in "PZ"
-
-
-def plain_text(caption: str) -> str:
-    """A caption in lower case without punctuation and white space."""
-    return "".join(filterfalse(_separates, caption.lower()))
-
-
-def _hashed(text: str) -> int:
-    """64 bits of a text, which tell texts apart as surely as is needed for counting."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+        with array_writer(target, layout(self.shapes)) as writer:
+            for part, path in zip(self.parts(), paths, strict=True):
+                direction, start, stop = part.content
+                write_slice(writer, direction, start, MinedFile(path).read(direction))
+                advance(stop - start)

@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.engine.work import CUDA, Part, Work, numbered, resolve_device
+from itrpipe.engine.work import CUDA, Part, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EmbeddingRows, Side, SplitEmbeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
-from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, MinedFile, by_score, layout, write_slice
-from itrpipe.mining.rows import slices
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, ListWork, MinedFile, by_score
 from itrpipe.models.base import (
     DualEncoder,
     ImageEncoding,
@@ -34,8 +33,6 @@ from itrpipe.models.base import (
     WordEncoding,
 )
 from itrpipe.models.scan.network import CrossAttentionModel
-from itrpipe.storage.arrays import Rows
-from itrpipe.storage.parts import ArrayFile, array_writer, write_arrays
 from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.saved import SavedModel, load_model
@@ -46,7 +43,7 @@ ScorePairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
 LEVELS = (0.5, 0.01)
 """Probabilities above which candidates are counted: likelier a match than not, and lambda of FNE (Eq. 13)."""
 PAIRS_PER_BLOCK = 65_536
-_POSITIVES, _SCORES = "positives", "scores"
+_POSITIVES = "positives"
 _ROWS_PER_PASS = 256
 _COUNTED_ROWS = 8_192
 _COPIES = 2.5
@@ -55,57 +52,38 @@ _CPU_BATCH_BYTES = 32 * 2**20
 """A batch that fits into the processor's cache is up to twice as fast as one of 256 MiB."""
 
 
-class Rescoring(Work[ScorePairs]):
+class Rescoring(ListWork[ScorePairs]):
     """Scores the hardest candidates of both directions again, and every caption with its own image.
 
-    A part is some anchors with all their candidates; its file holds `scores` [a, K], minus infinity where a list is
-    shorter. The positives are lists of one candidate.
+    A part is some anchors with all their candidates; the positives are a third direction, with lists of one candidate.
+    Lists are joined by falling scores of the second model, equal ones by rising row.
 
     Args:
         name: of the second model, for people.
         lists: file of both directions.
         owners: [T] row of the image each caption belongs to, -1 for none.
         open_scorer: opens the second model; it is pickled.
-        top_texts: candidates of each image that are scored again, 1..num_texts.
-        top_images: candidates of each caption, 1..num_images.
+        tops: candidates of each image and of each caption that are scored again, no more than the lists hold.
         device: where pairs are scored.
         block_pairs: places of the lists in a part, about.
-
-    Raises:
-        UsageError: more candidates are to be scored than the lists hold.
     """
-
-    unit = "pairs"
 
     def __init__(
         self,
         name: str,
         lists: Path,
-        owners: Rows,
+        owners: np.ndarray,
         open_scorer: Callable[[], ScorePairs],
-        top_texts: int,
-        top_images: int,
+        tops: tuple[int, int],
         device: str = "cpu",
         block_pairs: int = PAIRS_PER_BLOCK,
     ) -> None:
         self.title, self.device, self.key = f"scoring by {name}", device, str(block_pairs)
-        self._lists, self._owners, self._open_scorer, self._block_pairs = lists, owners, open_scorer, block_pairs
-        shapes = MinedFile(lists).shapes
-        self.tops = {DIRECTIONS[0]: top_texts, DIRECTIONS[1]: top_images, _POSITIVES: 1}
-        self._anchors = {name: shapes[name][0] for name in DIRECTIONS} | {_POSITIVES: owners.shape[0]}
-        for name, (_, width) in shapes.items():
-            if not 1 <= self.tops[name] <= width:
-                raise UsageError(
-                    f"{self.tops[name]} candidates are to be scored again but the lists hold {width}: give 1..{width}"
-                )
-
-    def parts(self) -> list[Part]:
-        """Consecutive anchors of each direction, and of the positives."""
-        return numbered(
-            (self.tops[name] * (part.stop - part.start), (name, part.start, part.stop))
-            for name, anchors in self._anchors.items()
-            for part in slices(anchors, max(1, self._block_pairs // self.tops[name]))
-        )
+        self._lists, self._owners, self._open_scorer = lists, owners, open_scorer
+        anchors = [count for count, _ in MinedFile(lists).shapes.values()]
+        shapes = dict(zip(DIRECTIONS, zip(anchors, tops, anchors[::-1], strict=True), strict=True))
+        shapes |= {_POSITIVES: (len(owners), 1, anchors[0])}
+        super().__init__(shapes, {name: max(1, block_pairs // width) for name, (_, width, _) in shapes.items()})
 
     def open(self) -> ScorePairs:
         """The second model with the encodings of everything."""
@@ -117,48 +95,28 @@ class Rescoring(Work[ScorePairs]):
         Raises:
             DataError: the model returned NaN, infinity, or another number of scores than pairs.
         """
-        name, start, _ = part.content
-        candidates = self._candidates(part)
+        direction, start, stop = part.content
+        if direction == _POSITIVES:
+            candidates = self._owners[start:stop, None]
+        else:
+            candidates = MinedFile(self._lists).read(direction, start, stop).candidates[:, : self.shapes[direction][1]]
         row, column = (candidates != NO_ROW).nonzero()
         anchors, others = row + start, candidates[row, column]
-        found = np.asarray(worker(*((anchors, others) if name == DIRECTIONS[0] else (others, anchors))))
+        found = np.asarray(worker(*((anchors, others) if direction == DIRECTIONS[0] else (others, anchors))))
         if found.shape != anchors.shape or not np.isfinite(found).all():
             raise DataError(
                 f"scores {found.shape} of {len(anchors)} pairs have another number or are NaN or infinite: "
                 "check the model that scores the mined lists again"
             )
-        scores = np.full(candidates.shape, -np.inf, dtype=np.float32)
+        scores = np.full(candidates.shape, np.nan, dtype=np.float32)
         scores[row, column] = found
-        write_arrays(path, {_SCORES: scores})
+        self.write(path, direction, by_score(candidates, scores))
 
-    def _candidates(self, part: Part) -> np.ndarray:
-        """[a, K] rows that are scored with the anchors of a part, or with captions as positives."""
-        name, start, stop = part.content
-        if name == _POSITIVES:
-            return self._owners.read(start, stop)[:, None]
-        return MinedFile(self._lists).read(name, start, stop).candidates[:, : self.tops[name]]
 
-    def join(self, paths: Sequence[Path], target: Path) -> np.ndarray:
-        """Writes the lists by falling scores of the second model, equal ones by rising row.
-
-        Args:
-            paths: of all parts.
-            target: file of lists.
-
-        Returns:
-            [T] float32, its score of every caption with its image; NaN for a caption of none.
-        """
-        anchors, widths = ([each[name] for name in DIRECTIONS] for each in (self._anchors, self.tops))
-        positives = np.full(self._anchors[_POSITIVES], np.nan, dtype=np.float32)
-        with array_writer(target, layout(anchors, widths, anchors[::-1])) as writer:
-            for part, path in zip(self.parts(), paths, strict=True):
-                name, start, stop = part.content
-                scores, candidates = ArrayFile(path)[_SCORES].read(), self._candidates(part)
-                if name == _POSITIVES:
-                    positives[start:stop] = np.where(candidates[:, 0] == NO_ROW, np.nan, scores[:, 0])
-                else:
-                    write_slice(writer, name, start, by_score(candidates, scores))
-        return positives
+def rescored_positives(path: Path) -> np.ndarray:
+    """Scores [T] float32 of every caption with its image in the joined file of `Rescoring`; NaN for one of nobody."""
+    found = MinedFile(path).read(_POSITIVES)
+    return np.where(found.candidates == NO_ROW, np.nan, found.scores)[:, 0]
 
 
 class KeptVectors:

@@ -9,9 +9,9 @@ Products in bfloat16 cost a quarter of those in float32. With x' and y' the roun
 
     |x.y - x'.y'| <= |x - x'| |y'| + |x| |y - y'|        (Cauchy-Schwarz)
 
-and adding up D products in float32 is off by at most D * 2^-23 |x||y|. Thresholds are lowered by this bound before
-products are compared with them, so that no pair of a list is missed. A product that is rounded to bfloat16 itself needs
-no more than a threshold that is rounded too, since rounding keeps the order.
+where |x - x'| <= 2^-8 |x|, and adding up D products in float32 is off by at most D * 2^-23 |x||y|. Thresholds are
+lowered by this bound before products are compared with them, so that no pair of a list is missed. A product that is
+rounded to bfloat16 itself needs no more than a threshold that is rounded too, since rounding keeps the order.
 
 Candidates are ordered by falling score, and by rising row where scores are equal: lists depend neither on the tiles nor
 on who makes them, nor on whether products are in bfloat16.
@@ -23,15 +23,17 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from itrpipe.engine.work import CUDA, has_bfloat16_units
-from itrpipe.mining.rows import slices
-from itrpipe.storage.arrays import Rows, take
+from itrpipe.engine.work import has_bfloat16_units
+from itrpipe.mining.lists import slices
+from itrpipe.storage.arrays import Rows
 
 Precision = Literal["fp32", "bf16", "bf16+fp32"]
 """What finds the candidates, which are then scored in float32: products in float32, or in bfloat16 where the machine is
@@ -39,16 +41,28 @@ faster with these. "bf16" rounds the embeddings as well, which reorders candidat
 about 0.1 percent."""
 NO_CANDIDATE = -0x7F800001 << 32
 """The key of a score of minus infinity at the largest row: no other key is below it."""
+HALF_UNIT = 2.0**-8
+"""What rounding to bfloat16 takes away from a number at most, as a share of it."""
 DEFAULT_MEMORY = 256 * 2**20
 """Bytes that a tile takes on a processor."""
-BYTES_PER_PAIR = 96
-"""Of a tile where all its pairs become candidates."""
+BYTES_PER_PAIR, BYTES_PER_NUMBER = 96, 8
+"""Of a tile where all its pairs become candidates, and of its vectors with their rounded copy."""
 _DEVIATIONS = 3.0
 _GROUPS = 8
 _SELECT_ROWS = 64
 _GATHERED_PAIRS = 1 << 18
 _LOW = 0xFFFFFFFF
 _SIGN = 2**31 - 1
+
+
+def on_gpu(values: Tensor) -> bool:
+    """Whether the ways of a GPU are taken; a function, so that tests can take them on a processor."""
+    return values.is_cuda
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on a GPU; of a processor 0."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
 
 
 @contextmanager
@@ -86,36 +100,30 @@ def unpack(keys: Tensor) -> tuple[Tensor, Tensor]:
     return (bits ^ ((bits >> 31) & _SIGN)).view(torch.float32), _LOW - (keys & _LOW)
 
 
+@dataclass(frozen=True)
 class Block:
     """Some embeddings of one side on the device, b images or t captions.
 
-    Args:
-        rows: [b] of the side, rising.
-        vectors: [b, D] float32.
-        products: type of the numbers that are multiplied.
-
     Attributes:
+        rows: [b] of the side, rising.
         exact: [b, D] float32.
         rounded: [b, D] as they are multiplied.
         norms: [b] Euclidean norm of every vector.
-        lost: [b] norm of what rounding takes away from it.
     """
 
-    @one_thread()
-    def __init__(self, rows: np.ndarray, vectors: Tensor, products: torch.dtype) -> None:
-        self.rows, self.exact, self.rounded = rows, vectors, vectors.to(products)
-        self.norms, self.lost = vectors.norm(dim=1), (self.rounded.float() - vectors).norm(dim=1)
+    rows: np.ndarray
+    exact: Tensor
+    rounded: Tensor
+    norms: Tensor
 
     def bounds(self, others: Block) -> Tensor:
         """How far the product [b] of each vector with any of the others can lie from their score.
 
-        Products added up in bfloat16 units round twice per term, and the float32 score itself rounds once. Residuals
-        are measured rather than bounded by half a unit in the last place, which makes the bound 2.5 times tighter.
+        Products added up in bfloat16 units round twice per term, and the float32 score itself rounds once.
         """
-        norm, lost = others.norms.max(), others.lost.max()
-        adding_up = 1.5 * self.exact.shape[1] * 2.0**-23
-        bound = self.lost * (norm + lost) + self.norms * (lost + adding_up * norm)
-        return bound * (1 + 1e-5) + 1e-30
+        lost = HALF_UNIT if self.rounded.dtype == torch.bfloat16 else 0.0
+        relative = lost * (2 + lost) + 1.5 * self.exact.shape[1] * 2.0**-23
+        return self.norms * (others.norms.max() * relative * (1 + 1e-5)) + 1e-30
 
 
 class TopLists:
@@ -125,15 +133,16 @@ class TopLists:
         wanted: [A] bool, the anchors that get a list.
         k: its length.
         candidates: how many there are in all; 0 where floors have to be certain.
+        device: where it is kept.
 
     Attributes:
         keys: [A, k] in any order, `NO_CANDIDATE` in free places.
         floors: [A] float32, below which nothing enters.
     """
 
-    def __init__(self, wanted: Tensor, k: int, candidates: int = 0) -> None:
-        self.keys = torch.full((len(wanted), k), NO_CANDIDATE, device=wanted.device)
-        self.floors = torch.where(wanted, math.nan, math.inf)
+    def __init__(self, wanted: np.ndarray, k: int, candidates: int = 0, device: torch.device | str = "cpu") -> None:
+        self.keys, self._merged = torch.full((len(wanted), k), NO_CANDIDATE, device=device), False
+        self.floors = torch.from_numpy(np.where(wanted, np.float32(np.nan), np.float32(np.inf))).to(device)
         self._candidates, self._lowest, self._is_new = candidates, self.keys[:, 0], True
         self._waiting: list[tuple[Tensor, Tensor]] = []
 
@@ -165,8 +174,11 @@ class TopLists:
         if rank > seen:
             return torch.full_like(bounds, -math.inf)
         groups = min(seen, _GROUPS * rank)
-        largest = products[:, : seen - seen % groups].reshape(len(products), -1, groups).amax(dim=1)
-        floors = largest.kthvalue(groups - rank + 1, dim=1).values
+        largest = products[:, : seen - seen % groups].reshape(len(products), -1, groups).amax(dim=1).float()
+        if on_gpu(largest):
+            floors = largest.kthvalue(groups - rank + 1, dim=1).values
+        else:
+            floors = torch.from_numpy(np.partition(largest.numpy(), groups - rank, axis=1)[:, groups - rank].copy())
         # Where nothing is guessed, k products do reach the floor; the scores behind them may be less, by the rounding
         # of the product and the bound.
         return floors - floors.abs() * 2**-8 - bounds if share == 1 else floors
@@ -181,7 +193,7 @@ class TopLists:
             rows: [c] those of the block.
             scores: [P] float32.
         """
-        enters = scores >= self._thresholds()[places]
+        enters = (scores >= self._thresholds()[places]).nonzero()[:, 0]
         self.put(places[enters], pack(scores[enters], torch.from_numpy(rows).to(places.device)[others[enters]]))
 
     def put(self, places: Tensor, keys: Tensor) -> None:
@@ -197,15 +209,17 @@ class TopLists:
             return
         places, keys = (torch.cat(each) for each in zip(*self._waiting, strict=True))
         self._waiting.clear()
-        anchors, k = self.keys.shape
+        (anchors, k), device = self.keys.shape, places.device
         places, order = places.int().sort(stable=True)
-        counts = places.bincount(minlength=anchors)
-        column = torch.arange(len(keys), device=places.device) - (counts.cumsum(0) - counts)[places]
-        for first in range(0, int(counts.max()), k):
-            now = (column >= first) & (column < first + k)
-            new = torch.full_like(self.keys, NO_CANDIDATE)
-            new[places[now], column[now] - first] = keys[order[now]]
-            self.keys = torch.cat([self.keys, new], dim=1).topk(k, dim=1, sorted=False).values
+        keys = torch.cat([keys[order], self.keys.new_full((1,), NO_CANDIDATE)])
+        starts = torch.searchsorted(places, torch.arange(anchors + 1, dtype=torch.int32, device=device))
+        begin, end = starts[:-1, None], starts[1:, None]
+        for first in range(0, int((end - begin).max()), k):
+            column = begin + torch.arange(first, first + k, device=device)
+            new = keys[torch.where(column < end, column, -1)]  # behind the last key of an anchor there is no candidate
+            if self._merged:
+                new = torch.cat([self.keys, new], dim=1).topk(k, dim=1, sorted=False).values
+            self.keys, self._merged = new, True
         self._lowest = self.keys.amin(dim=1)
 
     def sorted(self) -> Tensor:
@@ -219,25 +233,31 @@ def reaching(products: Tensor, row_limits: Tensor, column_limits: Tensor) -> tup
     """Places of the products that reach the limit of their row or of their column; minus infinity reaches nothing.
 
     Args:
-        products: [r, c] float32.
-        row_limits: [r] float32.
+        products: [r, c] of any precision.
+        row_limits: [r] float32; rounded as products are, which keeps the order.
         column_limits: [c] float32.
 
     Returns:
         Rows and columns, int64, row after row and columns rising.
     """
-    by_row, by_column = (each.clamp(min=torch.finfo(each.dtype).min) for each in (row_limits[:, None], column_limits))
-    if products.is_cuda:
+    limits = (row_limits[:, None], column_limits)
+    by_row, by_column = (each.to(products.dtype).clamp(min=torch.finfo(products.dtype).min) for each in limits)
+    if on_gpu(products):
         row, column = ((products >= by_row) | (products >= by_column)).nonzero(as_tuple=True)
         return row, column
-    # On a processor NumPy is several times as fast, with few enough rows at a time to stay in the cache.
-    width, found = products.shape[1], []
-    for part in slices(len(products), _SELECT_ROWS):
-        reached = products[part].numpy() >= by_column.numpy()
-        reached |= products[part].numpy() >= by_row[part].numpy()
-        found.append(np.flatnonzero(reached) + part.start * width)
+    # On a processor NumPy is several times as fast, with few enough rows at a time to stay in the cache. It does not
+    # know bfloat16, of which the bits of numbers above zero have their order.
+    bits = products.dtype == torch.bfloat16 and bool((by_row > 0).all() and (by_column > 0).all())
+    compared, rows, columns = (
+        (each.view(torch.int16) if bits else each.float()).numpy() for each in (products, by_row, by_column)
+    )
+    found = []
+    for part in slices(len(compared), _SELECT_ROWS):
+        reached = compared[part] >= columns
+        reached |= compared[part] >= rows[part]
+        found.append(np.flatnonzero(reached) + part.start * len(columns))
     places = torch.from_numpy(np.concatenate(found))
-    return places // width, places % width
+    return places // len(columns), places % len(columns)
 
 
 def pair_scores(texts: Tensor, images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -252,9 +272,11 @@ def pair_scores(texts: Tensor, images: Tensor, rows: Tensor, columns: Tensor) ->
     Returns:
         [P] float32.
     """
-    if texts.is_cuda:
-        pieces = zip(rows.split(_GATHERED_PAIRS), columns.split(_GATHERED_PAIRS), strict=True)
-        return torch.cat([(texts[row] * images[column]).sum(dim=1) for row, column in pieces])
+    if on_gpu(texts):
+        # Pieces of one size: a GPU adds up in another order where there are few rows.
+        pieces = (F.pad(each, (0, -len(rows) % _GATHERED_PAIRS)).split(_GATHERED_PAIRS) for each in (rows, columns))
+        found = [(texts[row] * images[column]).sum(dim=1) for row, column in zip(*pieces, strict=True)]
+        return torch.cat(found)[: len(rows)]
     offsets = torch.zeros(len(texts) + 1, dtype=torch.int64)
     torch.cumsum(rows.bincount(minlength=len(texts)), dim=0, out=offsets[1:])
     # A product that is computed only where a sparse matrix has places: no vector is copied.
@@ -274,37 +296,39 @@ class Searcher:
         memory: bytes that a tile may take; 0: 256 MiB, on a GPU half of what is free.
 
     Attributes:
-        pairs: of a tile, at most.
+        device: of them.
     """
 
     def __init__(self, precision: Precision, device: torch.device, memory: int) -> None:
-        self._device, self._rounds = device, precision == "bf16"
+        self.device, self._rounds, free = device, precision == "bf16", free_memory(device)
         halved = precision != "fp32" and has_bfloat16_units(device.type)
         self._products = torch.bfloat16 if halved else torch.float32
-        self._room, self._kept = 0, dict[tuple[int, range], Block]()
-        if device.type == CUDA:
-            free = torch.cuda.mem_get_info(device)[0]
-            memory, self._room = memory or free // 2, free // 4
-            # Partial sums in bfloat16 would be less exact than the bound says.
-            torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-        self.pairs = max(1, (memory or DEFAULT_MEMORY) // BYTES_PER_PAIR)
+        self._memory = memory or free // 2 or DEFAULT_MEMORY
+        self._room, self._kept = free // 4, dict[tuple[int, int, int], Block]()
+        # Partial sums in bfloat16 would be less exact than the bound says.
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
-    def block(self, side: int, values: Rows, rows: np.ndarray | range) -> Block:
-        """Some rows of the embeddings of a side on the device; a GPU with room keeps a range of them there."""
-        if isinstance(rows, range) and (side, rows) in self._kept:
-            return self._kept[side, rows]
-        every = np.asarray(rows)
-        vectors = torch.from_numpy(np.ascontiguousarray(take(values, every), dtype=np.float32)).to(self._device)
-        block = Block(every, vectors.bfloat16().float() if self._rounds else vectors, self._products)
-        size = 6 * vectors.numel()
-        if isinstance(rows, range) and size <= self._room:
+    def block(self, rows: np.ndarray, vectors: np.ndarray) -> Block:
+        """Some rows [b] of a side, and their embeddings [b, D], on the device."""
+        exact = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)).to(self.device)
+        exact = exact.bfloat16().float() if self._rounds else exact
+        return Block(rows, exact, exact.to(self._products), exact.norm(dim=1))
+
+    def slices(self, values: Rows, others: int) -> list[slice]:
+        """Slices of a side that keep to the memory, as vectors and as tiles with so many vectors of the other side."""
+        at_once = self._memory // max(BYTES_PER_PAIR * others, BYTES_PER_NUMBER * values.shape[1])
+        return slices(values.shape[0], max(1, at_once))
+
+    def tile(self, side: int, values: Rows, part: slice) -> Block:
+        """Consecutive rows of a side on the device, where they stay if there is room: every part meets them."""
+        key = (side, part.start, part.stop)
+        if key in self._kept:
+            return self._kept[key]
+        block = self.block(np.arange(part.start, part.stop), values.read(part.start, part.stop))
+        if (size := 6 * block.exact.numel()) <= self._room:
             self._room -= size
-            self._kept[side, rows] = block
+            self._kept[key] = block
         return block
-
-    def lists(self, wanted: np.ndarray, k: int, candidates: int = 0) -> TopLists:
-        """Empty lists on the device, see `TopLists`."""
-        return TopLists(torch.from_numpy(wanted).to(self._device), k, candidates)
 
     def compare(
         self, images: Block, texts: Block, owners: np.ndarray, by_image: TopLists | None, by_text: TopLists | None
@@ -323,8 +347,7 @@ class Searcher:
         limits = []
         for lists, seen, ours, others in ((by_text, products, texts, images), (by_image, products.T, images, texts)):
             bounds = ours.bounds(others)
-            limit = lists.limits(seen, bounds) if lists else torch.full_like(bounds, math.inf)
-            limits.append(limit.to(self._products).float())  # rounded as products are
+            limits.append(lists.limits(seen, bounds) if lists else torch.full_like(bounds, math.inf))
         row, column = reaching(products, *limits)
         scores = pair_scores(texts.exact, images.exact, row, column)
         if by_text:
@@ -334,10 +357,10 @@ class Searcher:
 
 
 def _multiply(texts: Tensor, images: Tensor) -> Tensor:
-    """Products [t, b] float32 of vectors of one type, rounded to it; of float32 they are exact but for adding up."""
+    """Products [t, b] of vectors of one type, rounded to it; of float32 they are exact but for adding up."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
-        return torch.mm(texts, images.T).float()
+        return torch.mm(texts, images.T)
     finally:
         torch.set_float32_matmul_precision(before)

@@ -23,7 +23,7 @@ def candidate_files(path: Path) -> list[Path]:
 
 
 class WindowSettings(Settings):
-    """Which of the candidates are kept, in the words of sentence-transformers; see `itrpipe/mining/lists.py`.
+    """Which of the candidates are kept, in the words of sentence-transformers; see `itrpipe/mining/filters.py`.
 
     Attributes:
         range_min: hardest candidates that are skipped, as they are often unlabelled positives.
@@ -72,7 +72,7 @@ class MineSettings(Settings):
         num_lists: clusters of `ivf`; 0: about 4 sqrt(n) of n vectors.
         num_probes: clusters of `ivf` that are searched; 0: one in four.
         candidates: file with embeddings by the same model of further images or captions, which belong to nobody and are
-            candidates as well, see `itrpipe.mining.rows`; empty: none.
+            candidates as well, see `itrpipe.mining.lists`; empty: none.
         decisions: file of people's judgements, see `itrpipe.review.decisions`: candidates that fit are left out, and
             those that do not are no false negatives for certain; empty: none.
         guard: `fne` writes how likely each candidate is a false negative, by the mining model's similarities.

@@ -17,8 +17,7 @@ from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, compare
 from itrpipe.mining.faiss_engine import build_index, clusters, load_faiss
-from itrpipe.mining.lists import NO_ROW
-from itrpipe.mining.rows import HeldRows
+from itrpipe.mining.lists import NO_ROW, HeldRows
 from itrpipe.retrieval.photo_folder import PhotoFile
 from itrpipe.retrieval.photo_rows import EMBEDDINGS, IndexRows, PartFacts, write_part
 from itrpipe.storage.artifact import read_manifest

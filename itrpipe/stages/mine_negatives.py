@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from itrpipe.features.embeddings import EmbeddingRows
-    from itrpipe.mining.lists import MinedFile
+    from itrpipe.mining.lists import MinedFile, Searched
     from itrpipe.mining.rescoring import Guard
-    from itrpipe.mining.rows import Searched
     from itrpipe.review.pairs import Decided
     from itrpipe.storage.arrays import Rows
 
@@ -140,7 +139,7 @@ def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Ne
 def run(job: Job) -> None:
     """Writes both lists and statistics.json."""
     from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
-    from itrpipe.mining.lists import positive_scores
+    from itrpipe.mining.filters import positive_scores
     from itrpipe.mining.rescoring import load_scoring_model
 
     settings = job.settings
@@ -156,7 +155,7 @@ def run(job: Job) -> None:
         raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
     if not settings.candidates:  # once more: images without features are not among the embeddings
         refuse_longer_lists(settings, candidates(owners))
-    searched = _searched_rows(job, embeddings)
+    searched = _searched_rows(job, embeddings, owners)
     wanted = images * settings.num_texts + texts * settings.num_images
     width = BYTES_PER_CANDIDATE + (BYTES_PER_PROBABILITY if settings.guard != "none" else 0)
     require_space(job.folder, (width + 2 * BYTES_PER_PLACE) * wanted, "the mined lists, twice in parts")
@@ -165,15 +164,15 @@ def run(job: Job) -> None:
     guard = _guard(settings, embeddings)
     mined, facts = _mined(job, searched)
     if settings.rescore_with:
-        mined, positives, facts["rescored"] = _rescored(job, embeddings, mined)
+        mined, positives, facts["rescored"] = _rescored(job, embeddings, owners, mined)
     else:
-        positives = positive_scores(embeddings.images, embeddings.texts, embeddings.owners)
+        positives = positive_scores(embeddings.images, embeddings.texts, owners)
     statistics = _written(job, embeddings, owners, mined, positives, guard)
     write_json(job.folder / STATISTICS, statistics | facts)
     _show(job, statistics | facts)
 
 
-def _searched_rows(job: Job, embeddings: EmbeddingRows) -> Searched:
+def _searched_rows(job: Job, embeddings: EmbeddingRows, owners: np.ndarray) -> Searched:
     """The training images and captions, and behind them further candidates, whose ids are written.
 
     Raises:
@@ -181,10 +180,9 @@ def _searched_rows(job: Job, embeddings: EmbeddingRows) -> Searched:
     """
     import numpy as np
 
-    from itrpipe.mining.rows import HeldRows, JoinedRows, Searched, open_corpus
+    from itrpipe.mining.lists import JoinedRows, Searched, open_corpus
 
     sides: list[Rows] = [embeddings.images, embeddings.texts]
-    owners: Rows = embeddings.owners
     anchors = (embeddings.images.shape[0], embeddings.texts.shape[0])
     widths = (job.settings.num_texts, job.settings.num_images)
     if not job.settings.candidates:
@@ -209,7 +207,7 @@ def _searched_rows(job: Job, embeddings: EmbeddingRows) -> Searched:
     side = int(corpus.side == "caption")
     sides[side] = JoinedRows((sides[side], corpus.rows))
     if side:
-        owners = JoinedRows((owners, HeldRows(np.full(len(corpus.ids), -1))))
+        owners = np.append(owners, np.full(len(corpus.ids), -1))
     return Searched((sides[0], sides[1]), owners, widths, anchors)
 
 
@@ -269,23 +267,25 @@ def _search_facts(job: Job, searched: Searched, mined: MinedFile, sizes: Sequenc
     return {"num_lists": lists, "num_probes": probes, "recall": recall, "sampled_anchors": SAMPLED_ANCHORS}
 
 
-def _rescored(job: Job, embeddings: EmbeddingRows, mined: MinedFile) -> tuple[MinedFile, np.ndarray, dict[str, Any]]:
+def _rescored(
+    job: Job, embeddings: EmbeddingRows, owners: np.ndarray, mined: MinedFile
+) -> tuple[MinedFile, np.ndarray, dict[str, Any]]:
     """The lists in the order of the second model, its scores [T] of the positives, and what was done.
 
     Its encodings are not kept: every worker encodes, and so does an interrupted run that goes on.
     """
     from itrpipe.mining.lists import MinedFile
-    from itrpipe.mining.rescoring import Rescoring, encoded_scorer
+    from itrpipe.mining.rescoring import Rescoring, encoded_scorer, rescored_positives
 
     settings, execution = job.settings, job.execution
     model = run_label(settings.method, settings.rescore_with, settings.seed)
     texts, images = settings.rescore_texts or settings.num_texts, settings.rescore_images or settings.num_images
     folders = [job.inputs[name].folder.absolute() for name in ("rescorer", "prepare", "extract")]
     opening = partial(encoded_scorer, *folders, embeddings, execution.device, (execution.memory_mib or 256) * 2**20)
-    work = Rescoring(model, mined.path.absolute(), embeddings.owners, opening, texts, images, execution.device)
-    made = job.made(work, f"{PARTS}/rescored")
-    positives = work.join(made.paths, job.work / RESCORED)
-    return MinedFile(job.work / RESCORED), positives, {"model": model, "texts": texts, "images": images}
+    work = Rescoring(model, mined.path.absolute(), owners, opening, (texts, images), execution.device)
+    path = job.work / RESCORED
+    work.join(job.made(work, f"{PARTS}/rescored").paths, path)
+    return MinedFile(path), rescored_positives(path), {"model": model, "texts": texts, "images": images}
 
 
 def _guard(settings: MineSettings, embeddings: EmbeddingRows) -> Guard | None:
@@ -313,7 +313,8 @@ def _written(
 ) -> dict[str, Any]:
     """Writes the lists after all filters, some anchors at a time, and returns the figures on them."""
     from itrpipe.learning.mined import ListWriter
-    from itrpipe.mining.lists import DIRECTIONS, DuplicateCaptions, drop, lowest_positives, outside
+    from itrpipe.mining.filters import DuplicateCaptions, drop, lowest_positives, outside
+    from itrpipe.mining.lists import DIRECTIONS
     from itrpipe.mining.statistics import Figures, mining_statistics
 
     settings, images = job.settings, embeddings.images.shape[0]

@@ -77,13 +77,12 @@ def stored(path: Path, shape: tuple[int, ...]) -> StoredRows:
 def measured_memory(images: int, captions: int, folder: Path) -> dict[str, Any]:
     """MiB that this process had resident at most: before mining, after it, and after the parts are joined."""
     from itrpipe.mining.exact import ExactMining
-    from itrpipe.mining.rows import Searched
+    from itrpipe.mining.lists import Searched
 
-    owners = folder / "owners"
-    (np.arange(captions) * images // captions).astype(np.int64).tofile(owners)
+    owners = np.arange(captions) * images // captions
     sides = stored(folder / "images", (images, DIM)), stored(folder / "texts", (captions, DIM))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    work = ExactMining(Searched(sides, StoredRows(owners, 0, np.dtype("<i8"), (captions,)), (300, 60)))
+    work = ExactMining(Searched(sides, owners, (300, 60)))
     made = run(work, folder / "parts")
     mined = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     work.join(made.paths, folder / "mined.arrays")

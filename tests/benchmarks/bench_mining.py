@@ -22,8 +22,7 @@ import torch
 
 from itrpipe.engine.work import Part
 from itrpipe.mining.exact import ExactMining
-from itrpipe.mining.lists import MinedFile, MinedLists
-from itrpipe.mining.rows import HeldRows, Searched
+from itrpipe.mining.lists import HeldRows, MinedFile, MinedLists, Searched
 
 IMAGES, CAPTIONS_PER_IMAGE, DIM = 20_000, 5, 1_024
 NUM_TEXTS, NUM_IMAGES = 300, 60
@@ -55,7 +54,7 @@ class Mining:
     """
 
     def __init__(self, images: np.ndarray, texts: np.ndarray, folder: Path) -> None:
-        searched = Searched((HeldRows(images), HeldRows(texts)), HeldRows(CAPTION_IMAGE), (NUM_TEXTS, NUM_IMAGES))
+        searched = Searched((HeldRows(images), HeldRows(texts)), CAPTION_IMAGE, (NUM_TEXTS, NUM_IMAGES))
         self._work = ExactMining(searched)
         self._folder, self._worker, self.parts = folder, self._work.open(), self._work.parts()
 

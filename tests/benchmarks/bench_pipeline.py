@@ -19,8 +19,7 @@ from itrpipe.features.extraction import ImageFiles
 from itrpipe.features.extractors.scenes import extractor as scenes
 from itrpipe.features.extractors.scenes.declaration import Scenes
 from itrpipe.mining.exact import ExactMining
-from itrpipe.mining.lists import MinedFile
-from itrpipe.mining.rows import HeldRows, Searched
+from itrpipe.mining.lists import HeldRows, MinedFile, Searched
 from itrpipe.progress import Reporter
 from itrpipe.scenes import generate, paint
 from itrpipe.scenes.build import Painting, file_name, write_images
@@ -70,7 +69,7 @@ def test_mining_against_one_matrix_product(images, dim, tmp_path):
 
     def mine():
         sides = HeldRows(image_vectors), HeldRows(text_vectors)
-        work = ExactMining(Searched(sides, HeldRows(caption_image), (300, 60)), precision="fp32")
+        work = ExactMining(Searched(sides, caption_image, (300, 60)), precision="fp32")
         worker, parts = work.open(), work.parts()
         paths = [tmp_path / f"{part.name}{work.suffix}" for part in parts]
         for part, path in zip(parts, paths, strict=True):

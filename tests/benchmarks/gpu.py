@@ -41,7 +41,7 @@ from itrpipe.methods.fne.declaration import Fne
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.mining.exact import ExactMining
-from itrpipe.mining.rows import HeldRows, Searched
+from itrpipe.mining.lists import HeldRows, Searched
 from itrpipe.models.base import ImageBatch, PhraseBatch, RegionEncoding, TextBatch, WordEncoding
 from itrpipe.models.bfan import network as bfan
 from itrpipe.models.bfan.declaration import Bfan
@@ -331,7 +331,7 @@ def _mine_and_multiply(
         sides, widths = (_rows(images), _rows(texts)), (scale.num_texts, scale.num_images)
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            work = ExactMining(Searched(sides, HeldRows(owners), widths), device=clock.device.type)
+            work = ExactMining(Searched(sides, owners, widths), device=clock.device.type)
             worker, parts = work.open(), work.parts()
             paths = [folder / f"{part.name}{work.suffix}" for part in parts]
             for part, path in zip(parts, paths, strict=True):

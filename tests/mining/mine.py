@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,8 +15,7 @@ from itrpipe.engine.work import Part, Work
 from itrpipe.mining import search as module
 from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.faiss_engine import Indexing, Searching, clusters
-from itrpipe.mining.lists import DIRECTIONS, MinedFile, MinedLists, layout, write_slice
-from itrpipe.mining.rows import HeldRows, Searched
+from itrpipe.mining.lists import DIRECTIONS, HeldRows, MinedFile, MinedLists, Searched, layout, write_slice
 from itrpipe.mining.search import BYTES_PER_PAIR
 from itrpipe.storage.parts import array_writer
 from tests.maps import made
@@ -27,12 +27,7 @@ def searched(
     images: np.ndarray, texts: np.ndarray, owners: np.ndarray, *widths: int, first: tuple[int, int] | None = None
 ) -> Searched:
     """Arrays as mining takes them."""
-    return Searched((HeldRows(images), HeldRows(texts)), HeldRows(owners), (widths[0], widths[1]), first)
-
-
-def held(*arrays: np.ndarray) -> tuple[HeldRows, ...]:
-    """Arrays as rows."""
-    return tuple(HeldRows(array) for array in arrays)
+    return Searched((HeldRows(images), HeldRows(texts)), owners, (widths[0], widths[1]), first)
 
 
 def exact_work(
@@ -67,24 +62,31 @@ def made_in_order(work: Work, parts: Iterable[Part], folder: Path) -> list[Path]
 
 
 def mine(
-    *arguments: Any, workers: int = 1, order: Callable[[list[Part]], Iterable[Part]] | None = None, **options: Any
+    *arguments: Any, order: Callable[[list[Part]], Iterable[Part]] = list, gpu: bool = False, **options: Any
 ) -> MinedLists:
     """Exact lists of arrays, with products in bfloat16 on every machine where that may be.
 
     Args:
         arguments: images, texts, owners, num_texts and num_images.
-        workers: processes.
-        order: puts the parts in the order in which they are made, instead.
+        order: puts the parts in the order in which they are made.
+        gpu: take the ways of a GPU with a little memory, on a processor.
         options: of `ExactMining`.
     """
-    with TemporaryDirectory() as name, mock.patch.object(module, "has_bfloat16_units", return_value=True):
+    with TemporaryDirectory() as name, mock.patch.object(module, "has_bfloat16_units", return_value=True), as_gpu(gpu):
         folder = Path(name)
         work = exact_work(*arguments, **options)
-        if order is not None:
-            paths = made_in_order(work, order(work.parts()), folder / "parts")
-        else:
-            paths = made(work, folder / "parts", workers).paths
-        return joined(work, paths, folder)
+        return joined(work, made_in_order(work, order(work.parts()), folder / "parts"), folder)
+
+
+@contextmanager
+def as_gpu(yes: bool = True) -> Iterator[None]:
+    """Has a processor take the ways of a GPU, whose memory is soon full."""
+    if not yes:
+        yield
+        return
+    ways = {"on_gpu": lambda values: True, "free_memory": lambda device: 1 << 15, "_GATHERED_PAIRS": 64}
+    with mock.patch.multiple(module, **ways):
+        yield
 
 
 def search_work(folder: Path, *arguments: Any, **options: Any) -> Searching:
@@ -107,8 +109,8 @@ def search(*arguments: Any, **options: Any) -> MinedLists:
 def write_lists(path: Path, lists: MinedLists) -> MinedFile:
     """Lists as a file."""
     both = dict(zip(DIRECTIONS, (lists.texts_for_images, lists.images_for_texts), strict=True))
-    anchors, widths = zip(*(each.candidates.shape for each in both.values()), strict=True)
-    with array_writer(path, layout(anchors, widths, anchors[::-1])) as writer:
+    shapes = {name: (*each.candidates.shape, 2**31 - 1) for name, each in both.items()}
+    with array_writer(path, layout(shapes)) as writer:
         for name, each in both.items():
             write_slice(writer, name, 0, each)
     return MinedFile(path)

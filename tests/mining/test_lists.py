@@ -1,37 +1,63 @@
-"""What leaves lists, against plain loops: limits, duplicates, positives; and lists in their file."""
+"""Rows where they lie, lists and their file, against arrays; further candidates in every form of file."""
 
 from __future__ import annotations
 
-import doctest
+import json
+import pickle
+from collections.abc import Callable
+from pathlib import Path
 
+import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-import itrpipe
-from itrpipe.errors import UsageError
-from itrpipe.mining import lists as module
+from itrpipe.errors import DataError
 from itrpipe.mining.lists import (
     DIRECTIONS,
     NO_ROW,
     CandidateLists,
-    DuplicateCaptions,
+    HeldRows,
+    JoinedRows,
     MinedFile,
     by_score,
-    drop,
     layout,
-    lowest_positives,
-    outside,
-    plain_text,
-    positive_scores,
+    open_corpus,
     row_type,
+    rows_at_once,
+    slices,
     write_slice,
 )
-from itrpipe.mining.rows import slices
-from itrpipe.mining.settings import WindowSettings
-from itrpipe.storage.parts import array_writer
-from tests.mining.mine import held
+from itrpipe.storage.arrays import Rows, take
+from itrpipe.storage.parts import ArrayFile, array_writer, write_arrays
+
+VECTORS = np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32)
+IDS = [f"id {row}" for row in range(7)]
+
+
+def test_any_rows_of_joined_ones_are_those_of_the_array(tmp_path: Path) -> None:
+    write_arrays(tmp_path / "first.arrays", {"first": VECTORS[:3]})
+    first = ArrayFile(tmp_path / "first.arrays")["first"]
+    parts: list[Rows] = [first, HeldRows(VECTORS[3:3]), HeldRows(VECTORS[3:4]), HeldRows(VECTORS[4:])]
+    rows = pickle.loads(pickle.dumps(JoinedRows(parts)))
+    assert (rows.shape, rows.dtype) == (VECTORS.shape, VECTORS.dtype)
+    for start in range(8):
+        for stop in range(start, 10):
+            np.testing.assert_array_equal(rows.read(start, stop), VECTORS[start:stop])
+    np.testing.assert_array_equal(take(rows, np.array([6, 2, 3, 2])), VECTORS[[6, 2, 3, 2]])
+    owners = JoinedRows([HeldRows(np.array([2, 0])), HeldRows(np.array([-1]))])
+    assert owners.read(1, 9).tolist() == [0, -1]
+
+
+def test_slices_cover_all_rows_and_hold_about_so_many_bytes() -> None:
+    assert slices(7, 3) == [slice(0, 3), slice(3, 6), slice(6, 7)]
+    assert slices(0, 3) == []
+    for shape, at_once in (((3, 1_000), 10), ((3,), 10_000), ((3, 20_000), 1)):
+        assert rows_at_once(HeldRows(np.zeros(shape, np.float32)), 40_000) == at_once
+
+
+# Lists
 
 
 def test_ordering_by_score_puts_ties_by_row_and_padding_last():
@@ -45,7 +71,9 @@ def test_ordering_by_score_puts_ties_by_row_and_padding_last():
 def test_rows_beyond_2_31_keep_their_numbers_in_files(tmp_path):
     rows = np.array([[5, 2**31 - 1, 2**31], [3_000_000_000, 0, 2**32 - 2]])
     lists = CandidateLists(rows, np.array([[0.9, 0.5, 0.5], [-0.1, -0.2, -0.2]], np.float32))
-    with array_writer(tmp_path / "mined.arrays", layout((4, 2), (3, 1), (2**32 - 1, 4))) as writer:
+    with array_writer(
+        tmp_path / "mined.arrays", layout({DIRECTIONS[0]: (4, 3, 2**32 - 1), DIRECTIONS[1]: (2, 1, 4)})
+    ) as writer:
         write_slice(writer, DIRECTIONS[0], 1, lists)
         write_slice(writer, DIRECTIONS[1], 0, CandidateLists(np.array([[3], [1]]), np.zeros((2, 1))))
     found = MinedFile(tmp_path / "mined.arrays")
@@ -57,128 +85,77 @@ def test_rows_beyond_2_31_keep_their_numbers_in_files(tmp_path):
     assert (row_type(2**31 - 1), row_type(2**31)) == ("<i4", "<i8")
 
 
-# Limits
+# Further candidates
 
 
-def random_lists(seed: int, anchors: int = 6, width: int = 9) -> CandidateLists:
-    """Falling scores in tenths, so that they meet limits exactly, and some lists that end early."""
-    generator = np.random.default_rng(seed)
-    scores = -np.sort(-generator.integers(-10, 11, (anchors, width)) / 10, axis=1).astype(np.float32)
-    candidates = np.argsort(generator.random((anchors, 50)), axis=1)[:, :width].astype(np.int32)
-    for row, length in enumerate(generator.integers(0, width + 1, anchors)):
-        candidates[row, length:], scores[row, length:] = NO_ROW, -np.inf
-    return CandidateLists(candidates, scores)
+def write_parquet(path: Path, column: str, rows: slice = slice(None)) -> Path:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(VECTORS[rows].reshape(-1)), VECTORS.shape[1])
+    pq.write_table(pa.table({column: IDS[rows], "embedding": vectors}), path)
+    return path
 
 
-def reason(window: WindowSettings, rank: int, score: float, positive: float) -> str | None:
-    """The first limit that a candidate misses."""
-    checks = {
-        "range_min": rank < window.range_min,
-        "range_max": window.range_max is not None and rank >= window.range_max,
-        "max_score": window.max_score is not None and score > window.max_score,
-        "min_score": window.min_score is not None and score < window.min_score,
-        "absolute_margin": window.absolute_margin is not None and score > positive - window.absolute_margin,
-        "relative_margin": window.relative_margin is not None
-        and score > positive - window.relative_margin * abs(positive),
-    }
-    return next((name for name, out in checks.items() if out), None)
+def shards(folder: Path) -> Path:
+    (folder / "shards").mkdir()
+    write_parquet(folder / "shards" / "a.parquet", "caption_id", slice(0, 5))
+    write_parquet(folder / "shards" / "b.parquet", "caption_id", slice(5, 7))
+    return folder / "shards"
 
 
-limit = st.none() | st.floats(-1, 1, width=32)
+def plain(folder: Path, name: str = "captions", ids: int = 7) -> Path:
+    np.save(folder / f"{name}.npy", VECTORS)
+    (folder / f"{name}.ids.json").write_text(json.dumps(IDS[:ids]))
+    return folder / f"{name}.npy"
 
 
-@given(
-    seed=st.integers(0, 500),
-    range_min=st.integers(0, 4),
-    range_max=st.none() | st.integers(5, 9),
-    low=limit,
-    above=st.none() | st.floats(0, 1, width=32),
-    absolute_margin=limit,
-    relative_margin=limit,
-)
-def test_windows_equal_a_loop(seed, range_min, range_max, low, above, absolute_margin, relative_margin):
-    high = above if above is None or low is None else low + above
-    values = (range_min, range_max, low, high, absolute_margin, relative_margin)
-    window = WindowSettings.model_validate(dict(zip(WindowSettings.model_fields, values, strict=True)))
-    lists = random_lists(seed)
-    positives = np.random.default_rng(seed).integers(-10, 11, 6).astype(np.float32) / np.float32(10)
-    positives[0] = np.nan
-    reasons = outside(window, lists, positives)
-    assert set(reasons) == {name for name, value in window if value is not None and (name, value) != ("range_min", 0)}
-    kept, dropped = drop(lists, reasons)
-    counts = dict.fromkeys(reasons, 0)
-    for row, positive in enumerate(positives):
-        mine = []
-        for rank, (candidate, score) in enumerate(zip(lists.candidates[row], lists.scores[row], strict=True)):
-            missed = reason(window, rank, score, positive)
-            if candidate != NO_ROW and missed:
-                counts[missed] += 1
-            elif candidate != NO_ROW:
-                mine.append((candidate, score))
-        padding = [(NO_ROW, -np.inf)] * (9 - len(mine))
-        assert list(zip(kept.candidates[row], kept.scores[row], strict=True)) == mine + padding
-    assert dropped == counts
-    assert (kept.candidates.dtype, kept.scores.dtype) == (np.int32, np.float32)
+def hdf5(folder: Path) -> Path:
+    with h5py.File(folder / "any.h5", "w") as file:
+        file["texts"], file["caption_id"] = VECTORS, IDS
+    return folder / "any.h5"
 
 
-@pytest.mark.parametrize(
-    "limits", [{"range_min": -1}, {"range_min": 10, "range_max": 10}, {"min_score": 0.5, "max_score": 0.4}], ids=str
-)
-def test_limits_that_leave_nothing_are_refused(limits):
-    with pytest.raises(UsageError, match=list(limits)[-1]):
-        itrpipe.mine(np.eye(3), np.eye(3), [0, 1, 2], num_texts=1, num_images=1, **limits)
+FORMS: dict[str, Callable[[Path], Path]] = {
+    "parquet": lambda folder: write_parquet(folder / "any.parquet", "caption_id"),
+    "parquet of images": lambda folder: write_parquet(folder / "any.parquet", "image_id"),
+    "shards": shards,
+    "npy": plain,
+    "hdf5": hdf5,
+}
 
 
-def test_positives_are_those_of_a_loop_and_nobodys_are_none():
-    generator = np.random.default_rng(0)
-    images, texts = (generator.standard_normal((rows, 4)).astype(np.float32) for rows in (6, 12))
-    owners = np.array([4, 0, -1, 0, 2, -1, -1, -1, 1, 1, 4, -1])
-    positives = positive_scores(*held(images, texts, owners))
-    assert positives.dtype == np.float32
-    expected = [images[i] @ texts[t] if i >= 0 else np.nan for t, i in enumerate(owners)]
-    np.testing.assert_allclose(positives, expected, rtol=1e-5)
-    lowest = [min(positives[owners == row], default=np.nan) for row in range(6)]
-    np.testing.assert_array_equal(lowest_positives(positives, owners, 6), np.array(lowest, np.float32))
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_further_candidates_is_read(tmp_path: Path, form: str) -> None:
+    corpus = open_corpus(FORMS[form](tmp_path), tmp_path / "copy.arrays")
+    assert (corpus.side, corpus.ids) == ("image" if "images" in form else "caption", IDS)
+    assert corpus.rows.shape == VECTORS.shape
+    np.testing.assert_array_equal(corpus.rows.read(2, 6), VECTORS[2:6])
 
 
-# Duplicates
+def a_pickle(folder: Path) -> Path:
+    np.save(folder / "images.npy", np.array([{}], dtype=object), allow_pickle=True)
+    return folder / "images.npy"
 
 
-def test_captions_are_compared_without_case_punctuation_and_white_space():
-    assert [plain_text(each) for each in ("A «Dog», runs …", "a\u00a0dog runs")] == ["adogruns", "adogruns"]
-    # vowel signs are no punctuation
-    assert [plain_text(each) for each in ("it's 5 o'clock", "हिंदी में")] == ["its5oclock", "हिंदीमें"]
-    outcome = doctest.testmod(module, extraglobs={"np": np})
-    assert (outcome.failed, outcome.attempted) == (0, 2)
+def of_two_lengths(folder: Path) -> Path:
+    path = folder / "a.parquet"
+    pq.write_table(pa.table({"image_id": ["a", "b"], "embedding": [[1.0, 2.0], [3.0]]}), path)
+    return path
 
 
-@given(
-    texts=st.lists(st.sampled_from(["a b", "B A", "a  b.", "c", "C!", "d", ""]), min_size=1, max_size=20),
-    images=st.integers(1, 6),
-    nobodys=st.lists(st.integers(0, 30)),
-    at_once=st.integers(1, 20),
-)
-def test_marks_and_their_counts_equal_a_comparison_of_all_pairs(texts, images, nobodys, at_once):
-    owners = np.arange(len(texts)) % images
-    owners[[each for each in nobodys if images <= each < len(texts)]] = -1  # of nobody; every image keeps one
-    plain = [plain_text(each) or str(row) for row, each in enumerate(texts)]
-    count = int(owners.max()) + 1
-    own = [{plain[row] for row in np.flatnonzero(owners == image)} for image in range(count)]
-    fits = np.array([[text in each for text in plain] for each in own])
-    foreign = owners != np.arange(count)[:, None]
-    same = DuplicateCaptions(iter(texts), owners)
-    for name, expected, allowed in ((DIRECTIONS[0], fits, foreign), (DIRECTIONS[1], fits.T, foreign.T)):
-        candidates = np.where(allowed, np.arange(allowed.shape[1]), NO_ROW)
-        candidates = np.pad(candidates, ((0, 0), (0, 1)), constant_values=allowed.shape[1])  # one without a text
-        for part in slices(len(candidates), at_once):
-            marks = same.mark(name, part, CandidateLists(candidates[part], np.zeros(candidates[part].shape)))
-            np.testing.assert_array_equal(marks[:, :-1], (expected & allowed)[part])
-            assert not marks[:, -1].any()
-    marked, anchors = int((fits & foreign).sum()), dict(zip(DIRECTIONS, foreign.shape, strict=True))
-    owners_of = [{owners[row] for row, other in enumerate(plain) if other == each} for each in plain]
-    assert same.report() == {
-        "captions": sum(plain.count(each) > 1 for each in plain),
-        "captions_of_other_images": sum(len(each) > 1 for each in owners_of),
-        "candidates": dict.fromkeys(DIRECTIONS, marked),
-        "share": {name: marked / (int(foreign.sum()) + anchors[name]) for name in DIRECTIONS},
-    }
+REFUSED: dict[str, Callable[[Path], Path]] = {
+    "no column of ids": lambda folder: write_parquet(folder / "a.parquet", "name"),
+    "an empty folder": lambda folder: folder,
+    "too few ids": lambda folder: plain(folder, ids=6),
+    "a name that says nothing": lambda folder: plain(folder, "vectors"),
+    "a pickle": a_pickle,
+    "vectors of two lengths": of_two_lengths,
+}
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_other_files_are_refused_in_one_line(tmp_path: Path, form: str) -> None:
+    path = REFUSED[form](tmp_path)
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        open_corpus(path, tmp_path / "copy.arrays")
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "copy.arrays").exists()

@@ -17,9 +17,9 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.roc_area import roc_area
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
 from itrpipe.mining import rescoring as module
-from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, MinedFile, MinedLists, drop
-from itrpipe.mining.rescoring import Guard, KeptVectors, PairScorer, Rescoring
-from itrpipe.mining.rows import HeldRows, slices
+from itrpipe.mining.filters import drop
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, MinedFile, MinedLists, slices
+from itrpipe.mining.rescoring import Guard, PairScorer, Rescoring, rescored_positives
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.bfan import network as bfan
 from itrpipe.models.bfan.declaration import Bfan
@@ -28,7 +28,7 @@ from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
 from tests.maps import made
-from tests.mining.mine import FIELDS, mine, write_lists
+from tests.mining.mine import mine, write_lists
 
 # Whole numbers, so that many pairs tie.
 TRUE_SCORES = np.random.default_rng(0).integers(0, 4, (12, 30)).astype(np.float32)
@@ -54,14 +54,14 @@ def opened(score_pairs: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
 
 
 def finished(
-    folder: Path, workers: int = 1, score: Callable = look_up, owners: np.ndarray = CAPTION_IMAGE, top: int = 6, **more
+    folder: Path, score: Callable = look_up, owners: np.ndarray = CAPTION_IMAGE, **more: Any
 ) -> tuple[MinedLists, np.ndarray]:
     """The lists in another order, and the scores of the positives."""
     write_lists(folder / "mined.arrays", mined())
-    rows, opening = HeldRows(owners), partial(opened, score)
-    work = Rescoring("another", folder / "mined.arrays", rows, opening, top, 5, **{"block_pairs": 10, **more})
-    positives = work.join(made(work, folder / "parts", workers).paths, folder / "rescored.arrays")
-    return MinedFile(folder / "rescored.arrays").lists(), positives
+    opening, path = partial(opened, score), folder / "rescored.arrays"
+    work = Rescoring("another", folder / "mined.arrays", owners, opening, (6, 5), **{"block_pairs": 10, **more})
+    work.join(made(work, folder / "parts").paths, path)
+    return MinedFile(path).lists(), rescored_positives(path)
 
 
 @pytest.mark.parametrize("owners", [CAPTION_IMAGE, NOBODYS], ids=["of images", "some of nobody"])
@@ -69,7 +69,7 @@ def finished(
 def test_tops_are_ordered_by_the_second_model(tmp_path, block_pairs, owners):
     scored, lists = [], mined()
     found, positives = finished(
-        tmp_path, 1, lambda *pairs: scored.append(len(pairs[0])) or look_up(*pairs), owners, block_pairs=block_pairs
+        tmp_path, lambda *pairs: scored.append(len(pairs[0])) or look_up(*pairs), owners, block_pairs=block_pairs
     )
     assert sum(scored) == 11 * 6 + 2 + 29 * 5 + int((owners >= 0).sum())
     for candidates, scores, before, pairs in (
@@ -84,19 +84,6 @@ def test_tops_are_ordered_by_the_second_model(tmp_path, block_pairs, owners):
             assert scores[anchor].tolist() == own[expected].tolist() + [-np.inf] * padding
     expected = [TRUE_SCORES[i, t] if i >= 0 else np.nan for t, i in enumerate(owners)]
     np.testing.assert_array_equal(positives, expected)
-
-
-def test_two_processes_give_the_same(tmp_path):
-    (whole, positives), (found, again) = finished(tmp_path), finished(tmp_path, workers=2, block_pairs=11)
-    for name in FIELDS:
-        np.testing.assert_array_equal(getattr(found, name), getattr(whole, name), err_msg=name)
-    np.testing.assert_array_equal(again, positives)
-
-
-@pytest.mark.parametrize("top", [0, 9])
-def test_asking_for_more_than_the_lists_hold_is_refused(tmp_path, top):
-    with pytest.raises(UsageError, match=f"{top} candidates are to be scored again but the lists hold 8"):
-        finished(tmp_path, top=top)
 
 
 @pytest.mark.parametrize("broken", [lambda i, c: np.full(len(i), np.nan), lambda i, c: np.zeros((len(i), 1))])
@@ -173,18 +160,6 @@ def test_a_batch_takes_no_more_pairs_than_memory_allows(monkeypatch: pytest.Monk
     widths = [words for _, words in sizes]
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < widths[0] == 8
-
-
-def test_vectors_are_kept_without_padding_and_come_back() -> None:
-    kept, padded = KeptVectors(np.array([2, 1, 3]), 2, CPU), torch.arange(18.0).view(3, 3, 2)
-    kept.put(0, padded[:2])
-    kept.put(2, padded[2:])
-    assert kept.vectors.shape == (6, 2)
-    taken, found = kept.take(np.array([2, 0]), CPU)
-    assert found is not None
-    assert found.tolist() == [3, 2]
-    assert torch.equal(taken[0], padded[2])
-    assert torch.equal(taken[1, :2], padded[0, :2])
 
 
 def test_a_machine_without_room_and_a_model_of_another_kind_are_refused(tmp_path, monkeypatch) -> None:

@@ -18,7 +18,8 @@ from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.learning.mined import FILES, MinedList, read_list
-from itrpipe.mining.lists import NO_ROW, CandidateLists, DuplicateCaptions
+from itrpipe.mining.filters import DuplicateCaptions
+from itrpipe.mining.lists import NO_ROW, CandidateLists
 from itrpipe.synthesis.sentences import SentenceFile
 
 LISTS = {"t2i": "images_for_texts", "i2t": "texts_for_images"}

@@ -1,0 +1,207 @@
+"""What is taken out of mined lists again: candidates outside a window, and those that say what the positive says.
+
+Candidates leave by their rank, by their score, by its distance to the score of the positive, and where their caption
+says what a caption of the image says. The names of the limits are those of sentence-transformers'
+`mine_hard_negatives`. The positive of a caption is its image. That of an image is the own caption with the lowest
+score: training pairs an image with each of its captions in turn and draws from the same list every time, so a margin
+holds for all these pairs only if it holds for that one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+from itertools import filterfalse
+from typing import Any
+
+import numpy as np
+
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, slices
+from itrpipe.mining.settings import WindowSettings
+from itrpipe.storage.arrays import Rows, take
+
+_PAIRS_AT_ONCE = 1 << 12
+
+
+def drop(lists: CandidateLists, reasons: Mapping[str, np.ndarray]) -> tuple[CandidateLists, dict[str, int]]:
+    """Takes candidates out of lists; those that stay keep their order and move up.
+
+    Args:
+        lists: of one direction, [A, K].
+        reasons: name -> [A, K] bool or what fits it, True where a candidate is to go.
+
+    Returns:
+        Lists of the same width, and for every reason the candidates that went for it. A candidate with several
+        reasons counts for the first.
+    """
+    stays = lists.candidates != NO_ROW
+    dropped = {}
+    for name, goes in reasons.items():
+        going = stays & goes
+        dropped[name] = int(going.sum())
+        stays &= ~going
+    order = np.argsort(~stays, axis=1, kind="stable")
+    kept = np.where(stays, lists.candidates, NO_ROW), np.where(stays, lists.scores, -np.inf)
+    return CandidateLists(*(np.take_along_axis(each, order, axis=1) for each in kept)), dropped
+
+
+def outside(window: WindowSettings, lists: CandidateLists, positives: np.ndarray) -> dict[str, np.ndarray]:
+    """Marks candidates outside a window, for `drop`.
+
+    Args:
+        window: its limits.
+        lists: of one direction, hardest first and unfiltered: their columns are the ranks.
+        positives: [A] score of each anchor with its positive; NaN for one without, which no margin limits.
+
+    Returns:
+        Name of each limit that is set -> bool that fits [A, K].
+    """
+    rank, scores, positive = np.arange(lists.scores.shape[1]), lists.scores, positives[:, None]
+    marks = {
+        "range_min": lambda limit: rank < limit,
+        "range_max": lambda limit: rank >= limit,
+        "max_score": lambda limit: scores > limit,
+        "min_score": lambda limit: scores < limit,
+        "absolute_margin": lambda limit: scores > positive - limit,
+        "relative_margin": lambda limit: scores > positive - limit * np.abs(positive),
+    }
+    limits = window.model_dump(exclude_defaults=True)
+    return {name: marked(limits[name]) for name, marked in marks.items() if name in limits}
+
+
+def positive_scores(images: Rows, texts: Rows, owners: np.ndarray) -> np.ndarray:
+    """Score of every caption with its own image.
+
+    Args:
+        images: [N, D].
+        texts: [T, D].
+        owners: [T] image row of each caption, -1 for none.
+
+    Returns:
+        [T] float32, NaN for a caption of no image.
+    """
+    scores = np.full(len(owners), np.nan, dtype=np.float32)
+    for part in slices(len(owners), _PAIRS_AT_ONCE):
+        owned = owners[part] >= 0
+        pairs = texts.read(part.start, part.stop)[owned], take(images, owners[part][owned])
+        scores[part][owned] = np.einsum("td,td->t", *pairs)
+    return scores
+
+
+def lowest_positives(positives: np.ndarray, caption_image: np.ndarray, num_images: int) -> np.ndarray:
+    """Lowest score of every image with an own caption.
+
+    Args:
+        positives: [T] score of every caption with its image, NaN for a caption of none.
+        caption_image: [T] image row of each caption.
+        num_images: N.
+
+    Returns:
+        [N] float32, NaN for an image without captions, which no margin limits.
+    """
+    lowest = np.full(num_images, np.nan, dtype=np.float32)
+    owned = ~np.isnan(positives)
+    np.fmin.at(lowest, caption_image[owned], positives[owned])
+    return lowest
+
+
+class DuplicateCaptions:
+    """Finds candidates that are no negatives because captions say the same.
+
+    Photographs of one scene are often captioned in the same words. The pair of an image and a foreign caption counts
+    as a duplicate when the image has an own caption that is equal to it after lower-casing and without punctuation and
+    white space.
+
+    Args:
+        captions: [T] texts; they are read once and not kept. Empty ones are not known, and no duplicates.
+        caption_image: [T] image row of each caption.
+
+    Example:
+        >>> same = DuplicateCaptions(["A dog.", "a dog", "A cat"], np.array([0, 1, 2]))
+        >>> same.are_duplicates(np.array([0, 0]), np.array([1, 2])).tolist()
+        [True, False]
+    """
+
+    def __init__(self, captions: Iterable[str], caption_image: np.ndarray) -> None:
+        hashes = np.fromiter(
+            (_hashed(plain_text(text) if text else f"\0{row}") for row, text in enumerate(captions)),
+            np.int64,
+            count=len(caption_image),
+        )
+        _, self._keys, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+        self._groups, self._images = len(counts), int(caption_image.max(initial=-1)) + 1
+        self._repeated = int((counts[self._keys] > 1).sum())
+        self._owned = np.unique(caption_image.astype(np.int64) * self._groups + self._keys)  # (image, text) as a number
+        images_of_group = np.bincount(self._owned % self._groups, minlength=self._groups)
+        self._shared = images_of_group[self._keys] > 1  # [T] several images have this text
+        self._marked, self._seen = Counter[str](), Counter[str]()
+
+    def are_duplicates(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
+        """Whether an image has an own caption equal to a given one.
+
+        Args:
+            images: [P] image rows.
+            captions: [P] caption rows.
+
+        Returns:
+            [P] bool.
+        """
+        found = self._shared[captions]  # a text that a single image has is no duplicate under any other
+        wanted = images[found].astype(np.int64) * self._groups + self._keys[captions[found]]
+        place = np.searchsorted(self._owned, wanted).clip(max=len(self._owned) - 1)
+        found[found] = self._owned[place] == wanted
+        return found
+
+    def mark(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
+        """Marks candidates that are duplicates of a positive, and counts them.
+
+        Args:
+            direction: of the lists: captions of images, or images of captions.
+            part: of the anchors.
+            lists: of these.
+
+        Returns:
+            [a, K] bool.
+        """
+        row, column = (lists.candidates != NO_ROW).nonzero()
+        anchors, candidates = row + part.start, lists.candidates[row, column].astype(np.int64)
+        pairs = (anchors, candidates) if direction == DIRECTIONS[0] else (candidates, anchors)
+        marks = np.zeros(lists.candidates.shape, dtype=bool)
+        known = (pairs[0] < self._images) & (pairs[1] < len(self._keys))  # of further candidates there are no texts
+        marks[row[known], column[known]] = self.are_duplicates(*(each[known] for each in pairs))
+        self._marked[direction] += int(marks.sum())
+        self._seen[direction] += len(row)
+        return marks
+
+    def report(self) -> dict[str, Any]:
+        """How common duplicates are: figures ready for JSON.
+
+        Returns:
+            `captions` with a duplicate anywhere, under their own image included; `captions_of_other_images`, which are
+            captions of another image too; and by direction the `candidates` that were marked and their `share`, 0..1.
+        """
+        share = {name: self._marked[name] / max(1, self._seen[name]) for name in DIRECTIONS}
+        candidates = {name: self._marked[name] for name in DIRECTIONS}
+        counts = {"captions": self._repeated, "captions_of_other_images": int(self._shared.sum())}
+        return {**counts, "candidates": candidates, "share": share}
+
+
+@cache
+def _separates(character: str) -> bool:
+    """Whether a character is white space or punctuation: of ASCII, or of Unicode's classes P and Z."""
+    known = character.isspace() or character in string.punctuation
+    return known or unicodedata.category(character)[0] in "PZ"
+
+
+def plain_text(caption: str) -> str:
+    """A caption in lower case without punctuation and white space."""
+    return "".join(filterfalse(_separates, caption.lower()))
+
+
+def _hashed(text: str) -> int:
+    """64 bits of a text, which tell texts apart as surely as is needed for counting."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)

@@ -1,0 +1,141 @@
+"""What leaves lists, against plain loops: limits, duplicates, positives."""
+
+from __future__ import annotations
+
+import doctest
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import itrpipe
+from itrpipe.errors import UsageError
+from itrpipe.mining import filters
+from itrpipe.mining.filters import DuplicateCaptions, drop, lowest_positives, outside, plain_text, positive_scores
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, HeldRows, slices
+from itrpipe.mining.settings import WindowSettings
+
+
+def random_lists(seed: int, anchors: int = 6, width: int = 9) -> CandidateLists:
+    """Falling scores in tenths, so that they meet limits exactly, and some lists that end early."""
+    generator = np.random.default_rng(seed)
+    scores = -np.sort(-generator.integers(-10, 11, (anchors, width)) / 10, axis=1).astype(np.float32)
+    candidates = np.argsort(generator.random((anchors, 50)), axis=1)[:, :width].astype(np.int32)
+    for row, length in enumerate(generator.integers(0, width + 1, anchors)):
+        candidates[row, length:], scores[row, length:] = NO_ROW, -np.inf
+    return CandidateLists(candidates, scores)
+
+
+def reason(window: WindowSettings, rank: int, score: float, positive: float) -> str | None:
+    """The first limit that a candidate misses."""
+    checks = {
+        "range_min": rank < window.range_min,
+        "range_max": window.range_max is not None and rank >= window.range_max,
+        "max_score": window.max_score is not None and score > window.max_score,
+        "min_score": window.min_score is not None and score < window.min_score,
+        "absolute_margin": window.absolute_margin is not None and score > positive - window.absolute_margin,
+        "relative_margin": window.relative_margin is not None
+        and score > positive - window.relative_margin * abs(positive),
+    }
+    return next((name for name, out in checks.items() if out), None)
+
+
+limit = st.none() | st.floats(-1, 1, width=32)
+
+
+@given(
+    seed=st.integers(0, 500),
+    range_min=st.integers(0, 4),
+    range_max=st.none() | st.integers(5, 9),
+    low=limit,
+    above=st.none() | st.floats(0, 1, width=32),
+    absolute_margin=limit,
+    relative_margin=limit,
+)
+def test_windows_equal_a_loop(seed, range_min, range_max, low, above, absolute_margin, relative_margin):
+    high = above if above is None or low is None else low + above
+    values = (range_min, range_max, low, high, absolute_margin, relative_margin)
+    window = WindowSettings.model_validate(dict(zip(WindowSettings.model_fields, values, strict=True)))
+    lists = random_lists(seed)
+    positives = np.random.default_rng(seed).integers(-10, 11, 6).astype(np.float32) / np.float32(10)
+    positives[0] = np.nan
+    reasons = outside(window, lists, positives)
+    assert set(reasons) == {name for name, value in window if value is not None and (name, value) != ("range_min", 0)}
+    kept, dropped = drop(lists, reasons)
+    counts = dict.fromkeys(reasons, 0)
+    for row, positive in enumerate(positives):
+        mine = []
+        for rank, (candidate, score) in enumerate(zip(lists.candidates[row], lists.scores[row], strict=True)):
+            missed = reason(window, rank, score, positive)
+            if candidate != NO_ROW and missed:
+                counts[missed] += 1
+            elif candidate != NO_ROW:
+                mine.append((candidate, score))
+        padding = [(NO_ROW, -np.inf)] * (9 - len(mine))
+        assert list(zip(kept.candidates[row], kept.scores[row], strict=True)) == mine + padding
+    assert dropped == counts
+    assert (kept.candidates.dtype, kept.scores.dtype) == (np.int32, np.float32)
+
+
+@pytest.mark.parametrize(
+    "limits", [{"range_min": -1}, {"range_min": 10, "range_max": 10}, {"min_score": 0.5, "max_score": 0.4}], ids=str
+)
+def test_limits_that_leave_nothing_are_refused(limits):
+    with pytest.raises(UsageError, match=list(limits)[-1]):
+        itrpipe.mine(np.eye(3), np.eye(3), [0, 1, 2], num_texts=1, num_images=1, **limits)
+
+
+def test_positives_are_those_of_a_loop_and_nobodys_are_none():
+    generator = np.random.default_rng(0)
+    images, texts = (generator.standard_normal((rows, 4)).astype(np.float32) for rows in (6, 12))
+    owners = np.array([4, 0, -1, 0, 2, -1, -1, -1, 1, 1, 4, -1])
+    positives = positive_scores(HeldRows(images), HeldRows(texts), owners)
+    assert positives.dtype == np.float32
+    expected = [images[i] @ texts[t] if i >= 0 else np.nan for t, i in enumerate(owners)]
+    np.testing.assert_allclose(positives, expected, rtol=1e-5)
+    lowest = [min(positives[owners == row], default=np.nan) for row in range(6)]
+    np.testing.assert_array_equal(lowest_positives(positives, owners, 6), np.array(lowest, np.float32))
+
+
+# Duplicates
+
+
+def test_captions_are_compared_without_case_punctuation_and_white_space():
+    assert [plain_text(each) for each in ("A «Dog», runs …", "a\u00a0dog runs")] == ["adogruns", "adogruns"]
+    # vowel signs are no punctuation
+    assert [plain_text(each) for each in ("it's 5 o'clock", "हिंदी में")] == ["its5oclock", "हिंदीमें"]
+    outcome = doctest.testmod(filters, extraglobs={"np": np})
+    assert (outcome.failed, outcome.attempted) == (0, 2)
+
+
+@given(
+    texts=st.lists(st.sampled_from(["a b", "B A", "a  b.", "c", "C!", "d", ""]), min_size=1, max_size=20),
+    images=st.integers(1, 6),
+    nobodys=st.lists(st.integers(0, 30)),
+    at_once=st.integers(1, 20),
+)
+def test_marks_and_their_counts_equal_a_comparison_of_all_pairs(texts, images, nobodys, at_once):
+    owners = np.arange(len(texts)) % images
+    owners[[each for each in nobodys if images <= each < len(texts)]] = -1  # of nobody; every image keeps one
+    plain = [plain_text(each) or str(row) for row, each in enumerate(texts)]
+    count = int(owners.max()) + 1
+    own = [{plain[row] for row in np.flatnonzero(owners == image)} for image in range(count)]
+    fits = np.array([[text in each for text in plain] for each in own])
+    foreign = owners != np.arange(count)[:, None]
+    same = DuplicateCaptions(iter(texts), owners)
+    for name, expected, allowed in ((DIRECTIONS[0], fits, foreign), (DIRECTIONS[1], fits.T, foreign.T)):
+        candidates = np.where(allowed, np.arange(allowed.shape[1]), NO_ROW)
+        candidates = np.pad(candidates, ((0, 0), (0, 1)), constant_values=allowed.shape[1])  # one without a text
+        for part in slices(len(candidates), at_once):
+            marks = same.mark(name, part, CandidateLists(candidates[part], np.zeros(candidates[part].shape)))
+            np.testing.assert_array_equal(marks[:, :-1], (expected & allowed)[part])
+            assert not marks[:, -1].any()
+    marked, anchors = int((fits & foreign).sum()), dict(zip(DIRECTIONS, foreign.shape, strict=True))
+    owners_of = [{owners[row] for row, other in enumerate(plain) if other == each} for each in plain]
+    assert same.report() == {
+        "captions": sum(plain.count(each) > 1 for each in plain),
+        "captions_of_other_images": sum(len(each) > 1 for each in owners_of),
+        "candidates": dict.fromkeys(DIRECTIONS, marked),
+        "share": {name: marked / (int(foreign.sum()) + anchors[name]) for name in DIRECTIONS},
+    }
