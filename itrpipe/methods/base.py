@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from itrpipe.learning.sentences import CaptionMasks, SentenceBank
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.base import ImageBatch, Matcher, TextBatch
+from itrpipe.storage.ragged import Ragged
 
 Pairs = tuple[ImageBatch, TextBatch]
 Chosen = TypeVar("Chosen", bound=MethodSettings)
@@ -160,6 +162,11 @@ class PairsMethod(Generic[Chosen]):
 
     def __init__(self, settings: Chosen, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
         self.settings, self.data = settings, data
+
+    @cached_property
+    def captions_of(self) -> Ragged:
+        """Rows of the captions of each image."""
+        return Ragged.of_owners(self.data.caption_image, int(self.data.caption_image.max()) + 1)
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """The captions of these rows [B] and their images."""

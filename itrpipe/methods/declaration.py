@@ -152,7 +152,7 @@ class MethodSettings(Settings):
         """The mined lists that it reads."""
         return None
 
-    def batch_alone(self) -> bool:
+    def in_batch(self) -> bool:
         """Whether a step knows no negatives but those of its batch."""
         return not (self.mined() or self.compares_embeddings() or self.reads_sentences())
 

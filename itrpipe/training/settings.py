@@ -449,7 +449,7 @@ def not_round_one(settings: Mapping[str, Any]) -> str:
     if not loss.trains:
         other = "clip-finetune" if backbone_family(backbone) == "dual-encoder" else ROUND_ONE
         return f"{method} trains nothing, so that there is no round one; ask with a method that does, such as {other}"
-    if settings.get("start_from") or not loss.batch_alone():
+    if settings.get("start_from") or not loss.in_batch():
         return f"it has learned from more than the negatives of its batches ({method}); ask with a training on those"
     if settings["model"].get("measure", "cosine") != "cosine":
         return f"{backbone} compares by {settings['model']['measure']}, which mining cannot search; ask for cosine"

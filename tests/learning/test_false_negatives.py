@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,65 +18,43 @@ from itrpipe.learning.false_negatives import (
     probabilities,
     retained_pairs,
 )
+from tests.methods.toys import gaussians, of_case, reference
 
-REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 PRIOR = 1e-4
 
 
-def arrays(name: str) -> dict[str, np.ndarray]:
-    with np.load(REFERENCE / f"{name}.npz", allow_pickle=False) as file:
-        return dict(file)
-
-
-@pytest.fixture(scope="module")
-def posterior() -> dict[str, np.ndarray]:
-    return arrays("fne_posterior")
-
-
-@pytest.fixture(scope="module")
-def statistics() -> dict[str, np.ndarray]:
-    return arrays("fne_statistics")
-
-
-def gaussians(mean=(0.66, 0.35), variance=(0.006, 0.009), count=(1000.0, 2000.0)) -> Gaussians:
-    return Gaussians(*(torch.tensor(values, dtype=torch.float32) for values in (mean, variance, count)))
-
-
-def of_case(reference: dict[str, np.ndarray], case: str) -> Gaussians:
-    mean, variance = ([float(reference[f"{case}/{name}_{side}"]) for side in ("pos", "neg")] for name in ("mu", "var"))
-    count = float(reference[f"{case}/count_pos"])
-    return gaussians(mean, variance, (count, 2 * count))
-
-
 @pytest.mark.parametrize("case", ["full", "full_wide_pos", "full_wide_neg"])
-def test_probabilities_match_reference(posterior, case):
+def test_probabilities_match_reference(case):
+    posterior = reference("fne_posterior")
     distributions = of_case(posterior, case)
-    found = false_negative_probability(torch.from_numpy(posterior["sims"]), distributions, PRIOR)
+    found = false_negative_probability(posterior["sims"], distributions, PRIOR)
     # The reference divides densities in single precision, which is itself 2e-6 off the exact quotient at most.
     np.testing.assert_allclose(found, posterior[f"{case}/posterior"], atol=1e-6, rtol=5e-6)
-    curve = false_negative_probability(torch.from_numpy(posterior["curve/s"]), distributions, PRIOR)
+    curve = false_negative_probability(posterior["curve/s"], distributions, PRIOR)
     expected = posterior[f"curve/{case}/posterior"]
-    known = np.isfinite(expected)  # the ratio of two densities is 0/0 far from both means
-    assert known.mean() > 0.8
-    np.testing.assert_allclose(curve[torch.from_numpy(known)], expected[known], atol=1e-6, rtol=5e-6)
+    known = expected.isfinite()  # the ratio of two densities is 0/0 far from both means
+    assert known.float().mean() > 0.8
+    np.testing.assert_allclose(curve[known], expected[known], atol=1e-6, rtol=5e-6)
     assert curve.isfinite().all()
 
 
-def test_running_statistics_match_reference(statistics):
+def test_running_statistics_match_reference():
+    statistics = reference("fne_statistics")
     running = SimilarityStatistics()
     for batch in range(len(statistics["img"])):
-        scores = torch.from_numpy(statistics["img"][batch]) @ torch.from_numpy(statistics["txt"][batch]).T
+        scores = statistics["img"][batch] @ statistics["txt"][batch].T
         running.update(scores, ties="first")  # batch 4 holds one image twice
         found = running.gaussians()
         for k, side in enumerate(("pos", "neg")):
             assert found.count[k] == statistics[f"count_{side}"][batch]
-            assert found.mean[k].item() == pytest.approx(statistics[f"avg_{side}"][batch], abs=1e-5)
-            assert found.variance[k].item() == pytest.approx(statistics[f"var_{side}"][batch], abs=1e-5)
+            assert found.mean[k].item() == pytest.approx(statistics[f"avg_{side}"][batch].item(), abs=1e-5)
+            assert found.variance[k].item() == pytest.approx(statistics[f"var_{side}"][batch].item(), abs=1e-5)
 
 
-def test_a_single_pair_has_a_mean_and_no_variance(statistics):
+def test_a_single_pair_has_a_mean_and_no_variance():
+    statistics = reference("fne_statistics")
     running = SimilarityStatistics()
-    running.update(torch.from_numpy(statistics["one/img"]) @ torch.from_numpy(statistics["one/txt"]).T)
+    running.update(statistics["one/img"] @ statistics["one/txt"].T)
     found = running.gaussians()
     assert found.mean[0].item() == pytest.approx(float(statistics["one/avg_pos"]), abs=1e-6)
     assert found.variance[0].isnan()

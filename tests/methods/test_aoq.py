@@ -31,7 +31,6 @@ VARIANTS = {
     "paper_eq5": [EQUATION_5],
     "code_eq5": [EQUATION_5],
 }
-CAPTION_IMAGE = KnownPairs().caption_image
 
 
 @pytest.fixture(scope="module")
@@ -243,40 +242,6 @@ def test_the_image_of_a_drawn_text_is_its_own_after_a_redraw_too(redraw: bool) -
 
 
 # The method
-
-
-def hinge(value: float) -> float:
-    return max(0.0, value)
-
-
-def score(rows: KnownPairs, image: int, text: int) -> float:
-    return float(rows.image_table[image] @ rows.text_table[text])
-
-
-def test_aoq_scores_the_pairs_of_the_paper():
-    rows = KnownPairs()
-    settings = Aoq(top_texts=10, top_images=5)
-    method = aoq.build(settings, rows, rows.lists())
-    captions = np.array([0, 3, 5, 10])
-    batch = method.collate(captions, np.random.default_rng(0))
-    drawn = method._negatives.draw(captions, np.random.default_rng(0))
-
-    expected = 0.0
-    for k, text in enumerate(captions):
-        image = CAPTION_IMAGE[text]
-        positive = score(rows, image, text)
-        online_text = max(score(rows, image, other) for other in captions if other != text)
-        online_image = max(score(rows, CAPTION_IMAGE[other], text) for other in captions if other != text)
-        a, b = score(rows, image, drawn.text[k]), score(rows, drawn.image[k], text)
-        c = score(rows, drawn.image[k], drawn.text[k])
-        d = score(rows, drawn.image_of_text[k], drawn.text_of_image[k])
-        u, w = 1.5 - (a - online_text) / 0.3, 1.5 - (b - online_image) / 0.3
-        expected += u * hinge(0.2 - positive + online_text) + w * hinge(0.2 - positive + online_image)
-        expected += sum(hinge(offline - positive) for offline in (a, b, c, d))
-
-    losses = method.losses(Lookup(rows), batch, epoch=0)
-    assert set(losses) == {"aoq"}
-    assert losses["aoq"].item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_first_epochs_of_aoq_are_the_plain_sum_over_all_negatives():

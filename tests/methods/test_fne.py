@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from itrpipe.learning.false_negatives import Gaussians
 from itrpipe.learning.losses import triplet_loss
 from itrpipe.methods.base import MomentumTwin
 from itrpipe.methods.fne import method as fne
@@ -23,9 +21,9 @@ from itrpipe.methods.fne.method import FeatureQueues, FneLoss, draw, hardest_onl
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs
+from tests.methods.toys import gaussians, of_case, reference
 
 IMAGES, DIM = 20, 16
-REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 CASES = ["warm", "full", "full_wide_pos", "full_wide_neg", "empty"]
 
 
@@ -99,21 +97,6 @@ def test_warm_epochs_are_the_triplet_loss_and_write_no_memory(data):
     assert state.queues.filled.sum() == 6
 
 
-def test_without_twin_and_drawing_it_is_the_hardest_triplet_of_other_images(data):
-    model, method, state = attached(data, memory_size=0, momentum_twin=False, candidates="hardest")
-    assert (state.twin, state.queues) == (None, None)
-    batch = make_batch(method, 3)
-    images, texts = batch.pairs["positive"]
-    scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
-    same = batch.images[:, None] == batch.images[None, :]
-    expected = triplet_loss(scores, 0.2, True, same) / 6
-    found = method.losses(model, batch, 0)["fne"]
-    torch.testing.assert_close(found, expected)
-    ours, theirs = (torch.autograd.grad(loss, list(model.parameters())) for loss in (found, expected))
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
-
-
 def test_statistics_are_an_epochs_own_or_go_on(data):
     for reset in (True, False):
         model, method, state = attached(data, reset_each_epoch=reset)
@@ -141,30 +124,10 @@ def test_under_autocast_everything_is_compared_in_single_precision():
     torch.testing.assert_close(*found, atol=0, rtol=0)
 
 
-def arrays(name: str) -> dict[str, np.ndarray]:
-    with np.load(REFERENCE / f"{name}.npz", allow_pickle=False) as file:
-        return dict(file)
-
-
-@pytest.fixture(scope="module")
-def posterior() -> dict[str, np.ndarray]:
-    return arrays("fne_posterior")
-
-
-def gaussians(mean=(0.66, 0.35), variance=(0.006, 0.009), count=(1000.0, 2000.0)) -> Gaussians:
-    return Gaussians(*(torch.tensor(values, dtype=torch.float32) for values in (mean, variance, count)))
-
-
-def of_case(reference: dict[str, np.ndarray], case: str) -> Gaussians:
-    mean, variance = ([float(reference[f"{case}/{name}_{side}"]) for side in ("pos", "neg")] for name in ("mu", "var"))
-    count = float(reference[f"{case}/count_pos"])
-    return gaussians(mean, variance, (count, 2 * count))
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_weights_match_reference(posterior, case):
-    similarities, excluded = torch.from_numpy(posterior["sims"]), torch.from_numpy(posterior["mask"])
-    positive = torch.from_numpy(posterior["pos_sims"])[:, 0]
+def test_weights_match_reference(case):
+    posterior = reference("fne_posterior")
+    similarities, excluded, positive = posterior["sims"], posterior["mask"], posterior["pos_sims"][:, 0]
     rules = Fne(
         prior=1 / float(posterior["inv_prior"]),
         alpha=float(posterior["alpha"]),

@@ -1,4 +1,4 @@
-"""The losses of ten steps of every method, and the weights after them, are those of when they were recorded."""
+"""Losses and statistics of ten steps of every method, and the weights after them, are those that were recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CASES |= {conf: next(b for b in ("vsepp", "ssamt", "uniter", "ascl") if trains(c
 
 
 def measured(conf: str, backbone: str) -> dict[str, list[float]]:
-    """Losses of each step, and length and a projection of the weights in the end."""
+    """Losses and statistics of each step, and length and a projection of the weights in the end."""
     chosen = settings(conf, backbone)
     torch.manual_seed(0)
     data = ToyPairs(uneven=backbone not in EVEN)
@@ -36,8 +36,8 @@ def measured(conf: str, backbone: str) -> dict[str, list[float]]:
             method.start_epoch(1_000)
         batch = method.collate(rng.permutation(data.num_captions)[:8], rng)
         losses = method.losses(model, batch, 0 if step < 3 else 1_000)
-        for name, loss in losses.items():
-            found.setdefault(name, []).append(loss.item())
+        for name, value in (losses | {f"mean_{name}": each for name, each in batch.statistics.items()}).items():
+            found.setdefault(name, []).append(float(torch.as_tensor(value).detach()))
         optimizer.zero_grad()
         torch.stack(list(losses.values())).sum().backward()
         optimizer.step()

@@ -55,7 +55,7 @@ TOO_LITTLE: list[tuple[MethodSettings, str]] = [
     (Aoq(top_texts=5, top_images=3, false_negatives="drop"), "--guard fne"),
     (Contrastive(weigh="guard", top_texts=5, top_images=3), "--guard fne"),
     (Contrastive(negatives=("mined",), top_texts=12, top_images=3), "the mined lists hold 11"),
-    (Contrastive(weigh="truth"), "needs a dataset that knows every true match"),
+    (Contrastive(weigh="truth"), "needs a dataset that knows all correct matches"),
     (Itm(sampled_negatives=12, hard_negatives=1), r"no more than 11 negatives .*sampled_negatives=11 or less"),
     (Pretrain(negatives=12), r"loss\.negatives = 12, but the training set has 12 images"),
 ]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from itrpipe.learning.false_negatives import Gaussians
 from itrpipe.learning.sentences import NO_WORD
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.uniter.declaration import Uniter
@@ -117,3 +118,15 @@ def reference_uniter(*parts: dict[str, Tensor]) -> UniterEncoder:
     state = {name[3:]: each for part in parts for name, each in part.items() if name.startswith("sd/")}
     model.load_state_dict(translate(state), strict=False)
     return model.train()
+
+
+def gaussians(mean=(0.66, 0.35), variance=(0.006, 0.009), count=(1000.0, 2000.0)) -> Gaussians:
+    """Distributions of similarities of matches and mismatches."""
+    return Gaussians(*(torch.tensor(values, dtype=torch.float32) for values in (mean, variance, count)))
+
+
+def of_case(recorded: dict[str, Tensor], case: str) -> Gaussians:
+    """Those of a case of the references of FNE."""
+    mean, variance = ([float(recorded[f"{case}/{name}_{side}"]) for side in ("pos", "neg")] for name in ("mu", "var"))
+    count = float(recorded[f"{case}/count_pos"])
+    return gaussians(mean, variance, (count, 2 * count))

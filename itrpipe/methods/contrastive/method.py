@@ -58,9 +58,9 @@ class Candidates(Movable):
         drawn: the U captions or V images that were drawn from mined lists and are not in the batch; None without any.
         images: int64 [U], image row of each of them.
         anchors: bool [B, U], whose candidates they are; None for candidates of all.
-        known: places [n] of anchors and of candidates, of the batch and then of those drawn, and a value: `guarded`,
-            the probability that mining wrote; `matching`, pairs that are true matches, where the dataset knows all of
-            them; `decided`, those that people have found to fit.
+        known: places [n] of anchors and of candidates, of the batch and then of those drawn, and their log-weights:
+            `guarded`, by the probability that mining wrote; `matching`, pairs that are true matches, where the dataset
+            knows all of them; `decided`, those that people have found to fit.
     """
 
     drawn: Any = None
@@ -113,12 +113,10 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         self._matches: dict[str, Mapping[str, np.ndarray]] = {
             name: each for name, each in asked.items() if each is not None
         }
-        self._first_caption = np.full(data.caption_image.max() + 1, -1)
-        self._first_caption[data.caption_image[::-1]] = np.arange(len(data.caption_image))[::-1]
         if settings.weigh == "truth" and "matching" not in self._matches:
             raise UsageError(
-                "loss.weigh = truth needs a dataset that knows every true match, such as scenes; give fne or guard, "
-                "which estimate them"
+                "loss.weigh = truth needs a dataset that knows all correct matches, such as scenes; give fne or "
+                "guard, which estimate them"
             )
         self.refresh(lists)
 
@@ -173,16 +171,18 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
                 belongs = torch.from_numpy((drawn[:, :, None] == rows).any(axis=1))
         everything = np.concatenate([present, rows])
         told = {name: true[direction][anchors] for name, true in self._matches.items()}
-        known = {name: known_pairs(true, np.ones_like(true), everything) for name, true in told.items()}
+        known = {name: known_pairs(true, np.full(true.shape, _NONE), everything) for name, true in told.items()}
         if self.settings.weigh == "guard":
             guarded, probability = (self._lists[name][anchors] for name in (direction, PROBABILITY_OF + direction))
-            known["guarded"] = known_pairs(guarded, probability, everything)
+            at, places, chances = known_pairs(guarded, probability, everything)
+            known["guarded"] = at, places, torch.log1p(-chances.clamp(max=_SURE))
         if not len(rows):
             return Candidates(known=known)
         if direction == TEXTS:
             found, images = in_training(self.data.texts(rows)), self.data.caption_image[rows]
         else:  # with some caption of theirs: pairs are what data change at random and share among processes
-            found, images = self.data.pairs(rows, self._first_caption[rows], rng)[0], rows
+            some_captions = self.captions_of.values[self.captions_of.offsets[rows]]
+            found, images = self.data.pairs(rows, some_captions, rng)[0], rows
         return Candidates(found, torch.from_numpy(images), belongs, known)
 
     def attach(self, model: Any) -> ContrastiveState:
@@ -192,16 +192,16 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             UsageError: they are to be those of a pretrained joint model, and this is none, or its scale is too large.
         """
         settings = self.settings
-        own = model.pretrained_scale() if OWN in (settings.temperature, settings.bias) else None
-        for name in ("temperature", "bias"):
-            if getattr(settings, name) == OWN and not own:
-                raise UsageError(
-                    f"loss.{name} = own is that of a pretrained joint model, such as CLIP or SigLIP, and this model "
-                    f"starts from none; give --set loss.{name}=NUMBER"
-                )
-        scale = own[0] if own and settings.temperature == OWN else 1 / float(settings.temperature)
-        bias = own[1] if own and settings.bias == OWN else float(settings.bias)
-        if own and scale > settings.largest_scale * _ROUNDING:
+        own = [name for name in ("temperature", "bias") if getattr(settings, name) == OWN]
+        pretrained = model.pretrained_scale() if own else (0.0, 0.0)
+        if not pretrained:
+            raise UsageError(
+                f"loss.{own[0]} = own is that of a pretrained joint model, such as CLIP or SigLIP, and this model "
+                f"starts from none; give --set loss.{own[0]}=NUMBER"
+            )
+        scale = pretrained[0] if "temperature" in own else 1 / float(settings.temperature)
+        bias = pretrained[1] if "bias" in own else float(settings.bias)
+        if "temperature" in own and scale > settings.largest_scale * _ROUNDING:
             raise UsageError(
                 f"loss.temperature = own is 1/{scale:.2f} in this model, and loss.largest_scale = "
                 f"{settings.largest_scale:g} would change it; give --set loss.largest_scale={math.ceil(scale)} or more"
@@ -281,19 +281,15 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         """[B, C] of candidates, of which the last `written` were made to be false: no estimate doubts these."""
         settings, doubted = self.settings, scores[:, : scores.shape[1] - written]
         weights = torch.zeros_like(scores).masked_fill_(excluded, _NONE)
-        if "decided" in known.known:
-            weights[known.known["decided"][:2]] = _NONE
+        for name, (anchors, candidates, log_weights) in known.known.items():
+            if name != "matching" or settings.weigh == "truth":
+                weights[anchors, candidates] += log_weights
         if settings.weigh == "hardest":  # what weighs nothing is never the highest
             place = scores.masked_fill(weights.isneginf(), _NONE).argsort(dim=1, descending=True, stable=True)[:, :1]
             return torch.full_like(weights, _NONE).scatter(1, place, weights.gather(1, place))
         if settings.weigh == "positive-aware":
             above = above_positive(scores.diagonal(), doubted, settings)
             weights[:, : doubted.shape[1]].masked_fill_(above, _NONE)
-        if settings.weigh == "truth":
-            weights[known.known["matching"][:2]] = _NONE
-        if settings.weigh == "guard":
-            anchors, candidates, probability = known.known["guarded"]
-            weights[anchors, candidates] += torch.log1p(-probability.clamp(max=_SURE))
         if self._state.statistics is not None:
             probability = false_negative_probability(
                 doubted, self._state.statistics.gaussians(), settings.prior, min_count=settings.min_count, monotone=True

@@ -26,7 +26,6 @@ from itrpipe.methods.base import Batch, PairsMethod, TrainingSet
 from itrpipe.methods.itm.declaration import Itm
 from itrpipe.models.base import rows_of
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.storage.ragged import Ragged
 
 ChosenItm = TypeVar("ChosenItm", bound=Itm)
 
@@ -68,9 +67,8 @@ class ItmMethod(PairsMethod[ChosenItm]):
 
     def __init__(self, settings: ChosenItm, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
         super().__init__(settings, data, lists)
-        self._captions_of = Ragged.of_owners(data.caption_image, int(data.caption_image.max()) + 1)
-        most_own = int(self._captions_of.counts.max())
-        spare = min(len(self._captions_of) - 1, len(data.caption_image) - most_own)
+        most_own = int(self.captions_of.counts.max())
+        spare = min(len(self.captions_of) - 1, len(data.caption_image) - most_own)
         if settings.sampled_negatives > spare:
             raise UsageError(
                 f"loss.sampled_negatives = {settings.sampled_negatives}, but the training set has no more than {spare} "
@@ -79,11 +77,11 @@ class ItmMethod(PairsMethod[ChosenItm]):
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ItmBatch:
         """The captions with candidate images, and as many images with candidate captions."""
-        owners, total, count = self.data.caption_image, len(self._captions_of), self.settings.sampled_negatives
+        owners, total, count = self.data.caption_image, len(self.captions_of), self.settings.sampled_negatives
         own = owners[captions, None]
         with_images = np.concatenate([own, draw_others(own == np.arange(total), count, rng)], axis=1)  # [B, 1 + N]
         images = rng.choice(total, len(captions), replace=len(captions) > total)[:, None]
-        matching = np.array([[rng.choice(self._captions_of[image])] for image in images[:, 0]])
+        matching = np.array([[rng.choice(self.captions_of[image])] for image in images[:, 0]])
         with_captions = np.concatenate([matching, draw_others(images == owners, count, rng)], axis=1)
         sides = np.broadcast_arrays(with_images, captions[:, None]), np.broadcast_arrays(images, with_captions)
         image_rows, caption_rows = (np.concatenate(rows) for rows in zip(*sides, strict=True))  # [2 B, 1 + N]
