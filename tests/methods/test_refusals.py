@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.testing import ToyPairs
 from tests.methods.toys import KnownPairs, Lookup
 
+ROOT = Path(__file__).resolve().parents[2]
 UNREAD = [(name, option) for name, kind in methods().items() for option in kind.unread]
 CONTRADICTIONS: list[tuple[type[MethodSettings], dict[str, Any], str]] = [
     (Aoq, {"coupled": True, "false_negatives": "weigh"}, "coupled leaves no rank of images"),
@@ -115,3 +118,11 @@ def test_so_few_epochs_that_no_negative_is_drawn_are_refused(chosen: MethodSetti
     with pytest.raises(ValueError, match="epochs = 2 all fall within"):
         chosen.check_epochs(2)
     chosen.check_epochs(3)
+
+
+@pytest.mark.parametrize("name", methods())
+def test_what_a_configuration_of_the_same_name_says_is_the_default(name: str) -> None:
+    table = tomllib.loads((ROOT / "stages" / "4_train.toml").read_text(encoding="utf-8"))["conf"].get(name, {})
+    chosen = {key.removeprefix("loss."): value for key, value in table.items() if key.startswith("loss.")}
+    chosen.pop("memory_size", None)  # of FNE's released code: a multiple of its batch size
+    assert methods()[name]().model_dump(mode="json").items() >= chosen.items()
