@@ -15,7 +15,7 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import DualEncoder
 from itrpipe.training.data import SplitData
 from itrpipe.training.distributed import AnyMatcher
-from itrpipe.training.encoding import Rows, encode_images, encode_texts, score_split
+from itrpipe.training.encoding import Encoder, Rows, embeddings
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import Sources, open_split
 
@@ -50,7 +50,7 @@ class TrainedModel:
             DataError: the features are not what the model reads, or a file is damaged.
         """
         saved = load_model(folder)
-        precision = saved.config.get("score_precision", "fp32")  # older models have no such setting
+        precision = saved.score_precision
         if saved.settings.reads_phrases:
             opened = PhraseModel.open(folder, sources, split, device)
             return cls(opened.model, opened.data, opened.device, precision)
@@ -68,13 +68,11 @@ class TrainedModel:
             rows: the split, or the same with other images.
             block: images or captions per forward pass.
         """
+        encoder, captions = Encoder(self.model, self.device, block, self.precision), np.arange(rows.num_captions)
         if not isinstance(self.model, DualEncoder):
-            captions = np.arange(rows.num_captions)
-            return score_split(self.model, rows, self.device, block, rows.num_images, captions, self.precision)
-        images, texts = (
-            np.concatenate(list(encode(self.model, rows, self.device, block)))
-            for encode in (encode_images, encode_texts)
-        )
+            return encoder.scores(rows, rows.num_images, captions)
+        sides = encoder.images(rows, np.arange(rows.num_images)), encoder.texts(rows, captions)
+        images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
         split = self.data.split
         ids = (split.image_ids[: len(images)], split.caption_ids[: len(texts)], split.caption_image[: len(texts)])
         return SplitEmbeddings(images, ids[0], texts, ids[1], ids[2], self.model.measure).scores()

@@ -25,11 +25,12 @@ from itrpipe.retrieval.captions import known_words, read_captions
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.training.data import PhraseSplitData, PhraseTexts, SplitData, TokenTexts
-from itrpipe.training.encoding import ImageRows, TextRows, encode_images, encode_texts, score_split
+from itrpipe.training.encoding import Encoder, ImageRows, TextRows, embeddings
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import open_split
 
 BLOCK = 256
+_FIRST = np.zeros(1, dtype=np.int64)
 """Images or captions per forward pass."""
 Kind = Literal["images", "captions"]
 
@@ -104,7 +105,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Pairing:
-    """Some images of one data with some captions of another, as `score_split` takes them; see `Rows`.
+    """Some images of one data with some captions of another, as `Encoder` takes them; see `Rows`.
 
     Attributes:
         of_images: holds the images.
@@ -153,14 +154,14 @@ class SearchModel:
     """
 
     def __init__(self, folder: Path, label: str, device: str) -> None:
-        self.folder, self.label, self._device = folder, label, torch.device(device)
+        self.folder, self.label = folder, label
         self._saved = load_model(folder)
-        self._model = self._saved.model.to(self._device)
+        self._encoder = Encoder.of(self._saved, torch.device(device), BLOCK)
 
     @property
     def embeds(self) -> bool:
         """Whether it makes one vector of an image and one of a caption."""
-        return isinstance(self._model, DualEncoder)
+        return isinstance(self._encoder.model, DualEncoder)
 
     def unknown_words(self, pair: Split) -> list[str]:
         """Words of a query that the model does not know; none where its tokenizer spells every word."""
@@ -169,10 +170,12 @@ class SearchModel:
     @torch.inference_mode()
     def embed(self, query: Query) -> np.ndarray:
         """Embedding [1, D] float32 of a query, of a model that has some."""
-        assert isinstance(self._model, DualEncoder)
+        assert isinstance(self._encoder.model, DualEncoder)
         if query.finds == "images":
-            return next(encode_texts(self._model, self._query_text(query), self._device, 1))
-        return next(encode_images(self._model, self._images(query.pair, query.features), self._device, 1))
+            found = self._encoder.texts(self._query_text(query), _FIRST)
+        else:
+            found = self._encoder.images(self._images(query.pair, query.features), _FIRST)
+        return next(embeddings(found))
 
     def scores(self, query: Query, searched: Searched, advance: Callable[[int], object]) -> np.ndarray:
         """Scores [n] float32 of a query with all images or captions.
@@ -182,16 +185,14 @@ class SearchModel:
             searched: what holds them.
             advance: called with the number of pairs done.
         """
-        one, rows = np.zeros(1, dtype=np.int64), np.arange(len(searched.ids(query.finds)))
+        one, rows = _FIRST, np.arange(len(searched.ids(query.finds)))
         if query.finds == "images":
             pairing = Pairing(self._images(searched.split, searched.features), rows, self._query_text(query), one)
         else:
             captions = self._captions(searched.split, searched.features, searched.graphs)
             pairing = Pairing(self._images(query.pair, query.features), one, captions, rows)
-        precision = self._saved.config.get("score_precision", "fp32")  # older models have no such setting
-        images, captions = pairing.num_images, np.arange(pairing.num_captions)
-        found = score_split(self._model, pairing, self._device, BLOCK, images, captions, precision, advance)
-        return found.reshape(-1)
+        captions = np.arange(pairing.num_captions)
+        return self._encoder.scores(pairing, pairing.num_images, captions, advance).reshape(-1)
 
     def _query_text(self, query: Query) -> TokenTexts | PhraseTexts:
         words = known_words(self._saved, query.pair)

@@ -30,7 +30,7 @@ from itrpipe.retrieval.captions import known_words, read_captions
 from itrpipe.scene_graph.build import parse_captions
 from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks
-from itrpipe.training.encoding import encode_texts, score_block
+from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import SavedModel
 from itrpipe.training.splits import open_split
 
@@ -190,7 +190,8 @@ class RetrievalModel:
         model, read = self._embedding("encode_texts"), self._texts(texts)
         with _task("encoding texts", read.num_captions, progress) as task:
             found = []
-            for vectors in encode_texts(model, read, self._place, _positive(batch_size)):
+            encoded = Encoder(model, self._place, _positive(batch_size)).texts(read, np.arange(read.num_captions))
+            for vectors in embeddings(encoded):
                 found.append(vectors)
                 task.advance(len(vectors))
         return self._joined(found)
@@ -280,15 +281,15 @@ class RetrievalModel:
             raise UsageError(
                 f"{self.label} scores images and texts together and has no embeddings; give both as they are"
             )
-        precision = self._saved.config.get("score_precision", "fp32")  # older models have no such setting
+        encoder = Encoder.of(self._saved, self._place, batch_size)
         read, written = self._images(images, batch_size), self._texts(texts)
         scores, done = np.empty((read.count, written.num_captions), dtype=np.float32), 0
         with _task("scoring", scores.size, progress, "pairs") as task, torch.inference_mode():
             while group := list(islice(read.batches, max(1, _IMAGES_KEPT // batch_size))):
                 encoded = [self._model.encode_images(batch.to(self._place)) for batch in group]
                 for columns in blocks(written.num_captions, batch_size):
-                    block = written.texts(columns).to(self._place)
-                    found = torch.cat(list(score_block(self._model, encoded, block, precision))).cpu().numpy()
+                    (block,) = encoder.texts(written, columns)
+                    found = torch.cat(list(encoder.block_scores(encoded, block))).cpu().numpy()
                     scores[done : done + len(found), columns] = found
                     task.advance(found.size)
                 done += sum(len(batch.regions) for batch in group)

@@ -94,7 +94,8 @@ def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
     unused = settings.loss.unused_options()
     values["loss"] = {name: value for name, value in values["loss"].items() if name not in unused}
     if not settings.loss.trains:
-        values = {name: value for name, value in values.items() if name in READ_UNTRAINED}
+        read = READ_UNTRAINED | ({"precision"} if settings.embed_precision == training_settings.AS_TRAINED else set())
+        values = {name: value for name, value in values.items() if name in read}
     brought = {"method": method_package(settings.method), "backbone": backbone_package(settings.backbone)}
     return values | {f"{name}_package": package for name, package in brought.items() if package}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,33 +17,31 @@ from itrpipe.methods.base import Batch, Method, StatefulMethod
 from itrpipe.models.base import Matcher
 from itrpipe.progress import Reporter
 from itrpipe.testing.toy_pairs import ToyPairs
-from itrpipe.training.loop import CHECKPOINT, LoopSettings, Trainer
+from itrpipe.training.loop import CHECKPOINT, Trainer
+from itrpipe.training.settings import LoopSettings
 
 AnyMatcher = Matcher[Any, Any]
 BuildMethod = Callable[[ToyPairs], Method]
 BuildModel = Callable[[], AnyMatcher]
-LOOP_SETTINGS = LoopSettings(
+LOOP_SETTINGS = LoopSettings.model_construct(
     epochs=2,
     batch_size=6,
     learning_rate=1e-3,
     decay_every=9,
     decay_factor=0.1,
     gradient_clip=2.0,
-    batch_by="pairs",
-    accumulate=1,
-    schedule="step",
-    warmup_updates=0,
     max_updates=5,
     precision="fp32",
-    score_precision="fp32",
     selection="rsum",
     validation_images=6,
     seed=0,
     encode_block=16,
+    encode_chunk=0,
+    compile=False,
     prefetch=1,
     checkpoint_seconds=0,
 )
-"""Settings of a short training; `dataclasses.replace` makes others of them."""
+"""Settings of a short training; `LOOP_SETTINGS.model_copy(update={…})` makes others of them."""
 _LATE = 1_000
 """An epoch in which every method has left the losses of its first epochs behind."""
 
@@ -122,7 +119,7 @@ def losses_leave_autocast(build: BuildMethod, build_model: BuildModel, uneven: b
 def a_killed_training_goes_on_as_if_it_had_not_been(build: BuildMethod, build_model: BuildModel, uneven: bool) -> None:
     """Training that stops within an epoch and goes on gives the weights of training that does not, bit for bit."""
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
-        once = replace(LOOP_SETTINGS, checkpoint_seconds=3600)
+        once = LOOP_SETTINGS.model_copy(update={"checkpoint_seconds": 3600})
         whole = _trainer(build, build_model, uneven, Path(folder) / "whole", once).run()
         stopped = _trainer(build, build_model, uneven, Path(folder) / "stopped")
         method, count = stopped._method, 0

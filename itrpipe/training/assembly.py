@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from itrpipe.config import leaves
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
-from itrpipe.engine.work import CUDA, has_bfloat16_units, resolve_device
+from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning.mined import FILES, PROBABILITY_OF, read_list
@@ -37,10 +36,10 @@ from itrpipe.training.captions import (
 from itrpipe.training.data import SplitData
 from itrpipe.training.distributed import AnyMatcher, World, tensors_of
 from itrpipe.training.encoding import Refreshing
-from itrpipe.training.loop import LoopSettings, Trainer, training_device
+from itrpipe.training.loop import Trainer, training_device
 from itrpipe.training.optimizers import limit_training, trained_weights
-from itrpipe.training.saved import build_model, max_tokens_of, start_from
-from itrpipe.training.settings import NOTHING, TrainExecution, TrainSettings
+from itrpipe.training.saved import build_model, chosen_precision, max_tokens_of, start_from
+from itrpipe.training.settings import NOTHING, LoopSettings, TrainExecution, TrainSettings
 from itrpipe.training.splits import Sources, load_splits
 from itrpipe.training.tracking import TrackedRun, Tracking, tracking_with
 
@@ -275,14 +274,11 @@ def _refreshing(job: TrainingJob, train: SplitData, mine: Mine) -> Refreshing | 
 
 
 def _precision(job: TrainingJob, device: str) -> str:
-    """That of the settings; for `auto` that of the device, which is told and recorded.
-
-    On a processor it is single precision even where bfloat16 is faster, so that all processors train the same model.
-    """
-    if job.settings.precision != "auto":
-        return job.settings.precision
-    job.metrics["precision"] = chosen = "bf16" if device == CUDA and has_bfloat16_units(device) else "fp32"
-    job.reporter.say(f"  precision {chosen}")
+    """That of the settings; for `auto` that of the device, which is told and recorded."""
+    chosen = chosen_precision(job.settings.precision, torch.device(device))
+    if job.settings.precision == "auto":
+        job.metrics["precision"] = chosen
+        job.reporter.say(f"  precision {chosen}")
     return chosen
 
 
@@ -352,12 +348,10 @@ def _bytes(model: AnyMatcher, data: SplitData, device: torch.device, precision: 
 
 
 def _loop_settings(job: TrainingJob, precision: str, encode_chunk: int) -> LoopSettings:
-    chosen = {"precision": precision, "encode_chunk": encode_chunk}
-    values = {**job.settings.model_dump(), **job.execution.model_dump(), **chosen}
-    values["first_epochs"] = job.settings.loss.first_epochs()
+    values = {**dict(job.settings), **dict(job.execution), "precision": precision, "encode_chunk": encode_chunk}
     if not job.settings.loss.trains:
         values |= {"epochs": 0, "layer_decay": 1.0, "average": "none"}
-    return LoopSettings(**{field.name: values[field.name] for field in dataclasses.fields(LoopSettings)})
+    return LoopSettings.model_construct(**values, first_epochs=job.settings.loss.first_epochs())
 
 
 def _tracking(job: TrainingJob) -> Tracking:

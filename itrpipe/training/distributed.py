@@ -349,10 +349,11 @@ def _with_tensors(value: Any, tensors: Iterable[Tensor]) -> Any:
     return changed(value, lambda _: next(others))
 
 
-def compile_encoders(model: nn.Module, device: torch.device) -> None:
+def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
     """Lets torch compile the parts of a model when they are first called; their weights and names stay as they are.
 
-    Lengths of captions and sizes of batches may differ from step to step. A copy of the model is not compiled.
+    A vision encoder is compiled for each size of a batch, since images are all of one shape; other parts for any size
+    from the second one on. A copy of the model is not compiled.
 
     Args:
         model: is changed, on its device.
@@ -369,17 +370,15 @@ def compile_encoders(model: nn.Module, device: torch.device) -> None:
             f"compile = true, but torch cannot compile for {device.type} here ({reason}); install what it misses, or "
             "give --set train.compile=false"
         ) from None
-    for part in _called(model):
-        part.compile(dynamic=True)
-
-
-def _called(module: nn.Module) -> Iterator[nn.Module]:
-    """The parts of a module; of lists, what they hold, since nothing calls a list."""
-    for part in module.children():
+    vision, mode = model.encoders().get("vision"), "max-autotune-no-cudagraphs" if device.type == "cuda" else None
+    parts = list(model.children())
+    for part in parts:  # grows: nothing calls a list, but what it holds
         if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
-            yield from _called(part)
+            parts.extend(part.children())
+        elif part is vision:
+            part.compile(dynamic=False, mode=mode)
         else:
-            yield part
+            part.compile()
 
 
 _COURTESY = 5.0

@@ -7,7 +7,8 @@ Retrieval", ICLR 2021, section 4; there another process mines meanwhile, here tr
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,12 +20,14 @@ from torch import Tensor
 from itrpipe.engine.work import Part, Work, numbered, resolve_device
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter, SplitScores
-from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
+from itrpipe.models.base import ImageBatch, TextBatch, changed
+from itrpipe.models.vectors import at_least_single
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, unavailable
 from itrpipe.storage.parts import ArrayFile, write_arrays
 from itrpipe.training.data import SplitData, blocks
-from itrpipe.training.distributed import AnyMatcher, World
+from itrpipe.training.distributed import World
+from itrpipe.training.saved import SavedModel
 from itrpipe.training.splits import Reopened, Sources
 
 
@@ -58,88 +61,103 @@ class Rows(ImageRows, TextRows, Protocol):
     """What a model may see of a split: images and captions, and nothing of which belong together."""
 
 
-@torch.inference_mode()
-def score_split(
-    model: AnyMatcher,
-    data: Rows,
-    device: torch.device,
-    block: int,
-    images: int,
-    captions: np.ndarray,
-    precision: str = "fp32",
-    advance: Callable[[int], object] = lambda pairs: None,
-) -> np.ndarray:
-    """Scores the first images of a split with some of its captions.
+@dataclass(frozen=True)
+class Encoder:
+    """A model that rows of splits are run through.
 
-    Args:
+    Attributes:
         model: in evaluation mode, on `device`.
-        data: the split.
         device: where to compute.
         block: images or captions per forward pass.
-        images: N, how many images.
-        captions: [T] rows of captions.
-        precision: `bf16` computes the scores of pairs in bfloat16; encodings stay in single precision.
-        advance: called with the number of pairs done after each block.
-
-    Returns:
-        Scores [N, T] float32. The encodings of all N images are kept meanwhile.
+        precision: `bf16` computes the scores of pairs in bfloat16.
+        embed_precision: `bf16` computes encodings in bfloat16; they are kept in single precision all the same.
     """
-    encoded = encoded_blocks(model, data, device, block, images)
-    columns = []
-    for part in blocks(len(captions), block):
-        scores = []
-        for each in score_block(model, encoded, data.texts(captions[part]).to(device), precision):
-            scores.append(each)
-            advance(each.numel())
-        columns.append(torch.cat(scores).cpu().numpy())
-    return np.concatenate(columns, axis=1)
+
+    model: Any
+    device: torch.device
+    block: int
+    precision: str = "fp32"
+    embed_precision: str = "fp32"
+
+    @classmethod
+    def of(cls, saved: SavedModel, device: torch.device, block: int) -> Encoder:
+        """Of a trained model, which is moved to the device; in the precisions of its settings."""
+        return cls(saved.model.to(device), device, block, saved.score_precision, saved.embed_precision(device))
+
+    @torch.inference_mode()
+    def images(self, data: ImageRows, rows: np.ndarray) -> Iterator[Any]:
+        """Yields the encodings of the images of the given rows, block by block."""
+        for part in blocks(len(rows), self.block):
+            yield self._encoded(self.model.encode_images, data.images(rows[part]))
+
+    @torch.inference_mode()
+    def texts(self, data: TextRows, rows: np.ndarray) -> Iterator[Any]:
+        """Yields the encodings of the captions of the given rows, block by block."""
+        for part in blocks(len(rows), self.block):
+            yield self._encoded(self.model.encode_texts, data.texts(rows[part]))
+
+    @torch.inference_mode()
+    def block_scores(self, images: Iterable[Any], texts: Any) -> Iterator[Tensor]:
+        """Yields scores [b, t] float32 of each block of encoded images with encoded captions [t]."""
+        for each in images:
+            with self._computing(self.precision):
+                scores = self.model.score_matrix(each, texts).float()
+            yield scores
+
+    @torch.inference_mode()
+    def scores(
+        self, data: Rows, images: int, captions: np.ndarray, advance: Callable[[int], object] = lambda pairs: None
+    ) -> np.ndarray:
+        """Scores the first images of a split with some of its captions.
+
+        Args:
+            data: the split.
+            images: N, how many images.
+            captions: [T] rows of captions.
+            advance: called with the number of pairs done after each block.
+
+        Returns:
+            Scores [N, T] float32. The encodings of all N images are kept meanwhile.
+        """
+        encoded = list(self.images(data, np.arange(images)))
+        columns = []
+        for texts in self.texts(data, captions):
+            scores = []
+            for each in self.block_scores(encoded, texts):
+                scores.append(each)
+                advance(each.numel())
+            columns.append(torch.cat(scores).cpu().numpy())
+        return np.concatenate(columns, axis=1)
+
+    def _encoded(self, encode: Callable[[Any], Any], batch: Any) -> Any:
+        with self._computing(self.embed_precision):
+            encoding = encode(batch.to(self.device))
+        return changed(encoding, lambda each: at_least_single(each) if each.is_floating_point() else each)
+
+    def _computing(self, precision: str) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16")
 
 
-@torch.inference_mode()
-def encoded_blocks(
-    model: AnyMatcher, data: ImageRows, device: torch.device, block: int, images: int | None = None
-) -> list[Any]:
-    """Encodings of the first images of a split, or of all, `block` at a time."""
-    count = data.num_images if images is None else images
-    return [model.encode_images(data.images(rows).to(device)) for rows in blocks(count, block)]
+def embeddings(encodings: Iterable[Any]) -> Iterator[np.ndarray]:
+    """Yields embeddings [<=block, D] float32 of encoded blocks."""
+    for each in encodings:
+        yield each.embedding.cpu().numpy()
 
 
-@torch.inference_mode()
-def score_block(model: AnyMatcher, encoded: Sequence[Any], texts: TextBatch, precision: str) -> Iterator[Tensor]:
-    """Yields scores [b, t] float32 of each block of encoded images with captions [t]; see `score_split`."""
-    encodings = model.encode_texts(texts)
-    for each in encoded:
-        with torch.autocast(texts.tokens.device.type, torch.bfloat16, enabled=precision == "bf16"):
-            scores = model.score_matrix(each, encodings).float()
-        yield scores
-
-
-@torch.inference_mode()
-def encode_images(
-    model: DualEncoder, data: ImageRows, device: torch.device, block: int, rows: np.ndarray | None = None
-) -> Iterator[np.ndarray]:
-    """Yields image embeddings [<=block, D] float32, of all images or of the given rows in their order."""
-    chosen = np.arange(data.num_images) if rows is None else rows
-    for part in blocks(len(chosen), block):
-        yield model.encode_images(data.images(chosen[part]).to(device)).embedding.float().cpu().numpy()
-
-
-@torch.inference_mode()
-def encode_texts(
-    model: DualEncoder, data: TextRows, device: torch.device, block: int, rows: np.ndarray | None = None
-) -> Iterator[np.ndarray]:
-    """Yields caption embeddings [<=block, D] float32, of all captions or of the given rows in their order."""
-    chosen = np.arange(data.num_captions) if rows is None else rows
-    for part in blocks(len(chosen), block):
-        yield model.encode_texts(data.texts(chosen[part]).to(device)).embedding.float().cpu().numpy()
+def reopened(trained: Path, sources: Sources, device: str, block: int) -> tuple[Reopened, Encoder]:
+    """A trained model with the splits that it was trained on; see `Encoding` for the arguments."""
+    opened = Reopened(trained, sources, torch.device(resolve_device(device)))
+    return opened, Encoder.of(opened.saved, opened.device, block)
 
 
 BLOCKS_PER_PART = 16
 _VECTORS = "vectors"
-_ENCODERS = {"images": encode_images, "texts": encode_texts}
 
 
-class Encoding(Work[Reopened]):
+_SIDES = ("images", "texts")
+
+
+class Encoding(Work[tuple[Reopened, Encoder]]):
     """Embeddings of images and captions; a part's file holds `vectors` [n, D] of consecutive rows of one side.
 
     Args:
@@ -164,21 +182,21 @@ class Encoding(Work[Reopened]):
         contents = [
             (split, side, start, min(start + size, count))
             for split, counts in self._rows.items()
-            for side, count in zip(_ENCODERS, counts, strict=True)
+            for side, count in zip(_SIDES, counts, strict=True)
             for start in range(0, count, size)
         ]
         return numbered((stop - start, (split, side, start, stop)) for split, side, start, stop in contents)
 
-    def open(self) -> Reopened:
+    def open(self) -> tuple[Reopened, Encoder]:
         """The model."""
-        return Reopened(self._trained, self._sources, torch.device(resolve_device(self.device)))
+        return reopened(self._trained, self._sources, self.device, self._block)
 
-    def make(self, worker: Reopened, part: Part, path: Path) -> None:
+    def make(self, worker: tuple[Reopened, Encoder], part: Part, path: Path) -> None:
         """Embeds some rows."""
+        opened, encoder = worker
         split, side, start, stop = part.content
-        rows = np.arange(start, stop)
-        found = _ENCODERS[side](worker.model, worker.split(split), worker.device, self._block, rows)
-        write_arrays(path, {_VECTORS: np.concatenate(list(found))})
+        encodings = getattr(encoder, side)(opened.split(split), np.arange(start, stop))
+        write_arrays(path, {_VECTORS: np.concatenate(list(embeddings(encodings)))})
 
     def join(self, paths: Sequence[Path], target: Path, splits: Mapping[str, SplitData], measure: str) -> None:
         """Writes `embeddings.h5`; what an interrupted run has left there is replaced.
@@ -201,7 +219,7 @@ class Encoding(Work[Reopened]):
 
 
 _SCORES = "scores"
-_Scorer = tuple[Reopened, SplitData, list[Any]]
+_Scorer = tuple[Encoder, SplitData, list[Any]]
 
 
 class Scoring(Work[_Scorer]):
@@ -227,14 +245,14 @@ class Scoring(Work[_Scorer]):
         return {name: value for name, value in self.__dict__.items() if name != "opened"}
 
     @cached_property
-    def opened(self) -> Reopened:
+    def opened(self) -> tuple[Reopened, Encoder]:
         """The model, opened once in every process."""
-        return Reopened(self._trained, self._sources, torch.device(resolve_device(self.device)))
+        return reopened(self._trained, self._sources, self.device, self._block)
 
     @property
     def data(self) -> SplitData:
         """The split as the model was trained on it."""
-        return self.opened.split(self._split)
+        return self.opened[0].split(self._split)
 
     def parts(self) -> list[Part]:
         """Blocks of captions."""
@@ -244,14 +262,14 @@ class Scoring(Work[_Scorer]):
 
     def open(self) -> _Scorer:
         """The model, the split, and the encodings of all its images, block by block."""
-        opened, data = self.opened, self.data
-        return opened, data, encoded_blocks(opened.model, data, opened.device, self._block)
+        (_, encoder), data = self.opened, self.data
+        return encoder, data, list(encoder.images(data, np.arange(data.num_images)))
 
     def make(self, worker: _Scorer, part: Part, path: Path) -> None:
         """Scores [t, N] float32 of some captions [t] with all images."""
-        opened, data, images = worker
-        texts = data.texts(np.asarray(part.content)).to(opened.device)
-        columns = score_block(opened.model, images, texts, opened.precision)
+        encoder, data, images = worker
+        (texts,) = encoder.texts(data, np.asarray(part.content))
+        columns = encoder.block_scores(images, texts)
         write_arrays(path, {_SCORES: torch.cat(list(columns)).T.contiguous().cpu().numpy()})
 
     def join(self, paths: Sequence[Path]) -> SplitScores:
@@ -279,18 +297,14 @@ class Refreshing:
         self._every, self._folder, self._mine = every, folder, mine
         self._held = 0
 
-    def lists(
-        self, epoch: int, step: int, model: DualEncoder, data: SplitData, device: torch.device, block: int
-    ) -> Lists | None:
+    def lists(self, epoch: int, step: int, encoder: Encoder, data: SplitData) -> Lists | None:
         """Lists of an epoch; None where they are those of the one before.
 
         Args:
             epoch: 0-based.
             step: of the epoch that comes next; the weights are those of the beginning of the epoch where it is 0.
-            model: in evaluation mode, on `device`.
+            encoder: of the model that is trained.
             data: the training split.
-            device: where to compute.
-            block: rows per forward pass.
 
         Raises:
             DataError: training goes on inside an epoch, and the file of its lists is damaged or gone.
@@ -300,10 +314,11 @@ class Refreshing:
             return None
         path, world = self._folder / f"epoch-{made_before}.arrays", World.joined()
         if (made_before, 0) == (epoch, step):
-            sides = encode_images(model, data, device, block), encode_texts(model, data, device, block)
-            images, texts = (np.concatenate(list(each)) for each in sides)
+            rows = np.arange(data.num_images), np.arange(data.num_captions)
+            sides = encoder.images(data, rows[0]), encoder.texts(data, rows[1])
+            images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
             if world.leads:
-                self._make(path, data, images, texts, model.measure)
+                self._make(path, data, images, texts, encoder.model.measure)
             world.wait()
         self._held = made_before
         return _read(path)

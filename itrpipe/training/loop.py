@@ -26,10 +26,10 @@ from itrpipe.methods.base import Batch, Method, MomentumTwin, OrderingMethod, Re
 from itrpipe.progress import Reporter, Task
 from itrpipe.training.data import Feed, SplitData, epoch_batches
 from itrpipe.training.distributed import AnyMatcher, World, compile_encoders, spread
-from itrpipe.training.encoding import Refreshing, score_split
+from itrpipe.training.encoding import Encoder, Refreshing
 from itrpipe.training.optimizers import OPTIMIZERS, FirstNonFinite, Trained, learning_rate, weight_average
 from itrpipe.training.saved import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
-from itrpipe.training.settings import PLATEAU, LoopSettings
+from itrpipe.training.settings import AS_TRAINED, PLATEAU, LoopSettings
 from itrpipe.training.tracking import Tracking
 
 CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
@@ -99,7 +99,10 @@ class Trainer:
         self._tracking, self._refreshing = tracking or Tracking.off(), refreshing
         self.device, self._world = training_device(device), World.joined()
         self._model = model.to(self.device)
-        self._spread = spread(self._model, self._world, settings.encode_chunk)
+        embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else "fp32"
+        precisions = settings.score_precision, embed_precision
+        self._encoder = Encoder(self._model, self.device, settings.encode_block, *precisions)
+        self._spread = spread(self._model, self._world, int(settings.encode_chunk))
         if settings.compile:
             compile_encoders(self._model, self.device)
         self._stateful = method if isinstance(method, StatefulMethod) else None
@@ -216,10 +219,9 @@ class Trainer:
     def validate(self) -> dict[str, float]:
         """Metrics on the first images of the validation split, with the four-recall sum `r1+r5`."""
         self._model.eval()
-        data, block, limit = self._validation, self._settings.encode_block, self._settings.validation_images
+        data, limit = self._validation, self._settings.validation_images
         captions = np.flatnonzero(data.caption_image < limit)
-        images, precision = min(limit, data.num_images), self._settings.score_precision
-        scores = score_split(self._model, data, self.device, block, images, captions, precision)
+        scores = self._encoder.scores(data, min(limit, data.num_images), captions)
         metrics = protocols.metrics(ranks(scores, data.caption_image[captions]))
         metrics["r1+r5"] = metrics["rsum"] - metrics["i2t_r10"] - metrics["t2i_r10"]
         return self._world.agreed(metrics)
@@ -229,9 +231,8 @@ class Trainer:
         if self._refreshing is None or not isinstance(self._method, RefreshedMethod):
             return
         start, position = time.monotonic(), self.position
-        model: Any = self._model.eval()
-        data, block = self._train, self._settings.encode_block
-        lists = self._refreshing.lists(position.epoch, position.step, model, data, self.device, block)
+        self._model.eval()
+        lists = self._refreshing.lists(position.epoch, position.step, self._encoder, self._train)
         if lists is not None:
             self._method.refresh(lists)
         self.trained_seconds += time.monotonic() - start

@@ -337,7 +337,8 @@ class FirstNonFinite:
         """Scales the gradients to a global norm of `most` at most; returns the norm that they had, as a scalar."""
         none = self._never.new_zeros(())
         gradients = [each.grad for _, each in self._parameters]
-        norms = torch.stack([none if each is None else torch.linalg.vector_norm(each) for each in gradients])
+        known = [none if each is None else each for each in gradients]
+        norms = torch.stack(torch._foreach_norm(known))  # pyright: ignore[reportPrivateImportUsage]
         total = torch.linalg.vector_norm(norms)
         nn.utils.clip_grads_with_norm_((each for _, each in self._parameters), most, total)
         first = self._update.isinf() & ~total.isfinite()

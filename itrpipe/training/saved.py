@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from itrpipe.config import leaves
 from itrpipe.datasets.vocabulary import Vocabulary
+from itrpipe.engine.work import CUDA, has_bfloat16_units
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.hub import refuse_not_finite
 from itrpipe.models.declaration import BackboneSettings
@@ -31,6 +32,7 @@ from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, stamped, una
 from itrpipe.storage.integrity import checked, read_checked_json
 from itrpipe.training.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
 from itrpipe.training.distributed import AnyMatcher
+from itrpipe.training.settings import AS_TRAINED
 
 MODEL, CONFIG = "model.safetensors", "config.json"
 ABOUT, SETTINGS = "itrpipe", "settings"
@@ -191,6 +193,16 @@ class SavedModel:
         return _backbone(self.config)
 
     @property
+    def score_precision(self) -> str:
+        """Precision of the scores of pairs; older models have no such setting."""
+        return self.config.get("score_precision", "fp32")
+
+    def embed_precision(self, device: torch.device) -> str:
+        """Precision that it encodes in on a device, likewise."""
+        as_trained = self.config.get("embed_precision") == AS_TRAINED
+        return chosen_precision(self.config["precision"], device) if as_trained else "fp32"
+
+    @property
     def embed_dim(self) -> int:
         """D of its embeddings, or of its regions and words."""
         return getattr(self.model, "embed_dim", None) or self.config["model"]["embed_dim"]
@@ -205,6 +217,16 @@ class SavedModel:
         """The words of a model that has no tokenizer of its own."""
         assert isinstance(self.tokens, Vocabulary)
         return self.tokens
+
+
+def chosen_precision(asked: str, device: torch.device) -> str:
+    """`fp32` or `bf16` as the settings have it; for `auto` that of the device.
+
+    On a processor it is single precision even where bfloat16 is faster, so that all processors train the same model.
+    """
+    if asked != "auto":
+        return asked
+    return "bf16" if device.type == CUDA and has_bfloat16_units(CUDA) else "fp32"
 
 
 def build_model(

@@ -146,15 +146,14 @@ class Reopened:
         device: where it computes.
 
     Attributes:
+        saved: the model with its settings.
         model: in evaluation mode.
         device: where it is.
-        precision: of the scores of pairs.
     """
 
     def __init__(self, trained: Path, sources: Sources, device: torch.device) -> None:
-        self._saved, self._sources, self.device = load_model(trained), sources, device
-        self.model: Any = self._saved.model.to(device)
-        self.precision: str = self._saved.config.get("score_precision", "fp32")  # older models have no such setting
+        self.saved, self._sources, self.device = load_model(trained), sources, device
+        self.model: Any = self.saved.model.to(device)
         self._splits: dict[str, SplitData] = {}
         self._opening = threading.Lock()  # several parts may be made at the same time
 
@@ -166,7 +165,7 @@ class Reopened:
         """
         with self._opening:
             if name not in self._splits:
-                saved, sources = self._saved, self._sources
+                saved, sources = self.saved, self._sources
                 features = FeatureFile.open(sources.extract / FEATURES)
                 split = usable(PreparedDataset.open(sources.prepare).split(name), features, sources.train_share)
                 phrases, settings = None, saved.settings

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,7 +107,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(
 def test_the_rate_of_the_history_is_that_of_the_top(saved_encoders: Path, tmp_path: Path) -> None:
     """Groups are trained at shares of it."""
     model = opened(saved_encoders)
-    settings = replace(SETTINGS, optimizer="adamw", layer_decay=0.5, learning_rate=0.01, schedule="step")
+    settings = SETTINGS.model_copy(update={"optimizer": "adamw", "layer_decay": 0.5, "learning_rate": 0.01})
     data = Pairs(0)
     method: Any = SimpleNamespace(means=True)
     run = Trainer(settings, model, method, data, data, "cpu", tmp_path, SimpleNamespace())  # pyright: ignore

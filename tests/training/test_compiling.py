@@ -6,9 +6,9 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
 from itrpipe.errors import UsageError
+from itrpipe.models.base import Matcher
 from itrpipe.models.dual_encoder import network
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs
@@ -48,4 +48,4 @@ def test_a_machine_that_cannot_compile_is_told_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch, "compile", refuse)
     expected = r"cannot compile for cpu here \(no C\+\+ compiler was found\); install what it misses, or give --set"
     with pytest.raises(UsageError, match=expected):
-        compile_encoders(nn.Linear(1, 1), CPU)
+        compile_encoders(Matcher(), CPU)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,23 +26,25 @@ from itrpipe.progress import Reporter
 from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training import encoding
 from itrpipe.training.data import SplitData
-from itrpipe.training.encoding import score_split
-from itrpipe.training.loop import BEST, CHECKPOINT, LoopSettings, Trainer, training_device
+from itrpipe.training.encoding import Encoder
+from itrpipe.training.loop import BEST, CHECKPOINT, Trainer, training_device
+from itrpipe.training.settings import LoopSettings
 from itrpipe.training.splits import Sources
 from tests import maps
 from tests.training.interrupting import interrupt
 
 IMAGES, PER_IMAGE, REGIONS, WIDTH = 24, 2, 3, 16
-SETTINGS = replace(
-    LOOP_SETTINGS,
-    epochs=6,
-    batch_size=16,
-    learning_rate=0.01,
-    decay_every=4,
-    max_updates=0,
-    validation_images=IMAGES,
-    encode_block=7,
-    prefetch=2,
+SETTINGS = LOOP_SETTINGS.model_copy(
+    update={
+        "epochs": 6,
+        "batch_size": 16,
+        "learning_rate": 0.01,
+        "decay_every": 4,
+        "max_updates": 0,
+        "validation_images": IMAGES,
+        "encode_block": 7,
+        "prefetch": 2,
+    }
 )
 
 
@@ -88,7 +89,7 @@ def trainer(
 
 
 def changed(**values: object) -> LoopSettings:
-    return replace(SETTINGS, **values)  # pyright: ignore
+    return SETTINGS.model_copy(update=values)  # pyright: ignore
 
 
 def test_training_learns_what_the_captions_say(features, tmp_path):
@@ -118,7 +119,8 @@ class OfThisModel(encoding.Encoding):
     def __init__(self, model: torch.nn.Module, val: SplitData) -> None:
         rows = {"val": (val.num_images, val.num_captions)}
         super().__init__(Path(), Sources(Path(), Path()), rows, 5, "cpu")
-        self._opened = SimpleNamespace(model=model, device=torch.device("cpu"), split={"val": val}.__getitem__)
+        opened = SimpleNamespace(split={"val": val}.__getitem__)
+        self._opened = opened, Encoder(model, torch.device("cpu"), 5)
 
     def open(self) -> Any:
         return self._opened
@@ -272,7 +274,7 @@ def test_scores_in_bfloat16_are_near_those_in_single_precision(features):
     rows, device = np.arange(val.num_captions), torch.device("cpu")
     for backbone, rounds in ((scan.build(Scan(embed_dim=16, word_dim=8), WIDTH, words), True), (None, False)):
         model = (backbone or vsepp.build(Vsepp(embed_dim=16, word_dim=8), WIDTH, words)).eval()
-        exact, rough = (score_split(model, val, device, 7, IMAGES, rows, each) for each in ("fp32", "bf16"))
+        exact, rough = (Encoder(model, device, 7, each).scores(val, IMAGES, rows) for each in ("fp32", "bf16"))
         assert rough.dtype == np.float32
         assert (np.abs(rough - exact).max() > 0) == rounds
         assert np.abs(rough - exact).max() < 0.02

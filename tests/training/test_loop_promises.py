@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,23 +25,24 @@ from itrpipe.stages import train as train_stage
 from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
 from itrpipe.training import loop
 from itrpipe.training.data import epoch_batches
-from itrpipe.training.encoding import score_split
+from itrpipe.training.encoding import Encoder
 from itrpipe.training.loop import BEST, CHECKPOINT, Trainer
 from itrpipe.training.optimizers import OPTIMIZERS
 from itrpipe.training.saved import load_checkpoint, load_weights
 
 IMAGES = 10
-SETTINGS = replace(
-    LOOP_SETTINGS,
-    epochs=3,
-    batch_size=8,
-    learning_rate=0.05,
-    gradient_clip=100.0,
-    max_updates=0,
-    validation_images=IMAGES,
-    encode_block=4,
-    checkpoint_seconds=1e9,
-    optimizer="spy",
+SETTINGS = LOOP_SETTINGS.model_copy(
+    update={
+        "epochs": 3,
+        "batch_size": 8,
+        "learning_rate": 0.05,
+        "gradient_clip": 100.0,
+        "max_updates": 0,
+        "validation_images": IMAGES,
+        "encode_block": 4,
+        "checkpoint_seconds": 1e9,
+        "optimizer": "spy",
+    }
 )
 
 
@@ -89,7 +89,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trainer(work: Path, train: Pairs | None = None, method: object = None, **values: object) -> Trainer:
-    settings = replace(SETTINGS, **values)
+    settings = SETTINGS.model_copy(update=values)
     work.mkdir(exist_ok=True)
     torch.manual_seed(settings.seed)
     data = train or Pairs(0)
@@ -337,10 +337,10 @@ def test_a_run_that_ends_with_its_updates_makes_the_batches_of_those_epochs_alon
 
 def test_scores_of_chosen_captions_are_those_of_these_captions() -> None:
     torch.manual_seed(0)
-    model, data, device = Toy().eval(), Pairs(1), torch.device("cpu")
-    whole = score_split(model, data, device, 4, IMAGES, np.arange(data.num_captions))
+    data, encoder = Pairs(1), Encoder(Toy().eval(), torch.device("cpu"), 4)
+    whole = encoder.scores(data, IMAGES, np.arange(data.num_captions))
     chosen = np.array([7, 3, 18, 3, 0])
-    np.testing.assert_allclose(score_split(model, data, device, 4, 6, chosen), whole[:6, chosen], atol=1e-6)
+    np.testing.assert_allclose(encoder.scores(data, 6, chosen), whole[:6, chosen], atol=1e-6)
 
 
 # What is not finite

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +88,6 @@ PLATEAU = {"schedule": "plateau", "decay_factor": 0.5}
 )
 def test_rates_of_places_in_the_training(schedule: dict[str, Any], places: list[Any], expected: list[float]) -> None:
     """Epoch, update and plateaus before, of 20 updates of twice 16 pairs."""
-    settings = replace(LOOP_SETTINGS, learning_rate=1.0, batch_size=16, accumulate=2, **schedule)
+    settings = LOOP_SETTINGS.model_copy(update={"learning_rate": 1.0, "batch_size": 16, "accumulate": 2, **schedule})
     found = [learning_rate(settings, epoch, update, 20, plateaus) for epoch, update, plateaus in places]
     assert found == pytest.approx(expected, rel=1e-12, abs=1e-15)

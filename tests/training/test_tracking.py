@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -30,16 +29,17 @@ from tests.training.interrupting import interrupt
 
 IMAGES = 12
 STEPS = 3  # of 24 pairs, eight in each
-SETTINGS = replace(
-    LOOP_SETTINGS,
-    epochs=3,
-    batch_size=8,
-    learning_rate=0.01,
-    decay_every=2,
-    max_updates=0,
-    validation_images=IMAGES,
-    encode_block=7,
-    prefetch=2,
+SETTINGS = LOOP_SETTINGS.model_copy(
+    update={
+        "epochs": 3,
+        "batch_size": 8,
+        "learning_rate": 0.01,
+        "decay_every": 2,
+        "max_updates": 0,
+        "validation_images": IMAGES,
+        "encode_block": 7,
+        "prefetch": 2,
+    }
 )
 CHOSEN = {"learning_rate": 0.01, "decay_at": [1, 2], "start_from": None, "loss.max_violation": True}
 
