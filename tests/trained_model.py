@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import DualEncoder
 from itrpipe.training.data import SplitData
 from itrpipe.training.distributed import AnyMatcher
-from itrpipe.training.encoding import Encoder, Rows, embeddings
+from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import load_model
 from itrpipe.training.splits import Sources, open_split
 
@@ -61,7 +62,7 @@ class TrainedModel:
         data, place = open_split(rows, features, saved.tokens, saved.settings, saved.frame), torch.device(device)
         return cls(saved.model.to(place), data, place, precision)
 
-    def scores(self, rows: Rows, block: int) -> np.ndarray:
+    def scores(self, rows: Any, block: int) -> np.ndarray:
         """Scores [N, T] of all images with all captions of `rows`, by the functions that training writes them with.
 
         Args:

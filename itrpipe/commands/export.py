@@ -193,7 +193,7 @@ def _refuse_unfit(step: Step, wanted: Wanted) -> None:
     if wanted.open_clip and getattr(model, "images", None) != PIXELS:
         raise UsageError(f"--open-clip: open_clip has no model like {settings.backbone}; leave it out")
     asked = "--index" if wanted.index else f"--embeddings {wanted.embeddings}"
-    if (wanted.index or wanted.embeddings != "none") and not training_settings.embeds(settings.backbone):
+    if (wanted.index or wanted.embeddings != "none") and not training_settings.settings_of(settings.backbone).embeds:
         raise UsageError(
             f"{asked}: {settings.backbone} scores images and captions together and has no embeddings; leave it out, or "
             "export another --backbone, such as vsepp"
@@ -250,7 +250,7 @@ def _suits_mteb(chain: _Chain) -> bool:
     """Whether it has embeddings of photographs that are compared by inner product."""
     trained = chain.trained.manifest
     if (
-        not training_settings.embeds(trained.settings["backbone"])
+        not training_settings.settings_of(trained.settings["backbone"]).embeds
         or trained.settings["model"].get("measure") == "order"
     ):
         return False
@@ -294,7 +294,7 @@ def _write_model(work: Path, chain: _Chain, native: NativeModel | None) -> Itera
         "files": {"weights": MODEL, "words": words},
         "features": {"extractor": extracted.conf, "settings": extracted.settings, "of_anywhere": _of_anywhere(chain)},
     }
-    if training_settings.reads_phrases(trained.manifest.settings["backbone"]):
+    if training_settings.settings_of(trained.manifest.settings["backbone"]).reads_phrases:
         about["parser"] = trained.input("parse").manifest.settings
     settings = read_checked_json(trained.folder / CONFIG)
     whole = {**settings, ABOUT: about}
@@ -385,7 +385,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str], elsewhere: Elsew
         dataset=trained.dataset,
         split=evaluated.settings["split"],
         license=wanted.license,
-        embeds=training_settings.embeds(backbone),
+        embeds=training_settings.settings_of(backbone).embeds,
         reads=_reads(chain),
         photographs=_of_anywhere(chain),
         results=read_checked_json(chain.evaluated.folder / METRICS),

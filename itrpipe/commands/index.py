@@ -23,7 +23,7 @@ from itrpipe.retrieval.photo_folder import list_photographs, require_photographs
 from itrpipe.stages.base import Need
 from itrpipe.stages.extract import passes_of
 from itrpipe.storage.artifact import MANIFEST, Manifest, folders_in, is_finished, read_manifest
-from itrpipe.training.settings import embeds
+from itrpipe.training.settings import settings_of
 
 CONF, STAGE, CONFIG = "photographs", "index", "config.json"
 _LONGEST = 48
@@ -251,7 +251,7 @@ def _refuse(overrides: Sequence[Override], apart_from: str, why: str) -> None:
 def _refuse_unfit(step: Step) -> None:
     """Refuses a model before it is trained that could not embed photographs."""
     settings = train_settings(step)
-    if not embeds(settings.backbone):
+    if not settings_of(settings.backbone).embeds:
         raise UsageError(
             f"{step.location.label} scores images and texts together and has no embeddings to index; name a model "
             "with embeddings, such as vsrn or dual-encoder"

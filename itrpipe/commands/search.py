@@ -23,7 +23,7 @@ from itrpipe.stages.checks import check_split_of
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.disk import require_writable, write_text
-from itrpipe.training.settings import reads_phrases
+from itrpipe.training.settings import settings_of
 
 if TYPE_CHECKING:
     from itrpipe.analysis.searching import Query, Searched
@@ -155,7 +155,7 @@ def _searched(trained: TrainedRun, split: str) -> Searched:
     """The split as the model was trained to read it."""
     from itrpipe.analysis.searching import Searched
 
-    graphs = trained.input("parse") if reads_phrases(trained.manifest.settings["backbone"]) else None
+    graphs = trained.input("parse") if settings_of(trained.manifest.settings["backbone"]).reads_phrases else None
     return Searched.open(trained.input("prepare"), trained.input("extract"), split, graphs)
 
 

@@ -20,7 +20,7 @@ from itrpipe.plan.planning import Override
 from itrpipe.progress import Reporter
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import PICTURES, existing_input, read_manifest
-from itrpipe.training.settings import answers_of, embeds, reads_phrases
+from itrpipe.training.settings import settings_of
 
 if TYPE_CHECKING:
     from itrpipe.review.queue import Candidates
@@ -148,7 +148,7 @@ def _gallery(candidates: Candidates, split: str, device: str) -> tuple[Gallery, 
     from itrpipe.serving.gallery import of_dataset, of_pairs
 
     trained, manifest = candidates.trained, read_manifest(candidates.trained)
-    if embeds(manifest.settings["backbone"]):
+    if settings_of(manifest.settings["backbone"]).embeds:
         extract = read_manifest(existing_input(trained, manifest, "extract"))
         parts = passes_of(extract.conf, feature_settings(extract.settings).model_validate(extract.settings))
         # The extractor of scenes reads drawings alone.
@@ -158,7 +158,8 @@ def _gallery(candidates: Candidates, split: str, device: str) -> tuple[Gallery, 
     from itrpipe.analysis.searching import Searched, SearchModel
     from itrpipe.scene_graph.settings import ParseSettings
 
-    graphs = existing_input(trained, manifest, "parse") if reads_phrases(manifest.settings["backbone"]) else None
+    reads = settings_of(manifest.settings["backbone"]).reads_phrases
+    graphs = existing_input(trained, manifest, "parse") if reads else None
     known = None if graphs is None else read_manifest(graphs).settings
     parser = None if known is None else ParseSettings.recorded(known)
     extracted, name = existing_input(trained, manifest, "extract"), "test" if split == TRAIN else split
@@ -167,7 +168,7 @@ def _gallery(candidates: Candidates, split: str, device: str) -> tuple[Gallery, 
 
 
 def _maps(trained: Path, manifest: Manifest, device: str) -> WordMaps | None:
-    if "word-maps" not in answers_of(manifest.settings["backbone"]):
+    if "word-maps" not in settings_of(manifest.settings["backbone"]).answers:
         return None
     from itrpipe.serving.why import WordMaps
     from itrpipe.training.splits import Sources

@@ -212,7 +212,8 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
             f"--eccv reads the ground truth of the package {ECCV_PACKAGE}, which is not installed; run "
             "`pip install itrpipe[eccv]`, or leave --eccv out"
         )
-    if settings.rerank and (settings.ensemble_with or not training_settings.reads_phrases(settings.backbone)):
+    in_two_steps = training_settings.settings_of(settings.backbone).reads_phrases and not settings.ensemble_with
+    if settings.rerank and not in_two_steps:
         raise UsageError(
             f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; leave it "
             "out"
@@ -244,7 +245,7 @@ def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str
         elif given:
             same["features"] = ""
         wanted[name] = Need("train", model.method, same)
-        if settings.ensemble_with and not training_settings.embeds(model.backbone):
+        if settings.ensemble_with and not training_settings.settings_of(model.backbone).embeds:
             alone = {**same, "method": model.method, "split": settings.split}
             wanted[f"{SCORED}{name}"] = Need("evaluate", "recall", alone)
     for name in settings.discriminate:
@@ -336,7 +337,7 @@ def _averaged(job: Job) -> SplitScores:
     from itrpipe.features.embeddings import SplitScores
 
     inputs = _inputs(job.settings)
-    if not job.settings.ensemble_with and not training_settings.embeds(job.settings.backbone):
+    if not job.settings.ensemble_with and not training_settings.settings_of(job.settings.backbone).embeds:
         return _scored(job)
     first = _read(job, "train", inputs["train"])
     total = first.scores()
@@ -366,7 +367,7 @@ def _scored(job: Job) -> SplitScores:
 
     trained, manifest, split = job.inputs["train"].folder, job.inputs["train"].manifest, job.settings.split
     read = ["prepare", "extract"]
-    if training_settings.reads_phrases(job.settings.backbone):
+    if training_settings.settings_of(job.settings.backbone).reads_phrases:
         read.append("parse")  # other models may have been trained on sentences that it helped to write
     folders = {name: existing_input(trained, manifest, name).absolute() for name in read}
     sources = Sources(**folders, train_share=manifest.settings.get("train_share", 1.0))
@@ -392,7 +393,7 @@ def read_split(trained: Path, evaluated: Path | None, backbone: str, split: str)
     """
     from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings, read_scores
 
-    if training_settings.embeds(backbone):
+    if training_settings.settings_of(backbone).embeds:
         return read_embeddings(trained / EMBEDDINGS, split)
     assert evaluated is not None
     return read_scores(evaluated / SCORES, split)

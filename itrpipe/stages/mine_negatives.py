@@ -114,7 +114,7 @@ def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Ne
     Raises:
         UsageError: the mining model has no embeddings.
     """
-    if not training_settings.embeds(settings.backbone):
+    if not training_settings.settings_of(settings.backbone).embeds:
         raise UsageError(
             f"{settings.backbone} compares regions with words and has no embeddings to search; mine with another "
             "backbone, such as vsrn, and train with `--negatives-from vsrn`"

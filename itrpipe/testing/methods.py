@@ -37,7 +37,6 @@ LOOP_SETTINGS = LoopSettings.model_construct(
     seed=0,
     encode_block=16,
     encode_chunk=0,
-    compile=False,
     prefetch=1,
     checkpoint_seconds=0,
 )

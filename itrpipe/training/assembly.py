@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from itrpipe.config import leaves
@@ -143,7 +144,10 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
     device = resolve_device(job.execution.device)
     precision = _precision(job, device)
     chunk = _encode_chunk(job, model, splits["train"], precision)
-    splits["train"].train_on(World.joined(), training_device(device))
+    place = training_device(device)
+    splits["train"].train_on(World.joined(), place)
+    if job.execution.compile:
+        compile_encoders(model, place)
     trainer = Trainer(
         _loop_settings(job, precision, chunk),
         model,
@@ -352,6 +356,38 @@ def _loop_settings(job: TrainingJob, precision: str, encode_chunk: int) -> LoopS
     if not job.settings.loss.trains:
         values |= {"epochs": 0, "layer_decay": 1.0, "average": "none"}
     return LoopSettings.model_construct(**values, first_epochs=job.settings.loss.first_epochs())
+
+
+def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
+    """Lets torch compile the parts of a model when they are first called; their weights and names stay as they are.
+
+    A vision encoder is compiled for each size of a batch, since images are all of one shape; other parts for any size
+    from the second one on. A copy of the model is not compiled.
+
+    Args:
+        model: is changed.
+        device: where it is trained.
+
+    Raises:
+        UsageError: torch cannot compile for this device, for example because there is no compiler.
+    """
+    try:
+        torch.compile(torch.sin, dynamic=True)(torch.zeros(8, device=device))
+    except Exception as error:  # torch raises errors of its own, of the compiler and of the system
+        reason = str(error).strip().partition("\n")[0]
+        raise UsageError(
+            f"compile = true, but torch cannot compile for {device.type} here ({reason}); install what it misses, or "
+            "give --set train.compile=false"
+        ) from None
+    vision, mode = model.encoders().get("vision"), "max-autotune-no-cudagraphs" if device.type == "cuda" else None
+    parts = list(model.children())
+    for part in parts:  # grows: nothing calls a list, but what it holds
+        if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
+            parts.extend(part.children())
+        elif part is vision:
+            part.compile(dynamic=False, mode=mode)
+        else:
+            part.compile()
 
 
 def _tracking(job: TrainingJob) -> Tracking:

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
-_COLOURS = 3
 # At 384 pixels an image takes 5 ms, more than a GPU needs to train on it.
 _THREADS = 8
 Item = TypeVar("Item")
@@ -153,13 +153,21 @@ class SplitData:
     matches: dict[str, np.ndarray] | None = None
     decided_matches: dict[str, np.ndarray] | None = None
 
+    read: ClassVar = ("regions", "regions, which these backbones read; extract others")
+    """What the file must hold, and how a file that does not is refused."""
+
     _texts: TokenTexts | PhraseTexts
 
     def __init__(self, split: Split, features: FeatureFile, tokens: CaptionTokens | None) -> None:
         self.split = split
         self.caption_image = split.caption_image
         self.num_images, self.num_captions = len(split.image_ids), len(split.caption_ids)
-        self.image_dim = self._open_images(features)
+        self._held, (name, missing) = features.arrays, self.read
+        if name not in self._held:
+            raise DataError(f"{features.path} holds no {missing}")
+        self._images = self._held[name]  # a memory map, of which batches are cut
+        self._count = self._held["count"] if name == "regions" else np.ones(len(features), dtype=np.int16)
+        self.image_dim = self._images.shape[-1]
         self._rows = features.rows(split.image_ids.tolist())
         if tokens is not None:
             self._texts = TokenTexts.of(split, tokens)
@@ -174,10 +182,10 @@ class SplitData:
         stored = self._rows[rows]
         count = self._count[stored].astype(np.int64)
         return ImageBatch(
-            regions=torch.from_numpy(self._regions[stored]),  # [B, R, D_in] f16
-            count=None if (count == self._regions.shape[1]).all() else torch.from_numpy(count),
-            global_=None if self._global is None else torch.from_numpy(self._global[stored]),
-            boxes=None if self._boxes is None else torch.from_numpy(self._boxes[stored]),
+            regions=torch.from_numpy(self._images[stored]),  # [B, R, D_in] f16
+            count=None if (count == self._images.shape[1]).all() else torch.from_numpy(count),
+            global_=torch.from_numpy(self._held["global"][stored]) if "global" in self._held else None,
+            boxes=torch.from_numpy(self._held["boxes"][stored]) if "boxes" in self._held else None,
         )
 
     def texts(self, rows: np.ndarray) -> TextBatch:
@@ -203,15 +211,6 @@ class SplitData:
 
     def train_on(self, world: World, device: torch.device) -> None:
         """Tells where the pairs go: to all of these processes, which have this data too, and there to this device."""
-
-    def _open_images(self, features: FeatureFile) -> int:
-        """Keeps the memory maps that batches are cut from; returns D_in."""
-        held = features.arrays
-        if "regions" not in held:
-            raise DataError(f"{features.path} holds no regions, which these backbones read; extract others")
-        self._regions, self._count = held["regions"], held["count"]
-        self._global, self._boxes = held.get("global"), held.get("boxes")
-        return self._regions.shape[2]
 
 
 class PhraseSplitData(SplitData):
@@ -287,6 +286,12 @@ class PixelSplitData(SplitData):
         DataError: the features have no pixels.
     """
 
+    read: ClassVar = (
+        "pixels",
+        "pixels, which this model is trained on; give --features pixels, or train on frozen features with --set "
+        "model.images=regions",
+    )
+
     def __init__(
         self, split: Split, features: FeatureFile, tokens: CaptionTokens | None, frame: tuple[int, int], changes: str
     ) -> None:
@@ -299,7 +304,8 @@ class PixelSplitData(SplitData):
         """The images of the given rows [B] as they are, in the size of the frame."""
         from itrpipe.training.augment import resize  # torchvision takes seconds
 
-        return _batch(resize(self._stored(rows), self._frame))
+        pixels = resize(self._stored(rows), self._frame)
+        return ImageBatch(_no_regions(len(rows)), pixels=pixels)
 
     def pairs(
         self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
@@ -319,21 +325,12 @@ class PixelSplitData(SplitData):
         else:
             changes = draw_changes(count, (stored.shape[2], stored.shape[3]), self._changes, rng).of(own)
             pixels = augment(stored, self._frame, changes, self._pool)
-        found = OwnImages(_no_regions(pixels), pixels=pixels, rows=count) if divided else _batch(pixels)
-        return found, self.texts(captions)
+        kind = partial(OwnImages, rows=count) if divided else ImageBatch
+        return kind(_no_regions(len(pixels)), pixels=pixels), self.texts(captions)
 
     def train_on(self, world: World, device: torch.device) -> None:
         """Reads for this process from now on, and changes images on its device."""
         self._world, self._device = world, device
-
-    def _open_images(self, features: FeatureFile) -> int:
-        if "pixels" not in features.arrays:
-            raise DataError(
-                f"{features.path} holds no pixels, which this model is trained on; give --features pixels, or train on "
-                "frozen features with --set model.images=regions"
-            )
-        self._pixels, self._count = features.arrays["pixels"], np.ones(len(features), dtype=np.int16)
-        return _COLOURS
 
     def _placed(self, rows: np.ndarray) -> Tensor:
         """The stored images on the device, through memory of the thread that is used again: new pages cost as much."""
@@ -341,14 +338,14 @@ class PixelSplitData(SplitData):
             return self._stored(rows)
         held = getattr(self._own, "buffer", None)
         if held is None or len(held) < len(rows):
-            shape, pinned = (len(rows), *self._pixels.shape[1:]), self._device.type == "cuda"
+            shape, pinned = (len(rows), *self._images.shape[1:]), self._device.type == "cuda"
             held = self._own.buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
         read = held[: len(rows)]
-        np.take(self._pixels, self._rows[rows], axis=0, out=read.numpy(), mode="clip")  # the other mode copies twice
+        np.take(self._images, self._rows[rows], axis=0, out=read.numpy(), mode="clip")  # the other mode copies twice
         return read.to(self._device).permute(0, 3, 1, 2)
 
     def _stored(self, rows: np.ndarray) -> Tensor:
-        return torch.from_numpy(self._pixels[self._rows[rows]]).permute(0, 3, 1, 2)
+        return torch.from_numpy(self._images[self._rows[rows]]).permute(0, 3, 1, 2)
 
 
 class GlobalSplitData(SplitData):
@@ -358,27 +355,18 @@ class GlobalSplitData(SplitData):
         DataError: the features have no global vectors.
     """
 
+    read: ClassVar = (
+        "global",
+        "global vectors; name features that have some with --features, or give --set model.images=regions",
+    )
+
     def images(self, rows: np.ndarray) -> ImageBatch:
         """Global vectors of the given image rows [B]."""
-        vectors = torch.from_numpy(self._vectors[self._rows[rows]])
-        return ImageBatch(torch.empty(len(vectors), 0, 0), global_=vectors)
-
-    def _open_images(self, features: FeatureFile) -> int:
-        if "global" not in features.arrays:
-            raise DataError(
-                f"{features.path} holds no global vectors; name features that have some with --features, or give "
-                "--set model.images=regions"
-            )
-        self._vectors, self._count = features.arrays["global"], np.ones(len(features), dtype=np.int16)
-        return self._vectors.shape[1]
+        return ImageBatch(_no_regions(len(rows)), global_=torch.from_numpy(self._images[self._rows[rows]]))
 
 
-def _batch(pixels: Tensor) -> ImageBatch:
-    return ImageBatch(_no_regions(pixels), pixels=pixels)
-
-
-def _no_regions(pixels: Tensor) -> Tensor:
-    return torch.empty(len(pixels), 0, 0)
+def _no_regions(images: int) -> Tensor:
+    return torch.empty(images, 0, 0)
 
 
 def epoch_batches(

@@ -30,7 +30,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -323,8 +323,8 @@ def _in_chunks(function: Callable, arguments: Sequence[Any], places: Sequence[in
     for start in range(0, rows, chunk):
         own = _at(arguments, places, slice(start, min(start + chunk, rows)))
         parts.append(checkpoint(function, *own, use_reentrant=False) if torch.is_grad_enabled() else function(*own))
-    joined = [torch.cat(each) for each in zip(*map(tensors_of, parts), strict=True)]
-    return _with_tensors(parts[0], joined)
+    joined = iter([torch.cat(each) for each in zip(*map(tensors_of, parts), strict=True)])
+    return changed(parts[0], lambda _: next(joined))
 
 
 def _at(arguments: Sequence[Any], places: Sequence[int], rows: slice) -> list[Any]:
@@ -341,44 +341,6 @@ def tensors_of(value: Any) -> list[Tensor]:
 
     changed(value, keep)
     return found
-
-
-def _with_tensors(value: Any, tensors: Iterable[Tensor]) -> Any:
-    """The same with other tensors, in the order of `tensors_of`."""
-    others = iter(tensors)
-    return changed(value, lambda _: next(others))
-
-
-def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
-    """Lets torch compile the parts of a model when they are first called; their weights and names stay as they are.
-
-    A vision encoder is compiled for each size of a batch, since images are all of one shape; other parts for any size
-    from the second one on. A copy of the model is not compiled.
-
-    Args:
-        model: is changed, on its device.
-        device: that of the model.
-
-    Raises:
-        UsageError: torch cannot compile for this device, for example because there is no compiler.
-    """
-    try:
-        torch.compile(torch.sin, dynamic=True)(torch.zeros(8, device=device))
-    except Exception as error:  # torch raises errors of its own, of the compiler and of the system
-        reason = str(error).strip().partition("\n")[0]
-        raise UsageError(
-            f"compile = true, but torch cannot compile for {device.type} here ({reason}); install what it misses, or "
-            "give --set train.compile=false"
-        ) from None
-    vision, mode = model.encoders().get("vision"), "max-autotune-no-cudagraphs" if device.type == "cuda" else None
-    parts = list(model.children())
-    for part in parts:  # grows: nothing calls a list, but what it holds
-        if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
-            parts.extend(part.children())
-        elif part is vision:
-            part.compile(dynamic=False, mode=mode)
-        else:
-            part.compile()
 
 
 _COURTESY = 5.0

@@ -34,11 +34,6 @@ from itrpipe.training.splits import Reopened, Sources
 class ImageRows(Protocol):
     """Images that a model may see, by their rows."""
 
-    @property
-    def num_images(self) -> int:
-        """N."""
-        ...
-
     def images(self, rows: np.ndarray) -> ImageBatch:
         """The given image rows [B]."""
         ...
@@ -46,11 +41,6 @@ class ImageRows(Protocol):
 
 class TextRows(Protocol):
     """Captions that a model may see, by their rows."""
-
-    @property
-    def num_captions(self) -> int:
-        """T."""
-        ...
 
     def texts(self, rows: np.ndarray) -> TextBatch:
         """The given caption rows [T]."""

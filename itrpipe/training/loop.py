@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation import protocols
@@ -25,9 +25,9 @@ from itrpipe.evaluation.ranks import ranks
 from itrpipe.methods.base import Batch, Method, MomentumTwin, OrderingMethod, RefreshedMethod, StatefulMethod
 from itrpipe.progress import Reporter, Task
 from itrpipe.training.data import Feed, SplitData, epoch_batches
-from itrpipe.training.distributed import AnyMatcher, World, compile_encoders, spread
+from itrpipe.training.distributed import AnyMatcher, World, spread
 from itrpipe.training.encoding import Encoder, Refreshing
-from itrpipe.training.optimizers import OPTIMIZERS, FirstNonFinite, Trained, learning_rate, weight_average
+from itrpipe.training.optimizers import OPTIMIZERS, FirstNonFinite, Trained, WeightAverage, learning_rate
 from itrpipe.training.saved import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 from itrpipe.training.settings import AS_TRAINED, PLATEAU, LoopSettings
 from itrpipe.training.tracking import Tracking
@@ -38,24 +38,6 @@ PLATEAUS = 2
 """How often validation is flat before schedule `plateau` ends the training."""
 _NO_MORE = 1e-9
 """Score by which a validation is no better: the same recalls may be summed in another order."""
-
-
-class StepModule(nn.Module):
-    """The losses of a batch as a module: all that is trained, and the method that trains it.
-
-    Args:
-        model: the model.
-        method: of its losses.
-        kept: what the method trains beside the model, or keeps; None for nothing.
-    """
-
-    def __init__(self, model: AnyMatcher, method: Method, kept: nn.Module | None) -> None:
-        super().__init__()
-        self.model, self.kept, self._method = model, kept, method
-
-    def forward(self, batch: Batch, epoch: int) -> dict[str, Tensor]:
-        """Named loss terms of a batch of an epoch (0-based)."""
-        return self._method.losses(self.model, batch, epoch)  # pyright: ignore
 
 
 class Trainer:
@@ -103,14 +85,12 @@ class Trainer:
         precisions = settings.score_precision, embed_precision
         self._encoder = Encoder(self._model, self.device, settings.encode_block, *precisions)
         self._spread = spread(self._model, self._world, int(settings.encode_chunk))
-        if settings.compile:
-            compile_encoders(self._model, self.device)
         self._stateful = method if isinstance(method, StatefulMethod) else None
         kept = None if self._stateful is None else self._stateful.attach(self._model)
         self._twins = [] if kept is None else [each for each in kept.modules() if isinstance(each, MomentumTwin)]
-        self._trained = Trained(self._model, kept, settings.layer_decay)
-        self._average = weight_average(settings.average, self._model)
-        self._losses = self._world.summing(StepModule(self._model, method, kept))
+        self._trained = Trained(self._model, method, kept, settings.layer_decay)
+        self._losses = self._world.summing(self._trained)
+        self._average = WeightAverage(settings.average, self._model)
         self._parts = {"model": self._model, "average": self._average, **({} if kept is None else {"method": kept})}
         self._optimizer = OPTIMIZERS[settings.optimizer](self._trained, settings.learning_rate, settings.weight_decay)
         self._learning_rate = 0.0
@@ -118,7 +98,7 @@ class Trainer:
         self.waited_seconds = 0.0
         self.trained_seconds = 0.0
         self._totals: dict[str, Tensor] = {}
-        self._finite = FirstNonFinite(*self._trained.modules)
+        self._finite = FirstNonFinite(self._trained)
         self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None
         self._steps, self._total_updates = self._count_steps()
 
@@ -277,7 +257,7 @@ class Trainer:
         self._totals = {
             name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()
         }
-        self._finite = FirstNonFinite(*self._trained.modules)
+        self._finite = FirstNonFinite(self._trained)
         self._model.train()
         if self._stateful is not None and position.step == 0:
             self._stateful.start_epoch(position.epoch)

@@ -9,11 +9,9 @@ Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 20
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from itrpipe.errors import UsageError
+from itrpipe.methods.base import Batch
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.settings import (
     EMA,
@@ -161,28 +160,25 @@ def _adamw(trained: Trained, rate: float, decay: float, **options: Any) -> torch
     return torch.optim.AdamW(trained.groups(decaying=True), lr=rate, weight_decay=decay, fused=True, **options)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What is trained.
+class Trained(nn.Module):
+    """What is trained; as a module it gives the losses of a batch.
 
-    Attributes:
+    Args:
         model: the model.
+        method: of its losses; None where these are not asked for.
         further: what the method keeps between steps; None for nothing. Its parameters are never decayed.
         layer_decay: of two neighbouring layers of an encoder, the rate of the lower one as a share of the upper one's.
     """
 
-    model: AnyMatcher
-    further: nn.Module | None = None
-    layer_decay: float = 1.0
+    def __init__(
+        self, model: AnyMatcher, method: Any = None, further: nn.Module | None = None, layer_decay: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.model, self.further, self._method, self.layer_decay = model, further, method, layer_decay
 
-    @property
-    def modules(self) -> tuple[nn.Module, ...]:
-        """All of it."""
-        return (self.model,) if self.further is None else (self.model, self.further)
-
-    def parameters(self) -> list[nn.Parameter]:
-        """Those that ask for a gradient."""
-        return [each for module in self.modules for each in module.parameters() if each.requires_grad]
+    def forward(self, batch: Batch, epoch: int) -> dict[str, Tensor]:
+        """Named loss terms of a batch of an epoch (0-based)."""
+        return self._method.losses(self.model, batch, epoch)
 
     def groups(self, *, decaying: bool) -> list[dict[str, Any]]:
         """The same by the `scale` of their rate, the highest first, and then those apart that decay leaves alone.
@@ -199,7 +195,7 @@ class Trained:
         spared = self.model.undecayed()
         decayed = {id(each) for name, each in self.model.named_parameters() if name not in spared}
         held: dict[tuple[int, bool], list[nn.Parameter]] = {}
-        for each in self.parameters():
+        for each in filter(lambda each: each.requires_grad, self.parameters()):
             held.setdefault((below.get(id(each), 0), decaying and id(each) not in decayed), []).append(each)
         return [
             {"params": held[depth, apart], "scale": self.layer_decay**depth, **({"weight_decay": 0.0} if apart else {})}
@@ -316,11 +312,11 @@ class FirstNonFinite:
     """Remembers the first step at which each loss was NaN or infinite, and the first update with such a gradient.
 
     Args:
-        modules: whose gradients are looked at.
+        trained: whose gradients are looked at.
     """
 
-    def __init__(self, *modules: nn.Module) -> None:
-        named = itertools.chain.from_iterable(module.named_parameters() for module in modules)
+    def __init__(self, trained: Trained) -> None:
+        named = ((name.partition(".")[2], each) for name, each in trained.named_parameters())
         self._parameters = [(name, each) for name, each in named if each.requires_grad]
         self._device = self._parameters[0][1].device
         self._never = torch.tensor(math.inf, device=self._device)
@@ -358,23 +354,45 @@ class FirstNonFinite:
 
 
 class WeightAverage(nn.Module):
-    """No average: weights are validated and saved as they are.
+    """What is validated and saved in the place of the weights: w, as the setting `average` has it.
+
+    `ema:d` follows the weights over all updates: a <- d a + (1 - d) w, from the weights at the start. With adapters, it
+    is the average of each of their two factors. `wise-ft:a` lies between the weights at the start and those that
+    training has reached: (1 - a) w_0 + a w; w_0 is no part of the state, since a training that goes on begins with the
+    same. `none` changes nothing.
 
     Args:
-        weights: what is averaged.
+        average: the setting.
+        model: on its device before its first update; which of its weights are trained is known.
+
+    Source: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992; with an exponential
+        window, Dong et al., "CLIP Itself is a Strong Fine-tuner", 2022. Wortsman et al., "Robust fine-tuning of
+        zero-shot models" (WiSE-FT), CVPR 2022, Eq. 1.
     """
 
-    def __init__(self, weights: Sequence[nn.Parameter] = ()) -> None:
+    def __init__(self, average: str, model: AnyMatcher) -> None:
         super().__init__()
+        self._kind, self._number = parsed_average(average)
+        trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+        # An adapter adds B A, and B is zero at the start: a B A lies between, and takes A as it is.
+        kept = {EMA: trained, WISE_FT: [named for named in trained if not goes_in(named[0])], NO_AVERAGE: []}
         # In a tuple, so that they are no part of this module and of its state.
-        self._followed = tuple(weights)
+        self._followed = tuple(each for _, each in kept[self._kind])
+        for number, each in enumerate(self._followed):
+            self.register_buffer(str(number), each.detach().clone(), persistent=self._kind == EMA)
 
     def follow(self) -> None:
         """Takes in the weights after an update."""
+        if self._kind == EMA:
+            get_ema_multi_avg_fn(self._number)(list(self.buffers()), self._followed, 0)
 
+    @torch.no_grad()
     def values(self) -> list[Tensor]:
         """The averages, in the order of the weights."""
-        return []
+        if self._kind != WISE_FT:
+            return list(self.buffers())
+        pairs = zip(self.buffers(), self._followed, strict=True)
+        return [torch.lerp(first, each.detach(), self._number) for first, each in pairs]
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -389,73 +407,3 @@ class WeightAverage(nn.Module):
     def _put(self, values: Sequence[Tensor]) -> None:
         for each, value in zip(self._followed, values, strict=True):
             each.data = value
-
-
-class ExponentialAverage(WeightAverage):
-    """Follows the weights over all updates: a <- d a + (1 - d) w, from the weights at the start.
-
-    With adapters, it is the average of each of their two factors.
-
-    Args:
-        weights: w.
-        decay: d, 0..1.
-
-    Source: Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992; with an exponential
-        window, Dong et al., "CLIP Itself is a Strong Fine-tuner", 2022.
-    """
-
-    def __init__(self, weights: Sequence[nn.Parameter], decay: float) -> None:
-        super().__init__(weights)
-        self._decay = decay
-        for number, each in enumerate(weights):
-            self.register_buffer(str(number), each.detach().clone())
-
-    def follow(self) -> None:
-        """Takes in the weights after an update."""
-        get_ema_multi_avg_fn(self._decay)(self.values(), self._followed, 0)
-
-    def values(self) -> list[Tensor]:
-        """The averages, in the order of the weights."""
-        return list(self.buffers())
-
-
-class Interpolation(WeightAverage):
-    """Lies between the weights at the start and those that training has reached: (1 - a) w_0 + a w.
-
-    The weights at the start are no part of the state: a training that goes on begins with the same ones.
-
-    Args:
-        weights: w, with their values at the start.
-        share: a, 0..1.
-
-    Source: Wortsman et al., "Robust fine-tuning of zero-shot models" (WiSE-FT), CVPR 2022, Eq. 1.
-    """
-
-    def __init__(self, weights: Sequence[nn.Parameter], share: float) -> None:
-        super().__init__(weights)
-        self._share = share
-        self._first = tuple(each.detach().clone() for each in weights)
-
-    @torch.no_grad()
-    def values(self) -> list[Tensor]:
-        """The averages, in the order of the weights."""
-        pairs = zip(self._first, self._followed, strict=True)
-        return [torch.lerp(first, each.detach(), self._share) for first, each in pairs]
-
-
-def weight_average(average: str, model: AnyMatcher) -> WeightAverage:
-    """The average that a setting names, of a model on its device before its first update.
-
-    Args:
-        average: `none`, `ema:DECAY` or `wise-ft:SHARE`.
-        model: which of its weights are trained is known.
-    """
-    kind, number = parsed_average(average)
-    trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-    if kind == EMA:
-        return ExponentialAverage([each for _, each in trained], number)
-    if kind == WISE_FT:
-        # An adapter adds B A, and B is zero at the start: a B A lies between, and takes A as it is.
-        return Interpolation([each for name, each in trained if not goes_in(name)], number)
-    assert kind == NO_AVERAGE
-    return WeightAverage()

@@ -355,39 +355,27 @@ def backbones() -> tuple[str, ...]:
     return (*known, *variants)
 
 
-def embeds(backbone: str) -> bool:
-    """Whether a backbone makes one vector of an image and one of a caption."""
-    return settings_of(canonical_backbone(backbone)).embeds
-
-
-def reads_phrases(backbone: str) -> bool:
-    """Whether a backbone reads the scene graphs of captions."""
-    return settings_of(canonical_backbone(backbone)).reads_phrases
-
-
-def answers_of(backbone: str) -> frozenset[str]:
-    """What can be asked of models of a backbone beside rankings, see `itrpipe.models.declaration`."""
-    return settings_of(canonical_backbone(backbone)).answers
+def _declared(conf: str, **of: Any) -> dict[str, Any]:
+    """Values of a configuration, for a backbone and a dataset where these are named."""
+    return resolve(load_declaration("train"), conf, backbones=backbones(), **of).values
 
 
 def usual_backbone(method: str) -> str:
     """The backbone that a configuration is trained on where none is named."""
-    resolved = resolve(load_declaration("train"), method, backbones=backbones())
-    return canonical_backbone(resolved.values["backbone"])
+    return canonical_backbone(_declared(method)["backbone"])
 
 
 def declared_encoders(method: str) -> dict[str, str]:
     """The vision and the text encoder that a configuration declares for its usual backbone, if it does."""
     backbone = usual_backbone(method)
-    model = resolve(load_declaration("train"), method, backbones=backbones(), backbone=backbone).values.get("model", {})
+    model = _declared(method, backbone=backbone).get("model", {})
     return {name: model[name] for name in ("vision", "text") if name in model}
 
 
 def usual_features(method: str, backbone: str, dataset: str) -> str:
     """The features that a model is trained on where none are named; empty for the only ones of the dataset."""
     chosen = canonical_backbone(backbone) or usual_backbone(method)
-    declared = resolve(load_declaration("train"), method, backbones=backbones(), backbone=chosen, dataset=dataset)
-    return declared.values["features"]
+    return _declared(method, backbone=chosen, dataset=dataset)["features"]
 
 
 def run_label(conf: str, backbone: str, seed: int) -> str:
@@ -401,13 +389,14 @@ def canonical_backbone(name: str) -> str:
 
 
 def settings_of(backbone: str) -> type[BackboneSettings]:
-    """Settings class of a backbone, or of embeddings from files, by its canonical name."""
+    """Settings class of a backbone, or of embeddings from files."""
+    backbone = canonical_backbone(backbone)
     return GivenEmbeddings if is_given(backbone) else backbone_classes()[backbone_family(backbone)]
 
 
 def method_of(conf: str) -> type[MethodSettings]:
     """Settings class of the method that a configuration trains with."""
-    return methods()[resolve(load_declaration("train"), conf, backbones=backbones()).values["method"]]
+    return methods()[_declared(conf)["method"]]
 
 
 def trains(settings: Mapping[str, Any]) -> bool:
@@ -442,7 +431,7 @@ def not_round_one(settings: Mapping[str, Any]) -> str:
         settings: of the training, as manifests keep them; earlier ones lack some.
     """
     backbone, method = settings["backbone"], settings["method"]
-    if not embeds(backbone):
+    if not settings_of(backbone).embeds:
         return (
             f"{backbone} scores pair by pair and has no embeddings to search for its hardest negatives; ask with "
             "another backbone, such as --backbone vsrn or vsepp"

@@ -46,7 +46,7 @@ from itrpipe.storage.artifact import (
     RANKINGS,
     read_manifest,
 )
-from itrpipe.training.settings import Model, embeds
+from itrpipe.training.settings import Model, settings_of
 from tests.chains import Invoke, done, only, planned, refused, sets
 
 GIVEN = {"features": "", "split": "test", "protocols": ["full"], "bootstrap_samples": 100, "interval_level": 0.95}
@@ -206,11 +206,11 @@ def job_on(folder: Path, chosen: EvaluateSettings, *models: SplitScores) -> Job:
     inputs = {"prepare": Input(folder / "prepare", None)}  # pyright: ignore
     for number, (model, scores) in enumerate(zip(chosen.models, models, strict=True), 1):
         name = "train" if number == 1 else f"train_{number}"
-        read = (name,) if embeds(model.backbone) else (name, f"{evaluate.SCORED}{name}")
+        read = (name,) if settings_of(model.backbone).embeds else (name, f"{evaluate.SCORED}{name}")
         for each in read:
             (folder / each).mkdir()
             inputs[each] = Input(folder / each, UNTRAINED)  # pyright: ignore
-        if embeds(model.backbone):
+        if settings_of(model.backbone).embeds:
             write_embeddings(folder / name / EMBEDDINGS, chosen.split, scores)
         else:
             write_scores(folder / read[-1] / SCORES, chosen.split, scores)

@@ -34,7 +34,7 @@ from itrpipe.training.data import SplitData
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.encoding import Scoring
 from itrpipe.training.saved import SavedModel, build_model, load_model
-from itrpipe.training.settings import backbones, embeds, settings_of
+from itrpipe.training.settings import backbones, settings_of
 from itrpipe.training.splits import Sources, open_split
 from tests import maps
 from tests.definitions import save_definition
@@ -175,7 +175,7 @@ def folders(step: Step) -> Sources:
 
 def scores_of(trained: Path, sources: Sources, backbone: str, folder: Path) -> np.ndarray:
     """Scores [N, T] that the evaluation of a model reads, or makes of a model without embeddings."""
-    if embeds(backbone):
+    if settings_of(backbone).embeds:
         return read_split(trained, None, backbone, "test").scores()
     work = Scoring(trained, sources, "test", 16, "cpu")
     return work.join(maps.made(work, folder / "parts").paths).scores()

@@ -12,7 +12,7 @@ from itrpipe.models.base import Matcher
 from itrpipe.models.dual_encoder import network
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs
-from itrpipe.training.distributed import compile_encoders
+from itrpipe.training.assembly import compile_encoders
 
 CPU = torch.device("cpu")
 

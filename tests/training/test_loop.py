@@ -1,162 +1,370 @@
-"""The loop learns, ends and goes on where it should, and serves every schedule, measure and precision."""
+"""What the loop promises, kept by a model with dropout and BatchNorm on validation data unlike the training data."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
-from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.embeddings import ORDER, read_embeddings
-from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, write_features
-from itrpipe.methods.triplet import method as triplet
+from itrpipe.evaluation import protocols
+from itrpipe.evaluation.ranks import ranks
+from itrpipe.methods.base import Batch
 from itrpipe.methods.triplet.declaration import Triplet
+from itrpipe.methods.triplet.method import TripletMethod
+from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.scan import network as scan
 from itrpipe.models.scan.declaration import Scan
-from itrpipe.models.vsepp import network as vsepp
-from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.progress import Reporter
-from itrpipe.testing import LOOP_SETTINGS
-from itrpipe.training import encoding
-from itrpipe.training.data import SplitData
+from itrpipe.stages import train as train_stage
+from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
+from itrpipe.training import loop
+from itrpipe.training.data import epoch_batches
 from itrpipe.training.encoding import Encoder
 from itrpipe.training.loop import BEST, CHECKPOINT, Trainer, training_device
-from itrpipe.training.settings import LoopSettings
-from itrpipe.training.splits import Sources
-from tests import maps
-from tests.training.interrupting import interrupt
+from itrpipe.training.optimizers import OPTIMIZERS
+from itrpipe.training.saved import load_checkpoint, load_weights
+from itrpipe.training.settings import parsed_average
 
-IMAGES, PER_IMAGE, REGIONS, WIDTH = 24, 2, 3, 16
+IMAGES, CPU = 10, torch.device("cpu")
 SETTINGS = LOOP_SETTINGS.model_copy(
     update={
-        "epochs": 6,
-        "batch_size": 16,
-        "learning_rate": 0.01,
-        "decay_every": 4,
+        "epochs": 3,
+        "batch_size": 8,
+        "learning_rate": 0.05,
+        "gradient_clip": 100.0,
         "max_updates": 0,
         "validation_images": IMAGES,
-        "encode_block": 7,
-        "prefetch": 2,
+        "encode_block": 4,
+        "checkpoint_seconds": 1e9,
+        "optimizer": "spy",
     }
 )
+"""Twenty pairs, of which three batches are an epoch."""
+Change = dict[str, Any]
 
 
-class TinySplit:
-    """A split whose caption words say which image they belong to."""
+class Pairs(ToyPairs):
+    """Ten random images, two captions of each."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.image_ids = np.array([f"{name}-{i}" for i in range(IMAGES)])
-        self.caption_image = np.repeat(np.arange(IMAGES), PER_IMAGE)
-        self.caption_ids = np.array([f"{name}-{i}#{k}" for i in range(IMAGES) for k in range(PER_IMAGE)])
-        self.tokens = pa.array([[f"word{i}", f"filler{k}"] for i in range(IMAGES) for k in range(PER_IMAGE)])
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, IMAGES)
 
 
-@pytest.fixture(scope="module")
-def features(tmp_path_factory) -> FeatureFile:
-    """Validation images look like the training images of the same number."""
-    path = tmp_path_factory.mktemp("features") / FEATURES
-    regions = np.random.default_rng(0).standard_normal((IMAGES, REGIONS, WIDTH)).astype(np.float16)
-    ids = [*TinySplit("train").image_ids.tolist(), *TinySplit("val").image_ids.tolist()]
-    count = np.full(2 * IMAGES, REGIONS, dtype=np.int16)
-    rows = {"regions": np.concatenate([regions, regions]), "count": count}
-    write_features(path, ids, FeatureSpec(REGIONS, WIDTH), "test", [(np.arange(len(ids)), rows)])
-    return FeatureFile.open(path)
+class Toy(DualEncoder):
+    """Two projections, one with BatchNorm and dropout; remembers in which mode it ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = nn.Sequential(nn.Linear(IMAGE_DIM, 8), nn.BatchNorm1d(8), nn.Dropout(0.3))
+        self.text = nn.EmbeddingBag(VOCABULARY, 8, mode="mean", padding_idx=0)
+        self.modes: list[tuple[bool, bool]] = []
+
+    def encode_images(self, images: ImageBatch) -> ImageEncoding:
+        self.modes.append((self.training, torch.is_grad_enabled()))
+        return ImageEncoding(nn.functional.normalize(self.image(images.regions[:, 0]), dim=1))
+
+    def encode_texts(self, texts: TextBatch) -> TextEncoding:
+        return TextEncoding(nn.functional.normalize(self.text(texts.tokens), dim=1))
 
 
-def splits(features: FeatureFile) -> tuple[SplitData, SplitData, int]:
-    train, val = TinySplit("train"), TinySplit("val")
-    vocabulary = Vocabulary.build(train.tokens, 1)
-    return SplitData(train, features, vocabulary), SplitData(val, features, vocabulary), len(vocabulary)  # pyright: ignore
+class SpySgd(torch.optim.SGD):
+    """Keeps the gradients that it was given."""
+
+    def __init__(self, model: nn.Module, rate: float, _: float) -> None:
+        super().__init__(model.parameters(), rate)
+        self.seen: list[list[Tensor]] = []
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore
+        self.seen.append([each.grad.clone() for group in self.param_groups for each in group["params"]])
+        super().step()
 
 
-def trainer(
-    features: FeatureFile, work: Path, settings: LoopSettings = SETTINGS, model: Vsepp | None = None
-) -> Trainer:
+@pytest.fixture(autouse=True)
+def spy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "spy", SpySgd)
+
+
+def trainer(work: Path, method: object = None, **values: object) -> Trainer:
+    settings = SETTINGS.model_copy(update=values)
     work.mkdir(exist_ok=True)
     torch.manual_seed(settings.seed)
-    train, val, words = splits(features)
-    encoder = vsepp.build(model or Vsepp(embed_dim=16, word_dim=8), WIDTH, words)
-    method = triplet.build(Triplet(sum_epochs=max(0, settings.epochs - 2)), train, {})
-    return Trainer(settings, encoder, method, train, val, "cpu", work, Reporter())
+    data = Pairs(0)
+    chosen: Any = method or TripletMethod(Triplet(max_violation=False), data)
+    return Trainer(settings, Toy(), chosen, data, Pairs(1), "cpu", work, Reporter())  # pyright: ignore
 
 
-def changed(**values: object) -> LoopSettings:
-    return SETTINGS.model_copy(update=values)  # pyright: ignore
-
-
-def test_training_learns_what_the_captions_say(features, tmp_path):
-    run = trainer(features, tmp_path / "a", changed(epochs=30, decay_every=25))
+def trained(work: Path, method: object = None, **values: object) -> Trainer:
+    run = trainer(work, method, **values)
     run.run()
-    first, last = run.position.history[0], run.position.history[-1]
-    assert run.position.best_score > 450 > first["val_rsum"]
-    assert last["learning_rate"] == pytest.approx(0.001)
-    assert sum(row["best"] for row in run.position.history) >= 1
-    best = max(run.position.history, key=lambda row: row["val_rsum"])
-    assert run.position.best_score == best["val_rsum"]
+    return run
 
 
-def test_bfloat16_is_close_to_single_precision_and_not_equal(features, tmp_path):
-    single = trainer(features, tmp_path / "a", changed(epochs=1))
-    half = trainer(features, tmp_path / "b", changed(epochs=1, precision="bf16"))
-    single.run()
-    half.run()
-    losses = [run.position.history[0]["loss"] for run in (single, half)]
-    assert losses[0] != losses[1]
-    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+def interrupt(run: Trainer, after: int) -> None:
+    """Trains until so many steps are taken, and not a step further, as if the process had been killed."""
+    step, left = run._step, iter(range(after))
+
+    def counted(*arguments: Any) -> bool:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return step(*arguments)
+
+    run._step = counted  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
 
 
-class OfThisModel(encoding.Encoding):
-    """Embeds the validation images and captions with a model that is not saved."""
-
-    def __init__(self, model: torch.nn.Module, val: SplitData) -> None:
-        rows = {"val": (val.num_images, val.num_captions)}
-        super().__init__(Path(), Sources(Path(), Path()), rows, 5, "cpu")
-        opened = SimpleNamespace(split={"val": val}.__getitem__)
-        self._opened = opened, Encoder(model, torch.device("cpu"), 5)
-
-    def open(self) -> Any:
-        return self._opened
+def gradients(run: Trainer) -> list[list[Tensor]]:
+    """Those of the batches of the first epoch, with the weights as they are."""
+    model, found = run._model.train(), []
+    for step, rows in enumerate(run._batches(0)):
+        model.zero_grad()
+        batch = run._method.collate(rows, np.random.default_rng([0, 0, step]))
+        sum(run._method.losses(model, batch, 0).values()).backward()  # pyright: ignore
+        found.append([each.grad.clone() for each in model.parameters() if each.grad is not None])
+    return found
 
 
-def test_order_embeddings_train_validate_and_are_scored_from_disk_as_by_the_model(features, tmp_path, monkeypatch):
-    settings = Vsepp(embed_dim=16, word_dim=8, measure="order", absolute_values=True)
-    run = trainer(features, tmp_path / "a", changed(epochs=1), settings)
-    model = run.run()
-    path = tmp_path / "embeddings.h5"
-    val = splits(features)[1]
-    monkeypatch.setattr(encoding, "BLOCKS_PER_PART", 2)
-    work = OfThisModel(model, val)
-    sizes = [part.rows for part in work.parts()]
-    assert sizes == [10, 10, 4, *[10] * 4, 8]
-    work.join(maps.made(work, tmp_path / "parts").paths, path, {"val": val}, model.measure)  # pyright: ignore
-    stored = read_embeddings(path, "val")
-    assert (stored.image_ids.tolist(), stored.caption_ids.tolist()) == (
-        val.split.image_ids.tolist(),
-        val.split.caption_ids.tolist(),
+def seen_with(work: Path, **values: object) -> tuple[Trainer, list[list[Tensor]]]:
+    """A training of one epoch that hardly moves, without dropout, and the gradients of its updates."""
+    run = trainer(work, epochs=1, learning_rate=1e-12, **values)
+    run._model.get_submodule("image.2").p = 0.0  # pyright: ignore
+    run.run()
+    return run, run._optimizer.seen  # pyright: ignore
+
+
+def test_the_norm_is_that_of_pytorch_and_gradients_are_clipped_before_the_update(tmp_path: Path) -> None:
+    run, seen = seen_with(tmp_path, gradient_clip=0.01)
+    norms, expected = (
+        [torch.stack([each.norm() for each in step]).norm().item() for step in steps]
+        for steps in (seen, gradients(run))
     )
-    assert stored.measure == ORDER
-    images, texts = val.pairs(np.arange(IMAGES), np.arange(IMAGES))
-    with torch.inference_mode():
-        expected = model.score_matrix(model.encode_images(images), model.encode_texts(texts)).numpy()
-    np.testing.assert_allclose(stored.scores()[:, :IMAGES], expected, atol=1e-5)
-    assert (stored.scores() <= 0).all()
+    assert max(norms) == pytest.approx(0.01, rel=1e-3)
+    assert run.position.history[0]["gradient_norm"] == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+def test_a_partial_update_is_the_mean_of_its_own_batches(tmp_path: Path) -> None:
+    """Of three batches, two make the first update and one the second; Adam would hide a wrong divisor."""
+    run, (first, second) = seen_with(tmp_path, accumulate=2)
+    for found, last, one, two, three in zip(first, second, *gradients(run), strict=True):
+        torch.testing.assert_close(found, (one + two) / 2, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(last, three, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("images", [IMAGES, 4])
+def test_the_first_images_of_the_validation_split_are_validated(tmp_path: Path, images: int) -> None:
+    run = trained(tmp_path, epochs=1, validation_images=images)
+    encoder, val = Encoder(run._model, CPU, 100), Pairs(1)
+    owners = val.caption_image[: 2 * images]
+    (shown,), (texts,) = encoder.images(val, np.arange(images)), encoder.texts(val, np.arange(2 * images))
+    row, expected = (
+        run.position.history[0],
+        protocols.metrics(ranks((shown.embedding @ texts.embedding.T).numpy(), owners)),
+    )
+    assert {name: row[f"val_{name}"] for name in expected} == pytest.approx(expected)
+    four = expected["i2t_r1"] + expected["i2t_r5"] + expected["t2i_r1"] + expected["t2i_r5"]
+    assert row["val_r1+r5"] == pytest.approx(four)
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, rows: list[tuple[float, float]]) -> None:
+    """Validation gives these sums of all six and of both last recalls, epoch by epoch."""
+    left = iter(rows)
+
+    def metrics(_: object) -> dict[str, float]:
+        rsum, tens = next(left)
+        return {"rsum": rsum, "i2t_r10": tens / 2, "t2i_r10": tens / 2}
+
+    monkeypatch.setattr(loop.protocols, "metrics", metrics)
+
+
+@pytest.mark.parametrize(
+    ("selection", "sums", "best"),
+    [
+        ("rsum", [(300, 200), (290, 100), (100, 50)], [True, False, False]),
+        ("r1+r5", [(300, 200), (290, 100), (100, 50)], [True, True, False]),
+        ("rsum", [(248.48484848484847, 2), (248.4848484848485, 2), (10, 2)], [True, False, False]),  # summed otherwise
+    ],
+)
+def test_the_first_of_the_best_epochs_is_chosen_by_what_the_settings_say(
+    selection: str, sums: Any, best: list[bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, sums)
+    assert [row["best"] for row in trained(tmp_path, selection=selection).position.history] == best
+
+
+def test_the_best_weights_may_lie_inside_an_epoch_and_are_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, [(10, 2), (20, 2), (40, 2), (30, 2)])
+    run, kept = trainer(tmp_path, epochs=2, validate_every=2), []
+    finish = run._validate_and_save
+
+    def finishing() -> None:
+        kept.append({name: each.clone() for name, each in run._model.state_dict().items()})
+        finish()
+
+    monkeypatch.setattr(run, "_validate_and_save", finishing)
+    found, stored = run.run().state_dict(), Toy()
+    load_weights(tmp_path / BEST, stored, unfinished=True)
+    for name, each in stored.state_dict().items():
+        assert torch.equal(each, kept[2][name])
+        assert torch.equal(each, found[name])
+    assert not torch.equal(kept[2]["text.weight"], kept[3]["text.weight"])
+    job = SimpleNamespace(metrics={}, timings={}, settings=SimpleNamespace(epochs=2, loss=SimpleNamespace(trains=True)))
+    train_stage._record(job, run)  # pyright: ignore
+    assert (job.metrics["validation_rsum"], job.metrics["best_epoch"]) == (40, 1.333)
+
+
+def test_validations_inside_an_epoch_change_nothing_but_what_is_chosen(tmp_path: Path) -> None:
+    plain, run = (trained(tmp_path / str(every), epochs=2, validate_every=every) for every in (0, 2))
+    epochs, parts = plain.position.history, run.position.history
+    for each in (plain, run):
+        load_checkpoint(each._work / CHECKPOINT, each._parts, each._optimizer)  # the last weights
+    for name, value in plain._model.state_dict().items():
+        assert torch.equal(value, run._model.state_dict()[name]), name
+    assert [row["epoch"] for row in epochs] == [1, 2]
+    assert [(row["epoch"], row["steps"]) for row in parts] == [(0.667, 2), (1, 1), (1.333, 1), (2, 2)]
+    # A row tells of what was trained since the one before, and of the weights of then.
+    lost = [row["loss"] * pairs for row, pairs in zip(parts, (16, 4, 8, 12), strict=True)]
+    assert [lost[0] + lost[1], lost[2] + lost[3]] == pytest.approx([20 * row["loss"] for row in epochs])
+    assert [parts[1]["val_rsum"], parts[3]["val_rsum"]] == [row["val_rsum"] for row in epochs]
+    cut = trained(tmp_path / "c", epochs=2, validate_every=2, max_updates=5)
+    assert [row["epoch"] for row in cut.position.history] == [0.667, 1, 1.333, 1.667]
+
+
+def test_steps_are_in_training_mode_and_validations_in_evaluation_mode(tmp_path: Path) -> None:
+    for every, steps in ((0, [3, 3]), (2, [2, 1, 1, 2])):
+        model: Any = trained(tmp_path / str(every), epochs=2, validate_every=every)._model
+        passes = [(mode, len(list(group))) for mode, group in groupby(model.modes)]
+        assert passes == [each for count in steps for each in (((True, True), count), ((False, False), 3))]
+        assert not model.training
+
+
+class Drawing:
+    """A method that keeps what it drew for each step; its loss at step n is n, a mean over its pairs or their sum."""
+
+    def __init__(self, means: bool = True) -> None:
+        self.means, self.step, self.drawn, self.data = means, 0, [], Pairs(0)
+
+    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
+        self.drawn.append(float(rng.random()))
+        images = self.data.caption_image[captions]
+        return Batch({"positive": self.data.pairs(images, captions)}, torch.from_numpy(images))
+
+    def losses(self, model: Toy, batch: Batch, epoch: int) -> dict[str, Tensor]:
+        self.step += 1
+        images, texts = batch.pairs["positive"]
+        scores = model.score_pairs(model.encode_images(images), model.encode_texts(texts))
+        return {"pull": scores.mean() * 0 + self.step}
+
+
+def test_every_step_draws_for_itself_and_another_seed_draws_otherwise(tmp_path: Path) -> None:
+    methods = [Drawing() for _ in range(3)]
+    for number, (method, seed) in enumerate(zip(methods, (0, 0, 1), strict=True)):
+        trained(tmp_path / str(number), method, seed=seed)
+    first, again, other = (method.drawn for method in methods)
+    assert len(first) == len(set(first)) == 9
+    assert first == again
+    assert not set(first) & set(other)
+
+
+@pytest.mark.parametrize(("means", "expected"), [(True, 8 * 1 + 8 * 2 + 4 * 3), (False, 1 + 2 + 3)])
+def test_the_history_has_the_loss_of_a_pair(tmp_path: Path, means: bool, expected: int) -> None:
+    (row,) = trained(tmp_path, Drawing(means), epochs=1).position.history
+    assert row["loss_pull"] == row["loss"] == pytest.approx(expected / 20)
+
+
+def test_a_run_that_ends_with_its_updates_makes_the_batches_of_those_epochs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(loop, "epoch_batches", lambda *given: (made.append(given[3]), epoch_batches(*given))[1])
+    run = trainer(tmp_path, epochs=1000, max_updates=5)
+    assert made == [0]
+    run.run()
+    assert max(made) == 1  # pyright: ignore
+    assert [row["steps"] for row in run.position.history] == [3, 2]
+
+
+class Breaking(Drawing):
+    """A method whose loss, or the gradient of it, stops being finite at the fifth step."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def losses(self, model: Toy, batch: Batch, epoch: int) -> dict[str, Tensor]:
+        found = super().losses(model, batch, epoch)
+        if self.step < 5:
+            return {**found, "other": found["pull"] * 0}
+        if self.how == "loss":
+            return {**found, "other": found["pull"] * float("nan")}
+        zero = model.text.weight.sum() * 0
+        return {**found, "other": zero.abs().sqrt() * 0}  # the root's slope at zero is infinite, and 0 times that NaN
+
+
+def test_the_error_names_the_first_loss_and_step_and_the_gradient(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError,
+        match=r"is nan in epoch 2 \(loss_other first at step 2, .*the gradient of image.0.weight.*; lower --set",
+    ):
+        trained(tmp_path / "loss", Breaking("loss"))
+    with pytest.raises(DataError, match=r"gradient_norm is nan in epoch 2 \(.*gradient of text.weight at step 2"):
+        trained(tmp_path / "gradient", Breaking("gradient"))
+
+
+def test_bfloat16_is_close_to_single_precision_and_not_equal(tmp_path: Path) -> None:
+    rows = [trained(tmp_path / each, epochs=1, precision=each).position.history[0] for each in ("fp32", "bf16")]
+    assert rows[0]["loss"] != rows[1]["loss"]
+    assert rows[0]["loss"] == pytest.approx(rows[1]["loss"], rel=0.05)
+    seen: list[torch.dtype] = []
+
+    def look(part: nn.Module, given: object, found: Tensor) -> None:
+        if not part.training:
+            seen.append(found.dtype)
+
+    for asked in ("fp32", "as-trained"):
+        run = trainer(tmp_path / f"embed {asked}", epochs=1, precision="bf16", embed_precision=asked)
+        run._model.get_submodule("image.0").register_forward_hook(look)
+        run.run()
+    assert seen == [torch.float32] * 3 + [torch.bfloat16] * 3
+
+
+def test_scores_and_encodings_in_bfloat16_are_near_those_in_single_precision() -> None:
+    """Scores of models that score pair by pair; those of embeddings stay as they are."""
+    torch.manual_seed(0)
+    data, rows = Pairs(1), np.arange(2 * IMAGES)
+    for model, rounds in ((scan.build(Scan(embed_dim=16, word_dim=8), IMAGE_DIM, VOCABULARY), True), (Toy(), False)):
+        exact, scored, encoded = (
+            Encoder(model.eval(), CPU, 4, *each).scores(data, IMAGES, rows)
+            for each in (("fp32", "fp32"), ("bf16", "fp32"), ("fp32", "bf16"))
+        )
+        for rough, differs in ((scored, rounds), (encoded, True)):
+            assert rough.dtype == np.float32
+            assert (np.abs(rough - exact).max() > 0) == differs
+            assert np.abs(rough - exact).max() < 0.02
+        chosen = np.array([7, 3, 18, 3, 0])
+        np.testing.assert_allclose(Encoder(model, CPU, 3).scores(data, 6, chosen), exact[:6, chosen], atol=1e-6)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_asking_for_a_missing_gpu_is_an_error_and_not_a_fallback():
+def test_asking_for_a_missing_gpu_is_an_error_and_not_a_fallback() -> None:
     with pytest.raises(UsageError, match="no CUDA device is visible"):
         training_device("cuda")
 
 
-FLAT = {"learning_rate": 1e-12, "patience": 2}
+# Ends, and what is told of them
+
+FLAT = {"learning_rate": 1e-12, "patience": 2, "epochs": 6}
 """The first validation is the best."""
 
 
@@ -172,21 +380,20 @@ FLAT = {"learning_rate": 1e-12, "patience": 2}
         ({"patience": 5}, ""),
     ],
 )
-def test_training_ends_where_validation_is_flat(features, tmp_path, changes, said):
-    run = trainer(features, tmp_path / "a", changed(**FLAT | changes))
-    run.run()
+def test_training_ends_where_validation_is_flat(
+    tmp_path: Path, changes: Change, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, [(10, 2)] * 20)
+    run = trained(tmp_path, **FLAT | changes)
     assert run.ended_early() == said
-    again = trainer(features, tmp_path / "a", changed(**FLAT | changes))
-    again.run()
-    assert again.position == run.position
+    assert trained(tmp_path, **FLAT | changes).position == run.position
 
 
-def test_a_rate_that_never_rises_to_its_height_is_told(features, tmp_path):
-    run = trainer(features, tmp_path / "a", changed(schedule="cosine", warmup_updates=1000))
-    updates = run._total_updates
-    assert f"warmup_updates = 1,000, and all epochs together have {updates} updates" in run.never_warm()
-    assert f"at {updates / 10:.0f} % of its height" in run.never_warm()
-    assert not trainer(features, tmp_path / "b", changed(schedule="cosine", warmup_updates=updates)).never_warm()
+def test_a_rate_that_never_rises_to_its_height_is_told(tmp_path: Path) -> None:
+    run = trainer(tmp_path, schedule="cosine", warmup_updates=1000)
+    assert "warmup_updates = 1,000, and all epochs together have 9 updates" in run.never_warm()
+    assert "at 1 % of its height" in run.never_warm()
+    assert not trainer(tmp_path, schedule="cosine", warmup_updates=9).never_warm()
 
 
 @pytest.mark.parametrize(
@@ -201,8 +408,8 @@ def test_a_rate_that_never_rises_to_its_height_is_told(features, tmp_path):
         ({"epochs": 1000, "max_updates": 7, "first_epochs": 9}, "of 3 validations, 3 of them in the first epochs"),
     ],
 )
-def test_patience_that_cannot_end_a_training_is_told(features, tmp_path, changes, said):
-    found = trainer(features, tmp_path / "a", changed(**FLAT | changes)).idle_patience()
+def test_patience_that_cannot_end_a_training_is_told(tmp_path: Path, changes: Change, said: str) -> None:
+    found = trainer(tmp_path, **FLAT | changes).idle_patience()
     assert said in found
     assert bool(said) == bool(found)
 
@@ -214,67 +421,128 @@ def test_patience_that_cannot_end_a_training_is_told(features, tmp_path, changes
         {"epochs": 1},
         {"epochs": 5, "max_updates": 7},
         {"accumulate": 3},
+        {"accumulate": 2, "epochs": 2},
         {"validate_every": 2},
         {"batch_by": "tokens", "batch_size": 60},
         {"epochs": 0},
     ],
 )
-def test_a_training_updates_and_validates_as_often_as_it_planned(features, tmp_path, changes):
-    run = trainer(features, tmp_path / "a", changed(epochs=3, batch_size=6) if not changes else changed(**changes))
-    run.run()
+def test_a_training_updates_and_validates_as_often_as_it_planned(tmp_path: Path, changes: Change) -> None:
+    run = trained(tmp_path, **changes)
     assert run.position.updates == run._total_updates
     assert len(run.position.history) == max(1, len(run._validated_updates()[1]))
 
 
-def test_on_a_plateau_the_best_weights_are_taken_up_at_a_lower_rate_also_after_an_interruption(features, tmp_path):
-    settings = changed(epochs=40, schedule="plateau", patience=2, validate_every=2, learning_rate=0.05)
-    whole = trainer(features, tmp_path / "a", settings)
-    taken_up, best = whole._take_up_the_best, []
+# Interruptions
 
-    def remembered():
-        taken_up()
-        best.append(load_file(tmp_path / "a" / BEST))
-        for name, value in whole._model.state_dict().items():
-            assert torch.equal(value, best[0][name]), name
+PLATEAU = {"epochs": 12, "schedule": "plateau", "patience": 2, "validate_every": 2, "optimizer": "adam"}
 
-    whole._take_up_the_best = remembered
-    whole.run()
-    (fallen,) = whole.position.plateaus
-    assert len(best) == 1
-    assert {row["learning_rate"] for row in whole.position.history[:fallen]} == {0.05}
-    assert {row["learning_rate"] for row in whole.position.history[fallen:]} == {0.05 * settings.decay_factor}
-    assert whole.ended_early()
-    steps = sum(row["steps"] for row in whole.position.history[:fallen])
-    for name, stop in (("b", steps - 1), ("c", steps + 1)):
-        broken = trainer(features, tmp_path / name, settings)
-        interrupt(broken, stop)
-        resumed = trainer(features, tmp_path / name, settings)
-        resumed.run()
-        assert resumed.position.plateaus == [fallen]
-        assert resumed.position.history == whole.position.history
-        assert (tmp_path / name / BEST).read_bytes() == (tmp_path / "a" / BEST).read_bytes()
+
+@pytest.mark.parametrize(
+    ("changes", "stops"),
+    [
+        ({"optimizer": "adamw"}, [4]),
+        ({"optimizer": "adamw", "average": "ema:0.7"}, [4]),
+        ({"optimizer": "adamw-clip", "validate_every": 2, "average": "wise-ft:0.4"}, [4]),
+        ({"accumulate": 2, "schedule": "linear", "batch_size": 4, "precision": "bf16"}, [4]),
+        (PLATEAU, [3, 5]),
+    ],
+)
+def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, changes: Change, stops: list[int]) -> None:
+    values = {"checkpoint_seconds": 0.0, **changes}
+    whole = trained(tmp_path / "whole", **values)
+    for stop in stops:
+        interrupt(trainer(tmp_path / str(stop), **values), stop)
+        resumed = trained(tmp_path / str(stop), **values)
+        assert resumed.position == whole.position
+        for name in (BEST, CHECKPOINT):
+            assert (tmp_path / str(stop) / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_on_a_plateau_the_best_weights_are_taken_up_at_a_lower_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, [(10, 2), (20, 2), *[(5, 2)] * 9])
+    run, best = trainer(tmp_path, **{**PLATEAU, "optimizer": "spy"}), []
+    take_up = run._take_up_the_best
+
+    def remembered() -> None:
+        take_up()
+        best.append(load_file(tmp_path / BEST))
+        assert all(torch.equal(value, best[0][name]) for name, value in run._model.state_dict().items())
+
+    run._take_up_the_best = remembered
+    run.run()
+    assert (len(best), run.position.plateaus) == (1, [4])
+    rates = [row["learning_rate"] for row in run.position.history]
+    assert rates == pytest.approx([0.05] * 4 + [0.05 * SETTINGS.decay_factor] * 2)
+    assert run.ended_early()
 
 
 @pytest.mark.parametrize("name", [CHECKPOINT, BEST])
 @pytest.mark.parametrize("share", [0.01, 0.99])
-def test_a_flipped_bit_of_unfinished_work_is_refused(features, tmp_path, name, share):
-    run = trainer(features, tmp_path / "a", changed(epochs=1))
-    run.run()
-    path = tmp_path / "a" / name
-    content = bytearray(path.read_bytes())
+def test_a_flipped_bit_of_unfinished_work_is_refused(tmp_path: Path, name: str, share: float) -> None:
+    trained(tmp_path, epochs=1)
+    content = bytearray((tmp_path / name).read_bytes())
     content[int(share * len(content))] ^= 16
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=rf"{name} .*; remove .*a and run the same command again"):
-        trainer(features, tmp_path / "a", changed(epochs=1)).run()
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{name} .*; remove .* and run the same command again"):
+        trained(tmp_path, epochs=1)
 
 
-def test_scores_in_bfloat16_are_near_those_in_single_precision(features):
-    """Of models that score pair by pair; those of embeddings stay as they are."""
-    val, words = splits(features)[1:]
-    rows, device = np.arange(val.num_captions), torch.device("cpu")
-    for backbone, rounds in ((scan.build(Scan(embed_dim=16, word_dim=8), WIDTH, words), True), (None, False)):
-        model = (backbone or vsepp.build(Vsepp(embed_dim=16, word_dim=8), WIDTH, words)).eval()
-        exact, rough = (Encoder(model, device, 7, each).scores(val, IMAGES, rows) for each in ("fp32", "bf16"))
-        assert rough.dtype == np.float32
-        assert (np.abs(rough - exact).max() > 0) == rounds
-        assert np.abs(rough - exact).max() < 0.02
+@pytest.mark.parametrize("damage", ["cut off", "of another optimizer", "no checkpoint"])
+def test_a_bad_checkpoint_is_one_line(tmp_path: Path, damage: str) -> None:
+    trained(tmp_path, epochs=1, optimizer="adam")
+    path = tmp_path / CHECKPOINT
+    if damage != "of another optimizer":
+        os.truncate(path, path.stat().st_size - 100 if damage == "cut off" else 5)
+    with pytest.raises(DataError, match=r"is not a checkpoint of this run|own checksum|has no checksum") as error:
+        load_checkpoint(path, {"model": nn.Linear(4, 2)}, torch.optim.Adam(nn.Linear(4, 2).parameters()))
+    assert "\n" not in str(error.value)
+    with pytest.raises(DataError, match="does not hold the weights of this model"):
+        load_weights(tmp_path / BEST, nn.Linear(4, 3), unfinished=True)
+
+
+# Averages of weights
+
+
+@pytest.mark.parametrize("text", ["ema", "ema:1", "ema:x", "wise-ft:1.5", "wise-ft:nan", "swa:0.5", ""])
+def test_other_averages_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="give none, ema:DECAY"):
+        parsed_average(text)
+
+
+@pytest.mark.parametrize("average", ["ema:0.7", "wise-ft:0.4"])
+def test_the_averaged_model_is_validated_and_saved_and_the_raw_one_trained(tmp_path: Path, average: str) -> None:
+    """Every validation sees the average, the best is chosen by it, and updates are those of a run without."""
+    plain = trained(tmp_path / "plain", optimizer="adam")
+    run = trainer(tmp_path / "averaged", optimizer="adam", average=average)
+    kind, number = parsed_average(average)
+    first = {name: each.detach().clone() for name, each in run._model.named_parameters()}
+    kept, seen = dict(first), []
+    update, validate = run._update, run.validate
+
+    def follow() -> None:
+        update()
+        for name, each in run._model.named_parameters():
+            before, share = (kept, 1 - number) if kind == "ema" else (first, number)
+            kept[name] = (1 - share) * before[name] + share * each.detach()
+
+    def look() -> dict[str, float]:
+        for name, each in run._model.named_parameters():
+            torch.testing.assert_close(each.detach(), kept[name])
+        metrics = validate()
+        seen.append((metrics["rsum"], {name: each.clone() for name, each in run._model.state_dict().items()}))
+        return metrics
+
+    run._update, run.validate = follow, look  # pyright: ignore[reportAttributeAccessIssue]
+    torch.manual_seed(SETTINGS.seed)
+    Toy()  # as many random numbers as before the other training
+    model, stored = run.run(), Toy()
+    load_weights(tmp_path / "averaged" / BEST, stored, unfinished=True)
+    _, best = max(seen, key=lambda each: each[0])
+    for name, value in best.items():
+        assert torch.equal(model.state_dict()[name], value)
+        assert torch.equal(stored.state_dict()[name], value)
+    assert [row["val_rsum"] for row in run.position.history] == [score for score, _ in seen]
+    assert [row["loss"] for row in plain.position.history] == [row["loss"] for row in run.position.history]

@@ -1,68 +1,201 @@
-"""Which weights the optimisers decay, their state in a checkpoint, and the learning rates of every schedule."""
+"""What of a model is trained, and how: adapters, frozen encoders, decay, rates by the layer and over the updates."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
+from itrpipe.errors import UsageError
+from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.dual_encoder.network import TransformerDualEncoder, build, open_encoders
+from itrpipe.models.uniter import network as uniter
 from itrpipe.models.uniter.declaration import Uniter
-from itrpipe.models.uniter.network import build
+from itrpipe.models.vsepp.declaration import Vsepp
+from itrpipe.models.vsepp.network import build as build_vsepp
+from itrpipe.negatives.memory import MomentumTwin
 from itrpipe.testing import LOOP_SETTINGS
-from itrpipe.training.optimizers import OPTIMIZERS, Trained, learning_rate
-from itrpipe.training.saved import Position, load_checkpoint, save_checkpoint
+from itrpipe.training.optimizers import (
+    OPTIMIZERS,
+    Trained,
+    WeightAverage,
+    depths,
+    learning_rate,
+    limit_training,
+    merge_adapters,
+    trained_weights,
+)
+from itrpipe.training.settings import TrainSettings
+
+PIXELS = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+IMAGES = ImageBatch(torch.empty(3, 0, 0), pixels=PIXELS)
+TEXTS = TextBatch(torch.tensor([[2, 5, 6, 3], [2, 7, 3, 0], [2, 8, 9, 3]]), torch.tensor([4, 3, 4]))
+KINDS = pytest.mark.parametrize(("vision", "text"), [("clip", "clip"), ("siglip", "siglip"), ("vit", "bert")])
+LAYER = "vision.network.vision_model.encoder.layers.0.self_attn.q_proj"
 
 
-def model():
+def opened(root: Path, vision: str = "clip", text: str = "clip", **values: Any) -> TransformerDualEncoder:
     torch.manual_seed(0)
-    return build(Uniter(embed_dim=8, layers=1, heads=2, feed_forward_dim=8, max_words=8), 4, 10)
+    settings = DualEncoder(vision=str(root / vision), text=str(root / text), **values)
+    return build(settings, 0, 0, open_encoders(settings))
 
 
-def test_decay_is_for_the_matrices_and_two_layer_norms() -> None:
-    made = model()
-    optimizer = OPTIMIZERS["adamw"](Trained(made), 0.01, 0.05)
-    names = {id(weights): name for name, weights in made.named_parameters()}
+def limited(model: TransformerDualEncoder, **values: Any) -> TransformerDualEncoder:
+    usual = {name: field.default for name, field in TrainSettings.model_fields.items()}
+    limit_training(model, TrainSettings.model_construct(**(usual | values)))
+    return model
+
+
+def scores(model: Any) -> torch.Tensor:
+    return model.score_matrix(model.encode_images(IMAGES), model.encode_texts(TEXTS))
+
+
+def step(model: TransformerDualEncoder) -> Any:
+    """Three updates."""
+    optimizer = OPTIMIZERS["adamw"](Trained(model), 0.1, 0.1)
+    model.train()
+    for _ in range(3):
+        optimizer.zero_grad()
+        (-torch.log_softmax(5 * scores(model), dim=1).diagonal().mean()).backward()
+        optimizer.step()
+    return optimizer
+
+
+@KINDS
+@pytest.mark.parametrize("targets", [(), ("fc1", "dense")])
+def test_only_adapters_move_and_merged_they_leave_a_plain_model_of_the_same_scores(
+    saved_encoders: Path, vision: str, text: str, targets: tuple[str, ...]
+) -> None:
+    model, plain = (opened(saved_encoders, vision, text, embed_dim=8).eval() for _ in range(2))
+    targets = targets if text == "bert" else targets[:1]
+    limited(model, adapter="lora", lora_rank=2, lora_alpha=6.0, lora_targets=targets)
+    torch.testing.assert_close(scores(model), scores(plain), rtol=0, atol=1e-6)
+    before = copy.deepcopy(model.state_dict())
+    optimizer = step(model)
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {name for name in before if ".lora_" in name or name.startswith("project_")}
+    states = sum(value["exp_avg"].numel() for value in optimizer.state.values())
+    assert states == trained_weights(model)[0] < trained_weights(model)[1] / 4
+    found = scores(model.eval()).detach()
+    assert (found - scores(plain)).abs().max() > 1e-3
+    merge_adapters(model)
+    torch.testing.assert_close(scores(model), found, rtol=0, atol=2e-6)
+    plain.load_state_dict(model.state_dict())
+    for each in (model, plain):  # torch's own attention rounds otherwise where weights could need a gradient
+        each.requires_grad_(False)
+    assert torch.equal(scores(model), scores(plain))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_a_merged_layer_is_the_formula_and_what_adapters_add_is_interpolated_as_a_whole(
+    saved_encoders: Path, share: float
+) -> None:
+    """W + (alpha / r) B A, and (1 - a) W + a (W + B A) = W + a B A."""
+    plain = opened(saved_encoders)
+    model = limited(opened(saved_encoders), adapter="lora", lora_targets=("q_proj",), lora_alpha=6.0, lora_rank=4)
+    average = WeightAverage(f"wise-ft:{share}", model)
+    step(model)
+    layer: Any = model.get_submodule(LAYER)
+    into, out = layer.lora_A["default"].weight.detach(), layer.lora_B["default"].weight.detach()
+    added, weight = 6.0 / 4 * out @ into, plain.get_parameter(f"{LAYER}.weight")
+    assert (len(into), added.abs().max() > 1e-3) == (4, True)
+    with average.applied():
+        between = layer.get_base_layer().weight + layer.get_delta_weight("default")
+        torch.testing.assert_close(between, weight + share * added)
+    merge_adapters(model)
+    torch.testing.assert_close(model.get_parameter(f"{LAYER}.weight"), weight + added)
+
+
+@pytest.mark.parametrize("frozen", ["vision", "text"])
+@pytest.mark.parametrize("adapter", ["none", "lora"])
+def test_a_frozen_encoder_stays_as_it_is_without_gradient_state_or_dropout(
+    saved_encoders: Path, frozen: str, adapter: str
+) -> None:
+    model = limited(opened(saved_encoders, "vit", "bert"), freeze=frozen, adapter=adapter)
+    kept, other = model.encoders()[frozen], model.encoders()[{"vision": "text", "text": "vision"}[frozen]]
+    before = copy.deepcopy(kept.state_dict())
+    optimizer = step(model)
+    assert all(torch.equal(value, before[name]) for name, value in kept.state_dict().items())
+    given = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    assert given == {id(each) for each in model.parameters() if each.requires_grad}
+    assert not given & {id(each) for each in kept.parameters()}
+    assert any(each.grad is not None for each in other.parameters())
+    assert (any(part.training for part in kept.modules()), other.training) == (False, True)
+    once, again = (
+        (model.encode_images(IMAGES) if frozen == "vision" else model.encode_texts(TEXTS)).embedding for _ in range(2)
+    )
+    assert not once.requires_grad  # so nothing is kept for a backward pass
+    assert torch.equal(once, again)
+    assert MomentumTwin(model, 0.5, evaluate=False).model.frozen == {frozen}
+
+
+def test_layers_that_no_encoder_has_are_refused_and_those_inside_the_attention_of_torch_left_alone(
+    saved_encoders: Path,
+) -> None:
+    """SigLIP's pooling reads the weights of such a layer and never calls it: an adapter would have no effect."""
+    with pytest.raises(UsageError, match=r"lora_targets names q_projj, .*known: fc1, fc2"):
+        limited(opened(saved_encoders), adapter="lora", lora_targets=("q_projj", "v_proj"))
+    with pytest.raises(UsageError, match=r"no layer to adapt in the vision encoder.*--set train.freeze=vision"):
+        limited(opened(saved_encoders, "vit", "bert"), adapter="lora", lora_targets=("query",))
+    with pytest.raises(UsageError, match="layer_decay needs encoders"):
+        depths(build_vsepp(Vsepp(embed_dim=4, word_dim=4), 4, 10))
+    model = limited(opened(saved_encoders, "siglip", "siglip"), adapter="lora", lora_targets=("out_proj",))
+    adapted = {name.rpartition(".lora_")[0] for name, _ in model.named_parameters() if ".lora_" in name}
+    assert adapted
+    assert all("self_attn" in name for name in adapted)
+
+
+EXPECTED = {
+    "clip": {
+        "vision.network.vision_model.embeddings.class_embedding": 3,
+        "vision.network.vision_model.pre_layrnorm.weight": 3,
+        "vision.network.vision_model.encoder.layers.0.mlp.fc1.weight": 2,
+        "vision.network.vision_model.encoder.layers.1.layer_norm1.bias": 1,
+        "vision.network.vision_model.post_layernorm.weight": 0,
+        "vision.network.visual_projection.weight": 0,
+        "text.network.text_model.embeddings.token_embedding.weight": 3,
+        "text.network.text_model.encoder.layers.0.self_attn.q_proj.weight": 2,
+        "text.network.text_projection.weight": 0,
+    },
+    "siglip": {"vision.network.embeddings.patch_embedding.weight": 3, "vision.network.head.probe": 0},
+    "bert": {"text.network.embeddings.word_embeddings.weight": 3, "text.network.encoder.layer.1.output.dense.bias": 1},
+}
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+@KINDS
+def test_rates_fall_by_the_layer_and_decay_spares_what_is_no_matrix(
+    saved_encoders: Path, vision: str, text: str, name: str
+) -> None:
+    model, decay = opened(saved_encoders, vision, text, embed_dim=8), 0.5
+    groups = OPTIMIZERS[name](Trained(model, layer_decay=decay), 0.1, 0.2).param_groups
+    scale = {id(each): group["scale"] for group in groups for each in group["params"]}
+    assert scale.keys() == {id(each) for each in model.parameters()}
+    assert {*scale.values()} == {1.0, 0.5, 0.25, 0.125}
+    for place, depth in {**EXPECTED[text], "project_images.weight": 0}.items():
+        assert scale[id(model.get_parameter(place))] == decay**depth, place
+    assert [group["scale"] for group in groups] == sorted((group["scale"] for group in groups), reverse=True)
+    if name != "adam":
+        spared = {id(each) for group in groups if group["weight_decay"] == 0 for each in group["params"]}
+        assert spared == {id(each) for key, each in model.named_parameters() if each.ndim < 2 or "bias" in key}
+        found = depths(limited(model, adapter="lora"))  # adapters have the depth of their layer
+        deep = {found[id(each)] for key, each in model.named_parameters() if ".lora_" in key and "0." in key}
+        assert deep == {2}
+
+
+def test_decay_is_for_the_matrices_and_what_the_model_names() -> None:
+    model = uniter.build(Uniter(embed_dim=8, layers=1, heads=2, feed_forward_dim=8, max_words=8), 4, 10)
+    optimizer = OPTIMIZERS["adamw"](Trained(model), 0.01, 0.05)
+    names = {id(weights): name for name, weights in model.named_parameters()}
     decayed, spared = ({names[id(weights)] for weights in group["params"]} for group in optimizer.param_groups)
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.05, 0.0]
-    assert [group["lr"] for group in optimizer.param_groups] == [0.01, 0.01]
-    assert spared == made.undecayed()
-    assert decayed | spared == set(names.values())
+    assert [(group["weight_decay"], group["lr"]) for group in optimizer.param_groups] == [(0.05, 0.01), (0.0, 0.01)]
+    assert (spared, decayed | spared) == (model.undecayed(), set(names.values()))
     assert {"image.box_norm.weight", "text.word.weight", "text.position.weight", "rank.weight"} <= decayed
     assert {"layers.0.attention_norm.weight", "rank.bias", "masked_word.bias"} <= spared
-
-
-def test_frozen_weights_are_left_to_themselves() -> None:
-    made = model()
-    made.image.requires_grad_(False)
-    for name, make in OPTIMIZERS.items():
-        given = {id(weights) for group in make(Trained(made), 0.01, 0.05).param_groups for weights in group["params"]}
-        assert not given & {id(weights) for weights in made.image.parameters()}, name
-        assert given == {id(weights) for weights in made.parameters() if weights.requires_grad}, name
-
-
-def steps(made: nn.Module, optimizer: torch.optim.Optimizer, seeds: range) -> None:
-    for seed in seeds:
-        generator = torch.Generator().manual_seed(seed)
-        for weights in made.parameters():
-            weights.grad = torch.randn(weights.shape, generator=generator)
-        optimizer.step()
-
-
-def test_a_checkpoint_in_between_changes_nothing(tmp_path: Path) -> None:
-    whole, halved, resumed = model(), model(), model()
-    steps(whole, OPTIMIZERS["adamw-clip"](Trained(whole), 0.01, 0.05), range(6))
-    optimizer = OPTIMIZERS["adamw-clip"](Trained(halved), 0.01, 0.05)
-    steps(halved, optimizer, range(3))
-    save_checkpoint(tmp_path / "checkpoint.safetensors", {"model": halved}, optimizer, Position())
-    again = OPTIMIZERS["adamw-clip"](Trained(resumed), 0.01, 0.05)
-    load_checkpoint(tmp_path / "checkpoint.safetensors", {"model": resumed}, again)
-    steps(resumed, again, range(3, 6))
-    for name, weights in whole.state_dict().items():
-        assert torch.equal(weights, resumed.state_dict()[name]), name
-        assert name not in halved.undecayed() or not torch.equal(weights, halved.state_dict()[name])
 
 
 LINEAR, UNITER = ({"schedule": name, "warmup_updates": 10} for name in ("linear", "linear-uniter"))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
+import shutil
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from accelerate.tracking import GeneralTracker
@@ -17,52 +21,40 @@ from itrpipe.cli.choices import followed_by
 from itrpipe.errors import UsageError
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.models.vsepp import network as vsepp
-from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.plan.planning import Override, parse_override
 from itrpipe.progress import Reporter
-from itrpipe.testing import IMAGE_DIM, LOOP_SETTINGS, VOCABULARY, ToyPairs
+from itrpipe.storage.disk import read_json
 from itrpipe.training import tracking as module
-from itrpipe.training.loop import Trainer
-from itrpipe.training.tracking import RUNNING_LOSS, Sent, TrackedRun, Tracking, metric_name
-from tests.training.interrupting import interrupt
+from itrpipe.training.loop import CHECKPOINT, Trainer
+from itrpipe.training.saved import Position
+from itrpipe.training.tracking import RECORD, RUNNING_LOSS, Sent, TrackedRun, Tracking, metric_name, tracking_with
+from tests.training.test_loop import SETTINGS, Pairs, Toy, interrupt
 
-IMAGES = 12
-STEPS = 3  # of 24 pairs, eight in each
-SETTINGS = LOOP_SETTINGS.model_copy(
-    update={
-        "epochs": 3,
-        "batch_size": 8,
-        "learning_rate": 0.01,
-        "decay_every": 2,
-        "max_updates": 0,
-        "validation_images": IMAGES,
-        "encode_block": 7,
-        "prefetch": 2,
-    }
-)
+EPOCHS, STEPS = 3, 3
 CHOSEN = {"learning_rate": 0.01, "decay_at": [1, 2], "start_from": None, "loss.max_violation": True}
+LAST = [STEPS, 2 * STEPS, 3 * STEPS]
+"""The last step of each epoch."""
 
 
 class Fake(GeneralTracker):
     """Remembers what it was given; fails at a step if told so."""
 
-    name = "fake"
-    requires_logging_directory = False
+    name, requires_logging_directory = "fake", False
 
     def __init__(self) -> None:
         super().__init__()
         self.settings: list[dict[str, Any]] = []
         self.rows: list[tuple[int, dict[str, float]]] = []
         self.starts: list[Sent] = []
-        self.finished = 0
-        self.fails_at = math.inf
+        self.finished, self.fails_at, self.refuses = 0, math.inf, False
 
     @property
     def tracker(self) -> None:
         return None
 
     def open(self, run: TrackedRun, sent: Sent) -> Fake:
+        if self.refuses:
+            raise PermissionError("no account\nsee the manual")
         self.starts.append(Sent(**vars(sent)))
         sent.run = "one"
         return self
@@ -101,15 +93,13 @@ def start(tmp_path: Path) -> Start:
     def make(*trackers: Fake, work: str = "work", folder: str = "tracking") -> Trainer:
         (tmp_path / work).mkdir(exist_ok=True)
         torch.manual_seed(0)
-        train, val = (ToyPairs(seed, IMAGES) for seed in (0, 1))
-        model = vsepp.build(Vsepp(embed_dim=16, word_dim=8), IMAGE_DIM, VOCABULARY)
-        run = TrackedRun("triplet.vsepp-12345678", "itrpipe-tiny", tmp_path / folder, CHOSEN, tmp_path / work)
+        data, run = Pairs(0), TrackedRun("triplet", "tiny", tmp_path / folder, CHOSEN, tmp_path / work)
         names = {f"fake{number}" if number else "fake": each.open for number, each in enumerate(trackers)}
-        tracking = Tracking(names, run, warnings.append)
-        made = Trainer(
-            *(SETTINGS, model, triplet.build(Triplet(), train, {}), train, val, "cpu"),  # pyright: ignore
-            *(tmp_path / work, Reporter(), tracking if trackers else None),
-        )
+        tracking = Tracking(names, run, warnings.append) if trackers else None
+        settings = SETTINGS.model_copy(update={"optimizer": "adam", "checkpoint_seconds": 0.0})
+        method = triplet.build(Triplet(), data, {})  # pyright: ignore
+        given: Any = (settings, Toy(), method, data, Pairs(1), "cpu", tmp_path / work, Reporter(), tracking)
+        made = Trainer(*given)
         made.warnings = warnings  # pyright: ignore
         return made
 
@@ -124,70 +114,46 @@ def expected(history: list[dict[str, Any]]) -> list[tuple[int, dict[str, float]]
     return [(step, {names[key]: value for key, value in row.items()}) for step, row in zip(steps, history, strict=True)]
 
 
-def test_a_tracker_gets_the_settings_once_and_every_row_of_the_history(start: Start) -> None:
+def test_a_tracker_gets_the_settings_once_every_row_of_the_history_and_the_losses_of_the_pairs_between(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = Fake()
     run = start(fake)
     run.run()
     assert fake.settings == [{**CHOSEN, "decay_at": "[1, 2]", "start_from": "None"}]
-    assert len(run.position.history) == SETTINGS.epochs
     assert fake.epochs() == expected(run.position.history)
-    assert [step for step, _ in fake.epochs()] == [STEPS, 2 * STEPS, 3 * STEPS]
+    assert [step for step, _ in fake.epochs()] == LAST
     assert fake.finished == 1
-
-
-def test_running_losses_are_those_of_the_pairs_since_the_last_one(start: Start) -> None:
-    fake = Fake()
-    run = start(fake)
-    run.run()
-    assert [step for step, _ in fake.running()] == list(range(1, 1 + STEPS * SETTINGS.epochs))
-    by_epoch = np.array([loss for _, loss in fake.running()]).reshape(SETTINGS.epochs, STEPS)
-    assert len(np.unique(by_epoch)) > STEPS
-    np.testing.assert_allclose(by_epoch.mean(1), [row["loss"] for row in run.position.history], rtol=1e-9)
-
-
-def test_running_losses_keep_their_distance(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [step for step, _ in fake.running()] == list(range(1, 1 + STEPS * EPOCHS))
+    by_epoch = np.array([loss for _, loss in fake.running()]).reshape(EPOCHS, STEPS)
+    means = np.average(by_epoch, axis=1, weights=[8, 8, 4])  # pairs of the steps
+    np.testing.assert_allclose(means, [row["loss"] for row in run.position.history], rtol=1e-9)
     monkeypatch.setattr(module, "INTERVAL_SECONDS", 3600.0)
-    fake = Fake()
-    start(fake).run()
-    assert [step for step, _ in fake.running()] == [1]
-    assert len(fake.epochs()) == SETTINGS.epochs
+    start(rare := Fake(), work="rare").run()
+    assert [step for step, _ in rare.running()] == [1]
+    assert len(rare.epochs()) == EPOCHS
 
 
 @pytest.mark.parametrize("after", [1, STEPS, STEPS + 2])
-def test_a_resumed_run_sends_nothing_twice_and_leaves_nothing_out(start: Start, after: int) -> None:
-    whole, fake = Fake(), Fake()
+def test_a_resumed_run_sends_nothing_twice_and_leaves_nothing_out(start: Start, after: int, tmp_path: Path) -> None:
+    whole, fake, late = Fake(), Fake(), Fake()
     start(whole, work="whole").run()
     interrupt(start(fake), after)
-    resumed = start(fake)
+    resumed = start(fake, late)  # another one joins, and gets the epochs before it
     resumed.run()
-    assert fake.epochs() == expected(resumed.position.history)
+    assert fake.epochs() == late.epochs() == expected(resumed.position.history)
     assert fake.rows == whole.rows
-    assert len(fake.settings) == 1
+    assert (len(fake.settings), fake.finished) == (1, 2)
     assert fake.starts == [Sent(), Sent("one", after // STEPS, after)]
-    assert fake.finished == 2
-
-
-def test_a_step_that_was_sent_is_not_sent_again_when_its_checkpoint_is_older(start: Start, tmp_path: Path) -> None:
-    fake = Fake()
-    interrupt(start(fake), STEPS + 2)
-    (tmp_path / "work" / "checkpoint.safetensors").unlink()
+    assert late.running()[0][0] == after + 1
+    (tmp_path / "work" / CHECKPOINT).unlink()  # steps that were sent are not sent again
     start(fake).run()
-    assert [step for step, _ in fake.running()] == list(range(1, 1 + STEPS * SETTINGS.epochs))
-    assert [step for step, _ in fake.epochs()] == [STEPS, 2 * STEPS, 3 * STEPS]
-
-
-def test_a_tracker_that_joins_later_gets_the_epochs_before_it(start: Start) -> None:
-    first, second = Fake(), Fake()
-    interrupt(start(first), 2 * STEPS)
-    run = start(first, second)
-    run.run()
-    assert first.epochs() == second.epochs() == expected(run.position.history)
-    assert second.running()[0][0] == 2 * STEPS + 1
+    assert fake.rows == whole.rows
 
 
 def test_another_folder_begins_a_new_run_there(start: Start) -> None:
-    fake, other = Fake(), Fake()
-    interrupt(start(fake), STEPS)
+    interrupt(start(Fake()), STEPS)
+    other = Fake()
     run = start(other, folder="elsewhere")
     run.run()
     assert other.starts == [Sent()]
@@ -199,38 +165,166 @@ def test_a_tracker_that_fails_is_left_behind_with_a_warning_and_catches_up_later
     broken.fails_at = STEPS + 1
     run = start(broken, sound)
     run.run()
-    warnings = run.warnings  # pyright: ignore
-    (warning,) = warnings
-    assert warning == (
-        "fake is left behind: ConnectionError: the server is gone; history.parquet will hold every epoch"
-    )
-    assert len(run.position.history) == SETTINGS.epochs
-    assert [len(each.epochs()) for each in (broken, sound)] == [1, SETTINGS.epochs]
+    said = "fake is left behind: ConnectionError: the server is gone; history.parquet will hold every epoch"
+    assert run.warnings == [said]  # pyright: ignore
+    assert [len(each.epochs()) for each in (broken, sound)] == [1, EPOCHS]
     broken.fails_at = math.inf
     start(broken, sound).run()
     assert broken.epochs() == sound.epochs() == expected(run.position.history)
 
 
 def test_a_tracker_that_does_not_start_stops_the_run_with_one_line_and_the_others_are_closed(start: Start) -> None:
-    class Refusing(Fake):
-        def open(self, run: TrackedRun, sent: Sent) -> Fake:
-            raise PermissionError("no account\nsee the manual")
-
-    fake = Fake()
-    run = start(fake, Refusing())
-    with pytest.raises(UsageError) as caught:
+    fake, refusing = Fake(), Fake()
+    refusing.refuses = True
+    run = start(fake, refusing)
+    with pytest.raises(UsageError, match=r"^--track fake1: fake1 did not start: PermissionError: no account; see to"):
         run.run()
-    assert str(caught.value) == (
-        "--track fake1: fake1 did not start: PermissionError: no account; see to that or leave it out"
-    )
-    assert fake.finished == 1
-    assert run.position.history == []
+    assert (fake.finished, run.position.history) == (1, [])
 
 
-def test_names_of_columns_are_grouped_and_free_of_what_trackers_refuse() -> None:
-    assert metric_name("loss_triplet") == "train/loss_triplet"
-    assert metric_name("val_r1+r5") == "val/r1_r5"
-    assert metric_name("mean_gap (median)") == "train/mean_gap__median_"
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [
+        ("loss_triplet", "train/loss_triplet"),
+        ("val_r1+r5", "val/r1_r5"),
+        ("mean_gap (median)", "train/mean_gap__median_"),
+    ],
+)
+def test_names_of_columns_are_grouped_and_free_of_what_trackers_refuse(column: str, name: str) -> None:
+    assert metric_name(column) == name
+
+
+# Real trackers
+
+HISTORY = [{"epoch": k + 1, "steps": STEPS, "loss": 1 / (k + 1), "val_r1+r5": 10.0 * k, "best": True} for k in range(3)]
+VALUES = list(zip(LAST, [0.0, 10.0, 20.0], strict=True))
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"needs {package}")
+
+
+def follow(name: str, folder: Path, first: int, last: int) -> TrackedRun:
+    """Tracks epochs `first` to `last` of the history as a process of its own would, with one running loss in each."""
+    (folder / "work").mkdir(parents=True, exist_ok=True)
+    run = TrackedRun("triplet.vsepp-12345678", "itrpipe-tiny", folder / "tracking", CHOSEN, folder / "work")
+    warnings: list[str] = []
+    tracking = tracking_with([name], run, warnings.append)
+    with tracking.following(Position(history=HISTORY[:first])):
+        for epoch in range(first, last):
+            totals = {"steps": torch.tensor(1.0), "pairs": torch.tensor(4.0), "loss_triplet": torch.tensor(2.0 + epoch)}
+            tracking.send_step(Position(epoch, 1, history=HISTORY[:epoch]), totals)
+            tracking.send_epochs(HISTORY[: epoch + 1])
+    assert warnings == []
+    return run
+
+
+def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return [(event.step, event.value) for event in EventAccumulator(str(folder)).Reload().Scalars(tag)]
+
+
+@needs("tensorboard")
+def test_tensorboard_shows_a_resumed_run_as_one_and_a_repeated_one_once(tmp_path: Path) -> None:
+    for first in (0, 2):
+        run = follow("tensorboard", tmp_path, first, first + 2 - first // 2)
+    folder = run.folder / run.name
+    for _ in range(2):
+        assert scalars(folder, "val/r1_r5") == VALUES
+        assert scalars(folder, RUNNING_LOSS) == [(1, 0.5), (STEPS + 1, 0.75), (2 * STEPS + 1, 1.0)]
+        # The artifact was removed, and with it the record of what was sent; the same run is trained again.
+        (run.work / RECORD).unlink()
+        follow("tensorboard", tmp_path, 0, 3)
+
+
+@needs("mlflow")
+def test_mlflow_keeps_a_resumed_run_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow  # pyright: ignore[reportMissingImports]
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run = follow("mlflow", tmp_path, 0, 2)
+    follow("mlflow", tmp_path, 2, 3)
+    client = mlflow.MlflowClient(f"sqlite:///{run.folder / 'mlflow.db'}")
+    (experiment,) = [each for each in client.search_experiments() if each.name == run.project]
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert (found.info.run_name, found.info.status) == (run.name, "FINISHED")
+    assert found.data.params == {key: str(value) for key, value in CHOSEN.items()}
+    assert [(each.step, each.value) for each in client.get_metric_history(found.info.run_id, "val/r1_r5")] == VALUES
+
+
+@needs("wandb")
+def test_wandb_gets_a_resumed_run_under_its_first_id_and_reads_no_settings_of_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb  # pyright: ignore[reportMissingImports]
+
+    wandb.teardown()
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DISABLE_GIT", "true")
+    (tmp_path / "wandb").mkdir()
+    (tmp_path / "wandb" / "settings").write_text("[default]\nbase_url = http://127.0.0.1:9\n")
+    monkeypatch.chdir(tmp_path)
+    run = follow("wandb", Path("tracked"), 0, 2)
+    first = read_json(run.work / RECORD)["trackers"]["wandb"]
+    follow("wandb", Path("tracked"), 2, 3)
+    assert read_json(run.work / RECORD)["trackers"]["wandb"] == first | {"epochs": 3, "step": 3 * STEPS}
+    assert {path.name for path in run.folder.rglob("*.wandb")} == {f"run-{first['run']}.wandb"}
+    assert wandb.setup().settings.base_url != "http://127.0.0.1:9"
+    assert Path.cwd() == tmp_path
+
+
+# The command line
+
+
+def train_arguments(root: Path, *more: str) -> list[str]:
+    sets = ["epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1", "device=cpu"]
+    chosen = ["train", "--method", "triplet", "--backbone", "vsepp", "--dataset", "tiny", "--data", str(root)]
+    return [*chosen, *(f"--set={each}" for each in sets), *more]
+
+
+@needs("tensorboard")
+def test_track_writes_the_same_artifact_and_tracks_beside_it(
+    chain: Path, finished_chain: Path, invoke: Callable[..., Any], tmp_path: Path
+) -> None:
+    (made,) = chain.glob("tiny/train/triplet.vsepp-*")
+    elsewhere = tmp_path / "elsewhere"
+    for folder, more in ((chain / "tiny" / "tracking", ()), (elsewhere, (f"--set=execution.track_to={elsewhere}",))):
+        shutil.rmtree(made)
+        done = invoke(*train_arguments(chain, "--track", "tensorboard", *more))
+        assert done.code == 0, done.err
+        assert f"followed by tensorboard in {folder}" in done.out
+        for file in ("history.parquet", "model.safetensors"):
+            alone = finished_chain / "data" / made.relative_to(chain) / file
+            assert (made / file).read_bytes() == alone.read_bytes()
+        (row,) = pq.read_table(made / "history.parquet").to_pylist()
+        for column, value in row.items():
+            found = scalars(folder / made.name, metric_name(column))
+            assert found == [(row["steps"], pytest.approx(float(value), rel=1e-6))]
+    assert "tracking" not in invoke("status", "--dataset", "tiny", "--data", chain).out
+    assert invoke("gc", "--dataset", "tiny", "--data", chain, "--yes").code == 0
+    assert list((chain / "tiny" / "tracking" / made.name).glob("events*"))
+    assert made.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "said"),
+    [
+        ("tensorbord", None, "did you mean 'tensorboard'?"),
+        ("x", None, "known: mlflow, tensorboard, wandb"),
+        ("wandb", None, "wandb is not installed; run `pip install wandb` or leave it out"),
+        ("wandb", ModuleSpec("wandb", None), "wandb is not installed"),  # a folder of this name
+    ],
+)
+def test_a_tracker_that_is_unknown_or_not_installed_is_named_before_anything_runs(
+    defined: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str, spec: Any, said: str
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda each, *more: spec if each == "wandb" else find(each, *more))
+    done = invoke(*train_arguments(defined, "--track", name))
+    assert (done.code, len(done.err.strip().splitlines())) == (2, 1)
+    assert said in done.err
+    assert not list(defined.glob("tiny/*/*"))
 
 
 def test_the_trackers_follow_every_training_of_the_chain() -> None:

@@ -1,0 +1,548 @@
+"""Batches of the data of a split: their order, the thread that makes them, pixels that change, captions as ids."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchvision.transforms.v2 import functional as image_functional
+
+from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, tokenize
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
+from itrpipe.methods.base import Batch
+from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.uniter.declaration import Uniter
+from itrpipe.models.uniter.network import UniterEncoder
+from itrpipe.models.vsrn.declaration import Vsrn
+from itrpipe.negatives.masking import UNLABELLED
+from itrpipe.scene_graph.build import RulesParser
+from itrpipe.scene_graph.extract import extract_graph
+from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
+from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
+from itrpipe.testing import ToyPairs
+from itrpipe.training import augment as changes
+from itrpipe.training.augment import augment, crop_boxes, draw_changes, resampled, resize
+from itrpipe.training.captions import (
+    CaptionTokens,
+    PieceIds,
+    Reading,
+    WordIds,
+    caption_masks,
+    clean,
+    load_tokens,
+    read_sentences,
+    save_tokens,
+    special_tokens,
+    token_captions,
+)
+from itrpipe.training.data import Feed, GlobalSplitData, PixelSplitData, TokenTexts, epoch_batches
+from itrpipe.training.distributed import ALONE, OwnImages, World
+
+CPU = torch.device("cpu")
+IDS = ["a", "b", "c"]
+TEXTS = ["A dog is on the road.", "A cat, number 7!", "the beach", "A horse-child is on (a) field/roof"]
+VOCABULARY = Vocabulary((*SPECIALS, "a", "dog", "is", "on", "the", "road"))
+READING = Reading(cleaned=True, max_words=30)
+
+
+def split_of(texts: list[str], images: list[int] | None = None) -> Split:
+    """Captions of images a, b and c, one each and all others of c unless it is told."""
+    owners = [IDS[image] for image in images or [min(row, 2) for row in range(len(texts))]]
+    words = pa.array([tokenize(text) for text in texts], pa.list_(pa.string()))
+    columns = {"caption_id": [f"c{row}" for row in range(len(texts))], "image_id": owners, "text": texts}
+    return Split("train", pa.table({"image_id": pa.array(IDS)}), pa.table({**columns, "tokens": words}))
+
+
+# Epochs
+
+
+@given(count=st.integers(2, 500), size=st.integers(2, 64), seed=st.integers(0, 5), epoch=st.integers(0, 5))
+def test_an_epoch_visits_every_caption_once_and_never_leaves_one_alone(count, size, seed, epoch):
+    batches = epoch_batches(count, size, seed, epoch)
+    np.testing.assert_array_equal(np.sort(np.concatenate(batches)), np.arange(count))
+    assert all(2 <= len(batch) <= size + 1 for batch in batches)
+    assert all(len(batch) == size for batch in batches[:-1])
+
+
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=2, max_size=300), budget=st.integers(80, 400), epoch=st.integers(0, 3)
+)
+def test_batches_by_tokens_stay_within_their_budget(sizes, budget, epoch):
+    sizes = np.array(sizes)
+    *full, last = batches = epoch_batches(len(sizes), budget, 0, epoch, sizes)
+    np.testing.assert_array_equal(np.concatenate(batches), np.concatenate(epoch_batches(len(sizes), 8, 0, epoch)))
+    assert all(len(batch) >= 2 for batch in batches)
+    assert all(sizes[batch].sum() <= budget for batch in full)
+    assert sizes[last].sum() <= budget + sizes.max()  # a single caption left over joins the last
+    following = [np.append(batch, after[0]) for batch, after in zip(batches, [*full[1:], last], strict=False)]
+    assert all(sizes[batch].sum() > budget for batch in following[:-1])
+
+
+def test_a_pair_larger_than_the_budget_still_makes_a_batch_of_two():
+    assert [len(batch) for batch in epoch_batches(5, 10, 0, 0, np.full(5, 9))] == [2, 3]
+
+
+def test_epochs_seeds_and_steps_have_draws_of_their_own() -> None:
+    orders = [np.concatenate(epoch_batches(200, 16, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)]
+    steps = [np.random.default_rng([1, 1, step]).permutation(200) for step in range(3)]
+    assert len({order.tobytes() for order in (*orders, *steps)}) == 7
+
+
+def batch_of(number: int) -> Batch:
+    data, rows = ToyPairs(), np.arange(4)
+    made = Batch({"positive": (data.images(data.caption_image[rows]), data.texts(rows))}, torch.from_numpy(rows))
+    made.statistics["number"] = number
+    return made
+
+
+def test_batches_are_made_ahead_in_order_and_an_error_comes_after_the_good_ones() -> None:
+    ahead, found, workers = threading.Event(), [], set()
+
+    def make(number: int) -> Batch:
+        workers.add(threading.current_thread())
+        if number == 1:
+            ahead.set()
+        if number == 8:
+            raise ValueError("batch 8 is bad")
+        time.sleep(0.01)
+        return batch_of(number)
+
+    feed = Feed(make, range(10), 3, CPU)
+    batches = iter(feed)
+    for _ in range(8):
+        found.append(next(batches).statistics["number"])
+        assert ahead.wait(100)  # the second one begins although nobody asks for it
+    assert found == list(range(8))
+    with pytest.raises(ValueError, match="batch 8 is bad"):
+        next(batches)
+    assert 0.005 < feed.waited_seconds < 100
+    for _ in Feed(make, range(2), 2, CPU):
+        break  # the thread of a consumer that leaves early has ended by then
+    assert not any(worker.is_alive() for worker in workers)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_copies_run_beside_kernels_and_are_never_read_early() -> None:
+    device = torch.device("cuda")
+    slow, wide = torch.randn(2048, 2048, device=device), [torch.full((4 << 20,), float(step)) for step in range(24)]
+    sums = torch.zeros(len(wide), device=device)
+
+    def make(step: int) -> Batch:
+        batch = batch_of(step)
+        batch.images = wide[step]
+        return batch
+
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in Feed(make, range(len(wide)), 3, device):
+            for _ in range(5):
+                slow = (slow @ slow).tanh()
+            sums[batch.statistics["number"]] = batch.images.mean()  # pyright: ignore
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert sums.tolist() == list(range(len(wide)))
+
+
+# Pixels
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (3, 12, 16, 3), dtype=np.uint8)
+IMAGES = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> FeatureFile:
+    """Pixels and global vectors of three images, in another order than the split's."""
+    path = tmp_path / "features.h5"
+    rows = {"pixels": PIXELS, "global": np.arange(15, dtype=np.float16).reshape(3, 5)}
+    write_features(path, IDS[::-1], FeatureSpec(0, 0, 5, pixels=(12, 16)), "pixels", [(np.arange(3), rows)])
+    return FeatureFile.open(path)
+
+
+def opened(features: FeatureFile, kind: str, frame: tuple[int, int] = (12, 16)) -> PixelSplitData:
+    return PixelSplitData(split_of(TEXTS), features, WordIds(VOCABULARY, READING), frame, kind)
+
+
+def pixels(data: PixelSplitData, *rng: np.random.Generator) -> torch.Tensor:
+    rows = np.array([0, 1, 2])
+    found = data.pairs(rows, rows, *rng)[0].pixels
+    assert found is not None
+    return found
+
+
+def changed(images: torch.Tensor, kind: str, pool: ThreadPoolExecutor | None = None) -> torch.Tensor:
+    """Images of 12 by 16 pixels, by draws of a seed."""
+    return augment(images, (12, 16), draw_changes(len(images), (12, 16), kind, np.random.default_rng(3)), pool)
+
+
+def test_images_come_as_they_are_stored_or_in_the_size_of_the_frame(features: FeatureFile) -> None:
+    for frame in ((12, 16), (6, 8)):
+        found = opened(features, "full", frame).images(np.array([2, 0])).pixels
+        assert found is not None
+        assert torch.equal(found, resize(IMAGES[[0, 2]], frame))  # stored the other way round
+        assert (found.shape, found.dtype) == ((2, 3, *frame), torch.uint8)
+
+
+def test_only_batches_with_a_generator_change_and_equal_generators_change_alike(features: FeatureFile) -> None:
+    data = opened(features, "full")
+    assert torch.equal(pixels(data), IMAGES[[2, 1, 0]])
+    first, again, other = (pixels(data, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert not torch.equal(first, pixels(data))
+    assert torch.equal(pixels(opened(features, "none"), np.random.default_rng(1)), pixels(data))
+
+
+@pytest.mark.parametrize("kind", ["crop", "flip", "full"])
+def test_each_image_has_draws_of_its_own_whatever_threads_do(kind: str) -> None:
+    same = IMAGES[:1].expand(16, -1, -1, -1)
+    found = changed(same, kind)
+    assert len({image.numpy().tobytes() for image in found}) > 12
+    with ThreadPoolExecutor(4) as pool:
+        assert torch.equal(changed(same, kind, pool), found)
+    other = IMAGES[1:2].expand(16, -1, -1, -1).clone()
+    other[5] = same[5]
+    assert torch.equal(changed(other, kind)[5], found[5])
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 2**32))
+def test_crops_lie_within_the_image(height: int, width: int, seed: int) -> None:
+    boxes = crop_boxes(8, height, width, np.random.default_rng(seed))
+    assert (boxes >= [0, 0, 1, 1]).all()
+    assert (boxes[:, :2] + boxes[:, 2:] <= [height, width]).all()
+
+
+def test_crops_have_the_areas_and_shapes_of_the_paper() -> None:
+    boxes = crop_boxes(2000, 384, 384, np.random.default_rng(0))
+    shares, ratios = boxes[:, 2] * boxes[:, 3] / 384**2, boxes[:, 3] / boxes[:, 2]
+    for values, low, high in ((shares, 0.5, 1.0), (ratios, 0.75, 4 / 3)):
+        assert (values.min(), values.max()) == (pytest.approx(low, abs=0.05), pytest.approx(high, abs=0.05))
+    assert (boxes[:, :2].max(axis=0) > 80).all()
+
+
+@pytest.mark.parametrize("frame", [(24, 20), (70, 90)])
+def test_products_of_matrices_crop_and_resize_as_torchvision_does(frame: tuple[int, int]) -> None:
+    """But for rounding: torchvision's own way for bytes rounds between the axes, and here it computes in floats."""
+    images = torch.randint(0, 256, (8, 3, 40, 50), dtype=torch.uint8)
+    boxes = crop_boxes(8, 40, 50, np.random.default_rng(0))
+    boxes[0] = (0, 0, 40, 50)
+    found = resampled(images, frame, boxes)
+    assert found.dtype == torch.uint8
+    for image, (top, left, height, width), mine in zip(images, boxes, found, strict=True):
+        part = image[:, top : top + height, left : left + width].float()
+        bicubic = image_functional.InterpolationMode.BICUBIC
+        expected = image_functional.resize(part, list(frame), bicubic, antialias=True).clamp(0, 255)
+        assert (mine.float() - expected).abs().max() <= 0.51
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", ["crop", "flip", "full"])
+def test_a_gpu_changes_images_as_a_processor_does(kind: str) -> None:
+    rows = torch.arange(48, dtype=torch.float32)
+    smooth = (rows[:, None] + rows).expand(32, 3, 48, 48) * 2 + torch.arange(32)[:, None, None, None]
+    images, drawn = smooth.to(torch.uint8), draw_changes(32, (48, 48), kind, np.random.default_rng(0))
+    here, there = augment(images, (32, 32), drawn), augment(images.cuda(), (32, 32), drawn).cpu()
+    near = (here.float() - there.float()).abs() <= 2
+    assert near.float().mean() > (0.97 if kind == "full" else 0.9999)  # equalising tells neighbours apart
+
+
+def test_each_of_several_processes_reads_and_changes_the_images_that_it_encodes(features: FeatureFile) -> None:
+    rows, shares, after = np.array([0, 1, 2]), [], []
+    for rank in range(2):
+        data, rng = opened(features, "full"), np.random.default_rng(1)
+        data.train_on(World(rank, 2), CPU)
+        found, texts = data.pairs(rows, rows, rng)
+        assert isinstance(found.to("cpu"), OwnImages)
+        assert (found.to("cpu").rows, len(texts.tokens)) == (3, 3)  # pyright: ignore[reportAttributeAccessIssue]
+        shares.append(found.pixels)
+        after.append(rng.random())
+    assert torch.equal(torch.cat(shares), pixels(opened(features, "full"), np.random.default_rng(1)))
+    assert after[0] == after[1]  # as many draws, for what comes next
+    data.train_on(World(1, 4), CPU)
+    assert not isinstance(data.pairs(rows, rows)[0], OwnImages)  # every process encodes so few
+
+
+def test_images_for_a_gpu_go_through_memory_that_is_used_again(features: FeatureFile) -> None:
+    data = opened(features, "none")
+    data.train_on(ALONE, torch.device("meta"))  # takes anything
+    rows, held = [np.array(each) for each in ([0, 1], [2], [2, 0, 1, 2], [1])], []
+    for each in rows:
+        found = data.pairs(each, each)[0].pixels
+        assert found is not None
+        assert (found.device.type, found.shape) == ("meta", (len(each), 3, 12, 16))
+        held.append(data._own.buffer)
+        assert torch.equal(held[-1][: len(each)], torch.from_numpy(PIXELS[2 - each]))  # stored the other way round
+    assert held[0] is held[1]
+    assert held[2] is held[3]
+
+
+def test_only_flips_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "SMALLEST_AREA", 1.0)
+    monkeypatch.setattr(changes, "RATIO", (1.0, 1.0))
+    same = IMAGES[:1].expand(40, -1, -1, -1)
+    assert torch.equal(changed(same, "crop"), same)
+    mirrored = (changed(same, "flip") == same.flip(-1)).flatten(1).all(1)
+    assert 10 < mirrored.sum() < 30
+    assert torch.equal(changed(same, "flip")[~mirrored], same[~mirrored])
+
+
+def test_every_other_operation_is_left_out() -> None:
+    drawn = draw_changes(4000, (40, 40), "full", np.random.default_rng(0))
+    assert np.bincount(drawn.operations.ravel(), minlength=10).min() > 700
+    assert [(drawn.signs == sign).mean() for sign in (0, 1, -1)] == pytest.approx([0.5, 0.25, 0.25], abs=0.02)
+    assert not draw_changes(50, (40, 40), "flip", np.random.default_rng(0)).signs.any()
+
+
+def test_operations_are_as_strong_as_their_level_says() -> None:
+    image = torch.from_numpy(np.random.default_rng(5).integers(0, 256, (3, 40, 40), dtype=np.uint8))
+    assert torch.equal(changes._OPERATIONS[3](image, 1.0), image_functional.adjust_brightness(image, 1.36))
+    right = changes._warped(image, shift=(10 / 40, 0))
+    assert torch.equal(right[:, :, 10:], image[:, :, :-10])
+    assert (right[:, :, :10] == 128).all()
+    turned = changes._OPERATIONS[9](torch.full((3, 40, 40), 10, dtype=torch.uint8), 1.0)
+    assert (turned[:, 0, 0] == 128).all()
+    assert (turned[:, 20, 20] == 10).all()
+    assert len(changes._OPERATIONS) == 10
+
+
+def test_global_vectors_stand_for_images(features: FeatureFile) -> None:
+    data = GlobalSplitData(split_of(TEXTS), features, WordIds(VOCABULARY, READING))
+    found = data.images(np.array([0, 2])).global_
+    assert found is not None
+    assert found.tolist() == [[10, 11, 12, 13, 14], [0, 1, 2, 3, 4]]
+    assert (data.image_dim, data.region_counts.tolist()) == (5, [1, 1, 1])
+
+
+def test_features_without_pixels_are_refused(tmp_path: Path) -> None:
+    write_features(tmp_path / "features.h5", IDS, FeatureSpec(2, 4), "none", [])
+    file = FeatureFile.open(tmp_path / "features.h5")
+    with pytest.raises(DataError, match=r"holds no pixels.*give --features pixels"):
+        opened(file, "none")
+    with pytest.raises(DataError, match="holds no global vectors"):
+        GlobalSplitData(split_of(TEXTS), file, WordIds(VOCABULARY, READING))
+
+
+# Captions as token ids
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("A man's dog, well - it barks!", "a mans dog well it barks"),
+        ('<person> with a half-full glass: "wine" (red); 1*2 ~ #3?', "person with a half full glass wine red 12 3"),
+        ("  ", ""),
+    ],
+)
+def test_captions_are_cleaned(text: str, expected: str) -> None:
+    assert clean(text) == expected
+
+
+def pieces(root: Path, max_tokens: int = 40, reading: Reading = READING) -> PieceIds:
+    from itrpipe.models.dual_encoder.towers import load_tokenizer
+
+    return PieceIds(load_tokenizer(root / "bert"), reading, max_tokens)
+
+
+TWO_WORDS, AS_PREPARED = Reading(cleaned=True, max_words=2), Reading(cleaned=False, max_words=6)
+CASES: list[tuple[Callable[[Path], CaptionTokens], list[int], list[int], tuple[int, str] | None]] = [
+    (pieces, [8, 6, 4, 10], [2, 3], (0, "30 words or 40 tokens")),
+    (partial(pieces, max_tokens=5), [5, 5, 4, 5], [2, 3], (3, "5 tokens")),
+    (partial(pieces, max_tokens=8), [8, 6, 4, 8], [2, 3], (1, "8 tokens")),  # the first caption has eight
+    (partial(pieces, reading=TWO_WORDS), [4, 4, 4, 4], [2, 3], (3, "2 words or 40 tokens")),
+    (lambda _: WordIds(VOCABULARY, READING), [8, 6, 4, 10], [1, 2], (0, "30 words")),
+    (lambda _: WordIds(VOCABULARY, TWO_WORDS), [4, 4, 4, 4], [1, 2], (3, "2 words")),
+    (lambda _: WordIds(VOCABULARY, AS_PREPARED), [8, 8, 4, 8], [1, 2], (2, "6 words")),  # a full stop is one
+    (lambda _: VOCABULARY, [9, 8, 4, 10], [1, 2], None),
+]
+"""What reads the captions, tokens of each, the ids of both ends, and how many captions are cut where."""
+
+
+@pytest.mark.parametrize(("reader", "lengths", "ends", "cut"), CASES)
+def test_captions_have_ids_between_two_ends_and_those_that_are_cut_are_counted(
+    reader: Callable[[Path], CaptionTokens], lengths: list[int], ends: list[int], cut: Any, saved_encoders: Path
+) -> None:
+    found = TokenTexts.of(split_of(TEXTS), reader(saved_encoders))
+    assert found.lengths.tolist() == lengths
+    last = found.tokens[np.arange(4), found.lengths - 1]
+    assert {(int(first), int(end)) for first, end in zip(found.tokens[:, 0], last, strict=True)} == {tuple(ends)}
+    assert not found.tokens[np.arange(found.tokens.shape[1]) >= found.lengths[:, None]].any()
+    assert found.cut == cut
+
+
+def test_words_and_pieces_have_the_ids_of_their_vocabulary(saved_encoders: Path) -> None:
+    tokens, _ = WordIds(VOCABULARY, READING).encode_split(split_of(TEXTS[:1]))
+    assert tokens.tolist() == [[1, 4, 5, 6, 7, 8, 9, 2]]
+    known = pieces(saved_encoders)
+    tokens, lengths = known.encode_split(split_of(TEXTS))
+    words = known.tokenizer.convert_ids_to_tokens(tokens[3, : lengths[3]].tolist())
+    assert words == ["[CLS]", "a", "horse", "child", "is", "on", "a", "field", "roof", "[SEP]"]
+
+
+def test_what_reads_captions_is_saved_with_the_model(saved_encoders: Path, tmp_path: Path) -> None:
+    readers: dict[str, tuple[CaptionTokens, Any]] = {
+        "pieces": (pieces(saved_encoders), DualEncoder()),
+        "words": (WordIds(VOCABULARY, READING), DualEncoder(text="random")),
+        "vocabulary": (VOCABULARY, Vsrn()),
+    }
+    for name, (reader, model) in readers.items():
+        (tmp_path / name).mkdir()
+        save_tokens(tmp_path / name, reader)
+        again = load_tokens(tmp_path / name, model, 40)
+        assert again == reader
+        assert np.array_equal(again.encode_split(split_of(TEXTS))[0], reader.encode_split(split_of(TEXTS))[0])
+    assert load_tokens(tmp_path / "pieces", DualEncoder(max_words=3), 40) != readers["pieces"][0]
+    assert load_tokens(tmp_path / "pieces", DualEncoder(), 7) != readers["pieces"][0]
+
+
+# Captions that are masked, and stored sentences
+
+MASKED = ["a red dog", "two dogs run", "a cat", "the red cat runs"]
+PIECES = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "!", "a", "red", "dog", "##s", "two", "run", "cat"]
+SPLIT = split_of(MASKED, [0, 0, 1, 1])
+OWN_WORDS = Vocabulary.build(SPLIT.tokens, 1)
+
+
+def wordpieces(vocab: list[str] = PIECES, mask: str | None = "[MASK]", limit: int = 20) -> PieceIds:
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    numbers = {piece: number for number, piece in enumerate(vocab)}
+    made = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # pyright: ignore[reportAttributeAccessIssue]
+    made.post_processor = processors.BertProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        ("[SEP]", numbers["[SEP]"]), ("[CLS]", numbers["[CLS]"])
+    )
+    special: dict[str, Any] = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    special |= {"mask_token": mask} if mask else {}
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_max_length=limit, **special)
+    return PieceIds(fast, Reading(False, 20), 20)
+
+
+BOTH = pytest.mark.parametrize("tokens", [OWN_WORDS, wordpieces()], ids=["words", "pieces"])
+
+
+def model(known: int, max_words: int = 20) -> UniterEncoder:
+    return UniterEncoder(Uniter(embed_dim=8, layers=1, heads=2, feed_forward_dim=8, max_words=max_words), 4, known)
+
+
+def captions_of(tokens: CaptionTokens) -> Any:
+    """The captions as a small model reads them."""
+    return token_captions(SPLIT, tokens, model(len(tokens) + (not isinstance(tokens, PieceIds))))
+
+
+@pytest.mark.parametrize("tokens", [OWN_WORDS, wordpieces(), wordpieces(limit=4)], ids=["words", "pieces", "short"])
+def test_captions_are_those_that_the_training_set_gives(tokens: Any) -> None:
+    captions = captions_of(tokens)
+    ids, lengths = tokens.encode_split(SPLIT)
+    assert captions.lengths.tolist() == lengths.tolist()
+    np.testing.assert_array_equal(captions.tokens[:, : ids.shape[1]], ids)
+    ends = captions.words == -1
+    assert ends[:, 0].all()
+    assert ends[np.arange(4), captions.lengths - 1].all()
+
+
+BEHIND = [*PIECES[:5], *PIECES[6:], "[MASK]"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "known", "others", "random_ids"),
+    [
+        (OWN_WORDS, [*OWN_WORDS.words, "<mask>"], [0, 1, 2, 3], (4, len(OWN_WORDS))),
+        (wordpieces(), PIECES, [0, 1, 2, 3, 4], (6, 14)),
+        (wordpieces(BEHIND), BEHIND, [0, 1, 2, 3, 4], (5, 13)),  # the longest run of words
+    ],
+)
+def test_words_are_masked_and_drawn_by_the_ids_of_the_tokenizer(
+    tokens: Any, known: list[str], others: list[int], random_ids: tuple[int, int]
+) -> None:
+    found = special_tokens(tokens, known)
+    assert known[found.mask_id] in ("<mask>", "[MASK]")
+    assert (list(found.others), found.random_ids) == (others, random_ids)
+
+
+def test_captions_fit_the_positions_of_the_model_and_the_vocabulary_its_words() -> None:
+    assert token_captions(SPLIT, wordpieces(), model(len(PIECES), 5)).lengths.max() == 5
+    with pytest.raises(DataError, match=r"the model embeds 31 tokens and its vocabulary has .*run `itrpipe train`"):
+        token_captions(SPLIT, OWN_WORDS, model(31))
+    with pytest.raises(UsageError, match="has no mask among its 14 tokens"):
+        special_tokens(wordpieces(mask=None), PIECES)
+    other = wordpieces()
+    other.tokenizer = [0] * 14
+    with pytest.raises(UsageError, match="no WordPiece tokenizer"):
+        captions_of(other)
+
+
+@BOTH
+def test_phrases_of_the_scene_graph_are_masked_or_single_words(tokens: Any, tmp_path: Path) -> None:
+    parser = RulesParser("lexicon")
+    columns = graphs_table([extract_graph(text, parser.analyse(text)) for text in MASKED], "test").columns
+    ids = [SPLIT.captions[name].combine_chunks() for name in ("caption_id", "image_id")]
+    write_graphs(tmp_path / SCENE_GRAPHS_FILE, [pa.Table.from_arrays([*ids, *columns], schema=SCHEMA)])
+    captions, found = captions_of(tokens), []
+    for graphs in (tmp_path, None):
+        masks = caption_masks(captions, tokens, graphs, "piece")
+        labels = masks.draw(np.array([1]), int(captions.lengths[1]), 300, False, np.random.default_rng(0)).labels[0]
+        found.append({tuple(str(captions.pieces[token]) for token in copy[copy != UNLABELLED]) for copy in labels})
+    phrases, words = found
+    assert {("dog", "##s") if isinstance(tokens, PieceIds) else ("dogs",), ("run",)} <= phrases
+    assert all(("dog" in each) == ("##s" in each) for each in phrases)
+    assert (("dog",) in words) == isinstance(tokens, PieceIds)
+
+
+def written(folder: Path, *sentences: tuple[int, str, bool]) -> Path:
+    rows = [
+        Sentence(
+            f"c{caption}", IDS[caption % 2], text, (), None, None, None, None, kept, "kept" if kept else "outranked"
+        )
+        for caption, text, kept in sentences
+    ]
+    write_part(folder / "part.parquet", rows, {"kept": len(rows)})
+    join_parts([folder / "part.parquet"], folder)
+    return folder
+
+
+@BOTH
+def test_kept_sentences_of_the_training_captions_are_read(tokens: Any, tmp_path: Path) -> None:
+    rows = [(0, "a red cat", True), (0, "two dogs run", True), (0, "a run", False), (2, "two cat red a dog", True)]
+    rows.append((7, "a dog", True))  # of a caption that is no longer trained
+    bank = read_sentences(written(tmp_path, *rows), SPLIT, tokens)
+    assert len(bank) == 3
+    texts, owners, places = bank.hardest(np.array([2, 1, 0]), 5)
+    assert (owners.tolist(), places.tolist()) == ([0, 2, 2], [0, 0, 1])
+    words = captions_of(tokens).pieces
+    found = [
+        " ".join(str(words[token]) for token in row[1 : length - 1]).replace(" ##", "")
+        for row, length in zip(texts.tokens.tolist(), texts.lengths.tolist(), strict=True)
+    ]
+    assert found == ["two cat red a dog", "a red cat", "two dogs run"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(7, "a dog", True)], "has no sentence for any caption of the training set"),
+        ([(0, "a cat", False)], "has no sentence for any caption of the training set"),
+        ([], "has no sentence for any caption of the training set"),
+        ([(2, "a dog", True), (0, "a cat", True)], "has its captions in another order"),
+    ],
+)
+def test_sentences_of_other_captions_are_refused(rows: Any, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(MissingInputError, match="sentences"):
+        read_sentences(tmp_path, SPLIT, OWN_WORDS)
+    with pytest.raises(DataError, match=f"{expected}; run `itrpipe synthesize"):
+        read_sentences(written(tmp_path, *rows), SPLIT, OWN_WORDS)
