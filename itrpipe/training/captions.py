@@ -21,7 +21,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.learning.sentences import CaptionMasks, Compare, SentenceBank, SpecialTokens
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.scene_graph.phrases import MaskCandidates
+from itrpipe.scene_graph.phrases import CaptionPhrases, MaskCandidates
 from itrpipe.storage.integrity import checked
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.synthesis.tokens import CONTINUATION, GraphCandidates, TokenCaptions
@@ -264,6 +264,19 @@ def named_tokens(settings: Any) -> CaptionTokens | None:
 
     tokenizer = find_tokenizer(settings.tokenizer, settings.tokenizer_revision)
     return PieceIds(tokenizer, Reading.of(settings), settings.max_words)
+
+
+def phrase_vocabulary(phrases: CaptionPhrases, train: Split, min_count: int) -> Vocabulary:
+    """The words of the training captions that occur often enough.
+
+    Source: SSAMT, implementation details: five occurrences, training captions only.
+    """
+    rows = phrases.rows(train.caption_ids.tolist())
+    numbers = phrases.batch(rows).words
+    known = numbers >= 0
+    words = pa.array(phrases.words, pa.string()).take(pa.array(numbers[known]))
+    offsets = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
+    return Vocabulary.build(pa.ListArray.from_arrays(pa.array(offsets), words), min_count)
 
 
 def ends_of(tokens: CaptionTokens) -> tuple[int, int]:

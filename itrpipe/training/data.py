@@ -17,7 +17,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -257,19 +256,6 @@ class PhraseSplitData(SplitData):
             matching[:, : phrases.shape[1]] = phrases
         matching[:, num_phrases : num_phrases + words.shape[1]] = words
         return torch.from_numpy(matching)
-
-
-def phrase_vocabulary(phrases: CaptionPhrases, train: Split, min_count: int) -> Vocabulary:
-    """The words of the training captions that occur often enough.
-
-    Source: SSAMT, implementation details: five occurrences, training captions only.
-    """
-    rows = phrases.rows(train.caption_ids.tolist())
-    numbers = phrases.batch(rows).words
-    known = numbers >= 0
-    words = pa.array(phrases.words, pa.string()).take(pa.array(numbers[known]))
-    offsets = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
-    return Vocabulary.build(pa.ListArray.from_arrays(pa.array(offsets), words), min_count)
 
 
 class PixelSplitData(SplitData):

@@ -334,12 +334,7 @@ def _at(arguments: Sequence[Any], places: Sequence[int], rows: slice) -> list[An
 def tensors_of(value: Any) -> list[Tensor]:
     """The tensors in a tensor or a dataclass of such, in order."""
     found: list[Tensor] = []
-
-    def keep(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    changed(value, keep)
+    changed(value, lambda tensor: found.append(tensor) or tensor)
     return found
 
 
@@ -372,7 +367,15 @@ def together(command: Callable[[], object]) -> None:
     rank, size, address, port = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
     world = _heard(meet, f"process {int(rank) + 1} of {size} waits for the others at {address}:{port}")
     try:
-        _lead(world, command) if world.leads else _follow(world)
+        if world.leads:
+            try:
+                command()
+            finally:
+                if not _together:  # else the others are in the middle of something, and see that this process is gone
+                    world.agreed(None)
+        while not world.leads and (task := _heard(lambda: world.agreed(None))) is not None:
+            function, arguments = task
+            function(*arguments)
     except (RuntimeError, ItrpipeError) as error:
         gone = isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _GONE)
         if not world.leads:
@@ -428,20 +431,6 @@ def _fresh(store: Store) -> Store:
     if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
         return store
     return PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-
-
-def _lead(world: World, command: Callable[[], object]) -> None:
-    try:
-        command()
-    finally:
-        if not _together:  # else the others are in the middle of something, and see that this process is gone
-            world.agreed(None)
-
-
-def _follow(world: World) -> None:
-    while (task := _heard(lambda: world.agreed(None))) is not None:
-        function, arguments = task
-        function(*arguments)
 
 
 @contextmanager

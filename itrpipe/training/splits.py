@@ -15,8 +15,8 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds, named_tokens
-from itrpipe.training.data import GlobalSplitData, PhraseSplitData, PixelSplitData, SplitData, phrase_vocabulary
+from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds, named_tokens, phrase_vocabulary
+from itrpipe.training.data import GlobalSplitData, PhraseSplitData, PixelSplitData, SplitData
 from itrpipe.training.saved import load_model
 
 if TYPE_CHECKING:

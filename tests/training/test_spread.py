@@ -1,4 +1,4 @@
-"""Encoders in chunks: the gradients of whole batches, in less memory."""
+"""Encoders in chunks, of a size that fits: the gradients of whole batches, in less memory; and compiled ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
+<<<<<<< HEAD
 from itrpipe.learning.losses import triplet_loss
 from itrpipe.models.base import ENCODERS, DualEncoder, ImageBatch, ImageEncoding, Matcher, TextBatch, rows_of
+=======
+from itrpipe.losses.triplet import triplet_loss
+from itrpipe.models.base import ENCODERS, ImageBatch, ImageEncoding, Matcher, TextBatch, rows_of
+from itrpipe.models.dual_encoder import network as dual_encoder
+from itrpipe.models.dual_encoder.declaration import DualEncoder
+>>>>>>> 2fdb472 (Tests of chunks and of compiled encoders stand with those of what is spread; files of training stay below 450 lines)
 from itrpipe.models.scan import network as scan
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.vectors import at_least_single
@@ -20,34 +27,41 @@ from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
+from itrpipe.testing import ToyPairs
+from itrpipe.training.assembly import chosen_chunk, compile_encoders, fitting_chunk
 from itrpipe.training.distributed import spread, tensors_of
 
 PAIRS, REGIONS, WIDTH, WORDS = 24, 3, 12, 40
 """Pairs of a batch, regions of an image, width of these, and words that are known."""
+CPU = torch.device("cpu")
+KINDS: dict[str, Any] = {
+    "vsepp": lambda: vsepp.build(Vsepp(embed_dim=16, word_dim=8), WIDTH, WORDS),
+    "scan": lambda: scan.build(Scan(embed_dim=16, word_dim=8), WIDTH, WORDS),
+    "vsrn": lambda: vsrn.build(Vsrn(embed_dim=16, word_dim=8), WIDTH, WORDS),
+    "transformer": lambda: dual_encoder.build(
+        DualEncoder(images="regions", text="random", width=16, heads=2, text_layers=1, embed_dim=8), WIDTH, WORDS
+    ),
+}
 
 
-def batches(seed: int = 0) -> tuple[ImageBatch, TextBatch]:
+def small(kind: str) -> Any:
+    torch.manual_seed(0)
+    return KINDS[kind]()
+
+
+def batches(pairs: int = PAIRS) -> tuple[ImageBatch, TextBatch]:
     """Captions of different lengths."""
-    draw = torch.Generator().manual_seed(seed)
-    images = ImageBatch(torch.randn(PAIRS, REGIONS, WIDTH, generator=draw))
-    lengths = torch.randint(3, 9, (PAIRS,), generator=draw)
-    tokens = torch.randint(4, WORDS, (PAIRS, 8), generator=draw)
+    draw = torch.Generator().manual_seed(0)
+    images = ImageBatch(torch.randn(pairs, REGIONS, WIDTH, generator=draw))
+    lengths = torch.randint(3, 9, (pairs,), generator=draw)
+    tokens = torch.randint(4, WORDS, (pairs, 8), generator=draw)
     return images, TextBatch(tokens.where(torch.arange(8) < lengths[:, None], 0), lengths)
 
 
-def small(kind: str) -> Matcher[Any, Any]:
-    torch.manual_seed(0)
-    if kind == "vsepp":
-        return vsepp.build(Vsepp(embed_dim=16, word_dim=8), WIDTH, WORDS)
-    if kind == "scan":
-        return scan.build(Scan(embed_dim=16, word_dim=8), WIDTH, WORDS)
-    return vsrn.build(Vsrn(embed_dim=16, word_dim=8), WIDTH, WORDS)
-
-
-def gradients(model: Matcher[Any, Any], bf16: bool = False) -> dict[str, Tensor]:
+def gradients(model: Matcher[Any, Any], bf16: bool = False, pairs: int = PAIRS) -> dict[str, Tensor]:
     """Gradients of the mean triplet loss of one batch."""
     model.zero_grad()
-    images, texts = batches()
+    images, texts = batches(pairs)
     images = replace(images, regions=images.regions.to(next(model.parameters()).dtype))
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
@@ -55,16 +69,19 @@ def gradients(model: Matcher[Any, Any], bf16: bool = False) -> dict[str, Tensor]
     return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 7, 8, PAIRS, 100])
-@pytest.mark.parametrize(("kind", "dtype", "most"), [("vsepp", torch.float32, 1e-6), ("scan", torch.float64, 1e-14)])
-def test_chunks_have_the_gradients_of_the_whole_batch(kind: str, chunk: int, dtype: torch.dtype, most: float) -> None:
+def assert_near(found: dict[str, Tensor], expected: dict[str, Tensor], most: float) -> None:
     """To rounding, as a share of the norm of the gradient."""
-    plain, chunked = small(kind).to(dtype), small(kind).to(dtype)
-    spread(chunked, chunk=chunk)
-    expected, found = gradients(plain), gradients(chunked)
     assert expected.keys() == found.keys()
     norm = float(torch.stack([each.norm() for each in expected.values()]).norm())
     assert max(float((found[name] - each).abs().max()) for name, each in expected.items()) < most * norm
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 8, PAIRS, 100])
+@pytest.mark.parametrize(("kind", "dtype", "most"), [("vsepp", torch.float32, 1e-6), ("scan", torch.float64, 1e-14)])
+def test_chunks_have_the_gradients_of_the_whole_batch(kind: str, chunk: int, dtype: torch.dtype, most: float) -> None:
+    plain, chunked = small(kind).to(dtype), small(kind).to(dtype)
+    spread(chunked, chunk=chunk)
+    assert_near(gradients(chunked), gradients(plain), most)
 
 
 def test_chunks_under_bfloat16_are_as_close_as_bfloat16_is() -> None:
@@ -88,39 +105,32 @@ def test_a_chunk_is_encoded_twice_and_never_with_another_one(monkeypatch: pytest
     model = small("vsepp")
     spread(model, chunk=10)
     gradients(model)
-    assert sorted(seen) == [4, 4, 10, 10, 10, 10]
-    seen.clear()
     model.eval()
     with torch.no_grad():
         model.encode_images(batches()[0])
-    assert seen == [PAIRS]
+    assert sorted(seen) == [4, 4, 10, 10, 10, 10, PAIRS]
 
 
 def test_dropout_of_the_second_pass_is_that_of_the_first() -> None:
     model = small("vsepp")
-    drop = torch.nn.Dropout(0.5)
-    model.fc.register_forward_hook(lambda module, given, result: drop(result))  # pyright: ignore
+    drop = nn.Dropout(0.5)
+    model.fc.register_forward_hook(lambda module, given, result: drop(result))
     spread(model, chunk=7)
-    images, _ = batches()
     torch.manual_seed(3)
-    encoded = model.encode_images(images)
-    kept = encoded.embedding.detach() != 0
-    encoded.embedding.sum().backward()
+    embedding = model.encode_images(batches()[0]).embedding
+    embedding.sum().backward()
     torch.manual_seed(3)
-    again = model.encode_images(images).embedding
-    assert torch.equal(again != 0, kept)
-    assert 0.3 < kept.float().mean() < 0.7
+    again = model.encode_images(batches()[0]).embedding
+    assert torch.equal(again, embedding)
+    assert 0.3 < (embedding != 0).float().mean() < 0.7
 
 
-def test_a_model_that_looks_at_the_whole_batch_takes_no_chunks() -> None:
+def test_a_model_that_looks_at_the_whole_batch_takes_no_chunks_and_without_chunks_it_stays_as_it_is() -> None:
     with pytest.raises(UsageError, match=r"encode_chunk = 4, but VsrnEncoder normalises over the whole batch"):
         spread(small("vsrn"), chunk=4)
-
-
-def test_without_chunks_and_other_processes_a_model_stays_as_it_is() -> None:
-    model = small("vsepp")
+    model = small("vsrn")
     spread(model)
-    assert type(model) is vsepp.VseppEncoder
+    assert type(model) is vsrn.VsrnEncoder
 
 
 def test_a_copy_of_a_model_is_divided_too_and_computes_with_its_own_weights() -> None:
@@ -134,10 +144,9 @@ def test_a_copy_of_a_model_is_divided_too_and_computes_with_its_own_weights() ->
     assert twin.encode_images(batches()[0]).embedding.detach().abs().max() == 0
     assert model.encode_images(batches()[0]).embedding.detach().abs().max() > 0
     assert isinstance(model, vsepp.VseppEncoder)
-    assert isinstance(model, DualEncoder)
 
 
-@pytest.mark.parametrize("kind", ["vsepp", "scan", "vsrn"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_model_says_what_it_computes_by_rows(kind: str) -> None:
     """Row k of the result is that of row k alone."""
     model = small(kind).eval()
@@ -152,3 +161,67 @@ def test_every_model_says_what_it_computes_by_rows(kind: str) -> None:
             for one, other in zip(tensors_of(rows_of(whole, slice(3, 9))), tensors_of(own), strict=True):
                 torch.testing.assert_close(one, other)
     assert ENCODERS.keys() <= model.by_rows.keys()
+
+
+@pytest.mark.parametrize(
+    ("pairs", "room", "each", "chunk"),
+    [
+        (128, 100 + 128 * 10, 10, 0),
+        (128, 100 + 128 * 10 - 1, 10, 64),
+        (10_000, 100 + 130 * 10, 10, 128),
+        (128, 100 + 7 * 10, 10, 4),
+        (128, 50, 10, 1),
+        (128, -50, 10, 1),
+        (128, 200, 0, 0),
+    ],
+)
+def test_as_many_rows_as_fit(pairs: int, room: int, each: int, chunk: int) -> None:
+    """Weights take 100 bytes."""
+    assert fitting_chunk(pairs, room, lambda rows: 100 + each * rows) == chunk
+
+
+def test_a_processor_takes_whole_batches() -> None:
+    assert chosen_chunk(small("vsepp"), ToyPairs(0), 4, CPU, "fp32") == 0  # pyright: ignore
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_takes_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data, device = small("vsepp"), ToyPairs(0), torch.device("cuda")
+    assert chosen_chunk(model, data, 64, device, "fp32") == 0  # pyright: ignore
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *given: (0, 0))
+    assert 0 < chosen_chunk(model, data, 10**6, device, "fp32") < 10**6  # pyright: ignore
+    assert all(weights.grad is None for weights in model.parameters())
+
+
+@pytest.mark.slow
+def test_compiled_encoders_give_the_same_gradients() -> None:
+    plain, compiled = (small("transformer").eval() for _ in range(2))
+    compile_encoders(compiled, CPU)
+    assert list(compiled.state_dict()) == list(plain.state_dict())
+    seen = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for pairs in (6, 4):
+        assert_near(gradients(compiled, pairs=pairs), gradients(plain, pairs=pairs), 1e-5)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > seen
+
+
+def test_images_are_compiled_for_one_shape_and_a_machine_that_cannot_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: dict[str, Any] = {"image_size": (16, 16), "patch_size": 8, "width": 16, "heads": 2}
+    model = dual_encoder.build(DualEncoder(vision="random", text="random", **sizes), 3, WORDS)
+    asked: dict[str, dict[str, Any]] = {}
+    for name, part in model.named_children():
+        monkeypatch.setattr(part, "compile", lambda name=name, **options: asked.update({name: options}))
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    compile_encoders(model, CPU)
+    assert asked["vision"] == {"dynamic": False, "mode": None}
+    assert asked["text"] == {}
+
+    def refuse(function: object, **options: object) -> object:
+        raise RuntimeError("no C++ compiler was found\nand more")
+
+    monkeypatch.setattr(torch, "compile", refuse)
+    expected = r"cannot compile for cpu here \(no C\+\+ compiler was found\); install what it misses, or give --set"
+    with pytest.raises(UsageError, match=expected):
+        compile_encoders(model, CPU)
