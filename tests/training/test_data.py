@@ -22,12 +22,12 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, tokenize
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
+from itrpipe.learning.sentences import UNLABELLED
 from itrpipe.methods.base import Batch
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.models.vsrn.declaration import Vsrn
-from itrpipe.negatives.masking import UNLABELLED
 from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
@@ -522,7 +522,7 @@ def test_kept_sentences_of_the_training_captions_are_read(tokens: Any, tmp_path:
     rows.append((7, "a dog", True))  # of a caption that is no longer trained
     bank = read_sentences(written(tmp_path, *rows), SPLIT, tokens)
     assert len(bank) == 3
-    texts, owners, places = bank.hardest(np.array([2, 1, 0]), 5)
+    texts, owners, places = bank.take(np.array([2, 1, 0]), 5)
     assert (owners.tolist(), places.tolist()) == ([0, 2, 2], [0, 0, 1])
     words = captions_of(tokens).pieces
     found = [

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from itrpipe.errors import UsageError
+from itrpipe.methods.base import MomentumTwin
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder, build, open_encoders
@@ -17,7 +18,6 @@ from itrpipe.models.uniter import network as uniter
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.models.vsepp.network import build as build_vsepp
-from itrpipe.negatives.memory import MomentumTwin
 from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training.optimizers import (
     OPTIMIZERS,

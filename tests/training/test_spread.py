@@ -11,15 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
-<<<<<<< HEAD
 from itrpipe.learning.losses import triplet_loss
-from itrpipe.models.base import ENCODERS, DualEncoder, ImageBatch, ImageEncoding, Matcher, TextBatch, rows_of
-=======
-from itrpipe.losses.triplet import triplet_loss
 from itrpipe.models.base import ENCODERS, ImageBatch, ImageEncoding, Matcher, TextBatch, rows_of
 from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import DualEncoder
->>>>>>> 2fdb472 (Tests of chunks and of compiled encoders stand with those of what is spread; files of training stay below 450 lines)
 from itrpipe.models.scan import network as scan
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.vectors import at_least_single
