@@ -19,9 +19,16 @@ def test_every_part_gives_its_lines(tmp_path: Path, capsys: pytest.CaptureFixtur
     gpu.main(["--tiny", "--json", str(path)])
     found = json.loads(path.read_text())["lines"]
     names = [line["name"] for line in found]
-    assert len(set(names)) == len(names) == 15
+    assert len(set(names)) == len(names) == 16
     scored = ("SCAN t2i, fp32", "SCAN t2i, bf16", "BFAN, fp32", "BFAN, bf16", "UNITER", "SSAMT")
-    steps = ("step, AOQ, VSRN", "step, AOQ, BFAN", "step, FNE", "step, triplet", "steps with their copies")
+    steps = (
+        "step, AOQ, VSRN",
+        "step, AOQ, BFAN",
+        "step, FNE",
+        "step, triplet",
+        "step, InfoNCE",
+        "steps with their copies",
+    )
     rest = ("mining", "mining of memory maps", "extraction, vit", "extraction, frcnn")
     for start in (*(f"scores, {name}" for name in scored), *steps, *rest):
         assert any(name.startswith(start) for name in names), start
@@ -62,4 +69,5 @@ def test_steps_wait_for_the_device_where_shapes_are_decided_and_nowhere_else(tmp
         # transformers looks whether a mask masks anything; FNE encodes captions twice
         "step, FNE, ViT-B/16 at 384": ["text_tower.py"] * 2,
         "step, triplet, as large as CLIP": ["text_tower.py"],
+        "step, InfoNCE, as large as CLIP": ["text_tower.py"],
     }

@@ -36,6 +36,8 @@ from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.methods.aoq import method as aoq
 from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.base import Batch, Method, StatefulMethod
+from itrpipe.methods.contrastive import method as contrastive
+from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.methods.triplet import method as triplet
@@ -487,11 +489,14 @@ def steps(scale: Scale, clock: Clock) -> Iterator[Line]:
     for name, batch, side, patch in (
         ("FNE, ViT-B/16 at 384", scale.fne_batch, scale.side, scale.patch),
         ("triplet, as large as CLIP", scale.clip_batch, scale.clip_side, scale.clip_patch),
+        ("InfoNCE, as large as CLIP", scale.clip_batch, scale.clip_side, scale.clip_patch),
     ):
         data = Sized(scale, 2 * batch, side)
         chosen = DualEncoder.model_validate({**encoders, "image_size": (side, side), "patch_size": patch})
         model = dual_encoder.build(chosen, scale.region_dim, scale.vocabulary)
         method: Any = triplet.build(Triplet(), data, {})  # pyright: ignore
+        if name.startswith("InfoNCE"):
+            method = contrastive.build(Contrastive(), data, {})  # pyright: ignore
         if name.startswith("FNE"):
             method = fne.build(Fne(memory_size=scale.memory, warm_epochs=0, sum_epochs=0), data, {})  # pyright: ignore
         yield _step(name, model, method, data, batch, clock)
@@ -511,7 +516,7 @@ def _step(name: str, model: Any, method: Method, data: Sized, size: int, clock: 
         update(_loss(model, method, batch))
 
     def encoders_alone() -> None:
-        with torch.autocast(clock.device.type, torch.bfloat16):
+        with _autocast(clock.device):
             found = [tensor for encode, read in seen for tensor in vars(encode(read)).values()]
         update(sum(each.float().mean() for each in found if isinstance(each, Tensor) and each.requires_grad))  # pyright: ignore
 
@@ -533,8 +538,13 @@ def _updates(model: Any) -> Callable[[Tensor], None]:
     return update
 
 
+def _autocast(device: torch.device) -> torch.autocast:
+    """bfloat16 as training takes it on a GPU; processors keep single precision."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
 def _loss(model: Any, method: Method, batch: Batch) -> Tensor:
-    with torch.autocast(batch.images.device.type, torch.bfloat16):
+    with _autocast(batch.images.device):
         losses = method.losses(model, batch, 1)
     return torch.stack(list(losses.values())).sum()
 
