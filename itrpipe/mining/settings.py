@@ -56,7 +56,7 @@ class MineSettings(Settings):
     """Which model mines, and how much.
 
     Attributes:
-        method: configuration of `train` of the mining model, a round-one method.
+        method: configuration of `train` of the mining model, that of a first training.
         backbone, seed, features, train_share: of the mining model; the lists are of the training images that it saw.
         drop_duplicates: drop candidates whose caption is word for word one of the positive's.
         window: which of the candidates are kept.
