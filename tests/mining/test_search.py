@@ -305,6 +305,7 @@ BROKEN = np.where(np.isin(np.arange(200), [3, 9])[:, None], np.float32(np.nan), 
 REFUSED = {
     "a caption list too long": ((*SIDES, OWNERS, 196, 5), UsageError, "195 candidates exist"),
     "an image list too long": ((*SIDES, OWNERS, 5, 40), UsageError, "39 candidates exist"),
+    "all captions of one image": ((*SIDES, 0 * OWNERS, 1, 5), UsageError, "0 candidates exist"),
     "an empty list": ((*SIDES, OWNERS, 0, 5), UsageError, "0 captions per image"),
     "no numbers": ((SIDES[0], BROKEN, OWNERS, 5, 5), DataError, "2 of 200 caption embeddings"),
     "infinity": ((np.full_like(SIDES[0], np.inf), SIDES[1], OWNERS, 5, 5), DataError, "40 of 40 image embeddings"),
