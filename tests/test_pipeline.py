@@ -36,8 +36,8 @@ EVERYTHING = {
     "train/aoq.vsepp",
     "evaluate/aoq.vsepp",
 }
-AFTER_ROUND_ONE = EVERYTHING - {"prepare/files", "extract/precomp"}
-AFTER_MINING = AFTER_ROUND_ONE - {"train/triplet.vsepp"}
+AFTER_FIRST = EVERYTHING - {"prepare/files", "extract/precomp"}
+AFTER_MINING = AFTER_FIRST - {"train/triplet.vsepp"}
 
 
 def plan_aoq(root: Path, overrides: list[Override]) -> Step:
@@ -77,9 +77,9 @@ def test_planning_runs_nothing_and_does_not_depend_on_where_the_sources_lie(
 @pytest.mark.parametrize(
     ("change", "new", "where", "reason"),
     [
-        ("train.learning_rate=0.01", AFTER_ROUND_ONE, "train/triplet.vsepp", "learning_rate 0.0002 → 0.01"),
-        ("triplet.margin=0.3", AFTER_ROUND_ONE, "train/triplet.vsepp", "loss.margin 0.2 → 0.3"),
-        ("triplet.margin=0.3", AFTER_ROUND_ONE, "train/aoq.vsepp", "mine_negatives changed"),
+        ("train.learning_rate=0.01", AFTER_FIRST, "train/triplet.vsepp", "learning_rate 0.0002 → 0.01"),
+        ("triplet.margin=0.3", AFTER_FIRST, "train/triplet.vsepp", "loss.margin 0.2 → 0.3"),
+        ("triplet.margin=0.3", AFTER_FIRST, "train/aoq.vsepp", "mine_negatives changed"),
         ("mine_negatives.num_texts=6", AFTER_MINING, "mine_negatives/exact.triplet.vsepp", "num_texts 5 → 6"),
         ("aoq.alpha=0.5", {"train/aoq.vsepp", "evaluate/aoq.vsepp"}, "train/aoq.vsepp", "loss.alpha 0.3 → 0.5"),
         ("alpha=0.5", None, "", "unknown setting 'alpha'"),
@@ -160,7 +160,7 @@ def test_a_run_on_other_features_is_another_run(chain: Path, tiny: Tiny) -> None
     save_definition(chain, "tiny", definition.model_copy(update={"features": features}))
     for name, state in (("others", "missing"), ("precomp", "up to date")):
         found = states(plan_aoq(chain, aoq(tiny, f"features={name}")))
-        assert {found[each] for each in AFTER_ROUND_ONE} == {state}
+        assert {found[each] for each in AFTER_FIRST} == {state}
 
 
 def test_what_reads_something_stale_is_stale_and_other_settings_of_it_are_new(
@@ -239,7 +239,7 @@ def test_what_reads_something_that_was_made_again_is_stale_and_says_why(chain: P
     make_again(features, batch=32)
     step = plan_aoq(chain, aoq(tiny))
     found = states(step)
-    assert {name for name, state in found.items() if state == "stale"} == AFTER_ROUND_ONE
+    assert {name for name, state in found.items() if state == "stale"} == AFTER_FIRST
     assert found["extract/precomp"] == "up to date"
     assert reasons(step)["train/triplet.vsepp"] == "features.h5 was made again (batch 32 instead of 0)"
     assert reasons(step)["evaluate/aoq.vsepp"] == "train is to be made again"

@@ -34,7 +34,7 @@ from itrpipe.learning.false_negatives import Gaussians, estimate_gaussians, prob
 from itrpipe.mining.settings import MineSettings
 from itrpipe.storage.artifact import HISTORY, Manifest, existing_input, read_manifest
 from itrpipe.storage.integrity import checked
-from itrpipe.training.settings import not_round_one
+from itrpipe.training.settings import no_first_training
 
 ANCHORS, TOP = 500, 10
 """Training pairs that are looked at, and how many of the hardest candidates of the dataset are the top."""
@@ -99,12 +99,12 @@ def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
         `measured`. Figures are None where they are not known.
 
     Raises:
-        UsageError: the model is no first training, see `itrpipe.training.settings.not_round_one`.
+        UsageError: the model is no first training, see `itrpipe.training.settings.no_first_training`.
         MissingInputError: the dataset was removed.
         DataError: a file is damaged, or scores are not finite.
     """
     manifest = read_manifest(trained)
-    if reason := not_round_one(manifest.settings):
+    if reason := no_first_training(manifest.settings):
         raise UsageError(f"{trained}: {reason}")
     data = TrainingSet.open(trained, prepared or existing_input(trained, manifest, "prepare"))
     found, settings = data.embeddings, manifest.settings

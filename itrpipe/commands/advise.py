@@ -18,7 +18,7 @@ from itrpipe.plan.planning import Override, Planner
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import Manifest, folders_in, is_finished, read_manifest
-from itrpipe.training.settings import Model, TrainSettings, is_start_of, not_round_one
+from itrpipe.training.settings import Model, TrainSettings, is_start_of, no_first_training
 
 _DIRECTIONS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
 _ROWS = {
@@ -72,7 +72,7 @@ def advise(
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("train", method))
     planner.refuse_unused_overrides()
-    if reason := not_round_one(train_settings(step).model_dump()):
+    if reason := no_first_training(train_settings(step).model_dump()):
         raise UsageError(f"{step.location.label}: {reason}{_instead(planner, train_settings(step))}")
     if not make_missing(
         f"advise on {step.location.label}", [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run
@@ -107,7 +107,7 @@ def _instead(planner: Planner, settings: TrainSettings) -> str:
     mined, common = settings.loss.mined(), {}
     for name, trained in _finished(planner.root, planner.dataset, "train").items():
         own = trained.settings
-        if name in named and same.items() <= own.items() and not not_round_one(own):
+        if name in named and same.items() <= own.items() and not no_first_training(own):
             model = named[name]
             alike = sum(own.get(key) == value for key, value in asked.items())
             common[model] = max(common.get(model, (False, 0)), (mined is not None and model == mined.teacher, alike))

@@ -374,7 +374,7 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str], elsewhere: Elsew
     backbone = trained.settings["backbone"]
     loss = methods()[trained.settings["method"]].model_validate(trained.settings["loss"])
     model = training_settings.settings_of(backbone).model_validate(trained.settings["model"])
-    title = model_title(backbone_title(backbone), method_title(trained.conf, training_settings.ROUND_ONE))
+    title = model_title(backbone_title(backbone), method_title(trained.conf, training_settings.FIRST_TRAINING))
     prepared = PreparedDataset.open(chain.prepared.folder)
     splits = {name: prepared.split(name) for name in prepared.splits}
     return Card(

@@ -29,7 +29,7 @@ from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
 from itrpipe.stages.checks import held_splits
 from itrpipe.storage.artifact import MANIFEST, read_manifest
-from itrpipe.training.settings import TrainSettings, not_round_one
+from itrpipe.training.settings import TrainSettings, no_first_training
 
 
 def run_stage(
@@ -138,7 +138,7 @@ def _next(root: Path, dataset: str, step: Step) -> str:
         held = held_splits(step)
         split = ["--split", held[-1]] if held and "test" not in held else []
         return shlex.join(["itrpipe", "evaluate", *model, *split])
-    if not not_round_one(train.settings.model_dump()):
+    if not no_first_training(train.settings.model_dump()):
         return shlex.join(["itrpipe", "advise", *model])
     return shlex.join(["itrpipe", "report", "--dataset", dataset])
 

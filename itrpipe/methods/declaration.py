@@ -80,7 +80,7 @@ class MethodSettings(Settings):
         only_backbone: the one backbone that it trains; empty where it trains others too.
         unread: those of these options that it does not read and refuses.
         heads: of the model, which start from others where the run that this one starts from has not trained them.
-        counts_matches: whether it counts true matches among its negatives, where the dataset knows them.
+        counts_matches: whether it counts correct matches among its negatives, where the dataset knows them.
         answers: what can be asked of a model that it trained: `words` (which are wrong), `false-negatives`.
         papers: that it comes from.
     """

@@ -1,4 +1,4 @@
-"""Differences between a run and the round-one run that it is fair to compare it with."""
+"""Differences between a run and the run of the first training that it is fair to compare it with."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def conclusion(comparisons: Sequence[Comparison], runs: Sequence[Run], split: Sp
         return "No difference to a first training is measured: no run was trained with negatives that one had mined."
     if not comparisons:
         return (
-            "No difference is measured: no later run stands beside the evaluation of the round-one run that its "
-            "negatives were mined with, on the same images."
+            "No difference is measured: no later run stands beside an evaluation of the first training that mined its "
+            "negatives, on the same images."
         )
     percent = f"{100 * level:g} %"
     sentence = _one_conclusion(comparisons[0], percent) if len(comparisons) == 1 else _many(comparisons, percent)

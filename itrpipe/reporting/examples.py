@@ -50,7 +50,7 @@ class Example:
         picture: of the query image, or the own image of the query caption.
         candidates: the first ones, then the best own one if it comes later but is still listed.
         rank: of the best own match, from 1; None for mined lists, where own pairs are left out.
-        baseline_rank: by the round-one run; None where there is none.
+        baseline_rank: by the first training; None where there is none.
     """
 
     text: str
@@ -109,7 +109,7 @@ def retrieval_examples(
 
     Args:
         run: whose rankings are shown.
-        baseline: its round-one run, whose rank of the right answer is told beside.
+        baseline: the run of its first training, whose rank of the right answer is told beside.
         gallery: of the split it was evaluated on.
         count: queries in each direction.
         seed: of their choice.

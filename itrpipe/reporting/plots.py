@@ -30,9 +30,9 @@ SERIES = 6
 """Distinguishable colours beside the grey of the first training; more than that start over."""
 MOST_PANELS = 8
 """Comparisons that get a panel of their own; more have the tables."""
-_INK, _MUTED, _RULE, _PAPER, _ROUND_ONE = "#010101", "#020202", "#030303", "#040404", "#050500"
+_INK, _MUTED, _RULE, _PAPER, _FIRST = "#010101", "#020202", "#030303", "#040404", "#050500"
 _COLOURS = [f"#05050{index + 1}" for index in range(SERIES)]
-_VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _PAPER: "paper", _ROUND_ONE: "series-0"} | {
+_VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _PAPER: "paper", _FIRST: "series-0"} | {
     colour: f"series-{index + 1}" for index, colour in enumerate(_COLOURS)
 }
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
@@ -135,7 +135,7 @@ def looks_of(series: Sequence[Series[Run]] | Sequence[Series[Model]]) -> dict[st
     for each in series:
         dashes = backbones.index(each.first.backbone) * turns
         if each.name in greys.values():
-            looks[each.name] = Look(_ROUND_ONE, _DASHES[dashes % len(_DASHES)])
+            looks[each.name] = Look(_FIRST, _DASHES[dashes % len(_DASHES)])
             continue
         turn, colour = divmod(methods.index(each.method), SERIES)
         looks[each.name] = Look(_COLOURS[colour], _DASHES[(dashes + turn) % len(_DASHES)])

@@ -9,7 +9,7 @@ from itrpipe.declared import backbone_shown_as, conf_title
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import methods
 
-_ROUND_ONE = "first training"
+_FIRST = "first training"
 
 
 def backbone_title(name: str) -> str:
@@ -31,7 +31,7 @@ def model_title(backbone: str, method: str) -> str:
 
 def method_title(name: str, baseline_method: str) -> str:
     """`first training` for the method of the first training, else what the declaration of `train` shows it as."""
-    return _ROUND_ONE if name == baseline_method else conf_title("train", name) or name.upper()
+    return _FIRST if name == baseline_method else conf_title("train", name) or name.upper()
 
 
 def choices_of(settings: Mapping[str, Any]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import Manifest
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import DigestCache
-from itrpipe.training.settings import ROUND_ONE
+from itrpipe.training.settings import FIRST_TRAINING
 
 if TYPE_CHECKING:
     from itrpipe.reporting.chain import Artifact
@@ -127,7 +127,7 @@ def _compare(job: Job) -> None:
     found = compare_two(
         [(each.folder, each.manifest) for each in job.inputs.values()],
         job.settings.compare,
-        ROUND_ONE,
+        FIRST_TRAINING,
         Options(**job.settings.model_dump(include=OPTIONS), published=()),
         _declared(job),
         dict(job.settings.names),
@@ -147,7 +147,7 @@ def _report(job: Job) -> None:
 
     content = gather(
         [(each.folder, each.manifest) for each in job.inputs.values()],
-        ROUND_ONE,
+        FIRST_TRAINING,
         Options(**job.settings.model_dump(include=OPTIONS), published=job.settings.published),
         _declared(job),
         dict(job.settings.names),

@@ -174,7 +174,7 @@ def _teacher(
 ) -> tuple[Model, dict[str, dict[str, str]]]:
     """The model that is mined with, and how a need says that it has a name: pinned where it is trained, else named."""
     usual = settings.backbone if settings.model.embeds else mined.teacher_of_pairs
-    first, name = Model(training_settings.ROUND_ONE, usual, settings.seed), mined.teacher
+    first, name = Model(training_settings.FIRST_TRAINING, usual, settings.seed), mined.teacher
     if name is None:
         return first, {}
     if name in load_declaration("train").confs and name not in backbones():

@@ -27,8 +27,8 @@ from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.papers import Paper
 
 _MODEL_NAME = re.compile(r"(?:(?P<method>[^.]+)\.)??(?P<backbone>[^.]+)(?:\.s(?P<seed>[0-9]+))?")
-ROUND_ONE = "triplet"
-"""The configuration that reports call round one, and whose models mine negatives."""
+FIRST_TRAINING = "triplet"
+"""The configuration that reports call first training, and whose models mine negatives."""
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 """What can follow a training; each is the name of its package too."""
 
@@ -422,10 +422,10 @@ def began_with(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(filter(None, (*model.pretrained().values(), model.published_weights())))
 
 
-def not_round_one(settings: Mapping[str, Any]) -> str:
-    """Why a training is no round one whose hardest negatives can be found; empty where it is.
+def no_first_training(settings: Mapping[str, Any]) -> str:
+    """Why a training is no first training whose hardest negatives can be found; empty where it is.
 
-    Round one has learned from the negatives of its batches alone, and embeds, so that all others can be searched.
+    It has learned from in-batch negatives, and embeds, so that all others can be searched.
 
     Args:
         settings: of the training, as manifests keep them; earlier ones lack some.
@@ -440,8 +440,10 @@ def not_round_one(settings: Mapping[str, Any]) -> str:
         return f"it is not recorded what {method} was trained with; train it again"
     loss = methods()[method].model_validate(settings["loss"])
     if not loss.trains:
-        other = "clip-finetune" if backbone_family(backbone) == "dual-encoder" else ROUND_ONE
-        return f"{method} trains nothing, so that there is no round one; ask with a method that does, such as {other}"
+        other = "clip-finetune" if backbone_family(backbone) == "dual-encoder" else FIRST_TRAINING
+        return (
+            f"{method} trains nothing, so that there is no first training; ask with a method that does, such as {other}"
+        )
     if settings.get("start_from") or not loss.in_batch():
         return f"it has learned from more than the negatives of its batches ({method}); ask with a training on those"
     if settings["model"].get("measure", "cosine") != "cosine":

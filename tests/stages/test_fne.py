@@ -22,7 +22,7 @@ from tests.commands import Command
 
 # As in the finished chain, so that its first training is up to date.
 SAME = ["train.batch_size=16", "train.model.embed_dim=8", "train.model.word_dim=8", "train.min_word_count=1"]
-ROUND_ONE = ["train.epochs=1", *SAME]
+FIRST_TRAINING = ["train.epochs=1", *SAME]
 SMALL = ["train.epochs=3", *SAME, "fne.loss.memory_size=24", "fne.loss.min_count=0", "evaluate.bootstrap_samples=100"]
 
 
@@ -94,7 +94,7 @@ def test_a_killed_run_ends_with_the_same_bytes(chain: Path, tmp_path: Path) -> N
 # Guarded lists
 
 
-MINING = [*ROUND_ONE, "num_texts=5", "num_images=3"]
+MINING = [*FIRST_TRAINING, "num_texts=5", "num_images=3"]
 
 
 def test_the_guard_writes_the_probability_of_every_candidate(chain: Path, run: Invoke) -> None:
@@ -132,7 +132,7 @@ LISTS = ["mine_negatives.num_texts=5", "mine_negatives.num_images=3", "mine_nega
 
 
 def test_guarded_aoq_has_guarded_lists_made(chain: Path, run: Invoke) -> None:
-    asked = sets(*ROUND_ONE, *AOQ, *LISTS)
+    asked = sets(*FIRST_TRAINING, *AOQ, *LISTS)
     done(run("train", "--method", "aoq-guarded", "--backbone", "vsepp", *asked))
     trained = read_manifest(only(chain, "train/aoq-guarded.vsepp"))
     (lists,) = chain.glob(f"tiny/mine_negatives/{trained.inputs['mine_negatives'].name}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.storage.artifact import SECOND_ROUND
 from itrpipe.storage.disk import write_json
-from itrpipe.training.settings import not_round_one
+from itrpipe.training.settings import no_first_training
 
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitScores
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def asks(evaluation: Evaluation) -> bool:
     """Asked of single models that are a first training."""
-    return evaluation.is_single and not not_round_one(evaluation.manifest.settings)
+    return evaluation.is_single and not no_first_training(evaluation.manifest.settings)
 
 
 def answer(evaluation: Evaluation, split: SplitScores) -> None:

@@ -59,8 +59,8 @@ class Candidates(Movable):
         images: int64 [U], image row of each of them.
         anchors: bool [B, U], whose candidates they are; None for candidates of all.
         known: places [n] of anchors and of candidates, of the batch and then of those drawn, and their log-weights:
-            `guarded`, by the probability that mining wrote; `matching`, pairs that are true matches, where the dataset
-            knows all of them; `decided`, those that people have found to fit.
+            `guarded`, by the probability that mining wrote; `matching`, pairs that are correct matches, where the
+            dataset knows all of them; `decided`, those that people have found to fit.
     """
 
     drawn: Any = None
@@ -320,7 +320,7 @@ def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) 
 def _count_matches(
     statistics: dict[str, float | Tensor], name: str, matching: tuple[Tensor, Tensor, Tensor], gradient: Tensor
 ) -> None:
-    """Counts how much of the gradient that candidates [B, C] get, those of positives aside, true matches get."""
+    """Counts how much of the gradient that candidates [B, C] get, those of positives aside, correct matches get."""
     sizes = gradient.detach().abs()
     sizes.diagonal().zero_()
     statistics[name] = sizes[matching[0], matching[1]].sum() / sizes.sum().clamp(min=1e-30)
