@@ -15,11 +15,10 @@ network is S2VT with attention (Venugopalan et al., ICCV 2015) as published with
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from itrpipe.datasets.vocabulary import END
 from itrpipe.errors import DataError
@@ -138,53 +137,6 @@ class VsrnEncoder(DualEncoder):
             return self.captioner(images.regions.to(self.captioner.output.weight.dtype), texts)
 
 
-class CaptionSteps(NamedTuple):
-    """Teacher-forced decoding steps of a batch, sorted so that the captions still running come first.
-
-    Attributes:
-        order: [B] batch index of each caption, longest first.
-        held: per step, how many captions are computed: those that still have a word to predict, rounded up to a
-            quarter of the batch; never rises. Each fall costs a gradient as large as the regions of all images.
-        inputs: [Q] token fed in, step by step, Q = sum(held).
-        wanted: [P] the places, 0..Q - 1, where a word is to be predicted, rising.
-        targets: [P] token to predict.
-    """
-
-    order: Tensor
-    held: list[int]
-    inputs: Tensor
-    wanted: Tensor
-    targets: Tensor
-
-
-def caption_steps(texts: TextBatch, max_length: int) -> CaptionSteps:
-    """Cut captions to labels and lay them out step by step.
-
-    A caption of more than `max_length` tokens is cut to that many and its last token becomes the end token.
-    After the end token one pad token is predicted too, unless the label is full: the published mask runs
-    through the first zero. The published loop always runs `max_length - 1` steps and multiplies the steps past
-    that mask by zero; here they are not computed at all, which gives the identical loss and gradient.
-
-    Args:
-        texts: [B, W] captions.
-        max_length: longest label, start and end token included.
-    """
-    lengths, device = texts.host_lengths, texts.tokens.device  # what follows from them is laid out on the host
-    steps, order = lengths.clamp(max=max_length - 1).sort(descending=True, stable=True)
-    wanted = torch.arange(min(texts.tokens.shape[1], max_length))[:, None] < steps  # [S, B]
-    quarter = -(-len(order) // 4)
-    held = [min(len(order), -(-count // quarter) * quarter) for count in wanted.sum(dim=1).tolist() if count]
-    computed, wanted = torch.arange(len(order)) < torch.tensor(held)[:, None], wanted[: len(held)]
-    places = (mask.flatten().nonzero()[:, 0] for mask in (computed, wanted, wanted[computed]))
-    there, fed, predicted, kept = (to_device(rows, device) for rows in (order, *places))
-    labels = F.pad(texts.tokens[there, :max_length], (0, 1))  # a pad token to predict after a full-width caption
-    if labels.shape[1] > max_length:
-        last = labels[:, max_length - 1]
-        labels[:, max_length - 1] = torch.where(texts.lengths[there] >= max_length, END, last)
-    inputs, targets = labels[:, : len(held)].T.flatten(), labels[:, 1 : len(held) + 1].T.flatten()
-    return CaptionSteps(there, held, inputs[fed], kept, targets[predicted])
-
-
 class RegionCaptioner(nn.Module):
     """Encoder-decoder with attention over regions, trained to reproduce the caption of the image.
 
@@ -214,23 +166,36 @@ class RegionCaptioner(nn.Module):
     def forward(self, regions: Tensor, texts: TextBatch) -> Tensor:
         """Negative log-likelihood of the captions, summed over tokens and divided by B.
 
+        A caption of more than `max_length` tokens is cut to that many and its last token becomes the end token. After
+        the end token one pad token is predicted too, unless the label is full: the published mask runs through the
+        first zero. The published loop always runs `max_length - 1` steps and multiplies those past the mask by zero;
+        here they are not computed at all, which gives the identical loss and gradient.
+
         Args:
             regions: [B, R, D] reasoned regions of image k.
             texts: caption k, B of them.
         """
-        steps = caption_steps(texts, self.max_length)
-        logits = self.output(self.hidden_states(regions, steps))  # [P, V]
-        return F.cross_entropy(logits, steps.targets, reduction="sum") / regions.shape[0]
+        longest, lengths = self.max_length, texts.host_lengths  # what follows from them is laid out on the host
+        steps, order = lengths.clamp(max=longest - 1).sort(descending=True, stable=True)
+        order = to_device(order, texts.tokens.device)
+        labels = F.pad(texts.tokens[order, :longest], (0, 1))  # a pad token to predict after a full-width caption
+        if labels.shape[1] > longest:
+            cut = texts.lengths[order] >= longest
+            labels[:, longest - 1] = torch.where(cut, END, labels[:, longest - 1])
+        shifted = labels[:, :-1], labels[:, 1:]
+        given, wanted = (pack_padded_sequence(each, steps, batch_first=True) for each in shifted)
+        logits = self.output(self.hidden_states(regions.index_select(0, order), given))  # [P, V]
+        return F.cross_entropy(logits, wanted.data, reduction="sum") / len(regions)
 
-    def hidden_states(self, regions: Tensor, steps: CaptionSteps) -> Tensor:
-        """Decoder states [P, hidden] after each step, in the order of `steps.targets`."""
-        assert regions.shape[0] == steps.order.shape[0]
-        projected = F.dropout(self.region_projection(regions.index_select(0, steps.order)), self.dropout, self.training)
+    def hidden_states(self, regions: Tensor, given: PackedSequence) -> Tensor:
+        """Decoder states [P, H] after each of the P tokens given, of captions in the order of regions [B, R, D]."""
+        projected = F.dropout(self.region_projection(regions), self.dropout, self.training)
         memory, (hidden,) = self.region_rnn(projected)  # [B, R, H], [1, B, H]
         width = hidden.shape[1]
         weight_words, weight_context = self.decoder_rnn.weight_ih.split([self.embed.embedding_dim, width], dim=1)
-        words = F.dropout(self.embed(steps.inputs), self.dropout, self.training)  # [Q, words]
-        word_gates = F.linear(words, weight_words, self.decoder_rnn.bias_ih).split(steps.held)  # [b, 3H] each
+        words = F.dropout(self.embed(given.data), self.dropout, self.training)  # [P, words]
+        held_by_step = given.batch_sizes.tolist()
+        word_gates = F.linear(words, weight_words, self.decoder_rnn.bias_ih).split(held_by_step)  # [b, 3H] each
         # Attention on region o_r in state h is softmax_r of u . tanh(W [o_r; h] + b). As tanh(x) = 2 sigmoid(2x) - 1,
         # it is that of 2u . sigmoid(2W [o_r; h] + 2b) too: a softmax does not see the constant. Sigmoid is several
         # times cheaper than tanh on a CPU, so W, b and u are doubled here, once for all steps.
@@ -240,7 +205,7 @@ class RegionCaptioner(nn.Module):
         weight_hidden = torch.cat([self.decoder_rnn.weight_hh, weight_query])  # [4H, H]: gates and 2W h in one product
         bias_hidden = F.pad(self.decoder_rnn.bias_hh, (0, width))
         states = []
-        for held, gates in zip(steps.held, word_gates, strict=True):
+        for held, gates in zip(held_by_step, word_gates, strict=True):
             if held < len(hidden):
                 keys, memory, hidden = keys[:held], memory[:held], hidden[:held]
             from_hidden, query = F.linear(hidden, weight_hidden, bias_hidden).split([3 * width, width], dim=1)
@@ -249,7 +214,7 @@ class RegionCaptioner(nn.Module):
             context = F.dropout(context, self.dropout, self.training)
             hidden = gru_step(F.linear(context, weight_context) + gates, from_hidden, hidden)  # as the GRU cell does
             states.append(hidden)
-        return torch.cat(states)[steps.wanted]
+        return torch.cat(states)
 
 
 build = VsrnEncoder
