@@ -346,6 +346,9 @@ def _dataset(path: Path, file: h5py.File, name: str) -> FileRows:
 
     dataset: Any = file[name]
     where, dtype, shape = _where(path, name), np.dtype(dataset.dtype.str), dataset.shape or ()
+    chunks = [-(-extent // size) for extent, size in zip(shape, dataset.chunks or (), strict=False)]
+    if chunks and dataset.id.get_num_chunks() < math.prod(chunks):  # HDF5 would read zeros in their place
+        raise ValueError("chunks of it are missing; it is damaged, or was not written to its end")
     if dtype.kind == "O" and h5py.check_string_dtype(dataset.dtype):
         texts = dataset.asstr("utf-8")
         return FetchedRows(where, np.dtype(object), shape, lambda start, stop: texts[start:stop])

@@ -19,6 +19,7 @@ from itrpipe import papers
 from itrpipe.config import Settings, load_declaration, resolve, unknown, why_unusable
 from itrpipe.datasets.definition import ModelDefinition
 from itrpipe.engine.run import MapExecution
+from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import MethodSettings, methods
 from itrpipe.models.declaration import BackboneSettings, GivenEmbeddings
@@ -389,9 +390,17 @@ def canonical_backbone(name: str) -> str:
 
 
 def settings_of(backbone: str) -> type[BackboneSettings]:
-    """Settings class of a backbone, or of embeddings from files."""
+    """Settings class of a backbone, or of embeddings from files.
+
+    Raises:
+        UsageError: there is no such backbone.
+    """
     backbone = canonical_backbone(backbone)
-    return GivenEmbeddings if is_given(backbone) else backbone_classes()[backbone_family(backbone)]
+    if is_given(backbone):
+        return GivenEmbeddings
+    if found := backbone_classes().get(backbone_family(backbone)):
+        return found
+    raise UsageError(why_unusable(backbone) or unknown("backbone", backbone, sorted(backbones())))
 
 
 def method_of(conf: str) -> type[MethodSettings]:

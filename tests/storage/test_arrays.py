@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
@@ -119,6 +119,7 @@ def test_ids_are_texts_or_whole_numbers(form: str, tmp_path: Path) -> None:
 
 
 @settings(FILES, max_examples=40)
+@example(position=1809, mask=1)  # of a packed HDF5: more rows than it has chunks of
 @given(position=st.integers(0, 5_000), mask=st.integers(0, 255))
 def test_damage_is_one_error_or_harmless(form: str, tmp_path: Path, position: int, mask: int) -> None:
     """Turned bits of a byte, or, without a mask, a file that is cut off there."""
