@@ -128,7 +128,7 @@ def test_a_removed_model_may_have_been_a_second_round() -> None:
     gone = SimpleNamespace(mining=None, artifact=SimpleNamespace(manifest=None))
     run: Any = SimpleNamespace(is_baseline=False, is_about_training=False, members=(gone,))
     split: Any = object()
-    assert "its negatives were mined with" in conclusion([], [run], split, 0.95)
+    assert "mined its negatives" in conclusion([], [run], split, 0.95)
 
 
 @pytest.mark.parametrize(("rerank", "expected"), [(64, True), (0, False), (20, False)])
