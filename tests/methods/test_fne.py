@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from itrpipe.learning.losses import triplet_loss
 from itrpipe.methods.base import MomentumTwin
@@ -122,6 +123,24 @@ def test_under_autocast_everything_is_compared_in_single_precision():
             value = loss(images, texts, owners)
         found.append([value, *torch.autograd.grad(value, [images, texts]), *loss.state_dict().values()])
     torch.testing.assert_close(*found, atol=0, rtol=0)
+
+
+class NothingRead(TorchDispatchMode):
+    """Refuses what waits for a device: reading a value, and shapes that depend on values."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function)
+        assert not any(each in name for each in ("_local_scalar_dense", "nonzero", "masked_select", "unique")), name
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("choice", ["drawn", "hardest"])
+def test_a_step_reads_no_value_from_the_device(choice):
+    report, loss = {}, FneLoss(DIM, Fne(min_count=0, memory_size=12, candidates=choice))
+    with NothingRead():
+        loss(*unit_vectors(), torch.arange(6), report=report).backward()
+    with NothingRead(), pytest.raises(AssertionError, match="_local_scalar_dense"):
+        report["retained"].item()
 
 
 @pytest.mark.parametrize("case", CASES)
