@@ -156,9 +156,12 @@ class PairsMethod(Generic[Chosen]):
 
     Attributes:
         settings, data: as given.
+        local: its losses are those of `Matcher.anchors` alone, so that each process computes a share; not, where it says
+            nothing.
     """
 
     means = True
+    local = False
 
     def __init__(self, settings: Chosen, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
         self.settings, self.data = settings, data

@@ -246,6 +246,17 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         """Scores [N] of pairs of any images and captions, by their rows [N]."""
         return self.score_pairs(rows_of(images, image_rows), rows_of(texts, text_rows))
 
+    def anchors(self, count: int) -> tuple[slice, int]:
+        """Rows of a batch of so many pairs whose losses this process computes, and how many processes share them all.
+
+        The mean over these processes is the loss, so a sum over own anchors counts as often as there are processes.
+        """
+        return slice(0, count), 1
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum over the processes that share anchors, without gradient."""
+        return value
+
     def undecayed(self) -> set[str]:
         """Names of the parameters that weight decay leaves alone: biases, scales of norms, all that is no matrix.
 

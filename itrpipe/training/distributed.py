@@ -5,6 +5,10 @@ their gradients, which `DistributedDataParallel` takes while the backward pass g
 if the gradient of what was gathered is summed over the processes: each then holds what all of them know about its own
 share.
 
+Of a method whose loss is a sum over anchors (`Method.local`), each process computes the part of its own images and
+captions, N times, so that the mean is again the loss; of N processes each holds 2/N of the scores [B, B]. It is what
+open_clip calls local loss with gathered gradients. Models that score pair by pair divide the scores instead.
+
 Of a step of N processes with B pairs, embeddings of width D and P parameters, each process receives
 (N - 1)/N · B · 2 D · 4 bytes of embeddings and 2 (N - 1)/N · P · 4 bytes of gradients, in single precision. Models that
 score pair by pair gather regions and words instead of embeddings, and their gradients, which are as large again.
@@ -122,6 +126,20 @@ class World:
         """
         return _Gather.apply(own, self.rank, counts, alike)  # pyright: ignore[reportReturnType]
 
+    def averaged(self, values: dict[str, Any], device: torch.device) -> dict[str, Any]:
+        """The means over the processes of numbers, which may be tensors, without gradient."""
+        if self.size == 1:
+            return values
+        held = [torch.as_tensor(each, dtype=torch.float64, device=device).detach() for each in values.values()]
+        return dict(zip(values, self.total(torch.stack(held)) / self.size, strict=True))
+
+    @staticmethod
+    def total(value: Tensor) -> Tensor:
+        """The sum over the processes, without gradient."""
+        held = value.detach().clone()
+        dist.all_reduce(held)
+        return held
+
     def summing(self, module: nn.Module) -> Any:
         """The module, whose backward pass leaves in every process the mean of the gradients of all of them."""
         if self.size == 1:
@@ -189,14 +207,15 @@ class Spread:
     Args:
         world: the processes.
         chunk: rows of an encoder at a time in training; 0 for all of them.
+        local: each process computes the losses of its own anchors.
 
     Attributes:
         counts: rows of every process of what is computed now; only all of them where each process computes all, and
             none where nothing is divided.
     """
 
-    def __init__(self, world: World, chunk: int) -> None:
-        self.world, self.chunk = world, chunk
+    def __init__(self, world: World, chunk: int, local: bool = False) -> None:
+        self.world, self.chunk, self.local = world, chunk, local and world.size > 1
         self.counts: list[int] = []
         self._seeds: Iterator[int] = count()
 
@@ -246,22 +265,22 @@ class Spread:
             torch.manual_seed((next(self._seeds) * self.world.size + self.world.rank) % 2**63)
             taken = arguments if isinstance(held, OwnImages) else _at(arguments, places, own)
             found = _in_chunks(inside, taken, places, own.stop - own.start, chunk)
-        alike = name not in ENCODERS or model.by_rows.keys() <= set(ENCODERS)
+        alike = name not in ENCODERS or (model.by_rows.keys() <= set(ENCODERS) and not self.local)
         return changed(found, lambda tensor: self.world.gathered(tensor, counts, alike=alike))
 
 
-def spread(model: AnyMatcher, world: World = ALONE, chunk: int = 0) -> Spread:
+def spread(model: AnyMatcher, world: World = ALONE, chunk: int = 0, local: bool = False) -> Spread:
     """Lets a model divide what it computes; with one process and no chunks it stays as it is.
 
     Args:
         model: is changed, on its device; BatchNorm then takes the statistics of the rows of all processes.
         world: the processes that train it.
-        chunk: see `Spread`.
+        chunk, local: see `Spread`; losses stay whole where scores are divided.
 
     Raises:
         UsageError: chunks are asked for, and a layer of the model looks at the whole batch.
     """
-    plan = Spread(world, chunk)
+    plan = Spread(world, chunk, local and model.by_rows.keys() <= set(ENCODERS))
     norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
     if chunk and norms:
         raise UsageError(
@@ -288,8 +307,17 @@ def _spread_class(kind: type[AnyMatcher]) -> type[AnyMatcher]:
 
         return method
 
-    methods = {name: divided(name) for name in kind.by_rows}
-    made: Any = type(f"Spread{kind.__name__}", (kind,), {**methods, "undivided": kind})
+    def anchors(self: Any, count: int) -> tuple[slice, int]:
+        plan = self.spread
+        shared = plan.local and count >= plan.world.size
+        return (plan.world.own(count), plan.world.size) if shared else (slice(0, count), 1)
+
+    def total(self: Any, value: Tensor) -> Tensor:
+        return self.spread.world.total(value) if self.spread.local else value
+
+    methods: dict[str, Any] = {name: divided(name) for name in kind.by_rows}
+    methods |= {"anchors": anchors, "total": total, "undivided": kind}
+    made: Any = type(f"Spread{kind.__name__}", (kind,), methods)
     return made
 
 

@@ -43,8 +43,8 @@ _NO_MORE = 1e-9
 class Trainer:
     """Trains one model with one method, alone or as one of several processes.
 
-    Of several each makes the same trainer. All of them compute the same losses of the same batches, and encode or score
-    a share of each; the first writes checkpoints and decides.
+    Of several each makes the same trainer. All of them compute losses of the same batches, the same ones or each those
+    of its anchors, and encode or score a share of each batch; the first writes checkpoints and decides.
 
     Args:
         settings: see `LoopSettings`.
@@ -80,11 +80,12 @@ class Trainer:
         self._train, self._validation = train, validation
         self._tracking, self._refreshing = tracking or Tracking.off(), refreshing
         self.device, self._world = training_device(device), World.joined()
+        self._local = getattr(method, "local", False)
         self._model = model.to(self.device)
         embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else "fp32"
         precisions = settings.score_precision, embed_precision
         self._encoder = Encoder(self._model, self.device, settings.encode_block, *precisions)
-        self._spread = spread(self._model, self._world, int(settings.encode_chunk))
+        self._spread = spread(self._model, self._world, int(settings.encode_chunk), self._local)
         self._stateful = method if isinstance(method, StatefulMethod) else None
         kept = None if self._stateful is None else self._stateful.attach(self._model)
         self._twins = [] if kept is None else [each for each in kept.modules() if isinstance(each, MomentumTwin)]
@@ -299,6 +300,10 @@ class Trainer:
                 losses = self._losses(batch, position.epoch)
             (torch.stack(list(losses.values())).sum() / gathered).backward()
         position.step += 1
+        statistics = batch.statistics
+        if self._local:  # what one process finds not to be finite, all do
+            losses = self._world.averaged(losses, self.device)
+            statistics = self._world.averaged(statistics, self.device)
         self._finite.see_losses(losses, position.step)
         if updated:
             self._update()
@@ -307,7 +312,7 @@ class Trainer:
         weight = len(batch.images) if self._method.means else 1
         for name, loss in losses.items():
             self._count(f"loss_{name}", loss * weight)
-        for name, value in batch.statistics.items():
+        for name, value in statistics.items():
             self._count(f"mean_{name}", value)
         return updated
 

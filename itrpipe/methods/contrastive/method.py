@@ -10,24 +10,25 @@ again. The probabilities of `fne` come from the similarities of the batch (`itrp
 
 Source: the objectives as named there; sources of negatives: AOQ §3.2 (mined), NegCLIP (synthetic).
 
-Shapes: B pairs, U mined captions, V mined images, S sentences, C candidates in all.
+Shapes: B pairs, A of them anchors of this process, U mined captions, V mined images, S sentences, C candidates in all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
-from itrpipe.learning.losses import excluded_pairs, hardest_triplet, infonce, sigmoid, sum_of_triplets
+from itrpipe.learning.losses import hardest_triplet, infonce, sigmoid, sum_of_triplets
 from itrpipe.learning.mined import PROBABILITY_OF, MinedCandidates, known_pairs, neighbours_order
 from itrpipe.methods.base import (
     Batch,
@@ -40,7 +41,7 @@ from itrpipe.methods.base import (
     sentences_drawn,
 )
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
-from itrpipe.models.base import Matcher
+from itrpipe.models.base import Matcher, rows_of
 
 TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 _NONE = float("-inf")
@@ -68,6 +69,15 @@ class Candidates(Movable):
     anchors: Tensor | None = None
     known: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
 
+    def of(self, rows: slice) -> Candidates:
+        """Those of some of the anchors; what is known of others gets the row behind these."""
+        size = rows.stop - rows.start
+        known = {
+            name: (torch.where((at >= rows.start) & (at < rows.stop), at - rows.start, size), *told)
+            for name, (at, *told) in self.known.items()
+        }
+        return replace(self, anchors=None if self.anchors is None else self.anchors[rows], known=known)
+
     def excluded(self, image_rows: Tensor) -> Tensor:
         """bool [B, U], candidates of the anchor's own image, and those that others drew where these do not count."""
         assert self.images is not None
@@ -84,6 +94,23 @@ class ContrastiveBatch(Batch):
     """
 
     candidates: dict[str, Candidates] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Anchors:
+    """The anchors of this process.
+
+    Attributes:
+        rows: A of the pairs of the batch.
+        size: B.
+        weight: of a mean over them, so that the mean over the processes is that over the batch; 1 with one process.
+        total: see `Matcher.total`.
+    """
+
+    rows: slice
+    size: int
+    weight: float
+    total: Callable[[Tensor], Tensor]
 
 
 class ContrastiveState(nn.Module):
@@ -105,6 +132,7 @@ class ContrastiveState(nn.Module):
 class ContrastiveMethod(PairsMethod[Contrastive]):
     """Meets every anchor with all its candidates."""
 
+    local = True
     _state: ContrastiveState
 
     def __init__(self, settings: Contrastive, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
@@ -219,48 +247,64 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         settings, state, batch = self.settings, self._state, cast(ContrastiveBatch, batch)
         image_batch, text_batch = batch.pairs["positive"]
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
-        scores = model.score_matrix(images, texts).float()  # [B, B]
-        mask = same_image_mask(batch, settings.mask_same_image)
-        own = excluded_pairs(scores, mask)
-        of_images, of_texts = [(scores, own)], [(scores.T, own)]  # with what is excluded
-        further_texts, further_images = (batch.candidates[name] for name in (TEXTS, IMAGES))
+        (rows, processes), size = model.anchors(len(batch.images)), len(batch.images)
+        # Own images with all captions, and own captions with all images.
+        own_images, own_texts = (images, texts) if processes == 1 else (rows_of(images, rows), rows_of(texts, rows))
+        scores = model.score_matrix(own_images, texts).float()  # [A, B]
+        transposed = scores.T if processes == 1 else model.score_matrix(images, own_texts).float().T
+        places = torch.arange(size, device=scores.device)
+        labels = batch.images if settings.mask_same_image else places
+        own = labels[rows, None] == labels
+        of_images, of_texts = [(scores, own)], [(transposed, own)]  # with what is excluded
+        further_texts, further_images = (batch.candidates[name].of(rows) for name in (TEXTS, IMAGES))
         if further_texts.drawn is not None:
-            found = model.score_matrix(images, model.encode_texts(further_texts.drawn)).float()
-            of_images.append((found, further_texts.excluded(batch.images)))
+            found = model.score_matrix(own_images, model.encode_texts(further_texts.drawn)).float()
+            of_images.append((found, further_texts.excluded(batch.images[rows])))
         if further_images.drawn is not None:
-            found = model.score_matrix(model.encode_images(further_images.drawn), texts).float().T
-            of_texts.append((found, further_images.excluded(batch.images)))
+            found = model.score_matrix(model.encode_images(further_images.drawn), own_texts).float().T
+            of_texts.append((found, further_images.excluded(batch.images[rows])))
         if batch.sentences is not None:
-            found = model.score_matrix(images, model.encode_texts(batch.sentences.texts)).float()
-            others = batch.sentences.owners != torch.arange(len(scores), device=scores.device)[:, None]
+            found = model.score_matrix(own_images, model.encode_texts(batch.sentences.texts)).float()
+            others = batch.sentences.owners != places[rows, None]
             of_images.append((found, torch.zeros_like(others) if settings.shared else others))
-        if state.statistics is not None:
-            batch.statistics["retained"] = state.statistics.update(scores.detach(), mask)
+        if state.statistics is not None:  # they are of the whole batch
+            with torch.no_grad():
+                whole = scores if processes == 1 else model.score_matrix(images, texts).float()
+            mask = same_image_mask(batch, settings.mask_same_image)
+            batch.statistics["retained"] = state.statistics.update(whole.detach(), mask)
         sides = (
             ("text", zip(*of_images, strict=True), further_texts),
             ("image", zip(*of_texts, strict=True), further_images),
         )
+        anchors = _Anchors(rows, size, processes * (rows.stop - rows.start) / size, model.total)
         loss, other = (
-            self._direction(torch.cat(scored, dim=1), torch.cat(left_out, dim=1), batch, known, side, epoch)
+            self._direction(torch.cat(scored, dim=1), torch.cat(left_out, dim=1), batch, known, side, epoch, anchors)
             for side, (scored, left_out), known in sides
         )
         share = 0.5 if settings.objective in ("infonce", "sigmoid") else 1.0
         return {
-            "contrastive": share * (loss + other),
-            **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight / len(scores)),
+            "contrastive": share * (loss + other) * anchors.weight,
+            **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight / size),
         }
 
     def _direction(
-        self, scores: Tensor, excluded: Tensor, batch: Batch, known: Candidates, side: str, epoch: int
+        self,
+        scores: Tensor,
+        excluded: Tensor,
+        batch: Batch,
+        known: Candidates,
+        side: str,
+        epoch: int,
+        anchors: _Anchors,
     ) -> Tensor:
-        """Loss of anchors [B] with their candidates [B, C], of which the first B have the positives on the diagonal."""
-        settings, state, positive = self.settings, self._state, scores.diagonal()
+        """Loss of anchors [A] with their candidates [A, C], of which the first B are those of the batch."""
+        settings, state, positive = self.settings, self._state, scores.diagonal(anchors.rows.start)
         written = len(batch.sentences.owners) if side == "text" and batch.sentences is not None else 0
-        weights = self._log_weights(scores.detach(), excluded, known, written)
-        batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean()
+        weights = self._log_weights(scores.detach(), excluded, known, written, anchors.rows.start)
+        batch.statistics[f"{side}_candidates"] = weights.exp().sum(dim=1).mean() * anchors.weight
         if "matching" in known.known and scores.requires_grad:
             name = f"{side}_match_share"
-            scores.register_hook(partial(_count_matches, batch.statistics, name, known.known["matching"]))
+            scores.register_hook(partial(_count_matches, batch.statistics, name, known.known["matching"], anchors))
         if settings.objective in ("infonce", "sigmoid"):
             with torch.no_grad():
                 state.log_scale.clamp_(max=math.log(settings.largest_scale))
@@ -274,21 +318,26 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             return sum_of_triplets(positive, scores, weights, settings.margin)
         if settings.weigh in ("fne", "guard"):
             # Each candidate is kept with the probability that is its weight.
-            weights = torch.where(torch.rand_like(weights).log() < weights, 0.0, _NONE)
+            drawn = torch.rand(anchors.size, weights.shape[1], device=weights.device)[anchors.rows]
+            weights = torch.where(drawn.log() < weights, 0.0, _NONE)
         return hardest_triplet(positive, scores, weights, settings.margin)
 
-    def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates, written: int) -> Tensor:
-        """[B, C] of candidates, of which the last `written` were made to be false: no estimate doubts these."""
+    def _log_weights(self, scores: Tensor, excluded: Tensor, known: Candidates, written: int, first: int = 0) -> Tensor:
+        """[A, C] of candidates, of which the last `written` were made to be false: no estimate doubts these.
+
+        The positive of the first anchor is in column `first`.
+        """
         settings, doubted = self.settings, scores[:, : scores.shape[1] - written]
-        weights = torch.zeros_like(scores).masked_fill_(excluded, _NONE)
+        held = scores.new_zeros(len(scores) + 1, scores.shape[1])  # the last row for what is known of other anchors
+        weights = held[:-1].masked_fill_(excluded, _NONE)
         for name, (anchors, candidates, log_weights) in known.known.items():
             if name != "matching" or settings.weigh == "truth":
-                weights[anchors, candidates] += log_weights
+                held[anchors, candidates] += log_weights
         if settings.weigh == "hardest":  # what weighs nothing is never the highest
             place = scores.masked_fill(weights.isneginf(), _NONE).argsort(dim=1, descending=True, stable=True)[:, :1]
             return torch.full_like(weights, _NONE).scatter(1, place, weights.gather(1, place))
         if settings.weigh == "positive-aware":
-            above = above_positive(scores.diagonal(), doubted, settings)
+            above = above_positive(scores.diagonal(first), doubted, settings)
             weights[:, : doubted.shape[1]].masked_fill_(above, _NONE)
         if self._state.statistics is not None:
             probability = false_negative_probability(
@@ -318,12 +367,18 @@ def above_positive(positive: Tensor, candidates: Tensor, settings: Contrastive) 
 
 
 def _count_matches(
-    statistics: dict[str, float | Tensor], name: str, matching: tuple[Tensor, Tensor, Tensor], gradient: Tensor
+    statistics: dict[str, float | Tensor],
+    name: str,
+    matching: tuple[Tensor, Tensor, Tensor],
+    anchors: _Anchors,
+    gradient: Tensor,
 ) -> None:
-    """Counts how much of the gradient that candidates [B, C] get, those of positives aside, correct matches get."""
+    """Counts how much of the gradient that candidates [A, C] get, those of positives aside, correct matches get."""
     sizes = gradient.detach().abs()
-    sizes.diagonal().zero_()
-    statistics[name] = sizes[matching[0], matching[1]].sum() / sizes.sum().clamp(min=1e-30)
+    sizes.diagonal(anchors.rows.start).zero_()
+    of_matches = F.pad(sizes, (0, 0, 0, 1))[matching[0], matching[1]].sum()
+    part, whole = anchors.total(torch.stack([of_matches, sizes.sum()]))
+    statistics[name] = part / whole.clamp(min=1e-30)
 
 
 build = ContrastiveMethod

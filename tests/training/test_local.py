@@ -1,0 +1,77 @@
+"""Two processes that compute the losses of their own anchors have the gradients of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from itrpipe.training.distributed import World, spread
+from itrpipe.training.optimizers import Trained
+from tests.methods.test_contrastive import BATCH, CAPTION_IMAGE, Rows, made
+
+MINED = {"negatives": ["mined", "synthetic"], "mined_texts": 2, "mined_images": 2}
+LEARNED = {"learn_temperature": True, "bias": -1.0}
+CASES: dict[str, dict[str, Any]] = {
+    **{f"{each}-mined": {"objective": each, **MINED, **LEARNED} for each in ("infonce", "sigmoid", "sum", "hardest")},
+    "infonce": {**LEARNED, "mask_same_image": False},
+    "infonce-own": {**MINED, "shared": False},
+    "infonce-hardest": {**MINED, "weigh": "hardest"},
+    "sigmoid-fne": {"objective": "sigmoid", **MINED, "weigh": "fne", "min_count": 0, "prior": 0.3},
+    "sum-guard": {"objective": "sum", **MINED, "weigh": "guard"},
+    "hardest-guard": {"objective": "hardest", **MINED, "weigh": "guard", "margin": 1.0},
+    "infonce-positive-aware": {**MINED, "weigh": "positive-aware"},
+    "infonce-truth": {**MINED, "weigh": "truth"},
+}
+
+
+def measured(given: dict[str, Any], world: World) -> dict[str, torch.Tensor]:
+    """Losses, statistics and gradients of the second of two batches, of five pairs and of one fewer than that."""
+    rows = Rows()
+    foreign = [np.flatnonzero(image != CAPTION_IMAGE)[:3] for image in range(CAPTION_IMAGE[-1] + 1)]
+    rows.matches = {  # pyright: ignore[reportAttributeAccessIssue]
+        "texts_for_images": np.stack(foreign),
+        "images_for_texts": np.stack([CAPTION_IMAGE[foreign[image]] for image in CAPTION_IMAGE]),
+    }
+    method, model = made(rows, **given)
+    spread(model, world, local=method.local).begin_step(0)
+    trained = Trained(model, method, method._state)
+    losing, found = world.summing(trained), {}
+    torch.manual_seed(1)
+    for captions in (BATCH[:-1], BATCH):
+        trained.zero_grad()
+        batch = method.collate(captions, np.random.default_rng(0))
+        losses = losing(batch, 5)
+        torch.stack(list(losses.values())).sum().backward()
+        found = world.averaged({**losses, **batch.statistics}, torch.device("cpu"))
+    gradients = {name: each.grad for name, each in trained.named_parameters() if each.grad is not None}
+    return {name: torch.as_tensor(each).detach().float() for name, each in (found | gradients).items()}
+
+
+def several(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    world = World.joined()
+    torch.save({name: measured(given, world) for name, given in CASES.items()}, f"{folder}/{rank}")
+    World.leave()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, torch.Tensor]]]:
+    folder: Path = tmp_path_factory.mktemp("local")
+    torch.multiprocessing.spawn(several, (str(folder),), nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
+    return [torch.load(folder / str(rank)) for rank in range(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_losses_of_own_anchors_have_the_gradients_of_the_whole_batch(both: list[Any], case: str) -> None:
+    expected = measured(CASES[case], World())
+    assert any(name.endswith("match_share") for name in expected)
+    for found in both:
+        assert found[case].keys() == expected.keys()
+        for name, value in expected.items():
+            assert torch.allclose(found[case][name], value, rtol=1e-5, atol=1e-6), name
