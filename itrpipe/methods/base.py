@@ -156,8 +156,8 @@ class PairsMethod(Generic[Chosen]):
 
     Attributes:
         settings, data: as given.
-        local: its losses are those of `Matcher.anchors` alone, so that each process computes a share; not, where it says
-            nothing.
+        local: its losses are those of `Matcher.anchors` alone, so that each process computes a share; a method that
+            does not have this is not.
     """
 
     means = True

@@ -34,7 +34,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from itrpipe.errors import ItrpipeError, UnavailableError, UsageError
-from itrpipe.models.base import ENCODERS, ImageBatch, Matcher, changed, rows_of
+from itrpipe.models.base import ENCODERS, Anchors, ImageBatch, Matcher, changed, rows_of
 
 Value = TypeVar("Value")
 PATIENCE = datetime.timedelta(days=30)
@@ -125,13 +125,6 @@ class World:
                 of the whole.
         """
         return _Gather.apply(own, self.rank, counts, alike)  # pyright: ignore[reportReturnType]
-
-    def averaged(self, values: dict[str, Any], device: torch.device) -> dict[str, Any]:
-        """The means over the processes of numbers, which may be tensors, without gradient."""
-        if self.size == 1:
-            return values
-        held = [torch.as_tensor(each, dtype=torch.float64, device=device).detach() for each in values.values()]
-        return dict(zip(values, self.total(torch.stack(held)) / self.size, strict=True))
 
     @staticmethod
     def total(value: Tensor) -> Tensor:
@@ -223,6 +216,14 @@ class Spread:
         """A copy of a model is divided alike."""
         return self
 
+    def averaged(self, *named: Mapping[str, float | Tensor]) -> list[dict[str, Tensor]]:
+        """The means over the processes of numbers, without gradient; one tensor is among them, on their device."""
+        values = [each for one in named for each in one.values()]
+        device = next(each.device for each in values if isinstance(each, Tensor))
+        held = torch.stack([torch.as_tensor(each, dtype=torch.float64, device=device) for each in values])
+        means = iter(self.world.total(held) / self.world.size)
+        return [{name: next(means) for name in one} for one in named]
+
     def begin_step(self, *place: int) -> None:
         """Lets random numbers of a process depend on the place of the step in the training."""
         self._seeds = count(int(np.random.SeedSequence(place).generate_state(1, np.uint64)[0] >> 1))
@@ -307,17 +308,15 @@ def _spread_class(kind: type[AnyMatcher]) -> type[AnyMatcher]:
 
         return method
 
-    def anchors(self: Any, count: int) -> tuple[slice, int]:
-        plan = self.spread
-        shared = plan.local and count >= plan.world.size
-        return (plan.world.own(count), plan.world.size) if shared else (slice(0, count), 1)
+    def anchors(self: Any, count: int) -> Anchors:
+        world = self.spread.world
+        if not self.spread.local or count < world.size:
+            return Anchors(slice(0, count))
+        rows = world.own(count)
+        return Anchors(rows, world.size * (rows.stop - rows.start) / count, world.total)
 
-    def total(self: Any, value: Tensor) -> Tensor:
-        return self.spread.world.total(value) if self.spread.local else value
-
-    methods: dict[str, Any] = {name: divided(name) for name in kind.by_rows}
-    methods |= {"anchors": anchors, "total": total, "undivided": kind}
-    made: Any = type(f"Spread{kind.__name__}", (kind,), methods)
+    methods = {name: divided(name) for name in kind.by_rows}
+    made: Any = type(f"Spread{kind.__name__}", (kind,), {**methods, "anchors": anchors, "undivided": kind})
     return made
 
 

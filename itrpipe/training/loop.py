@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,11 @@ class Trainer:
         self._train, self._validation = train, validation
         self._tracking, self._refreshing = tracking or Tracking.off(), refreshing
         self.device, self._world = training_device(device), World.joined()
-        self._local = getattr(method, "local", False)
         self._model = model.to(self.device)
         embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else "fp32"
         precisions = settings.score_precision, embed_precision
         self._encoder = Encoder(self._model, self.device, settings.encode_block, *precisions)
-        self._spread = spread(self._model, self._world, int(settings.encode_chunk), self._local)
+        self._spread = spread(self._model, self._world, int(settings.encode_chunk), getattr(method, "local", False))
         self._stateful = method if isinstance(method, StatefulMethod) else None
         kept = None if self._stateful is None else self._stateful.attach(self._model)
         self._twins = [] if kept is None else [each for each in kept.modules() if isinstance(each, MomentumTwin)]
@@ -300,10 +299,9 @@ class Trainer:
                 losses = self._losses(batch, position.epoch)
             (torch.stack(list(losses.values())).sum() / gathered).backward()
         position.step += 1
-        statistics = batch.statistics
-        if self._local:  # what one process finds not to be finite, all do
-            losses = self._world.averaged(losses, self.device)
-            statistics = self._world.averaged(statistics, self.device)
+        statistics: Mapping[str, float | Tensor] = batch.statistics
+        if self._spread.local:  # what is not finite in one process is not in any of them
+            losses, statistics = self._spread.averaged(losses, statistics)
         self._finite.see_losses(losses, position.step)
         if updated:
             self._update()

@@ -38,7 +38,8 @@ def measured(given: dict[str, Any], world: World) -> dict[str, torch.Tensor]:
         "images_for_texts": np.stack([CAPTION_IMAGE[foreign[image]] for image in CAPTION_IMAGE]),
     }
     method, model = made(rows, **given)
-    spread(model, world, local=method.local).begin_step(0)
+    plan = spread(model, world, local=method.local)
+    plan.begin_step(0)
     trained = Trained(model, method, method._state)
     losing, found = world.summing(trained), {}
     torch.manual_seed(1)
@@ -47,7 +48,8 @@ def measured(given: dict[str, Any], world: World) -> dict[str, torch.Tensor]:
         batch = method.collate(captions, np.random.default_rng(0))
         losses = losing(batch, 5)
         torch.stack(list(losses.values())).sum().backward()
-        found = world.averaged({**losses, **batch.statistics}, torch.device("cpu"))
+        found = {**losses, **batch.statistics}
+        (found,) = plan.averaged(found) if plan.local else [found]
     gradients = {name: each.grad for name, each in trained.named_parameters() if each.grad is not None}
     return {name: torch.as_tensor(each).detach().float() for name, each in (found | gradients).items()}
 

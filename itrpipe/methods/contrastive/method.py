@@ -16,7 +16,7 @@ Shapes: B pairs, A of them anchors of this process, U mined captions, V mined im
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -41,7 +41,7 @@ from itrpipe.methods.base import (
     sentences_drawn,
 )
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
-from itrpipe.models.base import Matcher, rows_of
+from itrpipe.models.base import Anchors, Matcher, rows_of
 
 TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 _NONE = float("-inf")
@@ -94,23 +94,6 @@ class ContrastiveBatch(Batch):
     """
 
     candidates: dict[str, Candidates] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Anchors:
-    """The anchors of this process.
-
-    Attributes:
-        rows: A of the pairs of the batch.
-        size: B.
-        weight: of a mean over them, so that the mean over the processes is that over the batch; 1 with one process.
-        total: see `Matcher.total`.
-    """
-
-    rows: slice
-    size: int
-    weight: float
-    total: Callable[[Tensor], Tensor]
 
 
 class ContrastiveState(nn.Module):
@@ -247,11 +230,13 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         settings, state, batch = self.settings, self._state, cast(ContrastiveBatch, batch)
         image_batch, text_batch = batch.pairs["positive"]
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
-        (rows, processes), size = model.anchors(len(batch.images)), len(batch.images)
+        size = len(batch.images)
+        anchors = model.anchors(size)
+        rows, alone = anchors.rows, anchors.rows == slice(0, size)
         # Own images with all captions, and own captions with all images.
-        own_images, own_texts = (images, texts) if processes == 1 else (rows_of(images, rows), rows_of(texts, rows))
+        own_images, own_texts = (images, texts) if alone else (rows_of(images, rows), rows_of(texts, rows))
         scores = model.score_matrix(own_images, texts).float()  # [A, B]
-        transposed = scores.T if processes == 1 else model.score_matrix(images, own_texts).float().T
+        transposed = scores.T if alone else model.score_matrix(images, own_texts).float().T
         places = torch.arange(size, device=scores.device)
         labels = batch.images if settings.mask_same_image else places
         own = labels[rows, None] == labels
@@ -269,14 +254,13 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             of_images.append((found, torch.zeros_like(others) if settings.shared else others))
         if state.statistics is not None:  # they are of the whole batch
             with torch.no_grad():
-                whole = scores if processes == 1 else model.score_matrix(images, texts).float()
+                whole = scores if alone else model.score_matrix(images, texts).float()
             mask = same_image_mask(batch, settings.mask_same_image)
             batch.statistics["retained"] = state.statistics.update(whole.detach(), mask)
         sides = (
             ("text", zip(*of_images, strict=True), further_texts),
             ("image", zip(*of_texts, strict=True), further_images),
         )
-        anchors = _Anchors(rows, size, processes * (rows.stop - rows.start) / size, model.total)
         loss, other = (
             self._direction(torch.cat(scored, dim=1), torch.cat(left_out, dim=1), batch, known, side, epoch, anchors)
             for side, (scored, left_out), known in sides
@@ -295,7 +279,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         known: Candidates,
         side: str,
         epoch: int,
-        anchors: _Anchors,
+        anchors: Anchors,
     ) -> Tensor:
         """Loss of anchors [A] with their candidates [A, C], of which the first B are those of the batch."""
         settings, state, positive = self.settings, self._state, scores.diagonal(anchors.rows.start)
@@ -318,7 +302,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             return sum_of_triplets(positive, scores, weights, settings.margin)
         if settings.weigh in ("fne", "guard"):
             # Each candidate is kept with the probability that is its weight.
-            drawn = torch.rand(anchors.size, weights.shape[1], device=weights.device)[anchors.rows]
+            drawn = torch.rand(len(batch.images), weights.shape[1], device=weights.device)[anchors.rows]
             weights = torch.where(drawn.log() < weights, 0.0, _NONE)
         return hardest_triplet(positive, scores, weights, settings.margin)
 
@@ -370,7 +354,7 @@ def _count_matches(
     statistics: dict[str, float | Tensor],
     name: str,
     matching: tuple[Tensor, Tensor, Tensor],
-    anchors: _Anchors,
+    anchors: Anchors,
     gradient: Tensor,
 ) -> None:
     """Counts how much of the gradient that candidates [A, C] get, those of positives aside, correct matches get."""
