@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from itrpipe.training.distributed import World, spread
+from itrpipe.training.distributed import Spread, World, spread
 from itrpipe.training.optimizers import Trained
 from tests.methods.test_contrastive import BATCH, CAPTION_IMAGE, Rows, made
 
@@ -30,7 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def measured(given: dict[str, Any], world: World) -> dict[str, torch.Tensor]:
-    """Losses, statistics and gradients of the second of two batches, of five pairs and of one fewer than that."""
+    """Losses, statistics and gradients of the second of two batches, of four and of five pairs."""
     rows = Rows()
     foreign = [np.flatnonzero(image != CAPTION_IMAGE)[:3] for image in range(CAPTION_IMAGE[-1] + 1)]
     rows.matches = {  # pyright: ignore[reportAttributeAccessIssue]
@@ -57,6 +57,9 @@ def measured(given: dict[str, Any], world: World) -> dict[str, torch.Tensor]:
 def several(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     world = World.joined()
+    # What is not finite in one process is not in the other one either, so that both end.
+    (told,) = Spread(world, 0, local=True).averaged({"loss": torch.tensor(float("nan") if rank else 1.0), "count": 2})
+    assert (told["loss"].isnan().item(), told["count"].item()) == (True, 2.0)
     torch.save({name: measured(given, world) for name, given in CASES.items()}, f"{folder}/{rank}")
     World.leave()
 
