@@ -16,7 +16,7 @@ from measure import paired
 from torch import Tensor
 from torch.nn import functional as F
 
-from itrpipe.methods.ascl.method import ascl_loss, caption_loss
+from itrpipe.methods.ascl.method import Ascl, caption_loss
 from itrpipe.models.ascl.network import AsclImages, CrossModalFusion
 from itrpipe.models.base import WordEncoding
 
@@ -68,7 +68,8 @@ class Step:
 
 def loss_of(scores: Tensor) -> Tensor:
     own, noisy, positive, noisy_positive = scores.chunk(4, dim=1)
-    return ascl_loss(caption_loss(own, noisy, TEMPERATURE), caption_loss(positive, noisy_positive, TEMPERATURE))
+    halves = (own, noisy), (positive, noisy_positive)
+    return torch.stack([caption_loss(*half, None, Ascl(temperature=TEMPERATURE)) for half in halves]).mean()
 
 
 def test_a_step_against_one_caption_at_a_time():

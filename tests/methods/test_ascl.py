@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
@@ -15,16 +18,14 @@ from itrpipe.methods.ascl.method import (
     NOISES,
     add_noise,
     caption_loss,
-    caption_triplet_loss,
-    joined,
-    shortened,
+    generated_positives,
     shuffle_tokens,
 )
 from itrpipe.models.base import TextBatch
+from itrpipe.storage.ragged import Ragged
 from itrpipe.testing import ToyPairs
 
 T, W, D = 500, 7, 5
-START, END = 1, 2
 
 
 def states() -> tuple[torch.Tensor, torch.Tensor]:
@@ -32,38 +33,12 @@ def states() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(T, W, D, generator=generator) + 1.0, torch.randint(1, W + 1, (T,), generator=generator)
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def captions(*words: list[int]) -> TextBatch:
-    return written((START,), (END,), *words)
-
-
-def written(before: tuple[int, ...], behind: tuple[int, ...], *words: list[int]) -> TextBatch:
-    rows = [[*before, *each, *behind] for each in words]
-    tokens = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-    return TextBatch(tokens, torch.tensor([len(row) for row in rows]))
-
-
-def words_of(batch: TextBatch) -> list[list[int]]:
-    """The words of captions that stand between start and end, with zeros behind; fails where they do not."""
-    found = []
-    for row, length in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True):
-        assert row[0] == START
-        assert row[length - 1] == END
-        assert not any(row[length:])
-        found.append(row[1 : length - 1])
-    assert batch.tokens.shape[1] == batch.lengths.max()
-    return found
-
-
 def test_a_mixture_gives_each_caption_noise_of_its_own_kind():
     vectors, lengths = states()
     vectors.requires_grad_()
     several = [*NOISES, "shuffle before"]
     kinds = np.array([several[row % len(several)] for row in range(T)])
-    noisy = add_noise(vectors, lengths, kinds, seeded())
+    noisy = add_noise(vectors, lengths, kinds, torch.Generator().manual_seed(0))
     places: dict[str, set[int]] = {"word": set(), "feature": set()}
     for kind, before, after, length in zip(kinds, vectors, noisy, lengths.tolist(), strict=True):
         changed = after != before
@@ -87,37 +62,60 @@ def test_a_mixture_gives_each_caption_noise_of_its_own_kind():
     assert (vectors.grad[torch.from_numpy(kinds == "shuffle before")] == 1).all()
 
 
+class Written:
+    """Captions of three images, an empty one among them, with so many tokens before and behind their words."""
+
+    caption_image = np.array([0, 0, 0, 1, 1, 2])
+    words = ([4, 5, 6], [7], [8, 9, 10, 11, 12], [13, 14], [], [15])
+
+    def __init__(self, ends: tuple[int, int]) -> None:
+        self.before, self.behind = [1, 91][: ends[0]], [92, 2][2 - ends[1] :]
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        found = [torch.tensor([*self.before, *self.words[row], *self.behind]) for row in rows]
+        return TextBatch(pad_sequence(found, batch_first=True), torch.tensor([len(each) for each in found]))
+
+    def words_of(self, batch: TextBatch) -> list[tuple[int, ...]]:
+        """The words of captions that stand between their ends, with zeros behind; fails where they do not."""
+        before, behind, found = len(self.before), len(self.behind), []
+        for row, length in zip(batch.tokens.tolist(), batch.lengths.tolist(), strict=True):
+            assert (row[:before], row[length - behind : length]) == (self.before, self.behind)
+            assert not any(row[length:])
+            found.append(tuple(row[before : length - behind]))
+        assert batch.tokens.shape[1] == batch.lengths.max()
+        return found
+
+
 def test_shuffled_tokens_stay_between_start_and_end():
-    batch = captions([4, 5, 6, 7, 8, 9], [4, 5], [], [4])
-    seen = set()
+    written = Written((1, 1))
+    batch, seen = written.texts(np.array([2, 3, 4, 5])), set()
     for seed in range(30):
-        mixed = shuffle_tokens(batch, np.random.default_rng(seed))
-        assert mixed.tokens.dtype == batch.tokens.dtype
-        found = words_of(mixed)
-        assert [sorted(each) for each in found] == words_of(batch)
-        seen.add(tuple(found[1]))
-        assert found[0] != [4, 5, 6, 7, 8, 9]
-    assert seen == {(4, 5), (5, 4)}
+        found = written.words_of(shuffle_tokens(batch, np.random.default_rng(seed)))
+        assert [tuple(sorted(each)) for each in found] == written.words_of(batch)
+        seen.add(found[1])
+    assert seen == {(13, 14), (14, 13)}
 
 
 @pytest.mark.parametrize("ends", [(1, 1), (0, 1), (1, 0), (0, 0), (2, 1), (1, 2)])
-def test_what_stands_around_the_words_stays_around_them(ends: tuple[int, int]):
-    around, outside = sum(ends), ((1, 91)[: ends[0]], (92, 2)[2 - ends[1] :])
-    first, second = (
-        written(*outside, *words)
-        for words in ([[4, 5, 6], [7], [8, 9, 10, 11]], [[12, 13], [14, 15, 16, 17, 18], [19]])
-    )
-    for found, expected in (
-        (joined(first, second, ends, 99), [[4, 5, 6, 12, 13], [7, 14, 15, 16, 17, 18], [8, 9, 10, 11, 19]]),
-        (joined(first, second, ends, 4 + around), [[4, 5, 6, 12], [7, 14, 15, 16], [8, 9, 10, 11]]),
-        (joined(first, second, ends, 2 + around), [[4, 5], [7, 14], [8, 9]]),
-        (shortened(first, ends), [[4], [7], [8, 9]]),
-        (shortened(second, ends), [[12], [14, 15], [19]]),
-        (shortened(written(*outside, []), ends), [[]]),
-    ):
-        wanted = written(*outside, *expected)
-        assert found.tokens.tolist() == wanted.tokens.tolist()
-        assert found.lengths.tolist() == wanted.lengths.tolist()
+@pytest.mark.parametrize("most", [99, 4, 2])
+def test_positives_are_two_captions_of_the_image_or_half_of_the_own_one(ends: tuple[int, int], most: int):
+    written, captions_of = Written(ends), Ragged.of_owners(Written.caption_image, 3)
+    captions = np.tile(np.arange(6), 600)
+    for kind in ("joined", "shortened", "either"):
+        drawing = np.random.default_rng(0)
+        made = generated_positives(kind, written, captions_of, captions, ends, most + sum(ends), drawing)  # pyright: ignore
+        found = np.array([*written.words_of(made), None], dtype=object)[:-1]
+        for row, own in enumerate(Written.words):
+            siblings = [Written.words[each] for each in captions_of[Written.caption_image[row]]]
+            pairs = [tuple((one + other)[:most]) for one, other in permutations(siblings, 2)] or [(own + own)[:most]]
+            halves = [tuple(own[: max(1, len(own) // 2)])] * len(pairs)
+            expected = Counter(
+                [*(map(tuple, pairs) if kind != "shortened" else ()), *(halves if kind != "joined" else ())]
+            )
+            seen = Counter(found[captions == row])
+            assert seen.keys() == expected.keys()
+            for each, count in expected.items():
+                assert seen[each] / 600 == pytest.approx(count / expected.total(), abs=0.08)
 
 
 # Losses
@@ -129,58 +127,31 @@ def scores(seed: int = 0) -> torch.Tensor:
     return 0.3 * torch.rand(N, N, generator=torch.Generator().manual_seed(seed)) + 0.2 * torch.eye(N)
 
 
-def by_rows(own: torch.Tensor, generated: torch.Tensor | None, not_negative: torch.Tensor | None) -> torch.Tensor:
-    """The loss by `F.cross_entropy` on the logits of each image and of each caption, positive first."""
-    total = torch.zeros(())
-    for i in range(N):
-        others = [n for n in range(N) if n != i and (not_negative is None or not not_negative[i, n])]
-        images = [n for n in range(N) if n != i and (not_negative is None or not not_negative[n, i])]
-        texts = [own[i, i], *own[i, others]]
-        if generated is not None:
-            texts += [each for each in generated[i] if not each > own[i, i]]
-        for logits in (torch.stack(texts), torch.stack([own[i, i], *own[images, i]])):
-            total = total + F.cross_entropy(logits[None] / TEMPERATURE, torch.tensor([0]))
-    return total / N
-
-
+@pytest.mark.parametrize("contrastive", [True, False])
 @pytest.mark.parametrize("with_generated", [False, True])
 @pytest.mark.parametrize("with_same_image", [False, True])
-def test_the_loss_is_the_cross_entropy_of_the_logits_that_are_there(with_generated, with_same_image):
-    own = scores().requires_grad_()
-    generated = (scores(1) + 0.15).requires_grad_() if with_generated else None
-    image = torch.tensor([0, 1, 1, 2, 0])
-    same = image == image[:, None] if with_same_image else None
-    inputs = [own] if generated is None else [own, generated]
-    if generated is not None:
-        beaten = generated > own.diagonal()[:, None]
-        assert beaten.any()
-        assert not beaten.all()
-    losses = caption_loss(own, generated, TEMPERATURE, same), by_rows(own, generated, same)
-    torch.testing.assert_close(*losses)
-    ours, theirs = (torch.autograd.grad(loss, inputs) for loss in losses)
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other)
-
-
-@pytest.mark.parametrize("with_same_image", [False, True])
-def test_the_triplet_variant_takes_the_hardest_negative_of_all(with_same_image):
-    own, generated = scores().requires_grad_(), (scores(1) + 0.1).requires_grad_()
-    image = torch.tensor([0, 1, 1, 2, 0])
-    same = image == image[:, None] if with_same_image else torch.eye(N, dtype=torch.bool)
-    total = torch.zeros(())
+def test_the_loss_is_that_of_the_candidates_that_are_there(contrastive, with_generated, with_same_image):
+    own, generated = scores().requires_grad_(), (scores(1) + 0.12).requires_grad_()
+    beaten = generated > own.diagonal()[:, None]
+    assert beaten.any()
+    assert not beaten.all()
+    image = torch.tensor([0, 1, 1, 2, 0]) if with_same_image else torch.arange(N)
+    same, expected = image == image[:, None], torch.zeros(())
     for i in range(N):
-        texts = [own[i, n] for n in range(N) if not same[i, n]]
-        texts += [each for each in generated[i] if not each > own[i, i]]
-        images = [own[n, i] for n in range(N) if not same[n, i]]
-        total = total + sum((0.2 - own[i, i] + max(each)).clamp(min=0) for each in (texts, images))
-    losses = caption_triplet_loss(own, generated, 0.2, same), total / N
+        texts, images = [own[i, n] for n in range(N) if not same[i, n]], [own[n, i] for n in range(N) if not same[n, i]]
+        if with_generated:
+            texts += [each for each in generated[i] if not each > own[i, i]]
+        for others in (texts, images):
+            if contrastive:
+                logits = torch.stack([own[i, i], *others]) / TEMPERATURE
+                expected = expected + F.cross_entropy(logits[None], torch.tensor([0])) / N
+            else:
+                expected = expected + (0.2 - own[i, i] + max(others)).clamp(min=0) / N
+    mask, settings = same if with_same_image else None, Ascl(contrastive=contrastive, temperature=TEMPERATURE)
+    losses = caption_loss(own, generated if with_generated else None, mask, settings), expected
     torch.testing.assert_close(*losses)
-    ours, theirs = (torch.autograd.grad(loss, [own, generated]) for loss in losses)
-    assert theirs[1].abs().sum() > 0
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other)
-    alone = caption_triplet_loss(own, None, 0.2, same)
-    assert alone < losses[0]
+    inputs = [own, generated] if with_generated else [own]
+    torch.testing.assert_close(*(torch.autograd.grad(loss, inputs) for loss in losses))
 
 
 def test_shuffling_is_done_before_the_encoder_where_it_can_matter():

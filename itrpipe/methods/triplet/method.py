@@ -7,7 +7,6 @@ Source: VSE++ (Faghri et al., BMVC 2018); AOQ (Chen et al., ECCV 2020), Eq. 1 an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,10 @@ import torch
 from torch import Tensor
 
 from itrpipe.learning.losses import hinge, triplet_loss
-from itrpipe.methods.ascl.method import CaptionPositives
+from itrpipe.methods.ascl.method import generated_positives
 from itrpipe.methods.base import (
     Batch,
     PairsMethod,
-    TrainingSet,
     auxiliary_terms,
     in_training,
     same_image_mask,
@@ -34,19 +32,15 @@ class TripletMethod(PairsMethod[Triplet]):
 
     means = False
 
-    def __init__(self, settings: Triplet, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
-        super().__init__(settings, data, lists)
-        if settings.joins_captions():
-            self._positives = CaptionPositives(settings.generated_positives, data, data.max_tokens, data.ends)
-
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """The captions and their images, and synthetic sentences and generated positives of each where wanted."""
         settings, batch = self.settings, super().collate(captions, rng)
         if settings.reads_sentences():
             batch.sentences = sentences_drawn(self.data, captions, settings.synthetic_sentences, rng)
         if settings.joins_captions():
-            images = self.data.caption_image[captions]
-            batch.generated = in_training(self._positives.draw(images, batch.pairs["positive"][1], rng))
+            sides = self.data, self.captions_of, captions
+            reads = self.data.ends, self.data.max_tokens
+            batch.generated = in_training(generated_positives(settings.generated_positives, *sides, *reads, rng))
         return batch
 
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
