@@ -21,6 +21,7 @@ N images, T captions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,7 +120,10 @@ def read_list(folder: Path, direction: str, most: int | None = None) -> MinedLis
         DataError: the file is truncated or not a mined list.
     """
     path = folder / FILES[direction]
-    with reading(path, "mined lists", "run `itrpipe mine-negatives` again"), pq.ParquetFile(checked(path)) as file:
+    with (
+        reading(path, "mined lists", "run `itrpipe mine-negatives` again"),
+        pq.ParquetFile(checked(path)) as file,
+    ):
         schema = file.schema_arrow
         width = schema.field("candidate_rows").type.list_size
         ids: list[str] = []
@@ -134,12 +138,39 @@ def read_list(folder: Path, direction: str, most: int | None = None) -> MinedLis
         return MinedList(np.asarray(ids, dtype=str), lists["candidate_rows"], lists["scores"], lists.get(PROBABILITY))
 
 
+def candidates_of(lists: Mapping[str, np.ndarray], direction: str, top: int, judges: str = "") -> np.ndarray:
+    """The candidates [A, K] of one direction of lists that a method is given.
+
+    Args:
+        lists: as `PairsMethod` has them.
+        direction: a key of `FILES`.
+        top: candidates of each anchor that are drawn from.
+        judges: option that reads their probabilities to be false negatives; empty where none does.
+
+    Raises:
+        UsageError: they are shorter, or have no probabilities.
+    """
+    held, side = lists[direction].shape[1], direction.partition("_")[0]
+    if top > held:
+        raise UsageError(
+            f"loss.top_{side} = {top} but the mined lists hold {held}; lower it, or raise --set "
+            f"mine_negatives.num_{side}"
+        )
+    if judges and PROBABILITY_OF + direction not in lists:
+        raise UsageError(
+            f"loss.{judges} needs lists that say how likely each candidate is a false negative; mine them with "
+            "`itrpipe mine-negatives --guard fne`"
+        )
+    return lists[direction]
+
+
 class MinedCandidates:
     """Draws from the mined lists of one direction, each candidate of an anchor at most once.
 
     Args:
-        direction: name of the lists, for messages.
-        lists: [A, K] rows of candidates, hardest first; a missing one is negative and stands behind the last.
+        lists: direction -> [A, K] rows of candidates, hardest first; a missing one is negative and stands behind the
+            last.
+        direction: a key of `FILES`.
         top: draw among the first so many.
         skip: leave out the first so many of these.
 
@@ -147,13 +178,8 @@ class MinedCandidates:
         UsageError: the lists are shorter, or no anchor has a candidate left.
     """
 
-    def __init__(self, direction: str, lists: np.ndarray, top: int, skip: int = 0) -> None:
-        if top > lists.shape[1]:
-            raise UsageError(
-                f"{direction}: the first {top} are to be drawn from, but the mined lists hold {lists.shape[1]}; lower "
-                "--set loss.top_texts=… and loss.top_images=…, or mine more"
-            )
-        self._lists = lists[:, skip:top]
+    def __init__(self, lists: Mapping[str, np.ndarray], direction: str, top: int, skip: int = 0) -> None:
+        self._lists = candidates_of(lists, direction, top)[:, skip:top]
         if not (self._lists >= 0).any():
             raise UsageError(f"{direction}: no anchor has a candidate left; loosen what mine-negatives was given")
 

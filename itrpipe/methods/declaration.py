@@ -76,6 +76,7 @@ class MethodSettings(Settings):
         sum_epochs: train the first so many epochs with all negatives of the batch (AOQ Eq. 1) instead, which
             keeps the hardest-negative loss off its plateau at twice the margin; VSE-infinity does so for one epoch.
         trains: whether it trains at all.
+        negatives_follow: whether it needs more epochs than its first ones, because negatives of its own follow them.
         chosen: options that `choices` tells.
         only_backbone: the one backbone that it trains; empty where it trains others too.
         unread: those of these options that it does not read and refuses.
@@ -86,6 +87,7 @@ class MethodSettings(Settings):
     """
 
     trains: ClassVar[bool] = True
+    negatives_follow: ClassVar[bool] = False
     chosen: ClassVar[tuple[str, ...]] = ()
     only_backbone: ClassVar[str] = ""
     unread: ClassVar[tuple[str, ...]] = ()
@@ -143,6 +145,12 @@ class MethodSettings(Settings):
         Raises:
             ValueError: they are so few.
         """
+        if self.negatives_follow and epochs <= (first := self.first_epochs()):
+            raise ValueError(
+                f"epochs = {epochs} all fall within the first {first} (loss.sum_epochs, of fne loss.warm_epochs too), "
+                "so no negative beyond the batch would ever be drawn; raise epochs, or lower that under the name of "
+                "this configuration, as in --set aoq.loss.sum_epochs=0"
+            )
 
     def compares_embeddings(self) -> bool:
         """Whether it compares embeddings by inner product, which not every backbone has."""

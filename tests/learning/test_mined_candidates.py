@@ -12,7 +12,7 @@ LISTS = np.array([[5, 6, 7, 8], [1, 2, -1, -1], [9, -1, -1, -1], [-1, -1, -1, -1
 
 
 def test_each_candidate_is_drawn_once_and_missing_ones_are_negative():
-    drawn = MinedCandidates("texts", LISTS, 4).draw(np.array([0, 1, 2, 3, 0]), 2, np.random.default_rng(0))
+    drawn = MinedCandidates({"texts": LISTS}, "texts", 4).draw(np.array([0, 1, 2, 3, 0]), 2, np.random.default_rng(0))
     assert drawn.shape == (5, 2)
     for row, anchor in zip(drawn, (0, 1, 2, 3, 0), strict=True):
         offered = LISTS[anchor][LISTS[anchor] >= 0]
@@ -21,7 +21,7 @@ def test_each_candidate_is_drawn_once_and_missing_ones_are_negative():
 
 
 def test_all_candidates_of_the_window_are_drawn_alike():
-    candidates = MinedCandidates("texts", LISTS, 4, skip=1)
+    candidates = MinedCandidates({"texts": LISTS}, "texts", 4, skip=1)
     drawn = candidates.draw(np.zeros(9_000, dtype=np.int64), 1, np.random.default_rng(1))[:, 0]
     values, counts = np.unique(drawn, return_counts=True)
     assert values.tolist() == [6, 7, 8]

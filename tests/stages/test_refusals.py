@@ -72,7 +72,7 @@ CASES: list[tuple[str, int, str]] = [
     ("train -m fne -b bfan", 2, "inner product"),
     ("train -m fne -b vsepp-order", 2, "inner product"),
     # Losses
-    ("train -m fne -b vsepp --set epochs=1", 2, "no negative would ever be drawn"),
+    ("train -m fne -b vsepp --set epochs=1", 2, "no negative beyond the batch would ever be drawn"),
     ("train -m aoq-guarded {aoq} --set mine_negatives.guard=none", 2, "guard = 'fne'"),
     ("train {itm} --set itm.loss.sampled_negatives=12", 2, "11 negatives"),
     ("train {itm} --set train.model.initial=x.pt", 2, "model.tokenizer=bert-base-cased"),

@@ -31,6 +31,7 @@ class Aoq(MethodSettings):
     """
 
     papers: ClassVar[tuple[Paper, ...]] = (AOQ,)
+    negatives_follow: ClassVar[bool] = True
 
     variant: Literal["adaptive-quintuplet", "quintuplet", "offline-triplet"] = "adaptive-quintuplet"
     online_term: bool = True
@@ -51,15 +52,6 @@ class Aoq(MethodSettings):
     def cited(self) -> tuple[Paper, ...]:
         """Also FNE's, whose probabilities guard the lists."""
         return (*self.papers, FNE) if self.false_negatives != "keep" else self.papers
-
-    def check_epochs(self, epochs: int) -> None:
-        """Refuses a training without a single offline negative."""
-        if epochs <= self.sum_epochs:
-            raise ValueError(
-                f"epochs = {epochs} all fall within loss.sum_epochs = {self.sum_epochs}, so the offline "
-                "negatives would never be used; raise epochs, or set that to 0 under the name of this configuration, "
-                "as in --set aoq.loss.sum_epochs=0"
-            )
 
     def mined(self) -> Mined:
         """The teacher's; the lists of SCAN and BFAN are VSRN's (AOQ §4.2)."""

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hinge, online_hard_negatives, triplet_loss
-from itrpipe.learning.mined import PROBABILITY_OF
+from itrpipe.learning.mined import PROBABILITY_OF, candidates_of
 from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, auxiliary_terms, same_image_mask
 from itrpipe.models.base import Matcher
@@ -96,21 +96,19 @@ def aoq_loss(scores: Tensor, offline: OfflineScores, settings: Aoq, not_negative
     Relations:
         Without offline negatives: `itrpipe.learning.triplet_loss`. Eq. 5 with alpha = infinity and beta = 1 is Eq. 4.
     """
-    positive = scores.diagonal()
-    text_on, image_on = online_hard_negatives(scores, not_negative)
-    online = [hinge(positive, each, settings.margin_online) for each in (text_on, image_on)]
+    positive, on = scores.diagonal(), online_hard_negatives(scores, not_negative)  # S(i,t_on), S(i_on,t)
+    online = [hinge(positive, score, settings.margin_online) for score in on]
+    a, b, *pairs = offline
     if settings.variant == "adaptive-quintuplet":
-        references = offline[:2] if settings.weight_by == "offline" else (positive, positive)
-        # An anchor without an in-batch negative scores -inf there; its hinge is zero, and a finite weight keeps it so.
-        gaps = [
-            reference - torch.where(on.isneginf(), reference, on)
-            for reference, on in zip(references, (text_on, image_on), strict=True)
-        ]
-        online = [(settings.beta - gap / settings.alpha) * term for gap, term in zip(gaps, online, strict=True)]
-    pairs = offline[:2] if settings.variant == "offline-triplet" else offline
-    if settings.quintuplet_pairs == "online":
-        pairs = (*offline[:2], *online_pairs(scores, not_negative))
-    terms = hinge(positive[:, None], torch.stack(pairs, dim=1), settings.margin_offline).sum(dim=1)  # [B]
+        for side, reference in enumerate((a, b) if settings.weight_by == "offline" else (positive, positive)):
+            # An anchor without an in-batch negative scores -inf there; its hinge is zero, and a finite weight keeps it.
+            gap = reference - torch.where(on[side].isneginf(), reference, on[side])
+            online[side] = (settings.beta - gap / settings.alpha) * online[side]
+    elif settings.variant == "offline-triplet":
+        pairs = []
+    elif settings.quintuplet_pairs == "online":
+        pairs = online_pairs(scores, not_negative)
+    terms = hinge(positive[:, None], torch.stack([a, b, *pairs], dim=1), settings.margin_offline).sum(dim=1)  # [B]
     return (terms + (online[0] + online[1]) if settings.online_term else terms).sum()
 
 
@@ -184,69 +182,55 @@ class OfflineNegatives:
         """
         settings, texts, of = self._settings, self._texts, self._caption_image
         images = of[captions]
-        rank = texts.draw(rng, images)
-        text = texts.rows[images, rank]
+        text_place = texts.places(images, rng)
         if settings.coupled:
-            image_rank = self._images.clip(rank * settings.top_images // settings.top_texts, captions)
+            image_place = text_place * settings.top_images // settings.top_texts
         else:
-            image_rank = self._images.draw(rng, captions)
-        image = self._images.rows[captions, image_rank]
+            image_place = self._images.places(captions, rng)
+        text, image = texts.at(images, text_place), self._images.at(captions, image_place)
         for _ in range(MAX_REDRAWS if settings.redraw else 0):
             clash = np.flatnonzero(of[text] == image)
             if not len(clash):
                 break
-            text[clash] = texts.rows[images[clash], texts.draw(rng, images[clash])]
+            text[clash] = texts.at(images[clash], texts.places(images[clash], rng))
         picked = (rng.random(len(image)) * self._captions_of.counts[image]).astype(np.int64)
         text_of_image = self._captions_of.values[self._captions_of.offsets[image] + picked]
         return OfflineQuintuplets(text, image, text_of_image, of[text], int((of[text] == image).sum()))
 
 
 class _RankedList:
-    """The lists of one direction, of which places are drawn.
+    """The lists [A, K] of one direction, of which places are drawn; candidates that are dropped stand behind the last.
 
-    Attributes:
-        rows: [A, K] of candidates, without those that are dropped.
+    Candidates that are weighed are drawn where a uniform number falls among the sums of the weights before them.
     """
 
     def __init__(self, direction: str, lists: Mapping[str, np.ndarray], top: int, settings: Aoq) -> None:
-        self.rows, self._cumulative, judged = lists[direction], None, settings.false_negatives
-        if top > self.rows.shape[1]:
-            side = direction.partition("_")[0]
-            raise UsageError(
-                f"top_{side} = {top} but the mined lists hold {self.rows.shape[1]}; lower --set aoq.top_{side}=… or "
-                f"raise --set mine_negatives.num_{side}=…"
-            )
-        if judged != "keep" and PROBABILITY_OF + direction not in lists:
-            raise UsageError(
-                f"loss.false_negatives = {judged} needs lists that say how likely each candidate is a false negative; "
-                "mine them with `itrpipe mine-negatives --guard fne`"
-            )
+        judged, self._sums = settings.false_negatives, None
+        rows = candidates_of(lists, direction, top, f"false_negatives = {judged}" if judged != "keep" else "")
         if judged == "drop":
             goes = lists[PROBABILITY_OF + direction] > settings.drop_above
-            order = np.argsort(goes, axis=1, kind="stable")
-            self.rows = np.take_along_axis(np.where(goes, -1, self.rows), order, axis=1)
+            rows = np.take_along_axis(np.where(goes, -1, rows), np.argsort(goes, axis=1, kind="stable"), axis=1)
         elif judged == "weigh":
             weights = np.maximum(1 - lists[PROBABILITY_OF + direction].astype(np.float32), LEAST_WEIGHT)
-            weights = np.where(self.rows < 0, 0, weights)[:, :top]
-            self._cumulative = np.cumsum(weights, axis=1, dtype=np.float32)
-        self._counts = np.minimum((self.rows >= 0).sum(axis=1), top)  # [A]
+            weights = np.where(rows < 0, 0, weights)[:, :top]
+            self._sums = np.cumsum(weights, axis=1, dtype=np.float32)
+        self._rows, self._counts = rows, np.minimum((rows >= 0).sum(axis=1), top)  # [A, K], [A]
         if not self._counts.all():
             raise UsageError(
-                f"{(self._counts == 0).sum():,} of {len(self.rows):,} anchors of {direction} have no candidate left: "
+                f"{(self._counts == 0).sum():,} of {len(rows):,} anchors of {direction} have no candidate left: "
                 "loosen the window that mine-negatives was given, or raise loss.drop_above"
             )
 
-    def draw(self, rng: np.random.Generator, anchors: np.ndarray) -> np.ndarray:
-        """Places [B] in the lists of the given anchors [B]."""
-        if self._cumulative is not None:
-            sums = self._cumulative[anchors]
-            drawn = rng.random(len(anchors)) * sums[:, -1]
-            return self.clip((sums <= drawn[:, None]).sum(axis=1), anchors)
-        return rng.integers(self._counts[anchors])
+    def places(self, anchors: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draws places [B] in the lists of the given anchors [B]."""
+        if self._sums is None:
+            return rng.integers(self._counts[anchors])
+        sums = self._sums[anchors]
+        return (sums <= (rng.random(len(anchors)) * sums[:, -1])[:, None]).sum(axis=1)
 
-    def clip(self, places: np.ndarray, anchors: np.ndarray) -> np.ndarray:
-        """Places [B], lowered to the last one that each anchor [B] has."""
-        return np.minimum(places, self._counts[anchors] - 1)
+    def at(self, anchors: np.ndarray, places: np.ndarray) -> np.ndarray:
+        """Candidates [B] of anchors [B] at these places [B], or at the last one that there is."""
+        return self._rows[anchors, np.minimum(places, self._counts[anchors] - 1)]
 
 
 class AoqMethod(PairsMethod[Aoq]):
@@ -274,23 +258,23 @@ class AoqMethod(PairsMethod[Aoq]):
 
         In the first `sum_epochs` epochs (paper: 0) it is `triplet`, over all negatives of the batch, instead.
         """
-        settings, text_batch = self.settings, batch.pairs["positive"][1]
-        warming_up = epoch < settings.sum_epochs
-        (images, texts), *others = (
-            (model.encode_images(batch.pairs[name][0]), model.encode_texts(batch.pairs[name][1]))
-            for name in (("positive",) if warming_up else ("positive", "offline", "derived"))
-        )
-        mask = same_image_mask(batch, settings.mask_same_image)
-        if warming_up:
+        settings, mask = self.settings, same_image_mask(batch, self.settings.mask_same_image)
+
+        def encoded(name: str) -> tuple[Any, Any]:
+            image_batch, text_batch = batch.pairs[name]
+            return model.encode_images(image_batch), model.encode_texts(text_batch)
+
+        images, texts = encoded("positive")
+        if epoch < settings.sum_epochs:
             scores = model.score_matrix(images, texts).float()  # [B, B]
             found = {"triplet": triplet_loss(scores, settings.margin_online, max_violation=False, not_negative=mask)}
         else:
-            (offline_images, offline_texts), derived = others
+            (offline_images, offline_texts), derived = encoded("offline"), encoded("derived")
             compared = (images, offline_texts), (offline_images, texts), (offline_images, offline_texts), derived
-            offline = OfflineScores(*(model.score_pairs(*pair).float() for pair in compared))
+            offline = OfflineScores(*(model.score_pairs(*pair).float() for pair in compared))  # a, b, c, d
             scores = model.score_matrix(images, texts).float()  # [B, B]
             found = {"aoq": aoq_loss(scores, offline, settings, mask)}
-        return found | auxiliary_terms(model, images, text_batch, settings.auxiliary_weight)
+        return found | auxiliary_terms(model, images, batch.pairs["positive"][1], settings.auxiliary_weight)
 
 
 build = AoqMethod

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from itrpipe.errors import UsageError
 from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import hardest_triplet, infonce, sigmoid, sum_of_triplets
-from itrpipe.learning.mined import PROBABILITY_OF, MinedCandidates, known_pairs, neighbours_order
+from itrpipe.learning.mined import PROBABILITY_OF, MinedCandidates, candidates_of, known_pairs, neighbours_order
 from itrpipe.methods.base import (
     Batch,
     Movable,
@@ -138,14 +138,11 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             UsageError: they are too short, or lack probabilities that the settings ask for.
         """
         settings, self._lists = self.settings, dict(lists)
-        if settings.weigh == "guard" and f"{PROBABILITY_OF}{TEXTS}" not in lists:
-            raise UsageError(
-                "loss.weigh = guard needs lists that say how likely each candidate is a false negative; mine them with "
-                "`itrpipe mine-negatives --guard fne`"
-            )
+        if settings.weigh == "guard":
+            candidates_of(lists, TEXTS, 0, "weigh = guard")
         cuts = {TEXTS: (settings.top_texts, settings.skip_texts), IMAGES: (settings.top_images, settings.skip_images)}
         mined = "mined" in settings.negatives
-        self._mined = {name: MinedCandidates(name, lists[name], *cut) for name, cut in cuts.items() if mined}
+        self._mined = {name: MinedCandidates(lists, name, *cut) for name, cut in cuts.items() if mined}
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Captions [T] in the order of an epoch; None for the usual one."""

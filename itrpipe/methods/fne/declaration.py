@@ -40,6 +40,7 @@ class Fne(MethodSettings):
     """
 
     papers: ClassVar[tuple[Paper, ...]] = (FNE,)
+    negatives_follow: ClassVar[bool] = True
     answers: ClassVar[frozenset[str]] = frozenset({"false-negatives"})
 
     margin: float = Field(default=0.2, ge=0)
@@ -69,14 +70,6 @@ class Fne(MethodSettings):
     def first_epochs(self) -> int:
         """First epochs that know the negatives of the batch only."""
         return max(self.warm_epochs, self.sum_epochs)
-
-    def check_epochs(self, epochs: int) -> None:
-        """Refuses a training in which nothing is drawn."""
-        if epochs <= self.first_epochs():
-            raise ValueError(
-                f"epochs = {epochs} all fall within loss.warm_epochs = {self.warm_epochs} and "
-                f"loss.sum_epochs = {self.sum_epochs}, so no negative would ever be drawn; raise epochs"
-            )
 
     @model_validator(mode="after")
     def _memory_has_its_twin(self) -> Fne:
