@@ -181,8 +181,7 @@ class WordTest:
     def _write(self, block: _Block, rng: np.random.Generator) -> _Written:
         """Masks, refills and filters."""
         count, width = block.tokens.shape
-        masked = self._masks.draw(block.rows, width, COPIES, False, rng)
-        copies, labels = (each.reshape(-1, width) for each in (masked.tokens, masked.labels))
+        copies, labels = self._masks.draw(block.rows, width, COPIES, False, rng)
         owners = np.repeat(np.arange(count), COPIES)
         labelled = labels != UNLABELLED
         logits = self._reader.masked_word_logits(block.images, owners, block.rows[owners], copies, labelled)

@@ -1,7 +1,7 @@
 """Negative sentences that a masked language model writes: masked copies of captions, refilled, filtered and ranked.
 
-    masked = masks.draw(rows, width, copies, noise, rng)                            [T, K, W] of `CaptionMasks`
-    refilled = refill(masked.tokens, masked.labels, logits, draws, temperature)     [S, L, W] of S masked copies
+    masked, labels = masks.draw(rows, width, copies, noise, rng)                    [S, W] of `CaptionMasks`
+    refilled = refill(masked, labels, logits, draws, temperature)                   [S, L, W] of S masked copies
     reasons = reject(sentences, captions, known)                                    [T, N], N = K L
     scores = score_kept(score, sentences, reasons)                                  [T, N]
     rows, real = select_hardest(scores, most)                                       [T, m]
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -74,22 +75,10 @@ class SpecialTokens:
 
 
 @dataclass(frozen=True)
-class MaskedCaptions:
-    """K masked copies of T captions.
-
-    Attributes:
-        tokens: int64 [T, K, W].
-        labels: int64 [T, K, W], the caption's own token at labelled positions, `UNLABELLED` elsewhere.
-    """
-
-    tokens: np.ndarray
-    labels: np.ndarray
-
-
 class CaptionMasks:
     """The captions of a training set, for those who mask them and write something else.
 
-    Args:
+    Attributes:
         tokens: int64 [T, W], padded with 0.
         words: int64 [T, W], number of the word that each token is part of; `NO_WORD` for start, end and padding.
         image_rows: int64 [T], row of each caption's image.
@@ -98,52 +87,50 @@ class CaptionMasks:
         compare: whether refilled tokens are compared with those of the captions of the image (`piece`, or `off`).
     """
 
-    def __init__(
-        self,
-        tokens: np.ndarray,
-        words: np.ndarray,
-        image_rows: np.ndarray,
-        candidates: Candidates | None,
-        specials: SpecialTokens,
-        compare: Compare,
-    ) -> None:
-        self._words, self._image_rows = words, image_rows
-        self._candidates, self.specials, self._compares = candidates, specials, compare != "off"
-        # One more row, of padding, for images with fewer captions than others.
-        self._tokens = np.pad(tokens, ((0, 1), (0, 0)))
-        self._captions_of = Ragged.of_owners(image_rows, int(image_rows.max()) + 1)
+    tokens: np.ndarray
+    words: np.ndarray
+    image_rows: np.ndarray
+    candidates: Candidates | None
+    specials: SpecialTokens
+    compare: Compare
 
-    def draw(self, rows: np.ndarray, width: int, copies: int, noise: bool, rng: np.random.Generator) -> MaskedCaptions:
-        """Masked copies of captions; see `mask_captions`.
+    @cached_property
+    def _captions_of(self) -> Ragged:
+        return Ragged.of_owners(self.image_rows, int(self.image_rows.max()) + 1)
+
+    def draw(
+        self, rows: np.ndarray, width: int, copies: int, noise: bool, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Masked copies of captions and their labels, int64 [T K, W] each, those of a caption together.
 
         Args:
             rows: [T] of the captions.
             width: W, tokens of the longest of them.
-            copies: K.
-            noise: put random words at 10 % of the labelled positions and leave 10 % as they are.
-            rng: source of randomness.
+            copies, noise, rng: see `mask_captions`.
         """
-        words = self._words[rows, :width]
+        words = self.words[rows, :width]
         maskable = words != NO_WORD
-        if self._candidates is None:
+        if self.candidates is None:
             candidates = single_positions(maskable)
         else:
-            candidates = over_pieces(self._candidates(rows), words)
+            candidates = over_pieces(self.candidates(rows), words)
             bare = ~np.any(candidates, axis=(1, 2))
             if bare.any():  # single positions for captions that have no candidate
                 candidates = np.concatenate([candidates, single_positions(maskable & bare[:, None])], axis=1)
-        return mask_captions(self._tokens[rows, :width], candidates, copies, self.specials, noise, rng)
+        masked, labels = mask_captions(self.tokens[rows, :width], candidates, copies, self.specials, noise, rng)
+        return masked.reshape(-1, width), labels.reshape(-1, width)
 
     def known(self, rows: np.ndarray) -> Tensor | None:
         """Sorted tokens int64 [T, n] of all captions of the images of captions [T]; None where nothing is compared.
 
         What is no word stands there as -1.
         """
-        if not self._compares:
+        if self.compare == "off":
             return None
-        siblings = self._captions_of.take(self._image_rows[rows]).padded(fill=len(self._image_rows))
-        tokens = self._tokens[siblings].reshape(len(rows), -1)
-        return torch.from_numpy(np.sort(np.where(np.isin(tokens, self.specials.all), -1, tokens), axis=1))
+        siblings = self._captions_of.take(self.image_rows[rows]).padded(fill=-1)[..., None]
+        tokens = self.tokens[siblings[..., 0]]
+        found = np.where((siblings < 0) | np.isin(tokens, self.specials.all), -1, tokens)
+        return torch.from_numpy(np.sort(found.reshape(len(rows), -1), axis=1))
 
 
 def single_positions(maskable: np.ndarray) -> np.ndarray:
@@ -161,10 +148,8 @@ def over_pieces(candidates: np.ndarray, word_of_piece: np.ndarray) -> np.ndarray
     Returns:
         bool [T, P, n].
     """
-    if not candidates.shape[2]:
-        return np.zeros((*candidates.shape[:2], word_of_piece.shape[1]), dtype=bool)
-    inside = np.broadcast_to(word_of_piece[:, None], (*candidates.shape[:2], word_of_piece.shape[1]))
-    return np.take_along_axis(candidates, np.maximum(inside, 0), axis=2) & (inside >= 0)
+    ends = np.pad(candidates, ((0, 0), (0, 0), (0, 1)))  # number -1 finds what no candidate has
+    return np.take_along_axis(ends, word_of_piece[:, None], axis=2)
 
 
 def selection_rates(candidates: np.ndarray) -> np.ndarray:
@@ -188,7 +173,7 @@ def mask_captions(
     specials: SpecialTokens,
     noise: bool,
     rng: np.random.Generator,
-) -> MaskedCaptions:
+) -> tuple[np.ndarray, np.ndarray]:
     """Masks every caption several times, each time at random.
 
     A candidate is chosen with its rate; where none is, one of them is, all being equally probable. A caption without
@@ -201,6 +186,10 @@ def mask_captions(
         specials: what masks, and which ids are words.
         noise: put random words at 10 % of the labelled positions and leave 10 % as they are; otherwise all are masked.
         rng: source of randomness.
+
+    Returns:
+        The copies, int64 [T, K, W], and their labels, likewise: the caption's own token at labelled positions,
+        `UNLABELLED` elsewhere.
     """
     rates = selection_rates(candidates)  # [T, P]
     shape = (len(tokens), copies, candidates.shape[1])
@@ -217,7 +206,7 @@ def mask_captions(
     if noise:
         lot, other = rng.random(own.shape), rng.integers(*specials.random_ids, size=own.shape)
         shown = np.where(lot < _MASKED, shown, np.where(lot < _NOT_RANDOM, other, own))
-    return MaskedCaptions(np.where(labelled, shown, own), np.where(labelled, own, UNLABELLED))
+    return np.where(labelled, shown, own), np.where(labelled, own, UNLABELLED)
 
 
 def refill(
@@ -355,20 +344,19 @@ def mark_outranked(reasons: Tensor, rows: Tensor, real: Tensor) -> Tensor:
     return torch.where((reasons == KEPT) & ~chosen, OUTRANKED, reasons)
 
 
+@dataclass(frozen=True)
 class SentenceBank:
     """S sentences of T captions.
 
-    Args:
+    Attributes:
         tokens: int [S, W], those of a caption together, in the order of the captions, its hardest first.
         lengths: int [S].
         starts: int64 [T + 1], the sentences of caption t are those from `starts[t]` to `starts[t + 1]`.
     """
 
-    def __init__(self, tokens: np.ndarray, lengths: np.ndarray, starts: np.ndarray) -> None:
-        self._tokens, self._lengths, self._starts = tokens, lengths, starts
-
-    def __len__(self) -> int:
-        return len(self._tokens)
+    tokens: np.ndarray
+    lengths: np.ndarray
+    starts: np.ndarray
 
     def take(
         self, captions: np.ndarray, most: int, rng: np.random.Generator | None = None
@@ -383,11 +371,11 @@ class SentenceBank:
         Returns:
             The n sentences; int64 [n], number of the caption of each; int64 [n], its place among those of the caption.
         """
-        held = np.diff(self._starts)[captions]
+        held = np.diff(self.starts)[captions]
         offset = np.zeros_like(held) if rng is None else rng.integers(0, np.maximum(held, 1))
         taken = Ragged.of_counts(np.minimum(held, most))
         owners, places = taken.owners(), taken.places()
-        rows = self._starts[captions][owners] + (offset[owners] + places) % held[owners]
-        lengths = torch.from_numpy(self._lengths[rows].astype(np.int64))
-        tokens = torch.from_numpy(self._tokens[rows, : self._lengths[rows].max(initial=1)].astype(np.int64))
+        rows = self.starts[captions][owners] + (offset[owners] + places) % held[owners]
+        lengths = torch.from_numpy(self.lengths[rows].astype(np.int64))
+        tokens = torch.from_numpy(self.tokens[rows, : self.lengths[rows].max(initial=1)].astype(np.int64))
         return TextBatch(tokens, lengths), torch.from_numpy(owners), torch.from_numpy(places)

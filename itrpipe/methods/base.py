@@ -7,7 +7,8 @@ loss with a model. It never opens a file: the data it needs is given to it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
@@ -90,11 +91,13 @@ class OwnedTexts(Movable):
         texts: the sentences.
         owners: int64 [n], number of the pair whose image each is a negative of; those of a pair together, rising.
         places: int64 [n], which of the sentences of its caption each is.
+        masked: bool [n, W], tokens that were written anew; None where that is not known.
     """
 
     texts: TextBatch
     owners: Tensor
     places: Tensor
+    masked: Tensor | None = None
 
 
 @dataclass(eq=False)
@@ -244,9 +247,22 @@ class MomentumTwin(nn.Module):
 
     @torch.no_grad()
     def encode(self, images: ImageBatch, texts: TextBatch) -> tuple[Tensor, Tensor]:
-        """Embeddings of images and captions, [B, D] each, in single precision and without gradient."""
-        image, text = self.model.encode_images(images), self.model.encode_texts(texts)
-        return image.embedding.float(), text.embedding.float()
+        """Embeddings of images and captions, [B, D] each, without gradient."""
+        return self.model.encode_images(images).embedding, self.model.encode_texts(texts).embedding
+
+
+@contextmanager
+def scoring(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; then the model is put back into the mode it had. Draws no random numbers."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        model.train(training)
+        # Autocast keeps the weights it has cast; with some versions of torch those cast here know of no gradient.
+        torch.clear_autocast_cache()
 
 
 def same_image_mask(batch: Batch, wanted: bool) -> Tensor | None:

@@ -91,8 +91,7 @@ class ModelMaker:
         split, excluded = known.split, self.masks.specials.all if settings.exclude_specials else ()
         rng, width = np.random.default_rng([settings.seed, block]), int(known.lengths[chosen].max())
         masked = self.masks.draw(chosen, width, settings.copies, settings.noise, rng)
-        arrays = masked.tokens.reshape(-1, width), masked.labels.reshape(-1, width), known.tokens[chosen, :width]
-        arrays += split.caption_image[chosen], known.lengths[chosen]
+        arrays = *masked, known.tokens[chosen, :width], split.caption_image[chosen], known.lengths[chosen]
         copies, labels, captions, images, lengths = (torch.from_numpy(each).to(self.device) for each in arrays)
         texts = TextBatch(copies, lengths.repeat_interleave(settings.copies))
         embedded, images = self.model.embed(images)

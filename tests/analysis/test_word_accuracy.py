@@ -14,7 +14,7 @@ from itrpipe.analysis.word_corrections import ReadTokens, WordReader, has_word_h
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.learning.sentences import NO_WORD, UNLABELLED, CaptionMasks, MaskedCaptions
+from itrpipe.learning.sentences import NO_WORD, UNLABELLED, CaptionMasks
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import build
@@ -63,8 +63,8 @@ def test_masked_words_are_corrected_by_the_head_also_where_the_caption_says_what
     read, asked_at = test._reader.read, []
 
     def mask_two(self: CaptionMasks, rows: np.ndarray, width: int, copies: int, *given: Any) -> Any:
-        own = np.broadcast_to(self._tokens[rows, None, :width], (len(rows), copies, width))
-        return MaskedCaptions(own, np.where(np.isin(np.arange(width), (2, 4)), own, UNLABELLED))
+        own = np.repeat(self.tokens[rows, :width], copies, axis=0)
+        return own, np.where(np.isin(np.arange(width), (2, 4)), own, UNLABELLED)
 
     def write(masked: torch.Tensor, labels: torch.Tensor, *given: Any) -> torch.Tensor:
         sentences = masked[:, None].repeat(1, DRAWS, 1)

@@ -88,9 +88,8 @@ def machinery(memory: int, rounds: int) -> tuple[float, int]:
     model = Sized()
     method = fne.build(Fne(memory_size=memory, warm_epochs=0, min_count=0), Rows(), {})
     state = method.attach(model)
-    if state.queues is not None:
-        features = nn.functional.normalize(torch.randn(memory, WIDTH))
-        state.queues.write(features, features.flip(0), torch.arange(memory) % 2_000)
+    features = nn.functional.normalize(torch.randn(memory, WIDTH))
+    state.queues.write(features, features.flip(0), torch.arange(memory) % 2_000)
     rng = np.random.default_rng(0)
 
     def step() -> None:

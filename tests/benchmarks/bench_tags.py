@@ -31,7 +31,7 @@ from torch.utils.flop_counter import flop_registry
 
 from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.sentences import NO_WORD, UNLABELLED, CaptionMasks, SpecialTokens
-from itrpipe.methods.itm.method import scoring
+from itrpipe.methods.base import scoring
 from itrpipe.methods.tags import method as tags
 from itrpipe.methods.tags.declaration import Tags
 from itrpipe.methods.tags.method import TagsBatch, TagsMethod

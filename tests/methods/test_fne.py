@@ -18,7 +18,7 @@ from itrpipe.learning.losses import triplet_loss
 from itrpipe.methods.base import MomentumTwin
 from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
-from itrpipe.methods.fne.method import FeatureQueues, FneLoss, draw, hardest_only, sampling_weights
+from itrpipe.methods.fne.method import EMPTY, FeatureQueues, FneLoss, draw, hardest_only, sampling_weights
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs
@@ -92,10 +92,10 @@ def test_warm_epochs_are_the_triplet_loss_and_write_no_memory(data):
         losses = method.losses(model, batch, epoch)
         assert set(losses) == {"triplet"}
         assert losses["triplet"].item() == pytest.approx(triplet_loss(scores, 0.2, hardest, same).item() / 6, abs=1e-6)
-    assert not state.queues.filled.any()
+    assert not (state.queues.image_rows >= 0).any()
     assert not state.statistics.count.any()
     method.losses(model, make_batch(method, 5), epoch=2)
-    assert state.queues.filled.sum() == 6
+    assert (state.queues.image_rows >= 0).sum() == 6
 
 
 def test_statistics_are_an_epochs_own_or_go_on(data):
@@ -208,7 +208,7 @@ def test_draws_follow_the_weights():
 @given(sizes=st.lists(st.integers(1, 9), max_size=8), size=st.integers(1, 12))
 def test_queues_hold_the_last_pairs_though_a_run_restarts_before_every_batch(sizes, size):
     queues = FeatureQueues(size, 2)
-    assert not queues.filled.any()
+    assert not (queues.image_rows >= 0).any()
     written = 0
     for count in sizes:
         state, queues = queues.state_dict(), FeatureQueues(size, 2)
@@ -218,17 +218,18 @@ def test_queues_hold_the_last_pairs_though_a_run_restarts_before_every_batch(siz
         queues.write(features, features + 0.5, rows)
         written += count
     kept = list(range(max(0, written - size), written))
-    found = queues.image_rows[queues.filled]
+    filled = queues.image_rows >= 0
+    found = queues.image_rows[filled]
     assert sorted(found.tolist()) == kept
-    np.testing.assert_array_equal(queues.images[queues.filled][:, 0], found)
-    np.testing.assert_array_equal(queues.texts[queues.filled][:, 1], -found.float() + 0.5)
+    np.testing.assert_array_equal(queues.images[filled][:, 0], found)
+    np.testing.assert_array_equal(queues.texts[filled][:, 1], -found.float() + 0.5)
     if sum(sizes) <= size:
         assert queues.image_rows[:written].tolist() == kept
 
 
 def test_a_random_start_counts_as_candidates_of_unit_length():
     queues = FeatureQueues(6, 4, random=True)
-    assert queues.filled.all()
+    assert (queues.image_rows != EMPTY).all()
     torch.testing.assert_close(queues.images.norm(dim=1), torch.ones(6))
     assert not torch.equal(queues.images, queues.texts)
 

@@ -14,11 +14,12 @@ from torch.testing import assert_close
 
 from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.sentences import UNLABELLED, CaptionMasks, SpecialTokens
+from itrpipe.methods.base import OwnedTexts
 from itrpipe.methods.itm.method import PairRows
 from itrpipe.methods.pretrain.method import MaskedTexts, word_loss
 from itrpipe.methods.tags import method as tags
 from itrpipe.methods.tags.declaration import Tags
-from itrpipe.methods.tags.method import Sentences, TagsBatch, TagsMethod, synthetic_triplet_loss
+from itrpipe.methods.tags.method import TagsBatch, TagsMethod, synthetic_triplet_loss
 from itrpipe.methods.tags_dc import method as tags_dc
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.methods.tags_dc.method import discrimination_loss
@@ -138,12 +139,12 @@ def small(dropout: float = 0.0) -> UniterEncoder:
     return small_uniter(MASK + 1, dropout)
 
 
-def step(trained: TagsMethod, model: UniterEncoder, batch: TagsBatch) -> tuple[dict[str, Tensor], Sentences]:
+def step(trained: TagsMethod, model: UniterEncoder, batch: TagsBatch) -> tuple[dict[str, Tensor], OwnedTexts]:
     """The losses of a batch, and the sentences that were trained."""
-    seen: list[Sentences] = []
+    seen: list[OwnedTexts] = []
     read = trained.read_sentences
 
-    def keeping(model: UniterEncoder, images: UniterImages, made: Sentences, first: int) -> Tensor:
+    def keeping(model: UniterEncoder, images: UniterImages, made: OwnedTexts, first: int) -> Tensor:
         seen.append(made)
         return read(model, images, made, first)
 

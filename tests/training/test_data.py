@@ -496,7 +496,7 @@ def test_phrases_of_the_scene_graph_are_masked_or_single_words(tokens: Any, tmp_
     captions, found = captions_of(tokens), []
     for graphs in (tmp_path, None):
         masks = caption_masks(captions, tokens, graphs, "piece")
-        labels = masks.draw(np.array([1]), int(captions.lengths[1]), 300, False, np.random.default_rng(0)).labels[0]
+        _, labels = masks.draw(np.array([1]), int(captions.lengths[1]), 300, False, np.random.default_rng(0))
         found.append({tuple(str(captions.pieces[token]) for token in copy[copy != UNLABELLED]) for copy in labels})
     phrases, words = found
     assert {("dog", "##s") if isinstance(tokens, PieceIds) else ("dogs",), ("run",)} <= phrases
@@ -521,7 +521,7 @@ def test_kept_sentences_of_the_training_captions_are_read(tokens: Any, tmp_path:
     rows = [(0, "a red cat", True), (0, "two dogs run", True), (0, "a run", False), (2, "two cat red a dog", True)]
     rows.append((7, "a dog", True))  # of a caption that is no longer trained
     bank = read_sentences(written(tmp_path, *rows), SPLIT, tokens)
-    assert len(bank) == 3
+    assert len(bank.tokens) == 3
     texts, owners, places = bank.take(np.array([2, 1, 0]), 5)
     assert (owners.tolist(), places.tolist()) == ([0, 2, 2], [0, 0, 1])
     words = captions_of(tokens).pieces

@@ -33,14 +33,14 @@ from torch import Tensor, nn
 
 from itrpipe.learning.false_negatives import Gaussians, SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import hinge, triplet_loss
-from itrpipe.methods.base import Batch, MomentumTwin, PairsMethod, auxiliary_terms, same_image_mask
+from itrpipe.methods.base import Batch, MomentumTwin, PairsMethod, auxiliary_terms, same_image_mask, scoring
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.base import DualEncoder, inner_products
 
 __all__ = ["FeatureQueues", "Fne", "FneLoss", "MomentumTwin", "draw", "hardest_only", "sampling_weights"]
 
-NO_IMAGE = -1
-"""Image row of an entry of the memory that nothing was written to."""
+EMPTY, NO_IMAGE = -1, -2
+"""Image rows of entries of the memory that nothing was written to: of those that are no candidates, and of others."""
 
 
 def sampling_weights(
@@ -112,10 +112,10 @@ class FeatureQueues(nn.Module):
     """The embeddings of the last Q pairs with the rows of their images; the oldest are overwritten first.
 
     Args:
-        size: Q, 1 or more.
+        size: Q; 0 for no memory.
         width: D.
         random: fill the queues with random directions that count as candidates until they are overwritten, as the
-            released code does; else with zeros that `filled` leaves out.
+            released code does; else entries are `EMPTY` at first.
 
     Source: FNE, section 3.3, after MoCo (He et al., CVPR 2020).
     """
@@ -127,17 +127,11 @@ class FeatureQueues(nn.Module):
 
     def __init__(self, size: int, width: int, random: bool = False) -> None:
         super().__init__()
-        self.random = random
         for name in ("images", "texts"):
             rows = nn.functional.normalize(torch.randn(size, width), dim=1) if random else torch.zeros(size, width)
             self.register_buffer(name, rows)
-        self.register_buffer("image_rows", torch.full((size,), NO_IMAGE))
+        self.register_buffer("image_rows", torch.full((size,), NO_IMAGE if random else EMPTY))
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
-
-    @property
-    def filled(self) -> Tensor:
-        """bool [Q], entries that may be candidates."""
-        return torch.ones_like(self.image_rows, dtype=torch.bool) if self.random else self.image_rows != NO_IMAGE
 
     @torch.no_grad()
     def write(self, images: Tensor, texts: Tensor, image_rows: Tensor) -> None:
@@ -148,6 +142,8 @@ class FeatureQueues(nn.Module):
             image_rows: [B] int64, the image of each pair, 0 or more.
         """
         size = len(self.image_rows)
+        if not size:
+            return
         images, texts, image_rows = (each[-size:] for each in (images, texts, image_rows))
         rows = (self.place + torch.arange(len(image_rows), device=self.place.device)) % size
         self.images.index_copy_(0, rows, images)
@@ -168,7 +164,8 @@ class FneLoss(nn.Module):
 
     Attributes:
         statistics: of matches and mismatches; the released code calls `statistics.reset()` at the start of every epoch.
-        queues: the memory, or None.
+        queues: the memory.
+        twin: the momentum copy that the method `fne` keeps beside them; None without.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -188,9 +185,9 @@ class FneLoss(nn.Module):
 
     def __init__(self, width: int, settings: Fne) -> None:
         super().__init__()
-        self._settings, size = settings, settings.memory_size
-        self.statistics = SimilarityStatistics()
-        self.queues = FeatureQueues(size, width, random=not settings.mask_unfilled) if size else None
+        self._settings, self.statistics = settings, SimilarityStatistics()
+        self.twin: MomentumTwin | None = None
+        self.queues = FeatureQueues(settings.memory_size, width, random=not settings.mask_unfilled)
 
     def forward(
         self,
@@ -218,29 +215,25 @@ class FneLoss(nn.Module):
         """
         settings, queues, report = self._settings, self.queues, {} if report is None else report
         images, texts = images.float(), texts.float()
-        slow_images = images if momentum_images is None else momentum_images.detach().float()
-        slow_texts = texts if momentum_texts is None else momentum_texts.detach().float()
-        own_image = excluded = owners[:, None] == owners[None, :]  # [B, B]
-        if queues is not None:
-            stored = owners[:, None] == queues.image_rows[None, :]
-            excluded = torch.cat([own_image, stored | ~queues.filled[None, :]], dim=1)  # [B, B + Q]
+        slow_images = images if momentum_images is None else momentum_images.float()
+        slow_texts = texts if momentum_texts is None else momentum_texts.float()
+        own_image, stored = owners[:, None] == owners, owners[:, None] == queues.image_rows  # [B, B], [B, Q]
+        excluded = torch.cat([own_image, stored | (queues.image_rows == EMPTY)], dim=1)
 
         # What matches and mismatches look like comes from the model itself.
-        scores, mask = inner_products(images.detach(), texts.detach()), own_image if settings.mask_same_image else None
+        scores, mask = inner_products(images, texts), own_image if settings.mask_same_image else None
         report["retained"] = self.statistics.update(scores, mask, settings.negative_source, settings.ties)
 
-        queued_texts, queued_images = (None, None) if queues is None else (queues.texts, queues.images)
-        hinges = self._hinges(images, slow_texts, queued_texts, excluded, report, "text")
-        hinges = hinges + self._hinges(texts, slow_images, queued_images, excluded, report, "image")
-        if queues is not None:
-            queues.write(slow_images.detach(), slow_texts.detach(), owners)
+        hinges = self._hinges(images, slow_texts, queues.texts, excluded, report, "text")
+        hinges = hinges + self._hinges(texts, slow_images, queues.images, excluded, report, "image")
+        queues.write(slow_images, slow_texts, owners)
         return hinges.mean()
 
     def _hinges(
         self,
         anchors: Tensor,
         candidates: Tensor,
-        queue: Tensor | None,
+        queue: Tensor,
         excluded: Tensor,
         report: MutableMapping[str, Tensor],
         side: str,
@@ -253,8 +246,7 @@ class FneLoss(nn.Module):
         """
         settings, gaussians, size = self._settings, self.statistics.gaussians(), len(candidates)
         with torch.no_grad():
-            pools = [candidates] if queue is None else [candidates, queue]
-            similarities = torch.cat([inner_products(anchors, pool) for pool in pools], dim=1)  # [B, B + Q]
+            similarities = torch.cat([inner_products(anchors, pool) for pool in (candidates, queue)], dim=1)  # [B, B+Q]
         if settings.candidates == "hardest":
             weights = hardest_only(similarities, excluded)
         else:
@@ -270,38 +262,25 @@ class FneLoss(nn.Module):
             report[f"fallback_{side}_share"] = below.double().mean()
 
         positive, rows = (anchors * candidates).sum(dim=1), candidates[drawn.clamp(max=size - 1)]
-        if queue is not None:
+        if len(queue):
             rows = torch.where((drawn < size)[:, None], rows, queue[(drawn - size).clamp(min=0)])
         return torch.where(found, hinge(positive, (anchors * rows).sum(dim=1), settings.margin), 0.0)
-
-
-class FneState(FneLoss):
-    """The loss, with all that the method keeps between steps.
-
-    Attributes:
-        twin: the momentum copy, or None.
-    """
-
-    def __init__(self, width: int, settings: Fne, model: DualEncoder) -> None:
-        super().__init__(width, settings)
-        self.twin = MomentumTwin(model, settings.momentum, settings.momentum_eval) if settings.momentum_twin else None
 
 
 class FneMethod(PairsMethod[Fne]):
     """Draws negatives by how likely they are false."""
 
-    _state: FneState
+    _state: FneLoss
 
-    def attach(self, model: DualEncoder) -> FneState:
-        """Copies the model and makes queues as wide as its embeddings."""
-        device = next(model.parameters()).device
-        first = np.zeros(1, dtype=np.int64)
-        texts = self.data.texts(first)
-        mode = model.training
-        with torch.no_grad():
-            width = model.eval().encode_texts(texts.to(device)).embedding.shape[1]
-        self._state = FneState(width, self.settings, model.train(mode)).to(device)
-        return self._state
+    def attach(self, model: DualEncoder) -> FneLoss:
+        """Makes the loss with queues as wide as the model's embeddings, and copies the model."""
+        settings, device = self.settings, next(model.parameters()).device
+        with scoring(model):
+            one = model.encode_texts(self.data.texts(np.zeros(1, dtype=np.int64)).to(device))
+        self._state = FneLoss(one.embedding.shape[1], settings)
+        if settings.momentum_twin:
+            self._state.twin = MomentumTwin(model, settings.momentum, settings.momentum_eval)
+        return self._state.to(device)
 
     def start_epoch(self, epoch: int) -> None:
         """Empties the statistics where they are an epoch's own."""
@@ -313,8 +292,7 @@ class FneMethod(PairsMethod[Fne]):
         settings, state = self.settings, self._state
         image_batch, text_batch = batch.pairs["positive"]
         images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
-        # P is too small a number for bfloat16.
-        image, text = images.embedding.float(), texts.embedding.float()  # [B, D]
+        image, text = images.embedding, texts.embedding  # [B, D]
         if epoch < settings.first_epochs():
             mask, size = same_image_mask(batch, settings.mask_same_image), len(batch.images)
             hardest = epoch >= settings.sum_epochs

@@ -12,17 +12,16 @@ Source: UNITER (Chen et al., ECCV 2020), fine-tuning for retrieval with hard neg
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from itrpipe.errors import UsageError
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet
+from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, scoring
 from itrpipe.methods.itm.declaration import Itm
 from itrpipe.models.base import rows_of
 from itrpipe.models.uniter.network import UniterEncoder
@@ -130,20 +129,6 @@ class ItmMethod(PairsMethod[ChosenItm]):
             negatives = PairRows(batch.rows.images[:, 1:], batch.rows.captions[:, 1:])
             scores = model.score_at(*encoded, negatives.images.flatten(), negatives.captions.flatten())
         return batch.rows.at(scores.view(negatives.images.shape).topk(hard, dim=1).indices.cpu())
-
-
-@contextmanager
-def scoring(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; then the model is put back into the mode it had. Draws no random numbers."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
-        # Autocast keeps the weights it has cast; with some versions of torch those cast here know of no gradient.
-        torch.clear_autocast_cache()
 
 
 def draw_others(excluded: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -60,10 +60,8 @@ def masked_texts(
 ) -> MaskedTexts:
     """Masked copies of the captions of the given rows [B]; see `CaptionMasks.draw`."""
     texts = data.texts(captions)
-    width = texts.tokens.shape[1]
-    drawn = data.masks.draw(captions, width, copies, noise, rng)
-    flat = (torch.from_numpy(each.reshape(-1, width)) for each in (drawn.tokens, drawn.labels))
-    return MaskedTexts(texts, *flat)
+    drawn = data.masks.draw(captions, texts.tokens.shape[1], copies, noise, rng)
+    return MaskedTexts(texts, *map(torch.from_numpy, drawn))
 
 
 def masked_word_logits(model: UniterEncoder, images: UniterImages, texts: MaskedTexts) -> Tensor:
@@ -132,17 +130,16 @@ class PretrainMethod(PairsMethod[Pretrain]):
 
     def __init__(self, settings: Pretrain, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
         super().__init__(settings, data, lists)
-        self._num_images = int(data.caption_image.max()) + 1
-        if settings.negatives >= self._num_images:
+        if settings.negatives >= (images := len(self.captions_of)):
             raise UsageError(
-                f"loss.negatives = {settings.negatives}, but the training set has {self._num_images} images, the "
+                f"loss.negatives = {settings.negatives}, but the training set has {images} images, the "
                 "caption's own included; give fewer"
             )
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> PretrainBatch:
         """The captions, masked and as they are, with their own and with other images."""
         own = self.data.caption_image[captions]
-        others = draw_others(own[:, None] == np.arange(self._num_images), self.settings.negatives, rng)
+        others = draw_others(own[:, None] == np.arange(len(self.captions_of)), self.settings.negatives, rng)
         images, rows = np.unique(np.concatenate([own[:, None], others], axis=1), return_inverse=True)
         texts = masked_texts(self.data, captions, 1, self.settings.noise, rng)
         pairs = {"positive": (self.data.images(images), texts.captions)}

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.losses import hinge
-from itrpipe.methods.base import OwnedTexts
-from itrpipe.methods.itm.method import ItmBatch, ItmMethod, scoring
+from itrpipe.methods.base import OwnedTexts, scoring
+from itrpipe.methods.itm.method import ItmBatch, ItmMethod
 from itrpipe.methods.pretrain.method import MaskedTexts, masked_texts, masked_word_logits, word_loss
 from itrpipe.methods.tags.declaration import Tags
 from itrpipe.models.base import ImageBatch, TextBatch, rows_of
@@ -56,30 +56,17 @@ def synthetic_triplet_loss(positive: Tensor, negatives: Tensor, real: Tensor, ma
         return (counted / real.sum(dim=1).clamp(min=1)).mean()
 
 
-@dataclass(frozen=True)
-class Sentences(OwnedTexts):
-    """n sentences that are trained, those of a caption together, in the order of the captions.
-
-    Attributes:
-        masked: bool [n, W], tokens that the generator wrote; None where that is not known.
-    """
-
-    masked: Tensor | None = None
-
-
 @dataclass(eq=False, kw_only=True)
 class TagsBatch(ItmBatch):
-    """Hard negatives, and B captions with what sentences are made of.
+    """Hard negatives, and B captions with what sentences are made of; with the `sentences` of the bank instead.
 
     Attributes:
         masked: the captions with their masked copies; None for the bank.
         known: int64 [B, n], tokens of all captions of each image, see `CaptionMasks.known`; likewise.
-        written: sentences of the bank.
     """
 
     masked: MaskedTexts | None = None
     known: Tensor | None = None
-    written: Sentences | None = None
 
 
 class TagsMethod(ItmMethod[ChosenTags]):
@@ -93,7 +80,7 @@ class TagsMethod(ItmMethod[ChosenTags]):
         """Hard negatives of the captions and of as many images, and masked copies of the captions."""
         settings, data, batch = self.settings, self.data, TagsBatch(**vars(super().collate(captions, rng)))
         if settings.generator == "bank":
-            batch.written = Sentences(*data.sentences.take(captions, settings.keep))
+            batch.sentences = OwnedTexts(*data.sentences.take(captions, settings.keep))
         else:
             batch.masked = masked_texts(data, captions, settings.copies, settings.noise, rng)
             batch.known = data.masks.known(captions)
@@ -102,18 +89,15 @@ class TagsMethod(ItmMethod[ChosenTags]):
     def losses(self, model: UniterEncoder, batch: TagsBatch, epoch: int) -> dict[str, Tensor]:
         """`text_anchored`, `image_anchored`, `words` (L_MLM) and `sentences` (L_ISTM), the last two with weights."""
         scores = self.hard_scores(model, batch, epoch)  # [2 B, 1 + M]
-        terms = self.ranking_terms(scores, batch)
-        positive = scores[: len(batch.images), 0]
+        terms, positive = self.ranking_terms(scores, batch), scores[: len(batch.images), 0]
         own_images = rows_of(batch.pairs["pool"][0], batch.rows.images[: len(positive), 0])
-        images, made = model.encode_images(own_images), batch.written
+        images, made = model.encode_images(own_images), batch.sentences
         if made is None:
-            made, words = self._write(model, own_images, images, batch)
-            if words is not None:
-                terms["words"] = self.settings.weight_words * words
+            made = self._write(model, own_images, images, batch, terms)
         return terms | self.sentence_terms(model, images, batch, made, positive)
 
     def sentence_terms(
-        self, model: UniterEncoder, images: UniterImages, batch: TagsBatch, made: Sentences, positive: Tensor
+        self, model: UniterEncoder, images: UniterImages, batch: TagsBatch, made: OwnedTexts, positive: Tensor
     ) -> dict[str, Tensor]:
         """`sentences`: the sentences against their captions.
 
@@ -127,16 +111,15 @@ class TagsMethod(ItmMethod[ChosenTags]):
         starts = self.read_sentences(model, images, made, 1)[:, 0]
         return self.ranking_of_sentences(model.rank_score(starts), batch, made, positive)
 
-    def read_sentences(self, model: UniterEncoder, images: UniterImages, made: Sentences, first: int) -> Tensor:
+    def read_sentences(self, model: UniterEncoder, images: UniterImages, made: OwnedTexts, first: int) -> Tensor:
         """Last states [n, first, d] of sentences with the images of their captions."""
-        texts = model.encode_texts(made.texts)
         rows = torch.arange(len(made.owners))
         if not len(rows):
             return images.regions.new_zeros(0, first, images.regions.shape[-1])
-        return model.read_at(images, texts, made.owners.cpu(), rows, first, lambda each: each)
+        return model.read_at(images, model.encode_texts(made.texts), made.owners, rows, first, lambda each: each)
 
     def ranking_of_sentences(
-        self, scores: Tensor, batch: TagsBatch, made: Sentences, positive: Tensor
+        self, scores: Tensor, batch: TagsBatch, made: OwnedTexts, positive: Tensor
     ) -> dict[str, Tensor]:
         """`sentences` of raw scores [n] of the sentences, with its weight."""
         settings = self.settings
@@ -151,16 +134,23 @@ class TagsMethod(ItmMethod[ChosenTags]):
         return {"sentences": settings.weight_sentences * loss}
 
     def _write(
-        self, model: UniterEncoder, own_images: ImageBatch, images: UniterImages, batch: TagsBatch
-    ) -> tuple[Sentences, Tensor | None]:
-        """The hardest sentences of each caption, and L_MLM; None where a frozen model writes and it weighs nothing."""
+        self,
+        model: UniterEncoder,
+        own_images: ImageBatch,
+        images: UniterImages,
+        batch: TagsBatch,
+        terms: dict[str, Tensor],
+    ) -> OwnedTexts:
+        """The hardest sentences of each caption.
+
+        Its words are among the terms afterwards, unless a frozen model writes and they weigh nothing.
+        """
         assert batch.masked is not None
         settings, masked, count = self.settings, batch.masked, len(batch.images)
-        labels, owners = masked.labels[masked.labelled], masked.owners()
-        frozen, loss = settings.generator == "static", None
+        labels, frozen = masked.labels[masked.labelled], settings.generator == "static"
         if not frozen or settings.weight_words:
             logits = masked_word_logits(model, images, masked)
-            loss = word_loss(logits, labels, owners, count)
+            terms["words"] = settings.weight_words * word_loss(logits, labels, masked.owners(), count)
         if frozen:
             with torch.no_grad():
                 writer = self.data.writer.to(labels.device)
@@ -187,7 +177,7 @@ class TagsMethod(ItmMethod[ChosenTags]):
         number = rows[owner, place]
         texts = TextBatch(sentences[owner, number], lengths[owner])
         labelled = masked.labelled.view(count, settings.copies, -1)[owner, number // settings.draws]
-        return Sentences(texts, owner, place, labelled), loss
+        return OwnedTexts(texts, owner, place, labelled)
 
 
 _QUARTILES = ("gap_lower_quartile", "gap_median", "gap_upper_quartile")

@@ -13,8 +13,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from itrpipe.methods.base import OwnedTexts
 from itrpipe.methods.pretrain.method import mean_over_captions, word_loss
-from itrpipe.methods.tags.method import Sentences, TagsBatch, TagsMethod
+from itrpipe.methods.tags.method import TagsBatch, TagsMethod
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 
@@ -53,7 +54,7 @@ class TagsDcMethod(TagsMethod[TagsDc]):
     """
 
     def sentence_terms(
-        self, model: UniterEncoder, images: UniterImages, batch: TagsBatch, made: Sentences, positive: Tensor
+        self, model: UniterEncoder, images: UniterImages, batch: TagsBatch, made: OwnedTexts, positive: Tensor
     ) -> dict[str, Tensor]:
         """`sentences`, `discrimination` and `correction` with their weights; see `TagsMethod.sentence_terms`.
 
