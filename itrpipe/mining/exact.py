@@ -39,7 +39,7 @@ from itrpipe.mining.lists import (
 from itrpipe.mining.search import NO_CANDIDATE, Precision, Searcher, TopLists, unpack
 from itrpipe.mining.settings import WindowSettings
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.storage.arrays import runs, take
+from itrpipe.storage.arrays import runs
 from itrpipe.storage.parts import ArrayFile, ArrayWriter, array_writer
 
 IMAGE_KEYS, FLOORS, COUNTS, KEYS = "image_keys", "floors", "counts", "keys"
@@ -104,7 +104,7 @@ class ExactMining(Work[Searcher]):
 
     def open(self) -> Searcher:
         """The device that compares."""
-        return Searcher(self._precision, torch.device(resolve_device(self.device)), self._memory)
+        return Searcher(self.searched, self._precision, torch.device(resolve_device(self.device)), self._memory)
 
     def make(self, worker: Searcher, part: Part, path: Path) -> None:
         """Compares the images of a part with all captions.
@@ -112,30 +112,28 @@ class ExactMining(Work[Searcher]):
         Raises:
             DataError: products are off by more than floating-point arithmetic allows.
         """
-        searched, rows = self.searched, self.images_of(part.content)
-        images, (count, texts) = worker.block(rows, take(searched.sides[0], rows)), searched.counts
-        wanted = rows < searched.anchors[0]
-        by_image = TopLists(wanted, searched.widths[0], texts, worker.device)
+        (count, texts), (image_width, text_width) = self.searched.counts, self.searched.widths
+        rows = self.images_of(part.content)
+        images, anchors = worker.block(0, rows), rows[rows < self.searched.anchors[0]]
+        by_image = TopLists(images.rows < self.searched.anchors[0], image_width, texts)
         arrays: dict[str, Any] = {
             FLOORS: ("<f4", (texts,)),
             COUNTS: ("<i4", (texts,)),
-            IMAGE_KEYS: ("<i8", (int(wanted.sum()), searched.widths[0])),
+            IMAGE_KEYS: ("<i8", (len(anchors), image_width)),
             KEYS: ("<i8", (0,)),
         }
         with array_writer(path, arrays) as writer:
-            for tile in worker.slices(searched.sides[1], self._block):
-                captions = worker.tile(1, searched.sides[1], tile)
-                by_text = TopLists(captions.rows < searched.anchors[1], searched.widths[1], count, worker.device)
-                worker.compare(images, captions, searched.owners[tile], by_image, by_text)
-                by_text.merge()
-                keys = by_text.keys.numpy(force=True)
+            for tile, captions in worker.tiles(1, self._block):
+                by_text = TopLists(captions.rows < self.searched.anchors[1], text_width, count)
+                worker.compare(images, captions, by_image, by_text)
+                keys, floors = by_text.fetched()
                 found = keys != NO_CANDIDATE
-                writer.write(FLOORS, tile.start, by_text.floors.numpy(force=True))
+                writer.write(FLOORS, tile.start, floors)
                 writer.write(COUNTS, tile.start, found.sum(axis=1))
                 writer.append(KEYS, keys[found])
-            keys = by_image.sorted().numpy(force=True)[wanted]
+            keys = by_image.sorted()[: len(anchors)]
             lacking = np.flatnonzero(keys[:, -1] == NO_CANDIDATE)
-            for some, found in self._search_again(worker, 0, rows[lacking]):
+            for some, found in self._search_again(worker, 0, anchors[lacking]):
                 keys[lacking[some]] = found
             writer.write(IMAGE_KEYS, 0, keys)
 
@@ -166,7 +164,7 @@ class ExactMining(Work[Searcher]):
         unproven, read, (_, width) = [], [0] * len(files), self.searched.widths
         for part in slices(self.searched.anchors[1], max(1, _PLACES // width)):
             rows = np.arange(part.start, part.stop)
-            lists = TopLists(rows >= 0, width)
+            lists = TopLists(torch.ones(len(rows), dtype=torch.bool), width)
             floors = np.full(len(rows), -np.inf, dtype=np.float32)
             for number, file in enumerate(files):
                 counts = torch.from_numpy(file[COUNTS].read(part.start, part.stop)).long()
@@ -174,7 +172,7 @@ class ExactMining(Work[Searcher]):
                 lists.put(torch.arange(len(rows)).repeat_interleave(counts), keys)
                 floors = np.maximum(floors, file[FLOORS].read(part.start, part.stop))
                 read[number] += len(keys)
-            keys = lists.sorted().numpy()
+            keys = lists.sorted()
             # A candidate that a floor has kept out belongs to the list if it is better than the last one there.
             last = unpack(torch.from_numpy(keys[:, -1]))[0].numpy()
             unproven.append(rows[~(last >= floors) | (keys[:, -1] == NO_CANDIDATE)])
@@ -184,16 +182,15 @@ class ExactMining(Work[Searcher]):
 
     def _search_again(self, worker: Searcher, side: int, rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         """Yields slices [r] of images or captions and the keys [r, k] of their lists, found without a guess."""
-        searched = self.searched
         for part in slices(len(rows), _SEARCHED_AGAIN):
-            anchors = worker.block(rows[part], take(searched.sides[side], rows[part]))
-            lists = TopLists(anchors.rows >= 0, searched.widths[side], device=worker.device)
-            for tile in worker.slices(searched.sides[1 - side], len(anchors.rows)):
-                others = worker.tile(1 - side, searched.sides[1 - side], tile)
-                images, texts = (anchors, others) if side == 0 else (others, anchors)
-                by_image, by_text = (lists, None) if side == 0 else (None, lists)
-                worker.compare(images, texts, searched.owners[texts.rows], by_image, by_text)
-            keys = lists.sorted().numpy(force=True)
+            anchors = worker.block(side, rows[part])
+            lists = TopLists(anchors.rows >= 0, self.searched.widths[side])
+            for _, others in worker.tiles(1 - side, len(anchors.rows)):
+                if side == 0:
+                    worker.compare(anchors, others, lists, None)
+                else:
+                    worker.compare(others, anchors, None, lists)
+            keys = lists.sorted()
             if short := int((keys[:, -1] == NO_CANDIDATE).sum()):
                 raise DataError(
                     f"{short} lists lack candidates that exist: products are less exact on this machine than they have "

@@ -15,6 +15,9 @@ rounded to bfloat16 itself needs no more than a threshold that is rounded too, s
 
 Candidates are ordered by falling score, and by rising row where scores are equal: lists depend neither on the tiles nor
 on who makes them, nor on whether products are in bfloat16.
+
+On a GPU the host waits twice a tile: for the number of pairs that reach a threshold (`reaching`), and for the lists of
+the captions (`TopLists.fetched`). All other shapes follow from what the host knows.
 """
 
 from __future__ import annotations
@@ -32,8 +35,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itrpipe.engine.work import has_bfloat16_units
-from itrpipe.mining.lists import slices
-from itrpipe.storage.arrays import Rows
+from itrpipe.mining.lists import Searched, slices
+from itrpipe.models.base import to_device
+from itrpipe.storage.arrays import take
 
 Precision = Literal["fp32", "bf16", "bf16+fp32"]
 """What finds the candidates, which are then scored in float32: products in float32, or in bfloat16 where the machine is
@@ -105,13 +109,15 @@ class Block:
     """Some embeddings of one side on the device, b images or t captions.
 
     Attributes:
-        rows: [b] of the side, rising.
+        rows: [b] int64 of the side, rising.
+        owners: [b] int64 row of the image that each belongs to, -1 for none; of an image itself.
         exact: [b, D] float32.
         rounded: [b, D] as they are multiplied.
         norms: [b] Euclidean norm of every vector.
     """
 
-    rows: np.ndarray
+    rows: Tensor
+    owners: Tensor
     exact: Tensor
     rounded: Tensor
     norms: Tensor
@@ -133,16 +139,15 @@ class TopLists:
         wanted: [A] bool, the anchors that get a list.
         k: its length.
         candidates: how many there are in all; 0 where floors have to be certain.
-        device: where it is kept.
 
     Attributes:
         keys: [A, k] in any order, `NO_CANDIDATE` in free places.
         floors: [A] float32, below which nothing enters.
     """
 
-    def __init__(self, wanted: np.ndarray, k: int, candidates: int = 0, device: torch.device | str = "cpu") -> None:
-        self.keys, self._merged = torch.full((len(wanted), k), NO_CANDIDATE, device=device), False
-        self.floors = torch.from_numpy(np.where(wanted, np.float32(np.nan), np.float32(np.inf))).to(device)
+    def __init__(self, wanted: Tensor, k: int, candidates: int = 0) -> None:
+        self.keys, self._merged = torch.full((len(wanted), k), NO_CANDIDATE, device=wanted.device), False
+        self.floors = torch.where(wanted, math.nan, math.inf)
         self._candidates, self._lowest, self._is_new = candidates, self.keys[:, 0], True
         self._waiting: list[tuple[Tensor, Tensor]] = []
 
@@ -184,17 +189,20 @@ class TopLists:
         return floors - floors.abs() * 2**-8 - bounds if share == 1 else floors
 
     @one_thread()
-    def take(self, places: Tensor, others: Tensor, rows: np.ndarray, scores: Tensor) -> None:
+    def take(self, places: Tensor, rows: Tensor, scores: Tensor) -> None:
         """Lets candidates enter.
 
         Args:
             places: [P] the anchor of each.
-            others: [P] the candidate, as a place in a block.
-            rows: [c] those of the block.
+            rows: [P] the candidate.
             scores: [P] float32.
         """
-        enters = (scores >= self._thresholds()[places]).nonzero()[:, 0]
-        self.put(places[enters], pack(scores[enters], torch.from_numpy(rows).to(places.device)[others[enters]]))
+        keys, enters = pack(scores, rows), scores >= self._thresholds()[places]
+        if on_gpu(keys):  # how many enter would have to be waited for
+            self.put(places, keys.masked_fill(~enters, NO_CANDIDATE))
+        else:
+            chosen = enters.nonzero()[:, 0]
+            self.put(places[chosen], keys[chosen])
 
     def put(self, places: Tensor, keys: Tensor) -> None:
         """Puts keys [P] into the lists of anchors [P], when there are enough of them to make it worth while."""
@@ -210,11 +218,14 @@ class TopLists:
         places, keys = (torch.cat(each) for each in zip(*self._waiting, strict=True))
         self._waiting.clear()
         (anchors, k), device = self.keys.shape, places.device
+        if on_gpu(keys):  # the best of an anchor first: one round is enough, and nobody asks how many there are
+            keys, order = keys.sort(descending=True)
+            places = places[order]
         places, order = places.int().sort(stable=True)
         keys = torch.cat([keys[order], self.keys.new_full((1,), NO_CANDIDATE)])
         starts = torch.searchsorted(places, torch.arange(anchors + 1, dtype=torch.int32, device=device))
         begin, end = starts[:-1, None], starts[1:, None]
-        for first in range(0, int((end - begin).max()), k):
+        for first in range(0, k if on_gpu(keys) else int((end - begin).max()), k):
             column = begin + torch.arange(first, first + k, device=device)
             new = keys[torch.where(column < end, column, -1)]  # behind the last key of an anchor there is no candidate
             if self._merged:
@@ -222,10 +233,16 @@ class TopLists:
             self.keys, self._merged = new, True
         self._lowest = self.keys.amin(dim=1)
 
-    def sorted(self) -> Tensor:
+    def sorted(self) -> np.ndarray:
         """Keys [A, k], falling."""
         self.merge()
-        return self.keys.sort(dim=1, descending=True).values
+        return self.keys.sort(dim=1, descending=True).values.numpy(force=True)
+
+    def fetched(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys [A, k] in any order, and floors [A]; a GPU is waited for once."""
+        self.merge()
+        both = torch.cat([self.keys, self.floors.view(torch.int32)[:, None]], dim=1).numpy(force=True)
+        return both[:, :-1], both[:, -1].astype(np.int32).view(np.float32)
 
 
 @one_thread()
@@ -291,59 +308,50 @@ class Searcher:
     """Compares images with captions on a device, a tile at a time.
 
     Args:
+        searched: both sides.
         precision: of the products.
         device: where they are computed.
         memory: bytes that a tile may take; 0: 256 MiB, on a GPU half of what is free.
-
-    Attributes:
-        device: of them.
     """
 
-    def __init__(self, precision: Precision, device: torch.device, memory: int) -> None:
-        self.device, self._rounds, free = device, precision == "bf16", free_memory(device)
+    def __init__(self, searched: Searched, precision: Precision, device: torch.device, memory: int) -> None:
+        self._searched, self._device, free = searched, device, free_memory(device)
+        self._rounds, self._memory = precision == "bf16", memory or free // 2 or DEFAULT_MEMORY
         halved = precision != "fp32" and has_bfloat16_units(device.type)
         self._products = torch.bfloat16 if halved else torch.float32
-        self._memory = memory or free // 2 or DEFAULT_MEMORY
         self._room, self._kept = free // 4, dict[tuple[int, int, int], Block]()
         # Partial sums in bfloat16 would be less exact than the bound says.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
-    def block(self, rows: np.ndarray, vectors: np.ndarray) -> Block:
-        """Some rows [b] of a side, and their embeddings [b, D], on the device."""
-        exact = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32)).to(self.device)
-        exact = exact.bfloat16().float() if self._rounds else exact
-        return Block(rows, exact, exact.to(self._products), exact.norm(dim=1))
+    def block(self, side: int, rows: np.ndarray) -> Block:
+        """Some images or captions, by their rows [b]."""
+        owners = self._searched.owners[rows] if side else rows
+        vectors = np.ascontiguousarray(take(self._searched.sides[side], rows), dtype=np.float32)
+        there = [to_device(torch.from_numpy(each), self._device) for each in (rows, owners, vectors)]
+        exact = there[2].bfloat16().float() if self._rounds else there[2]
+        return Block(there[0], there[1], exact, exact.to(self._products), exact.norm(dim=1))
 
-    def slices(self, values: Rows, others: int) -> list[slice]:
-        """Slices of a side that keep to the memory, as vectors and as tiles with so many vectors of the other side."""
-        at_once = self._memory // max(BYTES_PER_PAIR * others, BYTES_PER_NUMBER * values.shape[1])
-        return slices(values.shape[0], max(1, at_once))
+    def tiles(self, side: int, others: int) -> Iterator[tuple[slice, Block]]:
+        """Yields all of a side, in tiles that keep to the memory, as vectors and as products with so many `others`.
 
-    def tile(self, side: int, values: Rows, part: slice) -> Block:
-        """Consecutive rows of a side on the device, where they stay if there is room: every part meets them."""
-        key = (side, part.start, part.stop)
-        if key in self._kept:
-            return self._kept[key]
-        block = self.block(np.arange(part.start, part.stop), values.read(part.start, part.stop))
-        if (size := 6 * block.exact.numel()) <= self._room:
-            self._room -= size
-            self._kept[key] = block
-        return block
-
-    def compare(
-        self, images: Block, texts: Block, owners: np.ndarray, by_image: TopLists | None, by_text: TopLists | None
-    ) -> None:
-        """Lets the lists of images [b] and of captions [t] take in each other; None leaves a direction alone.
-
-        Args:
-            images, texts: both sides of the tile.
-            owners: [t] rows of the captions' images, -1 for none.
-            by_image, by_text: their lists.
+        A tile stays on a GPU while there is room: every part meets it.
         """
+        count, dim = self._searched.sides[side].shape
+        at_once = self._memory // max(BYTES_PER_PAIR * others, BYTES_PER_NUMBER * dim)
+        for part in slices(count, max(1, at_once)):
+            key = (side, part.start, part.stop)
+            block = self._kept.get(key) or self.block(side, np.arange(part.start, part.stop))
+            if key not in self._kept and (size := 6 * block.exact.numel()) <= self._room:
+                self._room -= size
+                self._kept[key] = block
+            yield part, block
+
+    def compare(self, images: Block, texts: Block, by_image: TopLists | None, by_text: TopLists | None) -> None:
+        """Lets the lists of images [b] and of captions [t] take in each other; None leaves a direction alone."""
         products = _multiply(texts.rounded, images.rounded)
-        column = np.searchsorted(images.rows, owners).clip(max=len(images.rows) - 1)
-        own = np.flatnonzero(images.rows[column] == owners)
-        products[torch.from_numpy(own), torch.from_numpy(column[own])] = -math.inf
+        column = torch.searchsorted(images.rows, texts.owners).clamp(max=len(images.rows) - 1)[:, None]
+        own = images.rows[column] == texts.owners[:, None]
+        products.scatter_(1, column, products.gather(1, column).masked_fill(own, -math.inf))
         limits = []
         for lists, seen, ours, others in ((by_text, products, texts, images), (by_image, products.T, images, texts)):
             bounds = ours.bounds(others)
@@ -351,9 +359,9 @@ class Searcher:
         row, column = reaching(products, *limits)
         scores = pair_scores(texts.exact, images.exact, row, column)
         if by_text:
-            by_text.take(row, column, images.rows, scores)
+            by_text.take(row, images.rows[column], scores)
         if by_image:
-            by_image.take(column, row, texts.rows, scores)
+            by_image.take(column, texts.rows[row], scores)
 
 
 def _multiply(texts: Tensor, images: Tensor) -> Tensor:

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining import exact, search
 from itrpipe.mining.exact import COUNTS, FLOORS, KEYS, ExactMining
-from itrpipe.mining.lists import HeldRows, MinedLists, Searched, slices
+from itrpipe.mining.lists import MinedLists, Searched
 from itrpipe.mining.search import BYTES_PER_PAIR, NO_CANDIDATE, Searcher, pack, pair_scores, reaching, unpack
 from itrpipe.storage.parts import ArrayFile, write_arrays
 from tests.maps import made
-from tests.mining.mine import as_gpu, assert_same, exact_work, joined, mine
+from tests.mining.mine import as_gpu, assert_same, exact_work, joined, mine, searched
+from tests.waits import Waits
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference" / "aoq_mining.npz"
 TWO_STEPS = ("bf16+fp32", "fp32")
@@ -142,12 +143,13 @@ def test_tiles_keep_to_the_memory_and_few_pairs_are_scored(monkeypatch):
 
 def test_captions_stay_on_a_gpu_as_long_as_there_is_room(monkeypatch):
     monkeypatch.setattr(search, "free_memory", lambda device: 4 * 6 * 48 * 150)  # a quarter holds 150 captions
-    worker, vectors = Searcher("fp32", torch.device("cpu"), 0), np.arange(300 * 48, dtype=np.float32).reshape(300, 48)
-    first, again = ([worker.tile(1, HeldRows(vectors), part) for part in slices(300, 100)] for _ in range(2))
+    vectors = np.arange(300 * 48, dtype=np.float32).reshape(300, 48)
+    worker = Searcher(searched(vectors[:20], vectors, np.arange(300) % 20, 1, 1), "fp32", torch.device("cpu"), 0)
+    # Half of what is free holds a tile: 86,400 bytes, 225 vectors or 900 pairs.
+    first, again = ([block for _, block in worker.tiles(1, 9)] for _ in range(2))
     assert [one is other for one, other in zip(first, again, strict=True)] == [True, False, False]
     np.testing.assert_array_equal(np.concatenate([each.exact for each in again]), vectors)
-    # Half of what is free holds tiles: 86,400 bytes, 225 vectors or 900 pairs.
-    assert [worker.slices(HeldRows(vectors), others)[0].stop for others in (1, 9, 10_000)] == [225, 100, 1]
+    assert [next(worker.tiles(1, others))[0].stop for others in (1, 9, 10_000)] == [225, 100, 1]
 
 
 # Lists that are searched again
@@ -219,10 +221,27 @@ def test_many_lists_searched_again_a_few_at_a_time_are_right(again, kind, side):
     assert len(again[side]) > 37
 
 
-def test_products_less_exact_than_their_bound_are_noticed(monkeypatch):
-    monkeypatch.setattr(search, "_multiply", lambda texts, images: torch.ones(len(texts), len(images)) * 1e4)
+def one_pair_lost(texts: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+    return (texts @ images.T).index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(-torch.inf))
+
+
+@pytest.mark.parametrize("wrong", [lambda *of: torch.ones(len(of[0]), len(of[1])) * 1e4, one_pair_lost])
+def test_products_less_exact_than_their_bound_are_noticed(monkeypatch, wrong):
+    monkeypatch.setattr(search, "_multiply", wrong)
+    images, texts, _ = drawn(3, "plain", 13, 40, 16)
     with pytest.raises(DataError, match="less exact on this machine"):
-        mine(*drawn(3, "plain", 60, 300, 16), 40, 12, precision="bf16+fp32")
+        mine(images, texts, np.full(40, -1), 40, 12, precision="fp32")
+
+
+def test_a_gpu_is_waited_for_once_a_tile_before_its_lists(monkeypatch, tmp_path):
+    tiles, multiply = [], search._multiply
+    monkeypatch.setattr(search, "_multiply", lambda *of: tiles.append(of) or multiply(*of))
+    work = exact_work(*drawn(6, "plain", 240, 900, 48), 30, 9, block=60, text_block=250)
+    with as_gpu(), Waits() as waits:
+        for part in work.parts():
+            work.make(work.open(), part, tmp_path / part.name)
+    assert len(tiles) >= 16
+    assert waits.seen == ["nonzero"] * len(tiles)
 
 
 # Arithmetic
@@ -230,12 +249,13 @@ def test_products_less_exact_than_their_bound_are_noticed(monkeypatch):
 
 def test_the_bound_of_the_rounding_error_holds_and_is_not_idle(monkeypatch):
     monkeypatch.setattr(search, "has_bfloat16_units", lambda device: True)
-    worker = Searcher("bf16+fp32", torch.device("cpu"), 0)
     left, right, _ = drawn(11, "plain", 200, 400, 256)
     # Rounding every number the same way is the worst case: the error then comes near the bound.
-    worst = np.full((1, 256), 1 / 16 + 2**-12 + 2**-20, np.float32)
+    worst = np.full((2, 256), 1 / 16 + 2**-12 + 2**-20, np.float32)
     for images, texts, least in ((left, right, 0.0), (worst, worst, 0.8)):
-        ours, others = (worker.block(np.arange(len(each)), each) for each in (images, texts))
+        sides = searched(images, texts, np.full(len(texts), -1), 1, 1)
+        worker = Searcher(sides, "bf16+fp32", torch.device("cpu"), 0)
+        ours, others = (worker.block(side, np.arange(len(each))) for side, each in enumerate((images, texts)))
         bounds, true = ours.bounds(others), ours.exact.double() @ others.exact.double().T
         error = (ours.rounded.double() @ others.rounded.double().T - true).abs().amax(dim=1)
         assert bool((least * bounds <= error).all())

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize, pad
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.dual_encoder import network as dual_encoder
 from tests.models.toys import built, close, encoded, kept_values, toys
+from tests.waits import Waits
 
 CLIP_MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073]).view(3, 1, 1)
 CLIP_STD = torch.tensor([0.26862954, 0.26130258, 0.27577711]).view(3, 1, 1)
@@ -78,6 +79,14 @@ def test_images_are_normalised_and_pooled_as_by_hand(pool: str, normalisation: s
     states = read.last_hidden_state  # [B, 5, D], the class token first
     expected = {"mean": states.mean(dim=1), "cls": states[:, 0], "own": read.pooler_output}[pool]
     close(model.encode_images(IMAGES).embedding, normalize(expected))
+
+
+@pytest.mark.parametrize("text", ["bert", "clip", "siglip"])
+def test_encoding_and_comparing_never_wait_for_a_device(text: str, saved_encoders: Path) -> None:
+    model = saved(saved_encoders, "vit", text, embed_dim=8).train()
+    with Waits() as waits:
+        model.score_matrix(*encoded(model, IMAGES, TEXTS)).sum().backward()
+    assert not waits.seen
 
 
 def test_projections_have_a_bias_unless_both_sides_are_poolers(saved_encoders: Path) -> None:

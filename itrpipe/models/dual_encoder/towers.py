@@ -72,6 +72,10 @@ TEXT_KINDS: dict[str, Kind] = {
 """Model type -> network of captions."""
 # Networks that are trained on captions of one length without a mask, and so read padding like words.
 _OF_ONE_LENGTH = ("SiglipTextModel",)
+# Networks that make their masks themselves of one [T, W]. The others take [T, 1, 1, W] or [T, 1, W, W] as it is; of
+# [T, W] transformers would ask whether it hides anything at all, and the host would wait for the device.
+_OF_OWN_MASKS = ("MPNetModel", "DebertaV2Model", "ModernBertModel")
+_CAUSAL = "CLIPTextModelWithProjection"
 _SCALE, _BIAS = "logit_scale", "logit_bias"
 _POOLS: dict[str, Callable[[Tensor, Any], Tensor]] = {
     "mean": mean_of_first,
@@ -256,12 +260,16 @@ class TextTower(Tower):
 
     def _read(self, tokens: Tensor, lengths: Tensor, counted: int) -> Any:
         """What the network makes of captions, padded to W' tokens; where padding counts, W' is `counted` at least."""
-        fixed = type(self.network).__name__ in _OF_ONE_LENGTH
+        name = type(self.network).__name__
+        fixed = name in _OF_ONE_LENGTH
         width = self.max_tokens if fixed else counted if self.pool == "mean-all" else 0
         tokens = F.pad(tokens, (0, max(0, width - tokens.shape[1])))
         real = first_places(tokens, lengths)  # [T, W']
         tokens = tokens.masked_fill(~real, self.network.config.pad_token_id or 0)
-        return self.network(tokens, attention_mask=None if fixed else real.long())
+        mask = None if fixed else real.long() if name in _OF_OWN_MASKS else real[:, None, None]
+        if name == _CAUSAL:
+            mask = real[:, None, None] & real.new_ones(real.shape[1], real.shape[1]).tril()
+        return self.network(tokens, attention_mask=mask)
 
 
 def positions_of(network: Any) -> int:
