@@ -22,8 +22,7 @@ from itrpipe.datasets.prepared import PreparedDataset, Split, given_split
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.dual_encoder.network import TransformerDualEncoder
-from itrpipe.models.dual_encoder.towers import VisionTower
+from itrpipe.models.dual_encoder.network import TransformerDualEncoder, VisionTower
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.captions import LocatedWords, PieceIds, WordIds
 from itrpipe.training.data import SplitData

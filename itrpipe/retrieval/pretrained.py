@@ -23,7 +23,7 @@ from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatc
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
 from itrpipe.models.dual_encoder.native import JOINT, PAIR
-from itrpipe.models.dual_encoder.towers import load_tokenizer, positions_of
+from itrpipe.models.dual_encoder.network import load_tokenizer, positions_of
 from itrpipe.training.captions import PieceIds, Reading
 from itrpipe.training.saved import SavedModel
 

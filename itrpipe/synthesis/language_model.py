@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.towers import Kind, open_network
-from itrpipe.models.dual_encoder.towers import find_tokenizer
+from itrpipe.models.dual_encoder.network import find_tokenizer
 from itrpipe.synthesis.sentences import SentenceFile
 
 _KINDS = {"gpt2": Kind("GPT2LMHeadModel")}

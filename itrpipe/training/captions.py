@@ -260,7 +260,7 @@ def named_tokens(settings: Any) -> CaptionTokens | None:
     """
     if not settings.pretrained().get("tokenizer"):
         return None
-    from itrpipe.models.dual_encoder.towers import find_tokenizer  # transformers is large
+    from itrpipe.models.dual_encoder.network import find_tokenizer  # transformers is large
 
     tokenizer = find_tokenizer(settings.tokenizer, settings.tokenizer_revision)
     return PieceIds(tokenizer, Reading.of(settings), settings.max_words)
@@ -308,7 +308,7 @@ def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
     """
     at_root = (folder / TOKENIZER_CONFIG).is_file()
     if at_root or (folder / TOKENIZER).is_dir():
-        from itrpipe.models.dual_encoder.towers import load_tokenizer  # transformers is large
+        from itrpipe.models.dual_encoder.network import load_tokenizer  # transformers is large
 
         place = folder if at_root else folder / TOKENIZER
         for path in place.glob("*.*"):

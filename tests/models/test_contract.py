@@ -87,10 +87,6 @@ def texts(name: str, length: int = 40, phrases: Any = None) -> Callable[[Path], 
     return lambda encoders: built(name).encode_texts(batch)
 
 
-def word_maps(**options: Any) -> Callable[[Path], Any]:
-    return lambda encoders: built("dual-encoder", **options).word_maps(*toys())
-
-
 def opened(
     vision: str, text: str, change: Callable[[Path], Any] = Path.exists, **options: Any
 ) -> Callable[[Path], Any]:
@@ -156,9 +152,6 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "tokenizer": (opened("vit", "bert", lambda e: (e / "bert/tokenizer.json").write_text("{")), DataError, "tokenizer"),
     "image pooler": (opened("vit", "bert", without_poolers, image_pool="own"), UsageError, "image_pool=mean"),
     "text pooler": (opened("vit", "bert", without_poolers, text_pool="own"), UsageError, "text_pool=mean"),
-    "maps: cls": (word_maps(image_pool="cls"), UsageError, "image_pool=cls and text_pool=mean"),
-    "maps: padding": (word_maps(text_pool="mean-all"), UsageError, "image_pool=mean and text_pool=mean-all"),
-    "maps: regions": (word_maps(images="regions"), UsageError, "images=regions, image_pool=none"),
     "nan": (weights(float("nan")), DataError, "'layers.0.* 48 values"),
     "missing layer": (weights(layers=3), DataError, "no weights for 'layers.2"),
     "further layer": (weights(layers=1), DataError, "has weights for 'layers.1"),

@@ -77,7 +77,7 @@ def test_sentences_of_synthesize_are_planned_for_beside_generated_positives(defi
 def test_ends_are_what_the_tokenizer_puts_around_words(saved_encoders: Path, tmp_path: Path) -> None:
     from tokenizers import Tokenizer, processors
 
-    from itrpipe.models.dual_encoder.towers import load_tokenizer
+    from itrpipe.models.dual_encoder.network import load_tokenizer
 
     folder = copied(saved_encoders / "siglip", tmp_path / "without-start")
     made = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -353,7 +353,7 @@ def test_captions_are_cleaned(text: str, expected: str) -> None:
 
 
 def pieces(root: Path, max_tokens: int = 40, reading: Reading = READING) -> PieceIds:
-    from itrpipe.models.dual_encoder.towers import load_tokenizer
+    from itrpipe.models.dual_encoder.network import load_tokenizer
 
     return PieceIds(load_tokenizer(root / "bert"), reading, max_tokens)
 

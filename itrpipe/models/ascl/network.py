@@ -60,8 +60,8 @@ from itrpipe.models.base import (
     unit_vectors,
 )
 from itrpipe.models.declaration import RANDOM
-from itrpipe.models.dual_encoder import towers
-from itrpipe.models.dual_encoder.towers import Encoders, TextTower
+from itrpipe.models.dual_encoder import network as towers
+from itrpipe.models.dual_encoder.network import Encoders, TextTower
 from itrpipe.models.scan.network import NORM_EPSILON
 from itrpipe.models.vectors import at_least_single, first_places, mean_of_first
 

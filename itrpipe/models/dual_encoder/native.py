@@ -22,8 +22,7 @@ from itrpipe.errors import DataError
 from itrpipe.features.hub import quiet
 from itrpipe.features.towers import Kind, kind_of, open_network
 from itrpipe.models.declaration import RANDOM
-from itrpipe.models.dual_encoder.network import TransformerDualEncoder
-from itrpipe.models.dual_encoder.towers import TEXT_KINDS, VISION_KINDS, VisionTower
+from itrpipe.models.dual_encoder.network import TEXT_KINDS, VISION_KINDS, TransformerDualEncoder, VisionTower
 from itrpipe.storage.disk import require_space
 
 CLIP, SIGLIP, PAIR = "CLIPModel", "SiglipModel", "VisionTextDualEncoderModel"
