@@ -9,7 +9,6 @@ holds for all these pairs only if it holds for that one.
 
 from __future__ import annotations
 
-import hashlib
 import string
 import unicodedata
 from collections import Counter
@@ -127,11 +126,9 @@ class DuplicateCaptions:
     """
 
     def __init__(self, captions: Iterable[str], caption_image: np.ndarray) -> None:
-        hashes = np.fromiter(
-            (_hashed(plain_text(text) if text else f"\0{row}") for row, text in enumerate(captions)),
-            np.int64,
-            count=len(caption_image),
-        )
+        # 64 bits of a text tell texts apart as surely as is needed for counting.
+        plain = (hash(plain_text(text) if text else f"\0{row}") for row, text in enumerate(captions))
+        hashes = np.fromiter(plain, np.int64, count=len(caption_image))
         _, self._keys, counts = np.unique(hashes, return_inverse=True, return_counts=True)
         self._groups, self._images = len(counts), int(caption_image.max(initial=-1)) + 1
         self._repeated = int((counts[self._keys] > 1).sum())
@@ -200,8 +197,3 @@ def _separates(character: str) -> bool:
 def plain_text(caption: str) -> str:
     """A caption in lower case without punctuation and white space."""
     return "".join(filterfalse(_separates, caption.lower()))
-
-
-def _hashed(text: str) -> int:
-    """64 bits of a text, which tell texts apart as surely as is needed for counting."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)

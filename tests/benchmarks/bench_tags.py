@@ -114,7 +114,7 @@ def pair_states(model: UniterEncoder, images: ImageBatch, texts: TextBatch) -> T
     states = torch.cat([model.text(texts.tokens[:, :width]), regions], dim=1)
     real = (torch.arange(width) < texts.lengths[:, None]).to(torch.bool)
     real = torch.cat([real, torch.ones(len(real), REGIONS, dtype=torch.bool)], dim=1)
-    return model.through_layers(F.dropout(states, model.settings.dropout, model.training), real)
+    return model.layers(F.dropout(states, model.settings.dropout, model.training), real[:, None, None])
 
 
 def pair_scores(model: UniterEncoder, images: ImageBatch, texts: TextBatch) -> Tensor:

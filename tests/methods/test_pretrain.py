@@ -37,7 +37,7 @@ def states(model: UniterEncoder, image: int, tokens: Tensor) -> Tensor:
     """Last states [L, d] of one pair, layer by layer and without padding; `tokens` without theirs."""
     words = model.encode_texts(TextBatch(tokens[None], torch.tensor([len(tokens)]))).words
     regions = model.encode_images(Rows().images(np.array([image]))).regions[:, : COUNTS[image]]
-    return model.through_layers(torch.cat([words, regions], dim=1), None)[0]
+    return model.layers(torch.cat([words, regions], dim=1))[0]
 
 
 def test_losses_are_those_of_every_pair_and_word_alone():

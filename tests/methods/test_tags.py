@@ -256,7 +256,7 @@ def test_words_are_judged_and_corrected_one_by_one():
         length, own = int(made.texts.lengths[each]), rows.tokens[captions[number]]
         text = model.encode_texts(TextBatch(made.texts.tokens[each, None, :length], torch.tensor([length])))
         regions = model.encode_images(rows.images(Rows.caption_image[captions[number], None])).regions
-        states = model.through_layers(torch.cat([text.words, regions], dim=1), None)[0]
+        states = model.layers(torch.cat([text.words, regions], dim=1))[0]
         for place in range(1, length - 1):
             same = bool(made.texts.tokens[each, place] == own[place])
             chance = model.word_match_logits(states[place]).softmax(dim=0)[int(same)]

@@ -87,7 +87,7 @@ def test_states_that_are_read_are_those_of_the_pair_alone(
         assert read.shape == (len(pairs), first, 12)
         for found, (image, text) in zip(read, pairs.tolist(), strict=True):
             parts = [texts.words[text, : texts.lengths[text]], images.regions[image, : images.count[image]]]
-            expected = model.through_layers(torch.cat(parts)[None], None)[0]
+            expected = model.layers(torch.cat(parts)[None])[0]
             close(found[: len(expected)], expected[:first], 2e-5)
 
 
@@ -101,7 +101,7 @@ def test_dropout_of_embeddings_falls_on_every_pair_anew_and_before_the_first_lay
     scores = model.score_at(images, texts, rows, rows)
     torch.manual_seed(3)
     states = torch.cat([texts.words, images.regions], dim=1).expand(6, -1, -1).contiguous()
-    close(scores, model.rank_score(model.through_layers(F.dropout(states, 0.3), None)[:, 0]))
+    close(scores, model.rank_score(model.layers(F.dropout(states, 0.3))[:, 0]))
     assert len(scores.unique()) == 6
 
 

@@ -215,7 +215,7 @@ def test_uniter_reads_every_pair_as_it_does_alone_and_images_once(memory: int) -
             text = uniter.encode_texts(TextBatch(texts.tokens[row : row + 1, :length], lengths[row : row + 1]))
             states = torch.cat([text.words, image.regions[:, : int(image.count)]], dim=1)
             size = states.shape[1]
-            alone.append(uniter.masked_word_logits(uniter.through_layers(states, None)[0, :9])[labelled[row, :size]])
+            alone.append(uniter.masked_word_logits(uniter.layers(states)[0, :9])[labelled[row, :size]])
         pairs = uniter.score_pairs(uniter.encode_images(Images()(rows.numpy())), uniter.encode_texts(texts))
     torch.testing.assert_close(words, torch.cat(alone), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(scores, pairs, atol=1e-5, rtol=1e-5)

@@ -60,8 +60,7 @@ from itrpipe.models.base import (
     unit_vectors,
 )
 from itrpipe.models.declaration import RANDOM
-from itrpipe.models.dual_encoder import network as towers
-from itrpipe.models.dual_encoder.network import Encoders, TextTower
+from itrpipe.models.dual_encoder.network import Encoders, TextTower, pretrained_text, random_text, restored_text
 from itrpipe.models.scan.network import NORM_EPSILON
 from itrpipe.models.vectors import at_least_single, first_places, mean_of_first
 
@@ -326,13 +325,13 @@ def open_encoders(settings: Ascl, global_dim: int, boxes: bool = False) -> Encod
     """
     if settings.text == RANDOM:
         return Encoders(global_dim=global_dim)
-    opened = towers.pretrained_text(settings.text, settings.text_revision, "mean")
+    opened = pretrained_text(settings.text, settings.text_revision, "mean")
     return replace(opened, scale=None, global_dim=global_dim)
 
 
 def restored(description: Mapping[str, Any]) -> Encoders:
     """The encoders of a trained model's `description`, their weights still random."""
-    return Encoders(text=towers.restored_text(description["text"]), global_dim=description["global_dim"])
+    return Encoders(text=restored_text(description["text"]), global_dim=description["global_dim"])
 
 
 def build(settings: Ascl, image_dim: int, vocabulary_size: int, encoders: Encoders | None = None) -> AsclEncoder:
@@ -349,5 +348,5 @@ def build(settings: Ascl, image_dim: int, vocabulary_size: int, encoders: Encode
     """
     encoders = encoders or open_encoders(settings, 0)
     sizes = settings.text_width, settings.text_heads, settings.text_layers, settings.max_words
-    text = encoders.text or towers.random_text(vocabulary_size, *sizes, "mean")
+    text = encoders.text or random_text(vocabulary_size, *sizes, "mean")
     return AsclEncoder(settings, text, image_dim, encoders.global_dim)

@@ -44,7 +44,7 @@ from itrpipe.models.base import DualEncoder as Base
 from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise, real_count
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.uniter.network import NORM_EPSILON, EncoderLayer, RegionEmbedding, initialise
+from itrpipe.models.uniter.network import NORM_EPSILON, EncoderLayers, RegionEmbedding, initialise
 from itrpipe.models.vectors import first_places, mean_of_first
 from itrpipe.models.vsepp.network import mean_of_regions
 from itrpipe.storage.disk import reading
@@ -267,7 +267,7 @@ class RegionTower(nn.Module):
         self.width, self.boxes = width, boxes
         self.embedding = RegionEmbedding(width, image_dim, boxes)
         self.start = nn.Parameter(torch.zeros(1, 1, width)) if pool == "cls" else None
-        self.layers = nn.ModuleList(EncoderLayer(width, heads, 4 * width, 0.0, NORM_EPSILON) for _ in range(layers))
+        self.layers = EncoderLayers(layers, width, heads, 4 * width, 0.0, NORM_EPSILON)
         initialise(self)
         if self.start is not None:
             nn.init.normal_(self.start, std=0.02)
@@ -288,11 +288,9 @@ class RegionTower(nn.Module):
             states = torch.cat([self.start.expand(len(states), 1, -1), states], dim=1)
             count = None if count is None else count + 1
         allowed = None if count is None else first_places(states, count)[:, None, None]
-        for layer in self.layers[:-1]:
-            states = layer(states, allowed)
         if self.start is not None:
-            return self.layers[-1](states, allowed, first=1)[:, 0]
-        return mean_of_first(self.layers[-1](states, allowed), count)
+            return self.layers(states, allowed, first=1)[:, 0]
+        return mean_of_first(self.layers(states, allowed), count)
 
 
 class TransformerDualEncoder(Base):

@@ -257,12 +257,12 @@ def score_pairs(images: RegionEncoding, texts: WordEncoding, scoring: CrossAtten
         regions, words = side(images.regions, images.count), side(texts.words, texts.lengths)
         vectors = [each.rows.unflatten(0, each.gram.shape[:2]) for each in (regions, words)]
         affinity = vectors[0] @ vectors[1].transpose(1, 2)  # [B, R, W]
-        ways, scores = (affinity[..., None], affinity.transpose(1, 2)[..., None]), []  # [C, S, Q, 1]
-        if scoring.words_to_regions is not None:
-            scores.append(attended_scores(ways[0], regions, words, scoring.words_to_regions, True))
-        if scoring.regions_to_words is not None:
-            scores.append(attended_scores(ways[1], words, regions, scoring.regions_to_words, True))
-        return sum(scores[1:], scores[0])[:, 0]
+        ways = (
+            (scoring.words_to_regions, affinity, regions, words),
+            (scoring.regions_to_words, affinity.mT, words, regions),
+        )
+        scores = [attended_scores(each[..., None], *sides, way, True) for way, each, *sides in ways if way]
+        return torch.stack(scores).sum(dim=0)[:, 0]
 
 
 def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, int, int]]:

@@ -47,7 +47,7 @@ from itrpipe.models.base import (
     unit_vectors,
 )
 from itrpipe.models.ssamt.declaration import Ssamt
-from itrpipe.models.uniter.network import EncoderLayer, initialise
+from itrpipe.models.uniter.network import EncoderLayers, initialise
 from itrpipe.models.vectors import first_places
 
 MaskRule = Literal["paper", "strict", "none"]
@@ -145,7 +145,7 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         self.intra_nodes, self.inter_nodes = Nodes(width), Nodes(width)
         sizes = (width, settings.heads, settings.feed_forward_dim, settings.dropout)
         self.text_layers, self.image_layers, self.inter_layers = (
-            nn.ModuleList(EncoderLayer(*sizes) for _ in range(settings.layers)) for _ in range(3)
+            EncoderLayers(settings.layers, *sizes) for _ in range(3)
         )
         initialise(self)
         if settings.phase == "inter":
@@ -157,11 +157,8 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         real_count(images)  # raises
         regions = self.embedding.regions(images.regions.float())  # [B, K, d]
         real = _real_positions(regions, images.count)
-        states = _through(
-            self.image_layers,
-            self.intra_nodes.of_image(regions),
-            _without_padding(torch.ones_like(real[:, None]), real),
-        )
+        allowed = _without_padding(torch.ones_like(real[:, None]), real)
+        states = self.image_layers(self.intra_nodes.of_image(regions), allowed[:, None])
         return SsamtImages(unit_vectors(states[:, 0]), regions, real)
 
     def encode_texts(self, texts: TextBatch) -> SsamtTexts:
@@ -176,8 +173,8 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         node, inside = _real_positions(words, texts.lengths).split([1, words.shape[1]], dim=1)
         real = torch.cat([node, texts.phrases.kinds >= 0, inside], dim=1)
         kinds = texts.phrases.kinds.clamp(min=0)
-        states = self.intra_nodes.of_caption(words, kinds)
-        states = _through(self.text_layers, states, text_mask(texts.phrases.tokens, real, self.settings.mask))
+        allowed = text_mask(texts.phrases.tokens, real, self.settings.mask)
+        states = self.text_layers(self.intra_nodes.of_caption(words, kinds), allowed[:, None])
         return SsamtTexts(unit_vectors(states[:, 0]), words, kinds, texts.phrases.tokens, real)
 
     def score_matrix(self, images: SsamtImages, texts: SsamtTexts) -> Tensor:
@@ -223,7 +220,7 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         text = self.inter_nodes.of_caption(texts.words, texts.kinds)  # [T, n, d]
         image = self.inter_nodes.of_image(images.regions)  # [B, m, d]
         states = torch.cat([text.flatten(0, 1), image.flatten(0, 1)])  # [T n + B m, d]
-        projected = self.inter_layers[0].project(states)  # pyright: ignore[reportCallIssue]
+        projected = self.inter_layers.project(states)
         of_text, of_image = torch.arange(len(states), device=states.device).split(sizes)
         of_pairs = of_text.view_as(texts.real)[text_rows], of_image.view_as(images.real)[image_rows]
         places = torch.cat(of_pairs, dim=1)  # [N, n + m] rows of the states
@@ -231,7 +228,7 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         inside = text_mask(texts.phrase_tokens, texts.real, rule)[text_rows]
         allowed = pair_mask(inside, real_text, real_image, rule)
         states, projected = F.embedding(places, states), F.embedding(places, projected)
-        vectors = unit_vectors(_through(self.inter_layers, states, allowed, projected))
+        vectors = unit_vectors(self.inter_layers(states, allowed[:, None], projected))
         text, image = vectors.split([real_text.shape[1], real_image.shape[1]], dim=1)
         with torch.autocast(vectors.device.type, enabled=False):
             fragments = (text[:, 1:] @ image[:, 0, :, None]).squeeze(-1).masked_fill(~real_text[:, 1:], 0.0)
@@ -299,12 +296,6 @@ class Nodes(nn.Module):
     def of_image(self, regions: Tensor) -> Tensor:
         """[C^I | regions], [B, m, d]."""
         return torch.cat([self.image.to(regions.dtype).expand(len(regions), 1, -1), regions], dim=1)
-
-
-def _through(layers: nn.ModuleList, states: Tensor, allowed: Tensor, projected: Tensor | None = None) -> Tensor:
-    for layer in layers:
-        states, projected = layer(states, allowed[:, None], projected), None
-    return states
 
 
 def _real_positions(vectors: Tensor, count: Tensor | None) -> Tensor:

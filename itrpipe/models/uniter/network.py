@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -88,7 +89,7 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         self.text = TextEmbedding(width, settings.max_words, vocabulary_size)
         self.image = RegionEmbedding(width, image_dim)
         sizes = (width, settings.heads, settings.feed_forward_dim, dropout, NORM_EPSILON)
-        self.layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(settings.layers))
+        self.layers = EncoderLayers(settings.layers, *sizes)
         self.pooler = nn.Linear(width, width)
         self.match, self.rank = nn.Linear(width, 2), nn.Linear(width, 1)
         self.word_match = nn.Linear(width, 2)
@@ -98,10 +99,8 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
 
     def derive_heads(self, heads: set[str]) -> None:
         """Starts heads from others: `rank` and `word_match` from `match`, `correction` from `masked_word`."""
-        with torch.no_grad():
-            if "rank" in heads:
-                self.rank.weight.copy_(self.match.weight[1:])
-                self.rank.bias.copy_(self.match.bias[1:])
+        if "rank" in heads:
+            self.rank.load_state_dict({name: each[1:] for name, each in self.match.state_dict().items()})
         if "word_match" in heads:
             self.word_match.load_state_dict(self.match.state_dict())
         if "correction" in heads:
@@ -176,28 +175,18 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         device, dropout = images.count.device, self.settings.dropout
         vectors = torch.cat([texts.words.flatten(0, 1), images.regions.flatten(0, 1)])  # [T W + B R, d]
         # Without dropout in between, the first layer looks at every word and region once, however many pairs it is in.
-        project = self.layers[0].project
-        projected = None if self.training and dropout else project(vectors)  # pyright: ignore[reportCallIssue]
+        projected = None if self.training and dropout else self.layers.project(vectors)
         order, parts = [], []
         for rows, length, padded in self._tiles(images.count, texts.lengths, image_rows, text_rows):
             own = image_rows[rows].to(device), text_rows[rows].to(device)
             index, real = _places(images, texts, *own, length, padded)
             states = F.dropout(F.embedding(index, vectors), dropout, self.training)
             known = None if projected is None else F.embedding(index, projected)
-            states = self.through_layers(states, real, known, first)
+            states = self.layers(states, None if real is None else real[:, None, None], known, first)
             parts.append(read(F.pad(states, (0, 0, 0, first - states.shape[1]))))
             order.append(rows)
         found = torch.cat(parts)
         return found[torch.cat(order).argsort().to(found.device)]
-
-    def through_layers(
-        self, states: Tensor, real: Tensor | None, projected: Tensor | None = None, first: int | None = None
-    ) -> Tensor:
-        """Last states [N, L, d] of embedded sequences [N, L, d], of which `real` bool [N, L] are no padding."""
-        allowed = None if real is None else real[:, None, None]
-        for layer in self.layers[:-1]:
-            states, projected = layer(states, allowed, projected), None
-        return self.layers[-1](states, allowed, projected, first)
 
     def pooled(self, start: Tensor) -> Tensor:
         """[N, d] of the last states [N, d] of the first position, in single precision."""
@@ -394,6 +383,32 @@ class EncoderLayer(nn.Module):
         states = self.attention_norm(states[:, :first] + F.dropout(attended, self.dropout, self.training))
         forwarded = F.dropout(self.feed_forward(states), self.dropout, self.training)
         return self.feed_forward_norm(states + forwarded)
+
+
+class EncoderLayers(nn.ModuleList):
+    """Layers one behind the other.
+
+    Args:
+        count: how many.
+        sizes: of `EncoderLayer`.
+    """
+
+    def __init__(self, count: int, *sizes: Any) -> None:
+        super().__init__(EncoderLayer(*sizes) for _ in range(count))
+
+    @property
+    def project(self) -> nn.Linear:
+        """What the first layer projects its states by: of those that many sequences share it can be computed once."""
+        return self[0].project  # pyright: ignore[reportReturnType]
+
+    def forward(
+        self, states: Tensor, allowed: Tensor | None = None, projected: Tensor | None = None, first: int | None = None
+    ) -> Tensor:
+        """Last states [B, n, d], or those [B, first, d] of the first positions; arguments as of `EncoderLayer`."""
+        *earlier, last = self
+        for layer in earlier:
+            states, projected = layer(states, allowed, projected), None
+        return last(states, allowed, projected, first)
 
 
 def initialise(module: nn.Module, deviation: float = 0.02) -> None:
