@@ -41,7 +41,6 @@ def test_states_and_heads_match_the_reference(tmp_path: Path) -> None:
     states = model.read_at(*sides, rows, rows, 15, lambda states: states)
     real = torch.arange(15) < (lengths + count)[:, None]
     close(states[real], reference["out/sequence_output"][real])
-    close(model.pooled(states[:, 0]), reference["out/pooled"])
     close(model.match_logits(states[:, 0]), reference["out/itm_logits"])
     for row, length in enumerate(lengths):
         close(model.masked_word_logits(states[row, :length]), reference["out/mlm_logits"][row, :length])

@@ -188,20 +188,18 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         found = torch.cat(parts)
         return found[torch.cat(order).argsort().to(found.device)]
 
-    def pooled(self, start: Tensor) -> Tensor:
-        """[N, d] of the last states [N, d] of the first position, in single precision."""
-        with torch.autocast(start.device.type, enabled=False):
-            return torch.tanh(self.pooler(start.float()))
-
     def match_logits(self, start: Tensor) -> Tensor:
         """[N, 2] of the last states [N, d] of the first position; 1 is a match."""
-        with torch.autocast(start.device.type, enabled=False):
-            return self.match(self.pooled(start))
+        return self._pooled(start, self.match)
 
     def rank_score(self, start: Tensor) -> Tensor:
-        """Scores [N] of the last states [N, d] of the first position; bfloat16 would make ties of them."""
+        """Scores [N] of the last states [N, d] of the first position."""
+        return self._pooled(start, self.rank).squeeze(-1)
+
+    def _pooled(self, start: Tensor, head: nn.Linear) -> Tensor:
+        """What a head makes of the pooled first position, in single precision: bfloat16 would make ties of scores."""
         with torch.autocast(start.device.type, enabled=False):
-            return self.rank(self.pooled(start)).squeeze(-1)
+            return head(torch.tanh(self.pooler(start.float())))
 
     def masked_word_logits(self, states: Tensor) -> Tensor:
         """[..., V] of last states [..., d] of words: what stands there."""
