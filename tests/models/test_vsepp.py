@@ -1,4 +1,4 @@
-"""VSE++ and SCAN against encodings, scores and training steps of their released code, and their GRU."""
+"""VSE++ and SCAN against encodings and scores of their released code, and their GRU."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from itrpipe.learning.losses import triplet_loss
 from itrpipe.models.base import ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.network import last_states, pack
 from tests.models.toys import built, close, encoded, recorded
 
-LEARNING_RATE = 2e-4
 FILES = {"vsepp": "vsepp_encoders", "scan": "scan_encoders_bigru_t2i_lse"}
 
 
@@ -51,24 +49,6 @@ def test_order_scores_of_absolute_embeddings_match_reference(monkeypatch: pytest
     monkeypatch.setattr(vsepp, "_ORDER_TILE_VALUES", 200)
     model, reference, *batch = published("vsepp", measure="order", absolute_values=True)
     close(model.score_matrix(*encoded(model, *batch)), reference["out_order_sim_of_abs"], 1e-6)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_three_training_steps_match_reference(name: str) -> None:
-    model, reference, *batch = published(name)
-    optimiser = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
-    for expected in reference["out_losses"]:
-        optimiser.zero_grad()
-        loss = triplet_loss(model.score_matrix(*encoded(model, *batch)))
-        assert loss.item() == pytest.approx(float(expected), abs=1e-4 if name == "scan" else 5e-6)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 2.0)
-        optimiser.step()
-    parts = model.state_dict().items()
-    apart = torch.cat([(each - reference[f"after3_{published_name(key)}"]).abs().flatten() for key, each in parts])
-    # Adam turns rounding into whole steps where a gradient is about zero.
-    assert (apart <= 5e-6).float().mean() >= (0.99 if name == "scan" else 1.0)
-    assert apart.max() <= 6 * LEARNING_RATE
 
 
 def test_under_autocast_only_the_products_of_regions_and_words_lose_precision() -> None:

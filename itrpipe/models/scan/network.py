@@ -261,7 +261,9 @@ def score_pairs(images: RegionEncoding, texts: WordEncoding, scoring: CrossAtten
             (scoring.words_to_regions, affinity, regions, words),
             (scoring.regions_to_words, affinity.mT, words, regions),
         )
-        scores = [attended_scores(each[..., None], *sides, way, True) for way, each, *sides in ways if way]
+        scores = [
+            attended_scores(product[..., None], own, asking, way, True) for way, product, own, asking in ways if way
+        ]
         return torch.stack(scores).sum(dim=0)[:, 0]
 
 
