@@ -43,6 +43,6 @@ def root_conf(stage: str, conf: str) -> str:
     return extended(declaration, conf)[0] if conf in declaration.confs else conf
 
 
-def is_control(stage: str, conf: str) -> bool:
-    """Whether a configuration is there to be compared with, being another one without what that is about."""
-    return bool(load_declaration(stage).confs.get(conf, {}).get(BASELINE))
+def baseline_kind(stage: str, conf: str) -> str:
+    """What a configuration that others are compared with has as much of as they: `updates` or `time`; often empty."""
+    return load_declaration(stage).confs.get(conf, {}).get(BASELINE, "")

@@ -21,7 +21,7 @@ from itrpipe.evaluation.ranks import Ranks
 from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import backbone_family
 from itrpipe.plan.planning import parse_override
-from itrpipe.reporting.expected import RECALLS, RSUM
+from itrpipe.report.published import RECALLS, RSUM
 from itrpipe.stages.train import backbones
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.settings import Model

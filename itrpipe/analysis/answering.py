@@ -9,8 +9,8 @@ import numpy as np
 from itrpipe.analysis.searching import Found, Query, Searched, SearchModel, best, embedded_scores
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.progress import Reporter
-from itrpipe.reporting.answers import Answer, Answers, Mark
-from itrpipe.reporting.truth import TrueMatches
+from itrpipe.report.answers import Answer, Answers, Mark
+from itrpipe.report.truth import TrueMatches
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def lines(found: Mapping[str, Any], seconds: float | None) -> Iterator[str]:
         found: what `itrpipe.analysis.second_round.diagnose` returned.
         seconds: of processors that the first training took; None where that was not recorded.
     """
-    from itrpipe.reporting.tables import duration
+    from itrpipe.evaluation.tables import duration
 
     model, fit, validation = (found[name] for name in ("model", "fit", "validation"))
     cost = f", {duration(seconds)} of processor time" if seconds is not None else ""

@@ -58,7 +58,7 @@ def estimate(root: Path, dataset: str, steps: Iterable[Step]) -> list[Cost]:
 
 def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
     """One line for each step, and the sum of what is known."""
-    from itrpipe.reporting.tables import duration
+    from itrpipe.evaluation.tables import duration
 
     rows = [(f"{cost.step.location.stage}/{cost.step.location.name}", cost) for cost in costs]
     known = [cost.seconds for _, cost in rows if cost.seconds is not None]

@@ -367,14 +367,14 @@ def _card(chain: _Chain, wanted: Wanted, files: dict[str, str], elsewhere: Elsew
     from itrpipe.exporting.card import Card
     from itrpipe.exporting.citations import papers_of
     from itrpipe.exporting.vectors import tables
-    from itrpipe.reporting.tables import commands_behind
-    from itrpipe.reporting.titles import backbone_title, method_title, model_title
+    from itrpipe.report.chain import commands_behind
+    from itrpipe.report.names import backbone_title, method_title, model_title
 
     trained, evaluated = chain.trained.manifest, chain.evaluated.manifest
     backbone = trained.settings["backbone"]
     loss = methods()[trained.settings["method"]].model_validate(trained.settings["loss"])
     model = training_settings.settings_of(backbone).model_validate(trained.settings["model"])
-    title = model_title(backbone_title(backbone), method_title(trained.conf, training_settings.FIRST_TRAINING))
+    title = model_title(backbone_title(backbone), method_title(trained.conf))
     prepared = PreparedDataset.open(chain.prepared.folder)
     splits = {name: prepared.split(name) for name in prepared.splits}
     return Card(

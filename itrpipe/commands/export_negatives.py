@@ -137,7 +137,7 @@ class _Sources:
 
     @classmethod
     def of(cls, folders: list[Path], definition: DatasetDefinition) -> _Sources:
-        from itrpipe.reporting.tables import commands_behind
+        from itrpipe.report.chain import commands_behind
 
         mined, sentences = folders[0], folders[1] if folders[1:] else None
         manifest = read_manifest(mined)

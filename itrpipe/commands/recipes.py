@@ -30,7 +30,7 @@ A recipe is a TOML file in `stages/recipes/`:
     set = {}                       overrides of this run and all it needs
     grid.weights = [{}, {}]        further such tables: a run for each, of several lists for each combination
     ensemble_with = ["vsrn.s1"]    models to average with, as for --ensemble-with
-    published = [{ rsum = 486.3, where = "AOQ Table 2" }]        see `itrpipe.reporting.expected.Published`
+    published = [{ rsum = 486.3, where = "AOQ Table 2" }]        see `itrpipe.report.published.Published`
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from itrpipe.config import did_you_mean, empty_table, in_words, leaves, read_tom
 from itrpipe.datasets.definition import EMBEDDED, check_name
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.registry import backbone_family
-from itrpipe.reporting.expected import Published, Tolerance
+from itrpipe.report.published import Published, Tolerance
 from itrpipe.training.settings import backbones, canonical_backbone, usual_features
 
 MATRIX = ("method", "backbone")

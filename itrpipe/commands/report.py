@@ -183,7 +183,7 @@ def _of_backbone(evaluations: list[Manifest], backbone: str, dataset: str) -> li
 
 def _with_tables(path: Path, asked: str, tables: str) -> str:
     """A document with these tables in the place of those that it has of a dataset, or of one backbone on it."""
-    from itrpipe.reporting.markdown import BEGIN, END, inserted
+    from itrpipe.report.page import BEGIN, END, inserted
 
     if not path.is_file():
         raise MissingInputError(f"--into {path} is not there; name a Markdown file")

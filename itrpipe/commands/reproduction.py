@@ -25,7 +25,7 @@ from itrpipe.plan.planning import (
 )
 from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
-from itrpipe.reporting.expected import Published, reproductions, table_lines
+from itrpipe.report.published import Published, reproductions, table_lines
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import EvaluateSettings, models_label
 from itrpipe.stages.train import backbones

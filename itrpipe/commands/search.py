@@ -15,7 +15,7 @@ from itrpipe.datasets.definition import EMBEDDED, check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.reporting.answers import Answers, lines
+from itrpipe.report.answers import Answers, lines
 from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.stages import parse
 from itrpipe.stages.base import Need
@@ -27,7 +27,7 @@ from itrpipe.training.settings import settings_of
 
 if TYPE_CHECKING:
     from itrpipe.analysis.searching import Query, Searched
-    from itrpipe.reporting.thumbnails import Picture
+    from itrpipe.report.thumbnails import Picture
     from itrpipe.scene_graph.graph import SceneGraph
 
 QUERY = "the query"
@@ -187,8 +187,8 @@ def _graph(caption: str, searched: Searched, folder: Path) -> SceneGraph:
 
 def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter: Reporter) -> None:
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.reporting.search_page import render
-    from itrpipe.reporting.thumbnails import Album
+    from itrpipe.report.search_page import render
+    from itrpipe.report.thumbnails import Album
 
     try:
         folder = image_root(read_manifest(prepare).settings, prepare, load_definition(root, found.dataset))

@@ -12,7 +12,7 @@ from itrpipe.commands.search import QUERY, Question, refuse_page, refuse_two_que
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.reporting.answers import FOLDER, Answer, Answers
+from itrpipe.report.answers import FOLDER, Answer, Answers
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.disk import write_text
 
@@ -147,8 +147,8 @@ def _query(
 
 
 def _write_page(page: Path, found: Answers, image: Path | None, reporter: Reporter) -> None:
-    from itrpipe.reporting.search_page import render
-    from itrpipe.reporting.thumbnails import Album
+    from itrpipe.report.search_page import render
+    from itrpipe.report.thumbnails import Album
 
     album = Album(Path(found.dataset), {each.file: each.file for each in found.answers})
     pictures = {each.file: album.picture(each.file) for each in found.answers}

@@ -33,7 +33,7 @@ from itrpipe.serving.security import OwnPagesOnly
 from itrpipe.serving.why import WordMaps
 
 HERE = Path(__file__).parent
-STYLE = HERE.parent / "reporting" / "base.css"
+STYLE = HERE.parent / "report" / "templates" / "base.css"
 LONGEST_BODY = 64 * 1024
 LARGEST_PHOTOGRAPH = 24 * 2**20
 """Bytes of a photograph that is dropped on the page."""

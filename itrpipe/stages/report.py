@@ -6,29 +6,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve, unknown
+from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.reporting.expected import Published, Tolerance
+from itrpipe.report.published import Published, Tolerance
 from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import Manifest
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import DigestCache
-from itrpipe.training.settings import FIRST_TRAINING
 
 if TYPE_CHECKING:
-    from itrpipe.reporting.chain import Artifact
-    from itrpipe.reporting.departures import Declared
+    from itrpipe.report.chain import Artifact
+    from itrpipe.report.names import Declared
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 HAS_VERSIONS = False  # a page over other models is another page
 PAGE, SUMMARY, MARKDOWN = "index.html", "summary.txt", "summary.md"
 RESULTS, EXPECTED = "results.json", "expected.json"
-OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level", "sections"}
-SECTIONS = Path(__file__).parents[1] / "reporting" / "sections"
+OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level", "compare"}
 COMPARED = ("prepare", "train", "mine_negatives", "synthesize")
 """Stages whose settings are compared with their declarations."""
 
@@ -46,10 +44,8 @@ class ReportSettings(Settings):
         tolerance: of that comparison.
         tiny: the runs are of toy models, and nothing published is compared with them.
         names: folder of a training artifact and the name of its model, for each that has one.
-        sections: folders in `itrpipe/reporting/sections/` that the page is made of; empty for all that have something
-            to show.
-        compare: names of the evaluations of the first of two models, whose page sets the other one against it; empty
-            for a page over all runs.
+        compare: names of the evaluations of the first of two models, which is the baseline of the other one; empty for
+            a page over all runs.
     """
 
     title: str
@@ -61,17 +57,7 @@ class ReportSettings(Settings):
     tolerance: Tolerance = Tolerance()
     tiny: bool = False
     names: tuple[tuple[str, str], ...] = ()
-    sections: tuple[str, ...] = ()
     compare: tuple[str, ...] = ()
-
-    @field_validator("sections")
-    @classmethod
-    def _known_sections(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        known = {path.parent.name for path in SECTIONS.glob("*/section.py")}
-        for name in value:
-            if name not in known:
-                raise ValueError(unknown("section", name, sorted(known)))
-        return value
 
 
 class Execution(Settings):
@@ -104,66 +90,37 @@ def needs(settings: ReportSettings, definition: DatasetDefinition) -> dict[str, 
 
 
 def fingerprinted(settings: ReportSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: names, sections and published scores count where there are some."""
+    """The settings as the fingerprint sees them: names and published scores count where there are some."""
     unused = set() if settings.published else {"published", "tolerance", "tiny"}
-    unused |= {name for name in ("names", "sections", "compare") if not getattr(settings, name)}
+    unused |= {name for name in ("names", "compare") if not getattr(settings, name)}
     return settings.model_dump(mode="json", exclude=unused)
 
 
 def run(job: Job) -> None:
     """Writes the page, its results as plain text and as Markdown, and its numbers as JSON."""
-    if job.settings.compare:
-        _compare(job)
-    else:
-        _report(job)
-    job.metrics |= {"runs": len(job.inputs), "kilobytes": round((job.folder / PAGE).stat().st_size / 1000)}
+    from itrpipe.report.contents import Options, gather
+    from itrpipe.report.page import html, markdown, results, text
 
-
-def _compare(job: Job) -> None:
-    from itrpipe.reporting.groups import Options
-    from itrpipe.reporting.versus import compare_two
-    from itrpipe.reporting.versus_page import as_json, lines, render
-
-    found = compare_two(
+    settings = job.settings
+    report = gather(
         [(each.folder, each.manifest) for each in job.inputs.values()],
-        job.settings.compare,
-        FIRST_TRAINING,
-        Options(**job.settings.model_dump(include=OPTIONS), published=()),
+        Options(**settings.model_dump(include=OPTIONS), published=settings.published),
         _declared(job),
-        dict(job.settings.names),
-        lambda prepare: _photographs(job, prepare),
-    )
-    write_text(job.folder / PAGE, render(found))
-    write_text(job.folder / SUMMARY, "\n".join(lines(found)) + "\n")
-    write_json(job.folder / RESULTS, as_json(found))
-
-
-def _report(job: Job) -> None:
-    from itrpipe.reporting.content import Options, gather
-    from itrpipe.reporting.markdown import markdown
-    from itrpipe.reporting.page import render
-    from itrpipe.reporting.results import results
-    from itrpipe.reporting.summary import text
-
-    content = gather(
-        [(each.folder, each.manifest) for each in job.inputs.values()],
-        FIRST_TRAINING,
-        Options(**job.settings.model_dump(include=OPTIONS), published=job.settings.published),
-        _declared(job),
-        dict(job.settings.names),
+        dict(settings.names),
         lambda prepare: _photographs(job, prepare),
         job.warn,
     )
-    write_text(job.folder / PAGE, render(content))
-    write_text(job.folder / SUMMARY, text(content))
-    write_text(job.folder / MARKDOWN, markdown(content))
-    write_json(job.folder / RESULTS, results(content, job.settings.published))
-    if job.settings.published:
+    write_text(job.folder / PAGE, html(report))
+    write_text(job.folder / SUMMARY, text(report))
+    write_text(job.folder / MARKDOWN, markdown(report))
+    write_json(job.folder / RESULTS, results(report, settings.published))
+    if settings.published:
         write_json(job.folder / EXPECTED, _expected(job))
+    job.metrics |= {"runs": len(job.inputs), "kilobytes": round((job.folder / PAGE).stat().st_size / 1000)}
 
 
 def _expected(job: Job) -> dict[str, Any]:
-    from itrpipe.reporting.expected import expected_json, reproductions
+    from itrpipe.report.published import expected_json, reproductions
 
     settings, evaluations = job.settings, {}
     for each in job.inputs.values():

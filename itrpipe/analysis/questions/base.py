@@ -11,10 +11,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.engine.work import resolve_device
+from itrpipe.evaluation.tables import as_lines
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import Manifest, existing_input, input_folder, read_manifest
+from itrpipe.storage.integrity import read_checked_json
 from itrpipe.training.settings import method_of, settings_of
 
 if TYPE_CHECKING:
@@ -130,7 +132,8 @@ def questions() -> tuple[ModuleType, ...]:
 
 
 def say(folder: Path, reporter: Reporter) -> None:
-    """Prints what was answered in an evaluation."""
-    for question in questions():
-        if hasattr(question, "say"):
-            question.say(folder, reporter)
+    """Prints what was measured in an evaluation."""
+    for shown in (each for question in questions() for each in getattr(question, "SHOWN", ())):
+        path = folder / shown.file
+        if path.is_file() and (table := shown.table([("this model", [read_checked_json(path)])])) is not None:
+            reporter.say_lines("\n".join(as_lines(table)))

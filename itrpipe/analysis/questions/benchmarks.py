@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.datasets.benchmarks import SUITES, Named, named, read_benchmark
 from itrpipe.errors import DataError
-from itrpipe.progress import Reporter
+from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.storage.artifact import BENCHMARKS
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
     from itrpipe.analysis.benchmarks import Examined
@@ -20,6 +19,46 @@ if TYPE_CHECKING:
 _COUNTS = ("pairs", "images", "categories")
 _FOLDER = "benchmark_features"
 _MEASURES_OF_SCENES = ("pairs",)
+
+
+_TITLES = {
+    "aro": "ARO",
+    "local": "own negatives",
+    "scenes": "edited scenes",
+    "sugarcrepe": "SugarCrepe",
+    "winoground": "Winoground",
+}
+"""Benchmarks for people; others by their name."""
+_MEASURES = {
+    "accuracy": "",
+    "macro": ", mean over groups",
+    "text": ", text score",
+    "image": ", image score",
+    "group": ", group score",
+}
+
+
+def _cells(found: Mapping[str, Any]) -> Cells:
+    return {
+        (_TITLES.get(name, name), f"{category}{title} ({own['pairs']:,} pairs)"): Number.of(own[measure])
+        for name, whole in found.items()
+        for category, own in {"all": whole, **whole["categories"]}.items()
+        for measure, title in _MEASURES.items()
+        if measure in own
+    }
+
+
+SHOWN = (
+    Measured(
+        "Hard negatives of benchmarks",
+        BENCHMARKS,
+        _cells,
+        "In percent, how many negatives score below their caption with its image; ties count as wrong, and chance is "
+        "50 %. Winoground: with both images the right caption scores higher (text), with both captions the right "
+        "image (image), and both (group); chance is 25, 25 and 16.7 %.",
+        turned=True,
+    ),
+)
 
 
 def asks(evaluation: Evaluation) -> bool:
@@ -55,15 +94,6 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         evaluation.metrics[f"{each.name} benchmark"] = ", ".join(_summary(found[each.name]))
     write_json(evaluation.folder / BENCHMARKS, found)
     pq.write_table(pair_table(scored), evaluation.folder / "benchmark_pairs.parquet", compression="zstd")
-
-
-def say(folder: Path, reporter: Reporter) -> None:
-    """Prints what benchmarks.json says, where there is one."""
-    path = folder / BENCHMARKS
-    for name, found in (read_checked_json(path) if path.is_file() else {}).items():
-        reporter.say(f"  {name}: {_line(found)} of {found['pairs']:,} pairs on {found['images']:,} images")
-        for category, own in found["categories"].items():
-            reporter.say(f"    {category}: {_line(own)} of {own['pairs']:,}")
 
 
 def _examined(evaluation: Evaluation, benchmark: Named, split: SplitScores) -> Examined:

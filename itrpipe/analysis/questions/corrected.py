@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.evaluation.rsum import CUTOFFS
-from itrpipe.progress import Reporter
+from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.storage.artifact import CORRECTED
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
     from itrpipe.datasets.truth import PairSet
@@ -23,11 +23,34 @@ BOUNDED = (*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in CUTOFFS), "rsum"
 """Metrics that no further match can lower."""
 _SHOWN = {
     "rsum": "RSum",
-    "i2t_r1": "i2t R@1",
-    "t2i_r1": "t2i R@1",
-    "i2t_map_at_r": "i2t mAP@R",
-    "t2i_map_at_r": "t2i mAP@R",
+    "i2t_r1": "captions R@1",
+    "t2i_r1": "images R@1",
+    "i2t_map_at_r": "captions mAP@R",
+    "t2i_map_at_r": "images mAP@R",
 }
+
+
+def _cells(found: Mapping[str, Any]) -> Cells:
+    judged = min(found["judged_percent"].values())
+    cells = {}
+    for name, title in _SHOWN.items():
+        cells[title, "with pairs that fit"] = Number.of(found["corrected"][name])
+        if name in BOUNDED:
+            cells[title, "at most"] = Number.of(found["at_most"][name])
+    return {("", f"of the first {DEPTH} places judged, %"): Number(judged), **cells}
+
+
+SHOWN = (
+    Measured(
+        "With what people judged",
+        CORRECTED,
+        _cells,
+        "What people judged to fit counts as right beside an image's own captions, and what nobody judged as wrong; "
+        "at most, all of the latter among the first ten is right, too. The true recall lies between the two; mAP@R "
+        "has no such bound.",
+        turned=True,
+    ),
+)
 
 
 def asks(evaluation: Evaluation) -> bool:
@@ -60,24 +83,6 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         "at_most": {name: most[name] for name in BOUNDED},
     }
     write_json(evaluation.folder / CORRECTED, found)
-
-
-def say(folder: Path, reporter: Reporter) -> None:
-    """Prints the corrected figures, recalls with what they can be at most."""
-    path = folder / CORRECTED
-    if not path.is_file():
-        return
-    found = read_checked_json(path)
-    pairs, judged = found["pairs"], found["judged_percent"]
-    reporter.say(
-        f"  decisions: {pairs['fits']:,} pairs fit, {pairs['differs']:,} do not; judged are {judged['i2t']:.1f} % of "
-        f"the first {DEPTH} captions and {judged['t2i']:.1f} % of the first {DEPTH} images"
-    )
-    for metric, title in _SHOWN.items():
-        known, bounded = found["corrected"][metric], metric in BOUNDED
-        high = found["at_most"][metric]["high"] if bounded else known["high"]
-        why = "since what nobody judged may be right" if bounded else "by the judgements that there are"
-        reporter.say(f"  {title} corrected {known['value']:.1f} ({known['low']:.1f} to {high:.1f}, {why})")
 
 
 def _pairs(verdicts: Verdicts, split: SplitScores) -> PairSet:

@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.progress import Reporter
+from itrpipe.declared import conf_title
+from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.storage.artifact import DISCRIMINATION, read_manifest
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitScores
+
+
+def _cells(found: Mapping[str, Any]) -> Cells:
+    return {
+        ("", f"{_title(name)} ({each['sentences']:,} sentences)"): Number.of(each["percent"])
+        for name, each in found.items()
+    }
+
+
+def _title(generator: str) -> str:
+    """`phrases.tags.s1` is what its configuration is shown as, who wrote it, and the seed."""
+    conf, *writers = generator.split(".")
+    seeds = [f"seed {each[1:]}" for each in writers if re.fullmatch("s[0-9]+", each)]
+    names = [f"written by {conf_title('train', each) or each}" for each in writers if not re.fullmatch("s[0-9]+", each)]
+    return ", ".join([conf_title("synthesize", conf) or conf, *names, *seeds])
+
+
+SHOWN = (
+    Measured(
+        "Sentences told from their captions",
+        DISCRIMINATION,
+        _cells,
+        "Negative sentences that were made of captions of the split; in percent, how many score below their caption "
+        "with its image. Ties count as wrong; 50 % is chance.",
+        turned=True,
+    ),
+)
 
 
 def asks(evaluation: Evaluation) -> bool:
@@ -46,17 +74,3 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         if found[name]["percent"] is not None:
             evaluation.metrics[f"told from {name}"] = f"{found[name]['percent']['value']:.1f} %"
     write_json(evaluation.folder / DISCRIMINATION, found)
-
-
-def say(folder: Path, reporter: Reporter) -> None:
-    """Prints what discrimination.json says, where there is one."""
-    path = folder / DISCRIMINATION
-    for name, found in (read_checked_json(path) if path.is_file() else {}).items():
-        if found["percent"] is None:
-            reporter.say(f"  {name}: no sentences")
-            continue
-        value, low, high = (found["percent"][key] for key in ("value", "low", "high"))
-        reporter.say(
-            f"  {name}: {value:.1f} % ({low:.1f} to {high:.1f}) of {found['sentences']:,} sentences score below their "
-            "caption"
-        )

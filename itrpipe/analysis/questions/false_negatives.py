@@ -2,14 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES
 from itrpipe.storage.disk import write_json
 
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitScores
+
+
+def _cells(direction: str, found: Mapping[str, Any]) -> Cells:
+    drawn, hardest = found["drawn"][direction], found["hardest"][direction]
+    step, training_set = "Candidates of a step", "Hardest of the training set"
+    return {
+        (step, "drawn true, %"): Number.of(drawn["drawn"]),
+        (step, "hardest true, %"): Number.of(drawn["hardest"]),
+        (step, "area"): Number.of(drawn["roc_area"], digits=3),
+        (training_set, "likely, %"): Number.of(hardest["likely_percent"]),
+        (training_set, "area"): Number.of(hardest["roc_area"], digits=3),
+        (training_set, "area of similarity"): Number.of(hardest["roc_area_of_similarity"], digits=3),
+    }
+
+
+_MEANING = (
+    "Drawn true: correct matches among the negatives that sampling by probability draws from a batch and the memory; "
+    "hardest true: among the hardest of these. Area: under the ROC curve of the probability, of correct matches "
+    "against the others; of similarity: of the bare similarity. Likely: candidates with a probability above a half."
+)
+SHOWN = (
+    Measured(
+        "Estimated false negatives, captions for images",
+        FALSE_NEGATIVES,
+        partial(_cells, "texts_for_images"),
+        _MEANING,
+        marks=False,
+    ),
+    Measured(
+        "Estimated false negatives, images for captions",
+        FALSE_NEGATIVES,
+        partial(_cells, "images_for_texts"),
+        _MEANING,
+        marks=False,
+    ),
+)
 
 
 def asks(evaluation: Evaluation) -> bool:

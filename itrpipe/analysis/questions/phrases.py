@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.storage.artifact import MATCHING, PHRASES
 from itrpipe.storage.disk import write_json
 
 if TYPE_CHECKING:
     from itrpipe.analysis.phrase_analysis import PhraseModel
     from itrpipe.features.embeddings import SplitScores
+
+
+_SIDES = {"i2t": "Image → text", "t2i": "Text → image"}
+_MEASURES = ("global", "local", "phrase")
+
+
+def _cells(negatives: str, found: Mapping[str, Any]) -> Cells:
+    return {
+        (title, name): Number.of(found[negatives][side][name]) for side, title in _SIDES.items() for name in _MEASURES
+    }
+
+
+_MEANING = (
+    "How many pairs of a caption and its image, in percent, beat a negative one {drawn}. Global: by the score of the "
+    "whole caption with the whole image; local: of words and phrases with regions; chance is 50 %. Phrase: in the "
+    "negative pair, words and phrases that hold for the image score higher on average than the others."
+)
+SHOWN = (
+    Measured(
+        "Matching accuracy, random negatives",
+        MATCHING,
+        partial(_cells, "uniform"),
+        _MEANING.format(drawn="drawn at random"),
+    ),
+    Measured(
+        "Matching accuracy, hardest negatives",
+        MATCHING,
+        partial(_cells, "hardest"),
+        _MEANING.format(drawn="that is the hardest of 128 by the encoders that see an image or a caption alone"),
+    ),
+)
 
 
 def asks(evaluation: Evaluation) -> bool:

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.storage.artifact import QUERY_LENGTH
 from itrpipe.storage.disk import write_json
 
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitScores
+
+
+def _cells(found: Sequence[Mapping[str, Any]]) -> Cells:
+    return {("Words of a caption", _words(each)): Number.of(each["t2i_r1"]) for each in found}
+
+
+def _words(bucket: Mapping[str, Any]) -> str:
+    if bucket["to"] is None:
+        return f"from {bucket['from']}"
+    return f"up to {bucket['to']}" if bucket["from"] == 1 else f"{bucket['from']} to {bucket['to']}"
+
+
+SHOWN = (
+    Measured(
+        "Recall by the length of captions",
+        QUERY_LENGTH,
+        _cells,
+        "R@1 of images for captions, in percent, by how many words these have.",
+    ),
+)
 
 
 def asks(evaluation: Evaluation) -> bool:

@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.progress import Reporter
+from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.storage.artifact import WORD_CORRECTIONS, WORDS
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.integrity import read_checked_json
 
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitScores
 
-_FIGURES = {
-    "matching": "right words are accepted",
-    "mismatching": "wrong words, which the model itself wrote into captions, are found",
-    "correction": "wrong words are corrected",
-    "below_caption": "sentences with wrong words score below their caption",
+_COLUMNS = {
+    ("Rightly judged", "all words"): "all",
+    ("Rightly judged", "own words"): "matching",
+    ("Rightly judged", "wrong words"): "mismatching",
+    ("Corrected", "wrong words"): "correction",
+    ("Corrected", "masked words"): "correction_masked",
+    ("Below caption", "sentences"): "below_caption",
 }
+
+
+def _cells(found: Mapping[str, Any]) -> Cells:
+    told = found | found["discrimination"]
+    return {key: Number.of(told[name]["percent"]) if told.get(name) else None for key, name in _COLUMNS.items()}
+
+
+def _perplexities(found: Mapping[str, Any]) -> Cells:
+    fluency = found.get("fluency") or {}
+    names = {"captions": "captions", "written": "with wrong words", "corrected": "corrected"}
+    return {(fluency["name"], title): Number.of(fluency[name]) for name, title in names.items() if fluency}
+
+
+SHOWN = (
+    Measured(
+        "Wrong words in sentences that the model wrote",
+        WORDS,
+        _cells,
+        "In percent. The model masked test captions as in its training and refilled them. Rightly judged: own words "
+        "of the caption that it accepts, and written ones that it finds wrong. Corrected: wrong words, and masked "
+        "ones whether wrong or not, in whose place it gives the word of the caption. Below caption: sentences that "
+        "score below theirs.",
+    ),
+    Measured("Perplexity", WORDS, _perplexities, "Lower is more fluent.", lowest=True),
+)
 
 
 def asks(evaluation: Evaluation) -> bool:
@@ -55,20 +82,3 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         figures["fluency"] = {"name": Path(name).name, **figures["fluency"]}
     write_json(evaluation.folder / WORDS, figures)
     pq.write_table(corrections, evaluation.folder / WORD_CORRECTIONS)
-
-
-def say(folder: Path, reporter: Reporter) -> None:
-    """Prints every figure of words.json, where there is one, with what it counts."""
-    path = folder / WORDS
-    words = read_checked_json(path) if path.is_file() else {}
-    found = words.get("discrimination", {}) | words
-    for key, what in _FIGURES.items():
-        if found.get(key) and found[key]["percent"] is not None:
-            count = found[key].get("words", found[key].get("sentences"))
-            reporter.say(f"  {found[key]['percent']:.1f} % of {count:,} {what}")
-    if read := words.get("fluency"):
-        corrected = "" if read["corrected"] is None else f", of these corrected {read['corrected']}"
-        reporter.say(
-            f"  perplexity by {read['name']}: of {read['sentences']:,} captions {read['captions']}, of a sentence with "
-            f"wrong words made of each {read['written']}{corrected}"
-        )

@@ -1,0 +1,332 @@
+"""Tables with numbers in them, and how a terminal, Markdown and JSON show them; the page has a macro of its own.
+
+A number knows its value, its uncertainty and its digits. What is shown of it is decided here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
+
+DASH, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
+WIDTH = 80
+"""Columns of a terminal that no line exceeds, but for a number that is wider."""
+_NAME, _INDENT = 24, 2
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number as a table holds it, unrounded.
+
+    Attributes:
+        value: of it.
+        low, high: its interval, or None.
+        deviation: standard deviation over seeds, or None.
+        digits: shown behind the point.
+        signed: it is a difference.
+        unit: behind it, such as ` %`.
+        marked: best of its column, significant, or a reason to worry: shown bold.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    deviation: float | None = None
+    digits: int = 1
+    signed: bool = False
+    unit: str = ""
+    marked: bool = False
+
+    @classmethod
+    def of(cls, measured: Mapping[str, float] | float | None, **shown: Any) -> Number | None:
+        """Of what an evaluation wrote: a number, or value, low and high; None where there was nothing to measure."""
+        if measured is None:
+            return None
+        if not isinstance(measured, Mapping):
+            return cls(measured, **shown)
+        return cls(measured["value"], measured.get("low"), measured.get("high"), **shown)
+
+    @property
+    def text(self) -> str:
+        """The number without its uncertainty."""
+        return f"{self._digits(self.value)}{self.unit}"
+
+    @property
+    def spread(self) -> str:
+        """Its deviation or its interval; empty where it has none."""
+        if self.deviation is not None:
+            return f"± {self.deviation:.{self.digits}f}"
+        if self.low is None or self.high is None:
+            return ""
+        return f"{self._digits(self.low)}{' to ' if self.signed else DASH}{self._digits(self.high)}"
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether all of its interval has one sign."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+    def _digits(self, value: float) -> str:
+        return signed(value, self.digits) if self.signed else with_minus(value, self.digits)
+
+
+def with_minus(value: float, digits: int) -> str:
+    """A number with thousands apart and a real minus; zero has none."""
+    text = f"{abs(value):,.{digits}f}"
+    return f"{MINUS}{text}" if value < 0 and float(text.replace(",", "")) else text
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A difference with its sign; zero has none."""
+    text = with_minus(value, digits)
+    return f"+{text}" if value > 0 and any(each in "123456789" for each in text) else text
+
+
+def mean(numbers: Sequence[Number | None]) -> Number | None:
+    """Over seeds, with their standard deviation; a single one stays, with its interval; None where one is missing."""
+    known = [each for each in numbers if each is not None]
+    if len(known) < len(numbers) or not known:
+        return None
+    if len(known) == 1:
+        return known[0]
+    values = [each.value for each in known]
+    middle = sum(values) / len(values)
+    deviation = (sum((each - middle) ** 2 for each in values) / (len(values) - 1)) ** 0.5
+    return replace(known[0], value=middle, low=None, high=None, deviation=deviation)
+
+
+Cell = Number | str | None
+"""A number, words, or nothing known."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line: a model, or what was published for it.
+
+    Attributes:
+        name: of it.
+        cells: one for each column.
+        note: below the name, or empty.
+        quoted: not measured here: published, or what chance gives.
+    """
+
+    name: str
+    cells: Sequence[Cell]
+    note: str = ""
+    quoted: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its explanation.
+
+    Attributes:
+        title: above it.
+        columns: their headings.
+        rows: of it.
+        caption: below it.
+        spans: headings of groups of columns, each with how many it covers; empty where columns stand alone.
+        head: of the column of names.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    caption: str = ""
+    spans: Sequence[tuple[str, int]] = ()
+    head: str = "model"
+
+    @property
+    def full_columns(self) -> list[str]:
+        """Headings as they are understood alone: with the heading of their group."""
+        groups = [title for title, count in self.spans for _ in range(count)] or [""] * len(self.columns)
+        return [f"{group} {own}".strip() for group, own in zip(groups, self.columns, strict=True)]
+
+
+Cells = Mapping[tuple[str, str], Cell]
+"""By the heading of a group of columns, empty where they stand alone, and their own."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How a table shows what evaluations wrote.
+
+    Attributes:
+        title, caption: of the table.
+        file: JSON in the folder of an evaluation.
+        cells: of its content; none where it does not hold them.
+        turned: models are columns, and what was measured is rows; else the other way round.
+        lowest: the least number of a column is best.
+        marks: the best of a column is marked; else what `cells` marks.
+    """
+
+    title: str
+    file: str
+    cells: Callable[[Any], Cells]
+    caption: str
+    turned: bool = False
+    lowest: bool = False
+    marks: bool = True
+
+    def table(self, found: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
+        """What several models wrote, means over seeds.
+
+        Args:
+            found: models by name, each with the content of the file of every seed.
+
+        Returns:
+            None where no model has numbers.
+        """
+        models = {name: own for name, contents in found if (own := self._over_seeds(contents))}
+        keys = list(dict.fromkeys(key for own in models.values() for key in own))
+        if not keys:
+            return None
+        if self.turned:
+            rows = [Row(" ".join(filter(None, key)), [own.get(key) for own in models.values()]) for key in keys]
+            return Table(self.title, list(models), rows, self.caption, head="")
+        groups = [(group, sum(1 for _ in own)) for group, own in groupby(keys, key=lambda key: key[0])]
+        rows = [Row(name, [own.get(key) for key in keys]) for name, own in models.items()]
+        spans = groups if any(group for group, _ in groups) else ()
+        table = Table(self.title, [heading for _, heading in keys], rows, self.caption, spans)
+        return with_best(table, range(len(keys)) if self.lowest else ()) if self.marks else table
+
+    def _over_seeds(self, contents: Sequence[Any]) -> Cells:
+        seeds = [own for each in contents if (own := self.cells(each))]
+        return {key: _mean([own.get(key) for own in seeds]) for key in (seeds[0] if seeds else ())}
+
+
+def _mean(cells: Sequence[Cell]) -> Cell:
+    numbers = [each for each in cells if isinstance(each, Number)]
+    return mean(numbers) if len(numbers) == len(cells) else cells[0] if not numbers else None
+
+
+def with_best(table: Table, lowest: Iterable[int] = ()) -> Table:
+    """The table with the best number of each column marked, as it is shown, where not all are equal.
+
+    Args:
+        table: rows that are quoted do not take part.
+        lowest: columns whose least number is best.
+    """
+    down, marks = set(lowest), {}
+    measured = [row for row in table.rows if not row.quoted]
+    for place in range(len(table.columns)):
+        shown = {round(cell.value, cell.digits) for row in measured if isinstance(cell := row.cells[place], Number)}
+        if len(shown) > 1:
+            marks[place] = (min if place in down else max)(shown)
+    rows = [row if row.quoted else replace(row, cells=_marked(row.cells, marks)) for row in table.rows]
+    return replace(table, rows=rows)
+
+
+def _marked(cells: Sequence[Cell], best: Mapping[int, float]) -> list[Cell]:
+    return [
+        replace(cell, marked=round(cell.value, cell.digits) == best.get(place)) if isinstance(cell, Number) else cell
+        for place, cell in enumerate(cells)
+    ]
+
+
+def text_of(cell: Cell) -> str:
+    """What a cell shows first."""
+    return DASH if cell is None else cell.text if isinstance(cell, Number) else cell
+
+
+def _spread_of(cell: Cell) -> str:
+    return cell.spread if isinstance(cell, Number) else ""
+
+
+def whole_text(cell: Cell) -> str:
+    """A cell with its uncertainty on one line: a deviation as it is, an interval in brackets."""
+    spread = _spread_of(cell)
+    return f"{text_of(cell)} {spread if spread.startswith('±') else f'({spread})'}" if spread else text_of(cell)
+
+
+def as_lines(table: Table) -> list[str]:
+    """For a terminal: in blocks of as many columns as fit, uncertainties and long names on lines of their own."""
+    cells = [[(text_of(cell), _spread_of(cell)) for cell in row.cells] for row in table.rows]
+    widths = [
+        2 + max(len(part) for part in (*heading.split(), *(part for row in cells for part in row[place])))
+        for place, heading in enumerate(table.full_columns)
+    ]
+    # Wide tables have every name on a line of its own.
+    names = _NAME if _NAME + sum(widths) <= WIDTH else _INDENT
+    lines, start = [], 0
+    while start < len(widths):
+        stop = start + 1
+        while stop < len(widths) and names + sum(widths[start : stop + 1]) <= WIDTH:
+            stop += 1
+        lines += ["", *_block(table, cells, widths, range(start, stop), names)]
+        start = stop
+    return [*wrapped(table.title), *lines[1:]]
+
+
+def _block(
+    table: Table, cells: Sequence[Sequence[tuple[str, str]]], widths: Sequence[int], places: range, names: int
+) -> Iterator[str]:
+    def line(name: str, texts: Sequence[str]) -> str:
+        shown = [text.rjust(widths[place]) for text, place in zip(texts, places, strict=True)]
+        return f"{name:<{names}}{''.join(shown)}".rstrip()
+
+    words = [textwrap.wrap(table.full_columns[place], widths[place] - 2) or [""] for place in places]
+    height = max(map(len, words))
+    heads = [[""] * (height - len(each)) + each for each in words]
+    for number in range(height):
+        head = table.head if number == height - 1 and len(table.head) <= names else ""
+        yield line(head, [each[number] for each in heads])
+    yield "-" * (names + sum(widths[place] for place in places))
+    for row, own in zip(table.rows, cells, strict=True):
+        *above, name = (*wrapped(row.name), "") if len(row.name) >= names else (row.name,)
+        yield from above
+        yield line(name, [own[place][0] for place in places])
+        if any(own[place][1] for place in places):
+            yield line("", [own[place][1] for place in places])
+
+
+def wrapped(text: str, indent: str = "") -> list[str]:
+    """Lines for a terminal."""
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def as_markdown(table: Table) -> str:
+    """In the form of GitHub."""
+    named = [f"{row.name} ({row.note})" if row.note else row.name for row in table.rows]
+    body = [[name, *map(whole_text, row.cells)] for name, row in zip(named, table.rows, strict=True)]
+    lines = [[table.head, *table.full_columns], ["---", *["---:"] * len(table.columns)], *body]
+    escaped = [[each.replace("|", r"\|") for each in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def as_json(table: Table) -> dict[str, Any]:
+    """Unrounded: rows by name, their numbers by column; words as they are."""
+    return {
+        "title": table.title,
+        "rows": [
+            {
+                "name": row.name,
+                "note": row.note,
+                "quoted": row.quoted,
+                "cells": dict(zip(table.full_columns, map(_json_of, row.cells), strict=True)),
+            }
+            for row in table.rows
+        ],
+    }
+
+
+def _json_of(cell: Cell) -> Any:
+    if not isinstance(cell, Number):
+        return cell
+    found = {"value": cell.value, "low": cell.low, "high": cell.high, "deviation": cell.deviation}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def duration(value: float) -> str:
+    """A duration: `0.23 s`, `48.5 s`, `12 min 05 s` or `3 h 20 min`."""
+    if value < 10:
+        return f"{value:.2f} s"
+    if value < 120:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 120:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"

@@ -1,0 +1,1 @@
+"""From evaluations to one page, lines for the terminal, Markdown and JSON."""

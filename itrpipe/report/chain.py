@@ -1,0 +1,106 @@
+"""The chain behind an evaluation: every artifact it was made from.
+
+A manifest names its inputs, and artifacts of one dataset are siblings, so the chain is followed from folder to
+folder. An artifact that was removed since stays in the chain as a name without content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from itrpipe.errors import DataError
+from itrpipe.exporting.places import command_without_places
+from itrpipe.storage.artifact import Manifest, check_artifact, read_manifest
+from itrpipe.storage.disk import unavailable
+from itrpipe.storage.integrity import checked
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One link of the chain.
+
+    Attributes:
+        stage, name, fingerprint: as the manifest of what was made from it says.
+        folder: where it lies or lay.
+        manifest: None when the folder was removed, or made again with another result.
+        found: folder -> its manifest, or None where there is no folder. Artifacts that share it look at the files of
+            each folder once.
+    """
+
+    stage: str
+    name: str
+    fingerprint: str
+    folder: Path
+    manifest: Manifest | None
+    found: dict[Path, Manifest | None] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def conf(self) -> str:
+        """Its configuration; empty when the folder was removed."""
+        return "" if self.manifest is None else self.manifest.conf
+
+    @property
+    def path(self) -> str:
+        """Stage and name, as messages write it."""
+        return f"{self.stage}/{self.name}"
+
+    def input(self, name: str) -> Artifact | None:
+        """The artifact read under an input name; None when there was none or nothing is known any more.
+
+        Raises:
+            DataError: it is damaged, or its folder holds another artifact.
+        """
+        if self.manifest is None or name not in self.manifest.inputs:
+            return None
+        record = self.manifest.inputs[name]
+        folder = self.folder.parent.parent / record.stage / record.name
+        if folder not in self.found:
+            self.found[folder] = check_artifact(folder) if folder.exists() else None
+        manifest = self.found[folder]
+        if manifest is not None and record.digest and manifest.digest != record.digest:
+            manifest = None  # made again since: it tells nothing about what was read
+        if manifest is not None and manifest.fingerprint != record.fingerprint:
+            raise DataError(f"{folder} is another artifact than {self.path} was made from; remove it and rerun")
+        return Artifact(record.stage, record.name, record.fingerprint, folder, manifest, self.found)
+
+    def chain(self) -> Iterator[Artifact]:
+        """Yields everything this was made from, then itself; an artifact read twice comes twice."""
+        for name in self.manifest.inputs if self.manifest else ():
+            upstream = self.input(name)
+            if upstream is not None:
+                yield from upstream.chain()
+        yield self
+
+
+def read_table(path: Path) -> Any:
+    """Reads a Parquet file.
+
+    Raises:
+        DataError: truncated or damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(checked(path))
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise unavailable(error, path) or DataError(
+            f"{path} is damaged ({reason}); remove its folder and rerun"
+        ) from None
+
+
+def commands_of(artifacts: Iterable[Artifact]) -> list[str]:
+    """The command lines that made artifacts, each once, in the order in which they finished, without places."""
+    known = sorted((each.manifest for each in artifacts if each.manifest is not None), key=lambda each: each.finished)
+    return list(dict.fromkeys(command_without_places(manifest.command) for manifest in known))
+
+
+def commands_behind(folders: Iterable[Path]) -> list[str]:
+    """The same of artifacts and of all that they were made from and is still there."""
+    found = [(folder, read_manifest(folder)) for folder in folders]
+    chains = [Artifact(each.stage, folder.name, each.fingerprint, folder, each).chain() for folder, each in found]
+    return commands_of(each for chain in chains for each in chain)

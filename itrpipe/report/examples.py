@@ -1,0 +1,196 @@
+"""Retrieval examples: what a model ranks first for some images and some captions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from itrpipe.datasets.prepared import Split
+from itrpipe.report.runs import DIRECTIONS, Run
+from itrpipe.report.thumbnails import Album, Picture
+from itrpipe.report.truth import TrueMatches
+
+SHOWN = 5
+"""Candidates of a query."""
+Mark = Literal["", "own", "true"]
+"""`own`: belongs to the query. `true`: does not, but the caption is true of the image all the same."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A caption or an image found for a query.
+
+    Attributes:
+        text: of a caption.
+        picture: of an image.
+        score: similarity with the query.
+        place: position from 1.
+        mark: whether it is right.
+        false_negative: estimated probability, 0..1, that it matches though it counts as a negative; None where nothing
+            estimated it.
+    """
+
+    text: str
+    picture: Picture | None
+    score: float
+    place: int
+    mark: Mark
+    false_negative: float | None = None
+
+
+@dataclass(frozen=True)
+class Example:
+    """A query with its candidates, best first.
+
+    Attributes:
+        text: of the query caption, or an own caption of the query image.
+        picture: of the query image, or the own image of the query caption.
+        candidates: the first ones, then the best own one if it comes later but is still listed.
+        rank: of the best own match, from 1; None for mined lists, where own pairs are left out.
+        baseline_rank: by the baseline; None where there is none.
+    """
+
+    text: str
+    picture: Picture
+    candidates: list[Candidate]
+    rank: int | None = None
+    baseline_rank: int | None = None
+
+
+class Gallery:
+    """The captions and images of a split, to be shown as candidates.
+
+    Args:
+        split: of the dataset.
+        album: makes the pictures.
+        truth: all correct matches, where known.
+    """
+
+    def __init__(self, split: Split, album: Album, truth: TrueMatches | None) -> None:
+        self.split, self.truth = split, truth
+        self._album = album
+        self.image_row = {each: row for row, each in enumerate(split.image_ids.tolist())}
+        self.caption_row = {each: row for row, each in enumerate(split.caption_ids.tolist())}
+
+    def picture(self, image: int) -> Picture:
+        """The picture of an image row."""
+        return self._album.picture(str(self.split.image_ids[image]))
+
+    def text(self, caption: int) -> str:
+        """The text of a caption row."""
+        return self.split.texts[caption]
+
+    def own_text(self, image: int) -> str:
+        """First own caption of an image row."""
+        return self.text(int(self.split.captions_of_image[image]))
+
+    def candidate(
+        self, direction: str, query: int, row: int, score: float, place: int, false_negative: float | None = None
+    ) -> Candidate:
+        """A candidate of a query, `direction` being that of the search; see `Candidate`."""
+        image, caption = (query, row) if direction == "i2t" else (row, query)
+        mark: Mark = ""
+        if self.split.caption_image[caption] == image:
+            mark = "own"
+        elif self.truth is not None and bool(self.truth.contains(np.array([caption]), np.array([image]))[0]):
+            mark = "true"
+        shows_text = direction == "i2t"
+        shown = ("" if not shows_text else self.text(row), None if shows_text else self.picture(row))
+        return Candidate(*shown, score, place, mark, false_negative)
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Queries with what was found for them.
+
+    Attributes:
+        title: above them.
+        note: below the title.
+        items: the queries.
+        of_images: they are images, and captions were found; else captions.
+        own: the own image of a caption stands before what was found, as lists of negatives have it not.
+    """
+
+    title: str
+    note: str
+    items: Sequence[Example]
+    of_images: bool
+    own: bool = False
+
+
+def retrieval_examples(run: Run, baseline: Run | None, gallery: Gallery, count: int, seed: int) -> list[Examples]:
+    """Queries of both directions, captions for images last.
+
+    Beside a baseline those whose right answer moved furthest up or down, by the ratio of its ranks; else half of them
+    answered right at the first place, half not, where there are enough.
+
+    Args:
+        run: whose rankings are shown.
+        baseline: whose rank of the right answer is told beside; or None.
+        gallery: of the split it was evaluated on.
+        count: queries in each direction.
+        seed: of their choice.
+    """
+    found = []
+    for number, direction in enumerate(reversed(DIRECTIONS)):
+        rank = run.rankings[direction].rank
+        if baseline is None:
+            chosen = choose(rank == 0, count, np.random.default_rng([seed, number]))
+            note = "Drawn at random: first some with a right answer on top, then some without."
+        else:
+            chosen = moved(baseline.rankings[direction].rank, rank, count)
+            note = f"Whose right answer moved furthest up, then down, from {baseline.name}."
+        items = [example_of(run, baseline, gallery, direction, query) for query in chosen]
+        title = "Captions found for images" if direction == "i2t" else "Images found for captions"
+        found.append(Examples(title, f"By {run.name}. {note}", items, direction == "i2t"))
+    return [each for each in found if each.items]
+
+
+def moved(before: np.ndarray, after: np.ndarray, count: int) -> list[int]:
+    """Rows of `count` queries at most: half whose rank fell most, as a ratio, then half whose rank rose most."""
+    gains = np.log((before + 1.0) / (after + 1.0))
+    order, half = np.argsort(-gains, kind="stable"), (count + 1) // 2
+    up = [int(query) for query in order[:half] if gains[query] > 0]
+    down = [int(query) for query in order[::-1][: count - len(up)] if gains[query] < 0]
+    return [*up, *down]
+
+
+def choose(right: np.ndarray, count: int, generator: np.random.Generator) -> list[int]:
+    """Rows of `count` queries, about half of them right, the right ones first; fewer when there are fewer queries."""
+    order = generator.permutation(len(right))
+    good, bad = order[right[order]].tolist(), order[~right[order]].tolist()
+    wanted = min(len(good), max((count + 1) // 2, count - len(bad)))
+    return [*good[:wanted], *bad[: count - wanted]]
+
+
+def example_of(run: Run, baseline: Run | None, gallery: Gallery, direction: str, query: int) -> Example:
+    """One query of a run, with the rank that another one gives to its right answer."""
+    rankings = run.rankings[direction]
+    rows = gallery.caption_row if direction == "i2t" else gallery.image_row
+    listed = zip(rankings.candidates[query], rankings.scores[query], strict=True)
+    candidates = _shown([(rows[identifier], score) for identifier, score in listed], gallery, direction, query)
+    image = query if direction == "i2t" else int(gallery.split.caption_image[query])
+    return Example(
+        text=gallery.own_text(query) if direction == "i2t" else gallery.text(query),
+        picture=gallery.picture(image),
+        candidates=candidates,
+        rank=int(rankings.rank[query]) + 1,
+        baseline_rank=None if baseline is None else int(baseline.rankings[direction].rank[query]) + 1,
+    )
+
+
+def _shown(listed: Sequence[tuple[int, float]], gallery: Gallery, direction: str, query: int) -> list[Candidate]:
+    """The first candidates, and the best own one when it is further down the list."""
+    first = [
+        gallery.candidate(direction, query, row, score, place + 1) for place, (row, score) in enumerate(listed[:SHOWN])
+    ]
+    if any(each.mark == "own" for each in first):
+        return first
+    owner = gallery.split.caption_image
+    for place, (row, score) in enumerate(listed[SHOWN:], SHOWN + 1):
+        if (owner[row] == query) if direction == "i2t" else (owner[query] == row):
+            return [*first, gallery.candidate(direction, query, row, score, place)]
+    return first

@@ -1,0 +1,165 @@
+"""What people call backbones and methods, and the settings of trained models that no such name tells.
+
+A model is named by its method and backbone, and its name tells nothing of what somebody set. So that no reader compares
+unlike with like, the report says of every model what differs from `stages/*.toml`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from itrpipe.config import DATASET_SELECTORS, leaves
+from itrpipe.declared import backbone_shown_as, conf_title
+from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.methods.declaration import methods
+from itrpipe.report.chain import Artifact
+from itrpipe.storage.artifact import Manifest
+from itrpipe.training.settings import unread
+
+
+def backbone_title(name: str) -> str:
+    """A backbone as papers write it, with its variant: `scan-i2t` is `SCAN i2t`; the name of given embeddings."""
+    if is_given(name):
+        return name.removeprefix(f"{GIVEN}-")
+    parts = name.split("-")
+    for end in range(len(parts), 0, -1):
+        if title := backbone_shown_as("-".join(parts[:end])):
+            return " ".join([title, *parts[end:]])
+    return " ".join([parts[0].upper(), *parts[1:]])
+
+
+def model_title(backbone: str, method: str) -> str:
+    """Titles of a backbone and a method as one name; a method that bears the name of its backbone stands alone."""
+    named_after_it = method == backbone or method.startswith((f"{backbone} ", f"{backbone}, "))
+    return method if named_after_it else f"{backbone}, {method}"
+
+
+def method_title(name: str) -> str:
+    """What the declaration of `train` shows a configuration as: `first training` for that of the first."""
+    return conf_title("train", name) or name.upper()
+
+
+def choices_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """What the method of a trained model was put together from, see `MethodSettings.choices`; often nothing.
+
+    Args:
+        settings: of the trained model.
+    """
+    declared = methods().get(settings["method"])  # none of a plug-in that was removed
+    return {} if declared is None else declared.model_construct(**settings.get("loss", {})).choices()  # of any version
+
+
+def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
+    """The choices of a model as a name, where its configuration is that of the method itself; often empty.
+
+    Args:
+        name: of the configuration.
+        settings: of the trained model.
+    """
+    return ", ".join(filter(None, choices_of(settings).values())) if settings["method"] == name else ""
+
+
+def told_by_title(name: str, settings: Mapping[str, Any]) -> set[str]:
+    """Settings, by dotted key, that `title_by_choices` tells."""
+    return {f"loss.{key}" for key in methods()[name].chosen} if title_by_choices(name, settings) else set()
+
+
+Declared = Callable[[Manifest], Mapping[str, Any] | None]
+"""What the declarations give the configuration, backbone and dataset of an artifact; None where they do not say."""
+EPOCHS = "epochs"
+MOST_LISTED = 12
+"""Settings of a run that the page lists; toy models differ in dozens."""
+_ASKED = {"method", "backbone", "features", "seed", "split"}
+"""What runs are named by."""
+_TOLD = {"guard", "loss.teacher"}
+"""What the step asks for that reads an artifact."""
+_FILES = "model.files."
+"""What the files of given embeddings stand below, which no declaration can name."""
+_TRAIN = "train"
+_PREFIXES = {"mine_negatives": "mining ", "synthesize": "sentences "}
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A setting that is not as declared.
+
+    Attributes:
+        value: it was made with.
+        declared: by `stages/*.toml`.
+    """
+
+    value: Any
+    declared: Any
+
+    def __str__(self) -> str:
+        return f"{shown(self.value)} instead of {shown(self.declared)}"
+
+
+def departures(model: Artifact, declared: Declared) -> dict[str, Departure]:
+    """What is not as declared of a model and of the models, mined lists and sentences that it was trained with.
+
+    Args:
+        model: artifact of `train`.
+        declared: settings by the declarations.
+
+    Returns:
+        By dotted key, the model's own first and of these its epochs; those of other artifacts with their kind before
+        the key (`mining num_texts`, `first training epochs`), unless the model departs to the same value. Of removed
+        artifacts nothing.
+    """
+    own = _of(model, declared)
+    found = {key: own[key] for key in sorted(own, key=lambda key: key != EPOCHS)}
+    for artifact in reversed(list(model.chain())):
+        kind = _kind(artifact, model)
+        if artifact.path == model.path or kind is None:
+            continue
+        for key, each in _of(artifact, declared).items():
+            if key not in own or own[key].value != each.value:
+                found.setdefault(f"{kind}{key}", each)
+    return found
+
+
+def listed(found: Mapping[str, Departure], most: int = MOST_LISTED) -> str:
+    """The departures as a list: `epochs 1 instead of 6, loss.alpha 0.4 instead of 0.3, 3 more`."""
+    parts = [f"{key} {each}" for key, each in found.items()]
+    more = [f"{len(parts) - most} more"] if len(parts) > most else []
+    return ", ".join([*parts[:most], *more])
+
+
+def shown(value: Any) -> str:
+    """A value as text; of files and folders of one machine only the name, and lists without brackets."""
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    if isinstance(value, str) and Path(value).is_absolute():
+        return Path(value).name
+    return "none" if value is None else "empty" if value == "" else str(value)
+
+
+def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
+    """Those that no name tells, on a dataset that declarations speak of; on any other its owner declares."""
+    manifest = artifact.manifest
+    expected = declared(manifest) if manifest and manifest.dataset in DATASET_SELECTORS else None
+    if manifest is None or expected is None:
+        return {}
+    skipped = _ASKED | _TOLD
+    if artifact.stage == _TRAIN:
+        skipped = skipped | unread(manifest.settings) | told_by_title(manifest.conf, manifest.settings)
+    given = dict(leaves(manifest.settings))
+    return {
+        key: Departure(given[key], value)
+        for key, value in leaves(expected)
+        # A setting that is newer than the artifact says nothing about it.
+        if key not in skipped and not key.startswith(_FILES) and key in given and given[key] != value
+    }
+
+
+def _kind(artifact: Artifact, model: Artifact) -> str | None:
+    """What stands before the keys of an artifact that a model was made from; None where its settings do not count."""
+    if artifact.stage != _TRAIN or artifact.manifest is None or model.manifest is None:
+        return _PREFIXES.get(artifact.stage)
+    backbone = artifact.manifest.settings["backbone"]
+    of = f"{backbone_title(backbone)} " if backbone != model.manifest.settings["backbone"] else ""
+    return f"{of}{method_title(artifact.manifest.conf)} "

@@ -1,0 +1,153 @@
+"""How a page, a terminal, Markdown and programs get a report.
+
+The page is one file that needs no script, no network and no server. The answer, one table and pictures come first; all
+else is folded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from itrpipe.config import leaves
+from itrpipe.evaluation.tables import (
+    Table,
+    as_json,
+    as_lines,
+    as_markdown,
+    with_minus,
+    wrapped,
+)
+from itrpipe.printable import printable_lines
+from itrpipe.report.claims import Claim
+from itrpipe.report.contents import Report
+from itrpipe.report.names import shown
+from itrpipe.report.published import Published
+from itrpipe.report.runs import Run
+
+BEGIN, END = "<!-- itrpipe report {asked} -->", "<!-- end of itrpipe report -->"
+"""The lines between which a document gets the tables of a dataset; or of a backbone, named behind it."""
+
+
+def html(report: Report) -> str:
+    """The page. Whatever comes from a dataset is escaped; only the drawings of `plots` are taken as they are."""
+    return page_environment().get_template("page.html.j2").render(report=report)
+
+
+def text(report: Report) -> str:
+    """The answer and the main table of each test set, as plain text for a terminal, and what is remarkable."""
+    lines = wrapped(report.title)
+    for head in report.heads:
+        lines += ["", *wrapped(head.group.description), "", *wrapped(head.answer), *as_lines(head.table)]
+    told = [part for each in report.sections if each.open for part in each.parts if isinstance(part, Table)]
+    return "\n".join([*lines, *(line for table in told for line in ("", *as_lines(table)))]) + "\n"
+
+
+def markdown(report: Report) -> str:
+    """The answer and the main table of each test set, for a README or a paper's repository."""
+    parts = []
+    for head in report.heads:
+        several = f"**{report.title}**: {head.group.description}." if len(report.heads) > 1 else ""
+        parts += [several, as_markdown(head.table), head.answer]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def inserted(document: str, asked: str, tables: str) -> str | None:
+    """A document with the tables between the two lines that ask for them; None where it has no such lines.
+
+    Args:
+        document: its text.
+        asked: dataset, or dataset and backbone with a space between.
+        tables: Markdown.
+    """
+    begin = BEGIN.format(asked=asked)
+    block = re.compile(f"^{re.escape(begin)}$.*?^{re.escape(END)}$", re.MULTILINE | re.DOTALL)
+    found, count = block.subn(lambda _: f"{begin}\n\n{tables.strip()}\n\n{END}", document)
+    return found if count else None
+
+
+def results(report: Report, published: Sequence[Published]) -> dict[str, Any]:
+    """All numbers of a report, unrounded: `runs`, `claims` against baselines, and every table of the page."""
+    return {
+        "title": report.title,
+        "dataset": report.dataset,
+        "interval_level": report.level,
+        "answers": [head.answer for head in report.heads],
+        "runs": [_run(run, published) for head in report.heads for run in head.group.runs],
+        "claims": [_claim(each) for head in report.heads for each in (*head.group.claims, *head.group.timed)],
+        "tables": [as_json(part) for each in report.sections for part in each.parts if isinstance(part, Table)],
+        "removed": [artifact.path for artifact in report.removed],
+    }
+
+
+def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
+    keys = ("method", "backbone", "seed", "features", "split")
+    data, trained = run.prepare.manifest, run.members[0].settings
+    setting: dict[str, Any] = {}
+    if data is not None and trained:
+        setting = {key: trained.get(key) for key in ("train_share", "batch_size")}
+        setting |= {"training": data.metrics.get("train")}
+        setting |= {"data": {key: shown(value) for key, value in leaves(data.settings)}}
+    return {
+        "label": run.label,
+        "name": run.name,
+        "rerank": run.rerank,
+        "artifact": run.evaluation.name,
+        "shown_as": run.method,
+        "baseline": run.is_baseline,
+        "setting": setting,
+        **{key: run.settings[key] for key in keys},
+        "not_as_declared": {key: asdict(each) for key, each in run.departures.items()},
+        "epochs": [member.epochs for member in run.members],
+        "models": [member.artifact.name for member in run.members],
+        "metrics": run.metrics,
+        "published": [each.model_dump() for each in published if each.run in (run.label, run.evaluation.name)],
+    }
+
+
+def _claim(claim: Claim) -> dict[str, Any]:
+    sides = {"own": claim.own, "oracle": claim.oracle}
+    return {
+        "model": claim.series.name,
+        "baseline": claim.baseline.name,
+        "runs": [run.label for run in claim.series.all],
+        "seeds": claim.seeds,
+        "result": claim.word,
+        **{side: found and {name: asdict(each) for name, each in found.items()} for side, found in sides.items()},
+    }
+
+
+def page_environment() -> Environment:
+    """What renders pages: every value is escaped, and characters that would turn the text around it are written out."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"score": with_minus, "percent": percent, "kind": lambda part: type(part).__name__}
+    numbers = itertools.count(1)
+    environment.globals["numbered"] = lambda: f"photo-{next(numbers)}"  # what links to an opened photograph lead to
+    return environment
+
+
+def _printable(value: Any) -> Any:
+    """A value as `printable_lines`; what is safe HTML stays safe HTML."""
+    return type(value)(printable_lines(value)) if isinstance(value, str) else value
+
+
+def percent(share: float) -> str:
+    """A share of 1 in percent, without digits that an estimate does not have; the ends are only reached exactly."""
+    if 0 < share < 0.01:
+        return "< 1 %"
+    if 0.99 < share < 1:
+        return "> 99 %"
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,301 @@
+"""Plots as inline SVG in one visual language: a colour is a model on all of a page, the first one grey, and a dash a
+backbone. Runs of several seeds are thin lines around their thick mean.
+
+Matplotlib draws with marker colours that are then replaced by the page's CSS variables, so that one drawing
+serves a light and a dark page. A hollow point is a difference whose interval includes zero.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from itrpipe.evaluation.tables import Number
+from itrpipe.report.series import Series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SERIES = 6
+"""Distinguishable colours beside the grey of the first training; more than that start over."""
+_INK, _MUTED, _RULE, _PAPER, _FIRST = "#010101", "#020202", "#030303", "#040404", "#050500"
+_COLOURS = [f"#05050{index + 1}" for index in range(SERIES)]
+_VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _PAPER: "paper", _FIRST: "series-0"} | {
+    colour: f"series-{index + 1}" for index, colour in enumerate(_COLOURS)
+}
+_WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
+_TICKS = 6
+_TICK_ROOM = 0.08
+"""Of an axis, that the number below a tick takes."""
+_DASHES = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
+_LABEL_LENGTH, _LABEL_LINE = 28, 0.32
+"""Of labels beside an axis: characters of a line, and how much of a row each line after the first takes."""
+_BAND = 0.5
+_VALUE_SIZE = 8.0
+"""Of the numbers above points, in points."""
+CHANCE: Any = {"color": _MUTED, "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 1}
+"""The line of what chance gives."""
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "itrpipe",
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": _RULE,
+    "axes.labelcolor": _MUTED,
+    "axes.grid": True,
+    "grid.color": _RULE,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "xtick.color": _MUTED,
+    "ytick.color": _MUTED,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "text.color": _INK,
+    "lines.linewidth": 1.8,
+    "lines.solid_capstyle": "round",
+}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One panel.
+
+    Attributes:
+        title: above it.
+        svg: the drawing, safe to put into a page as it is.
+    """
+
+    title: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Key:
+    """One line of a legend.
+
+    Attributes:
+        name: of the series.
+        colour: CSS variable.
+        dashes: of its line, as SVG writes them; empty for a solid one.
+    """
+
+    name: str
+    colour: str
+    dashes: str
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Plots beside each other.
+
+    Attributes:
+        plots: of it.
+        keys: of the legend below them.
+        caption: below all.
+    """
+
+    plots: Sequence[Plot]
+    keys: Sequence[Key]
+    caption: str
+
+
+@dataclass(frozen=True)
+class Look:
+    """How the line of a series is drawn: colour, and dashes in line widths."""
+
+    colour: str
+    dashes: tuple[float, ...]
+
+    def line(self) -> dict[str, Any]:
+        """The same as arguments of matplotlib."""
+        return {"color": self.colour, "linestyle": (0, self.dashes) if self.dashes else "-"}
+
+
+def legend_of(looks: Mapping[str, Look]) -> list[Key]:
+    """Lines of a legend, by the names of what is drawn so."""
+    return [Key(name, _VARIABLES[look.colour], " ".join(map(str, look.dashes))) for name, look in looks.items()]
+
+
+def looks_of(series: Sequence[Series]) -> dict[str, Look]:
+    """Colour and dashes of each series, by its name.
+
+    Where there are more methods than colours, dashes tell those of one colour apart, too.
+    """
+    backbones = list(dict.fromkeys(each.first.backbone for each in series))
+    # Of several first trainings of a backbone, which differ in their settings, one is grey.
+    greys = {each.first.backbone: each.name for each in reversed(series) if each.first.is_first}
+    methods = list(dict.fromkeys(each.method for each in series if each.name not in greys.values()))
+    turns = -(-len(methods) // SERIES) or 1  # how often the colours start over
+    looks = {}
+    for each in series:
+        dashes = backbones.index(each.first.backbone) * turns
+        if each.name in greys.values():
+            looks[each.name] = Look(_FIRST, _DASHES[dashes % len(_DASHES)])
+            continue
+        turn, colour = divmod(methods.index(each.method), SERIES)
+        looks[each.name] = Look(_COLOURS[colour], _DASHES[(dashes + turn) % len(_DASHES)])
+    return looks
+
+
+def intervals(
+    name: str, title: str, labels: Sequence[str], rows: Sequence[Number], looks: Sequence[Look], band: Number | None
+) -> Plot:
+    """Values with their intervals below each other; hollow where that of a difference includes zero.
+
+    Args:
+        name: of the drawing.
+        title: of it.
+        labels: of the rows.
+        rows: each with an interval; differences are drawn around zero.
+        looks: of the rows.
+        band: what they are to be compared with, drawn across with its interval; or None.
+    """
+    wrapped = [textwrap.wrap(label, _LABEL_LENGTH) for label in labels]
+    heights = [1 + _LABEL_LINE * (len(each) - 1) for each in wrapped]
+    ends = list(itertools.accumulate(heights))
+    places = [end - height / 2 for end, height in zip(ends, heights, strict=True)]
+    figure, axes = panel(height=0.5 + 0.34 * max(ends[-1], 2))
+    if band is not None:
+        axes.axvline(band.value, **CHANCE)
+        axes.axvspan(*_ends(band), color=_RULE, alpha=_BAND, linewidth=0)
+    for place, row, look in zip(places, rows, looks, strict=True):
+        face = _PAPER if row.signed and not row.excludes_zero else look.colour
+        axes.plot(_ends(row), [place, place], color=look.colour, linewidth=2.2)
+        axes.plot(
+            [row.value], [place], "o", color=look.colour, markersize=6.5, markerfacecolor=face, markeredgewidth=1.6
+        )
+        over = {"xytext": (0, 6), "textcoords": "offset points", "horizontalalignment": "center"}
+        axes.annotate(row.text, xy=(row.value, place), fontsize=_VALUE_SIZE, color=_INK, **over)
+    if any(row.signed for row in rows):
+        axes.axvline(0, color=_INK, linewidth=0.9)
+        bound = 1.08 * max(abs(end) for row in rows for end in _ends(row)) or 1.0
+        axes.set_xlim(-bound, bound)
+    axes.set_yticks(places, ["\n".join(each) for each in wrapped])
+    axes.set_ylim(ends[-1], -0.3)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
+    return Plot(title, svg(figure, name, f"{title}: {', '.join(labels)}"))
+
+
+def _ends(number: Number) -> tuple[float, float]:
+    """Of its interval, or of one standard deviation to both sides."""
+    if number.low is not None and number.high is not None:
+        return number.low, number.high
+    half = number.deviation or 0.0
+    return number.value - half, number.value + half
+
+
+def lines(
+    axes: Axes, positions: Sequence[float], rows: Sequence[Sequence[float]], look: Look, *, marked: bool = False
+) -> None:
+    """One thick line; of several rows thin ones and their thick mean, as far as all of them go.
+
+    Args:
+        axes: to draw on.
+        positions: of the longest row.
+        rows: heights.
+        look: of the lines.
+        marked: with a point for each value of the thick line, which says that nothing was measured between them.
+    """
+    for row in rows if len(rows) > 1 else ():
+        axes.plot(positions[: len(row)], row, color=look.colour, linewidth=0.8, alpha=0.6)
+    shared = min(map(len, rows))
+    middle = np.mean([row[:shared] for row in rows], axis=0)
+    axes.plot(positions[:shared], middle, **look.line(), **({"marker": "o", "markersize": 3.2} if marked else {}))
+
+
+def plain_ticks(axes: Axes, ticks: Sequence[float]) -> None:
+    """Writes plain numbers below a logarithmic axis, of those that would overlap the smaller one."""
+    kept = [ticks[0]]
+    for tick in ticks[1:]:
+        if math.log(tick / kept[-1]) > _TICK_ROOM * math.log(ticks[-1] / ticks[0]):
+            kept.append(tick)
+    axes.set_xticks(kept, [f"{tick:,}" if tick == round(tick) else f"{tick:.3g}" for tick in kept])
+    axes.set_xticks([], minor=True)
+
+
+def log_axis(axes: Axes) -> None:
+    """Makes the vertical axis logarithmic, with few and plain numbers."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+
+
+def zero_line(axes: Axes) -> None:
+    """Marks, across the drawing, where a difference is none."""
+    axes.axhline(0, color=_INK, linewidth=0.9)
+
+
+def panel(height: float = _HEIGHT) -> tuple[Any, Axes]:
+    """A figure with one pair of axes, as wide as a phone."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_style()):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        axes = figure.add_subplot()
+        axes.locator_params(axis="x", nbins=_TICKS)  # else other ticks than those that the layout left room for
+        return figure, axes
+
+
+def _style() -> Any:
+    """Every setting of matplotlib that makes a drawing, whatever a matplotlibrc says."""
+    import matplotlib
+
+    unset = {"backend", "toolbar", "timezone", "date.epoch"}  # no drawing here depends on these
+    return {name: value for name, value in matplotlib.rcParamsDefault.items() if name not in unset} | _STYLE
+
+
+def svg(figure: Any, name: str, description: str) -> str:
+    """Draws a figure and makes it part of a page: no header, no background, ids of its own, colours by CSS."""
+    import matplotlib
+    from markupsafe import escape
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context(_style()):
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    drawing = buffer.getvalue()
+    view_box = re.search(r'viewBox="([^"]+)"', drawing)
+    body = re.search(r"<svg[^>]*>(.*)</svg>", drawing, re.DOTALL)
+    assert view_box is not None
+    assert body is not None
+    # Comments, and a style element that would apply to the whole page.
+    content = re.sub(r"<!--.*?-->\s*|<style.*?</style>\s*", "", body[1], flags=re.DOTALL)
+    content = _shortened(content.replace("xlink:href=", "href="))
+    content = re.sub(r'\bid="', f'id="{name}-', content)
+    content = re.sub(r'href="#|url\(#', lambda match: f"{match[0]}{name}-", content)
+    content = content.replace("'DejaVu Sans'", "var(--sans)")
+    for colour, variable in _VARIABLES.items():
+        content = content.replace(colour, f"var(--{variable})")
+    return f'<svg viewBox="{view_box[1]}" role="img" aria-label="{escape(description)}">{content}</svg>'
+
+
+def _shortened(content: str) -> str:
+    """The same drawing in about half the bytes: a hundredth of a point is enough, and few ids are ever used."""
+    used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', content))
+    wanted = {name for pair in used for name in pair}
+    content = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in wanted else "", content)
+    content = re.sub(r' transform="rotate\(-0 [^"]*"', "", content)
+    content = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda match: re.sub(r"\d+\.\d{3,}", _rounded, match[0]), content)
+    content = re.sub(r"<g/>\s*|<defs>\s*</defs>\s*", "", content)
+    return re.sub(r">\s+<", "><", content).strip()
+
+
+def _rounded(match: re.Match[str]) -> str:
+    return f"{float(match[0]):.2f}".rstrip("0").rstrip(".")

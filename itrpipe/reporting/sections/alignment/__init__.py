@@ -1,1 +1,0 @@
-"""How far apart embeddings lie."""

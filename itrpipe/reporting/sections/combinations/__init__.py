@@ -1,1 +1,0 @@
-"""Sources of negatives by objectives and weights."""

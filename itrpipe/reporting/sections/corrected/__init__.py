@@ -1,1 +1,0 @@
-"""What is measured beside what people's judgements make of it."""

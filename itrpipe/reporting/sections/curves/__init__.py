@@ -1,1 +1,0 @@
-"""Plots over epochs, K and ranks."""

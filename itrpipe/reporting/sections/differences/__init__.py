@@ -1,1 +1,0 @@
-"""Every run against its first training."""

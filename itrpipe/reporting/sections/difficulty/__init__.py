@@ -1,1 +1,0 @@
-"""How hard synthetic sentences are over training."""

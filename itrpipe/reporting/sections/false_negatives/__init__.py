@@ -1,1 +1,0 @@
-"""How many candidates the runs take for false negatives, and which."""

@@ -1,1 +1,0 @@
-"""Whether a few items are the answer to many queries."""

@@ -1,1 +1,0 @@
-"""How often runs tell pairs from their negatives."""

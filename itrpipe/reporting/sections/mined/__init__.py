@@ -1,1 +1,0 @@
-"""Scores of mined lists, how many of their candidates are true, and what some look like."""

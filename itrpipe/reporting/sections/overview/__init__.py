@@ -1,1 +1,0 @@
-"""All results in one table, and what they allow to say."""

@@ -1,1 +1,0 @@
-"""Commands, warnings, fingerprints and versions."""

@@ -1,1 +1,0 @@
-"""Recall by how many words a caption has."""

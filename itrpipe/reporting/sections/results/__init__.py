@@ -1,1 +1,0 @@
-"""Every measured score, published ones below it."""

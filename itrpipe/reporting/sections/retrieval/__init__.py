@@ -1,1 +1,0 @@
-"""What the shown run finds for some queries."""

@@ -1,1 +1,0 @@
-"""Whether a second training is worth it, told by the first training alone."""

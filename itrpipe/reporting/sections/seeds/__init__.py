@@ -1,1 +1,0 @@
-"""What several seeds of a method tell together."""

@@ -1,1 +1,0 @@
-"""Sentences whose words are coloured by how probably they are wrong."""
