@@ -24,8 +24,8 @@ LAYERS = (
     {"models"},
     {"learning"},
     {"methods"},
-    {"training", "mining", "synthesis", "evaluation", "reporting", "exporting", "retrieval", "review"},
-    {"analysis"},
+    {"training", "mining", "synthesis", "evaluation", "exporting", "retrieval", "review"},
+    {"analysis", "report"},
     {"testing", "mteb", "serving"},
     {"stages"},
     {"plan"},
@@ -37,7 +37,7 @@ LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FILES = sorted(PACKAGE.rglob("*.py"))
 FORBIDDEN = {
     "evaluation": {"itrpipe.models", "torch"},
-    "reporting": {"itrpipe.models", "torch"},
+    "report": {"itrpipe.models", "torch"},
     "exporting": {"itrpipe.models", "torch"},
 }
 PLANNING = ("commands", "stages")

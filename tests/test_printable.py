@@ -20,9 +20,9 @@ from rich.tree import Tree
 
 from itrpipe.printable import printable, printable_json
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.report.answers import FOLDER, Answer, Answers, lines
 from itrpipe.report.search_page import render
 from itrpipe.report.thumbnails import Picture
+from itrpipe.retrieval.answers import FOLDER, Answer, Answers, lines
 
 # Clears the screen, names the window, steers in one byte, turns the writing direction, ends a line or paragraph.
 HOSTILE = "a\x1b[2Jb\x1b]0;owned\x07c\x9b31md\x7fe\u202ef\u2066g\u200eh\u061ci\u2028j\rk\nl\tm"

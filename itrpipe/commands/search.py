@@ -15,7 +15,7 @@ from itrpipe.datasets.definition import EMBEDDED, check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.report.answers import Answers, lines
+from itrpipe.retrieval.answers import Answers, lines
 from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.stages import parse
 from itrpipe.stages.base import Need
@@ -26,8 +26,8 @@ from itrpipe.storage.disk import require_writable, write_text
 from itrpipe.training.settings import settings_of
 
 if TYPE_CHECKING:
-    from itrpipe.analysis.searching import Query, Searched
     from itrpipe.report.thumbnails import Picture
+    from itrpipe.retrieval.searching import Query, Searched
     from itrpipe.scene_graph.graph import SceneGraph
 
 QUERY = "the query"
@@ -142,8 +142,8 @@ def _is_own(page: Path) -> bool:
 
 def _found(dataset: str, trained: TrainedRun, question: Question, split: str, top: int, reporter: Reporter) -> Answers:
     """Asks the model."""
-    from itrpipe.analysis.answering import Search
-    from itrpipe.analysis.searching import SearchModel
+    from itrpipe.retrieval.answering import Search
+    from itrpipe.retrieval.searching import SearchModel
 
     searched = _searched(trained, split)
     query = _query(question, trained, dataset, searched)
@@ -153,7 +153,7 @@ def _found(dataset: str, trained: TrainedRun, question: Question, split: str, to
 
 def _searched(trained: TrainedRun, split: str) -> Searched:
     """The split as the model was trained to read it."""
-    from itrpipe.analysis.searching import Searched
+    from itrpipe.retrieval.searching import Searched
 
     graphs = trained.input("parse") if settings_of(trained.manifest.settings["backbone"]).reads_phrases else None
     return Searched.open(trained.input("prepare"), trained.input("extract"), split, graphs)
@@ -161,8 +161,8 @@ def _searched(trained: TrainedRun, split: str) -> Searched:
 
 def _query(question: Question, trained: TrainedRun, dataset: str, searched: Searched) -> Query:
     """What the user gave as models read it, beside something that only completes the pair."""
-    from itrpipe.analysis.searching import Query
     from itrpipe.datasets.prepared import given_split
+    from itrpipe.retrieval.searching import Query
 
     if question.image is not None:
         shown = find_image(trained, dataset, question.image)

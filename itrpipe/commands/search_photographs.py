@@ -12,7 +12,7 @@ from itrpipe.commands.search import QUERY, Question, refuse_page, refuse_two_que
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.report.answers import FOLDER, Answer, Answers
+from itrpipe.retrieval.answers import FOLDER, Answer, Answers
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.disk import write_text
 

@@ -155,7 +155,7 @@ def _gallery(candidates: Candidates, split: str, device: str) -> tuple[Gallery, 
         reads = not any(part.imported or part.kind == SCENES for part in parts.values())
         gallery = of_dataset(trained, candidates.prepared, device, reads_photographs=reads)
         return gallery, _maps(trained, manifest, device)
-    from itrpipe.analysis.searching import Searched, SearchModel
+    from itrpipe.retrieval.searching import Searched, SearchModel
     from itrpipe.scene_graph.settings import ParseSettings
 
     reads = settings_of(manifest.settings["backbone"]).reads_phrases

@@ -128,8 +128,8 @@ def read_truth(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> 
         return [np.array(sorted(row_of[own] for own in known[each]), dtype=np.int64) for each in caption_ids.tolist()]
 
 
-def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
-    """The correct matches of a split as `PairSet.lists` has them, or None where the dataset does not know them.
+def true_pairs(folder: Path, split: Split) -> PairSet | None:
+    """The correct matches of a split, or None where the dataset does not know them.
 
     Args:
         folder: the prepared dataset.
@@ -142,4 +142,10 @@ def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
     if images is None:
         return None
     true = Ragged.of_lists(images)
-    return PairSet.of(true.owners(), true.values, len(split.image_ids)).lists(len(images))
+    return PairSet.of(true.owners(), true.values, len(split.image_ids))
+
+
+def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
+    """The same as `PairSet.lists` has them."""
+    pairs = true_pairs(folder, split)
+    return None if pairs is None else pairs.lists(len(split.caption_ids))

@@ -26,8 +26,7 @@ from itrpipe.report.chain import Artifact, commands_of
 from itrpipe.report.claims import RECALLS, TIME, Claim, answer, claims_of, judged, rsum_of, score_of, two
 from itrpipe.report.collapse import why_collapsed
 from itrpipe.report.curves import training_curves
-from itrpipe.report.examples import Examples, Gallery, retrieval_examples
-from itrpipe.report.library import Library
+from itrpipe.report.examples import Examples, Gallery, Library, retrieval_examples
 from itrpipe.report.maps import WordMapView, word_map_view
 from itrpipe.report.names import Declared, listed, shown
 from itrpipe.report.plots import Panels, Plot, intervals, looks_of

@@ -1,17 +1,20 @@
-"""Retrieval examples: what a model ranks first for some images and some captions."""
+"""The dataset behind runs, and what a model ranks first for some of its images and captions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.datasets.truth import PairSet, true_pairs
+from itrpipe.errors import DataError
+from itrpipe.report.chain import Artifact
 from itrpipe.report.runs import DIRECTIONS, Run
 from itrpipe.report.thumbnails import Album, Picture
-from itrpipe.report.truth import TrueMatches
 
 SHOWN = 5
 """Candidates of a query."""
@@ -69,7 +72,7 @@ class Gallery:
         truth: all correct matches, where known.
     """
 
-    def __init__(self, split: Split, album: Album, truth: TrueMatches | None) -> None:
+    def __init__(self, split: Split, album: Album, truth: PairSet | None) -> None:
         self.split, self.truth = split, truth
         self._album = album
         self.image_row = {each: row for row, each in enumerate(split.image_ids.tolist())}
@@ -95,11 +98,57 @@ class Gallery:
         mark: Mark = ""
         if self.split.caption_image[caption] == image:
             mark = "own"
-        elif self.truth is not None and bool(self.truth.contains(np.array([caption]), np.array([image]))[0]):
+        elif self.truth is not None and bool(self.truth.has(np.array([caption]), np.array([image]))[0]):
             mark = "true"
         shows_text = direction == "i2t"
         shown = ("" if not shows_text else self.text(row), None if shows_text else self.picture(row))
         return Candidate(*shown, score, place, mark, false_negative)
+
+
+class Library:
+    """A prepared dataset, opened for a report.
+
+    Args:
+        prepare: its artifact, which exists.
+        root: folder of its photographs; None when it is gone.
+    """
+
+    def __init__(self, prepare: Artifact, root: Path | None) -> None:
+        self._folder = prepare.folder
+        self._dataset = PreparedDataset.open(prepare.folder)
+        files: dict[str, str] = {}
+        for name in self._dataset.splits:
+            split = self._dataset.split(name)
+            files |= zip(split.image_ids.tolist(), split.files, strict=True)
+        self._images = frozenset(files)
+        self.album = Album(root, files)
+        self._galleries: dict[str, Gallery] = {}
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that hold images: of vectors of the test split alone, that one."""
+        return tuple(self._dataset.splits)
+
+    def split(self, name: str) -> Split:
+        """One split."""
+        return self.gallery(name).split
+
+    def picture(self, image_id: str, named_by: Path) -> Picture:
+        """The picture of an image that an artifact names.
+
+        Raises:
+            DataError: the dataset has no such image.
+        """
+        if image_id not in self._images:
+            raise DataError(f"{named_by} names image {image_id}, which {self._folder} does not have; evaluate again")
+        return self.album.picture(image_id)
+
+    def gallery(self, name: str) -> Gallery:
+        """Captions, pictures and truth of one split."""
+        if name not in self._galleries:
+            split = self._dataset.split(name)
+            self._galleries[name] = Gallery(split, self.album, true_pairs(self._folder, split))
+        return self._galleries[name]
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def _shares(anchors: np.ndarray, candidates: np.ndarray, direction: str, truth: 
     first = candidates[:, : max(TOPS)]
     real, sides = first >= 0, (first.clip(min=0), anchors[:, None])
     captions, images = sides if direction == "texts_for_images" else sides[::-1]
-    matches = truth.contains(captions, images) & real
+    matches = truth.has(captions, images) & real
     return [100.0 * float(matches[:, :top].sum() / max(1, real[:, :top].sum())) for top in TOPS]
 
 

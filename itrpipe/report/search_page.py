@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from itrpipe.report.answers import Answers
 from itrpipe.report.page import page_environment
 from itrpipe.report.thumbnails import Picture
+from itrpipe.retrieval.answers import Answers
 
 TEMPLATE = "search.html.j2"
 CAPTIONS_SHOWN = 2

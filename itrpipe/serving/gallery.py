@@ -18,9 +18,9 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, compare, read_embeddings
 
 if TYPE_CHECKING:
-    from itrpipe.analysis.searching import Searched, SearchModel
     from itrpipe.retrieval.model import RetrievalModel
     from itrpipe.retrieval.photo_index import PhotoIndex
+    from itrpipe.retrieval.searching import Searched, SearchModel
     from itrpipe.scene_graph.settings import ParseSettings
 
 QUERY = "the query"
@@ -149,7 +149,7 @@ class Paired:
 
     def of_sentence(self, sentence: str) -> np.ndarray:
         """See `Scoring`."""
-        from itrpipe.analysis.searching import Query
+        from itrpipe.retrieval.searching import Query
         from itrpipe.scene_graph.build import parse_captions
 
         graph = None if self._parser is None else parse_captions(self._parser, [sentence])[0]

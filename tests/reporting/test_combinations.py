@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from itrpipe.reporting.sections.combinations.section import view
+from itrpipe.reporting.titles import title_by_choices
 
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference
 from itrpipe.methods.contrastive.declaration import Contrastive
-from itrpipe.reporting.sections.combinations.section import view
-from itrpipe.reporting.titles import title_by_choices
 
 NEIGHBOURS = "neighbours, mined every 2 epochs"
 

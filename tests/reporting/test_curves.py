@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
-from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.evaluation.chance import random_recall, random_recalls
 from itrpipe.reporting.collect import Run, collect, models
 from itrpipe.reporting.plots import SERIES, legend, looks_of
 from itrpipe.reporting.sections.curves import section as curves
 from itrpipe.reporting.series import series_of
 from itrpipe.reporting.titles import backbone_title
+
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.evaluation.chance import random_recall, random_recalls
 from itrpipe.storage import artifact as artifacts
 
 RUNS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from itrpipe.reporting.departures import Departure, listed, shown
 from itrpipe.reporting.epochs import different_epochs
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from itrpipe.reporting.sections.difficulty import section as difficulty
 
 QUARTILES = ("lower_quartile", "median", "upper_quartile")

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
 from itrpipe.reporting.asked import MOST_COLUMNS
 from itrpipe.reporting.sections.discrimination.section import discrimination_tables, generator_title
 from itrpipe.reporting.series import Series

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from itrpipe.reporting.page import percent
 
 from itrpipe.errors import DataError
-from itrpipe.reporting.page import percent
 
 LISTS = ("texts_for_images", "images_for_texts")
 CHANCES = (0.97, 0.5, 0.004, 0.0)

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from itrpipe.reporting.collapse import why_collapsed
+from itrpipe.reporting.sections.hubness.section import hubs_of
 
 from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import ranks
-from itrpipe.reporting.collapse import why_collapsed
-from itrpipe.reporting.sections.hubness.section import hubs_of
 
 
 def queries(first: list[int]) -> Any:

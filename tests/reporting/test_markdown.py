@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from itrpipe.reporting.markdown import BEGIN, END, inserted
 
 from itrpipe.evaluation.chance import random_recalls
-from itrpipe.reporting.markdown import BEGIN, END, inserted
 
 BETWEEN = f"{BEGIN.format(asked='scenes')}\nold\n{END}"
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from itrpipe.reporting.comparisons import conclusion
 from itrpipe.reporting.seeds import _comparable
 from itrpipe.reporting.titles import model_title

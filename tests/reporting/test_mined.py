@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
-from itrpipe.datasets.truth import TRUTH_FILE
-from itrpipe.errors import DataError
 from itrpipe.reporting.chain import Artifact
 from itrpipe.reporting.library import Library
 from itrpipe.reporting.sections.mined.section import ShownList, false_negative_shares, mined_examples, read_lists
+
+from itrpipe.datasets.truth import TRUTH_FILE
+from itrpipe.errors import DataError
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.disk import file_digest
 

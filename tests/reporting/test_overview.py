@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from itrpipe.evaluation.bootstrap import Interval
-from itrpipe.evaluation.chance import random_recalls
 from itrpipe.reporting import overview
 from itrpipe.reporting.controls import is_control_of
 from itrpipe.reporting.plots import Look, bars
 from itrpipe.reporting.verdicts import _strongest, _too_short, versus
+
+from itrpipe.evaluation.bootstrap import Interval
+from itrpipe.evaluation.chance import random_recalls
 
 CHANCE = random_recalls(30, 60)["rsum"]
 SEEDS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))

@@ -6,11 +6,10 @@ import itertools
 import re
 from pathlib import Path
 
+import itrpipe.reporting
 import matplotlib
 import numpy as np
 import pytest
-
-import itrpipe.reporting
 from itrpipe.reporting.plots import SERIES, panel, svg
 
 STYLE = Path(itrpipe.reporting.__file__).with_name("base.css").read_text(encoding="utf-8")

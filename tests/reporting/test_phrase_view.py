@@ -7,14 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import itrpipe.reporting
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-import itrpipe.reporting
-from itrpipe.errors import DataError
 from itrpipe.reporting.sections.words.section import TONES, Fragment, Scale, pieces
+
+from itrpipe.errors import DataError
 
 TEXT = "A black-and-white <b>dog</b> leaps over a fence, twice."
 """Its words: A 0, black 1, and 2, white 3, b 4, dog 5, b 6, leaps 7, over 8, a 9, fence 10, twice 11."""

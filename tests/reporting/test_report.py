@@ -15,6 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from itrpipe.reporting.chain import Artifact
+from itrpipe.reporting.examples import choose
+from itrpipe.reporting.tables import COLUMNS, _best, provenance
 from PIL import Image
 
 from itrpipe.datasets.truth import TRUTH_FILE
@@ -23,9 +26,6 @@ from itrpipe.evaluation.bootstrap import paired_intervals
 from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.ranks import Ranks
 from itrpipe.plan.planning import Planner
-from itrpipe.reporting.chain import Artifact
-from itrpipe.reporting.examples import choose
-from itrpipe.reporting.tables import COLUMNS, _best, provenance
 from itrpipe.stages.base import Need
 from itrpipe.storage import artifact as artifacts
 

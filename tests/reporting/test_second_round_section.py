@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from itrpipe.reporting.sections.second_round.section import _cells
 
 from itrpipe.evaluation.second_round import EVIDENCE
-from itrpipe.reporting.sections.second_round.section import _cells
 from tests.analysis.test_second_round import diagnostics
 
 

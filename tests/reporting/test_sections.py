@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
 from itrpipe.reporting.sections.base import sections
+
 from itrpipe.storage import artifact as files
 
 FOUND = sections()

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from itrpipe.reporting.comparisons import RECALLS, of_recalls
+from itrpipe.reporting.seeds import SeedComparison, by_seed, judged
+from itrpipe.reporting.series import series_of
+from itrpipe.reporting.verdicts import conclusion_of, summary
 
 from itrpipe.evaluation.bootstrap import Interval, paired_intervals, paired_mean_intervals
 from itrpipe.evaluation.claims import Difference, holm, seed_interval
 from itrpipe.evaluation.protocols import metrics
 from itrpipe.evaluation.ranks import Ranks
-from itrpipe.reporting.comparisons import RECALLS, of_recalls
-from itrpipe.reporting.seeds import SeedComparison, by_seed, judged
-from itrpipe.reporting.series import series_of
-from itrpipe.reporting.verdicts import conclusion_of, summary
 
 SEEDS = (0, 1, 2)
 METHODS = ("triplet", "triplet-long", "aoq")

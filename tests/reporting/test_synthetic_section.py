@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from itrpipe.reporting.sections.synthetic.section import Change, edited
 
 from itrpipe.errors import DataError
-from itrpipe.reporting.sections.synthetic.section import Change, edited
 
 BY_MODEL = {"maker": "model", "method": "pretrain", "backbone": "uniter", "seed": 1}
 

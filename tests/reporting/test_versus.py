@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from itrpipe.reporting.versus import _settings
+from itrpipe.reporting.versus_page import _listed
 
 from itrpipe.commands.report import report_of_two
 from itrpipe.datasets.definition import ModelDefinition, load_definition
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.reporting.versus import _settings
-from itrpipe.reporting.versus_page import _listed
 from itrpipe.storage import artifact as artifacts
 from tests.definitions import save_definition
 

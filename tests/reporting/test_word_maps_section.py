@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from itrpipe.reporting.sections.word_maps.section import TONES, chosen_words, outlines, place_of
 
 from itrpipe.errors import DataError
-from itrpipe.reporting.sections.word_maps.section import TONES, chosen_words, outlines, place_of
 
 TEXT = "a small dog under an <i>old</i> red roof by the sea"
 WORDS = ["a", "small", "dog", "under", "an", "old", "red", "roof", "by", "the", "sea"]

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from itrpipe.analysis.searching import Searched
 from itrpipe.commands import search as searching
 from itrpipe.commands.photographs import photograph_features
 from itrpipe.commands.stages import run_stage
@@ -23,6 +22,7 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.store import FeatureSpec
 from itrpipe.plan.planning import parse_override
+from itrpipe.retrieval.searching import Searched
 from tests.chains import Invoke, copied, done, only, refused, sets
 from tests.conftest import TINY_PHRASES, TINY_PIXELS, TINY_TRAINING, Outcome
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itrpipe.analysis.searching import Found, Query, Searched, SearchModel, best, embedded_scores
+from itrpipe.datasets.truth import true_pairs
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.progress import Reporter
-from itrpipe.report.answers import Answer, Answers, Mark
-from itrpipe.report.truth import TrueMatches
+from itrpipe.retrieval.answers import Answer, Answers, Mark
+from itrpipe.retrieval.searching import Found, Query, Searched, SearchModel, best, embedded_scores
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,9 @@ class Search:
         if not len(asked):
             return [""] * len(rows)
         sides = (asked[:, None], rows[None]) if self.query.finds == "images" else (rows[None], asked[:, None])
-        truth = TrueMatches.open(self.searched.prepare, split)
+        truth = true_pairs(self.searched.prepare, split)
         own = np.any(split.caption_image[sides[0]] == sides[1], axis=0)
-        true = own if truth is None else np.any(truth.contains(*sides), axis=0)
+        true = own if truth is None else np.any(truth.has(*sides), axis=0)
         return [
             "own" if is_own else "true" if is_true else ""
             for is_own, is_true in zip(own.tolist(), true.tolist(), strict=True)
