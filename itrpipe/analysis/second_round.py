@@ -27,8 +27,7 @@ import numpy as np
 from itrpipe.analysis.false_negatives import DIRECTIONS, TrainingSet
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.collapse import is_alike, share_of_hubs
-from itrpipe.evaluation.ranks import ranks
-from itrpipe.evaluation.rsum import rsum
+from itrpipe.evaluation.metrics import ranks, rsum
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
 from itrpipe.learning.false_negatives import Gaussians, estimate_gaussians, probabilities
 from itrpipe.mining.settings import MineSettings

@@ -128,24 +128,24 @@ def read_truth(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> 
         return [np.array(sorted(row_of[own] for own in known[each]), dtype=np.int64) for each in caption_ids.tolist()]
 
 
-def true_pairs(folder: Path, split: Split) -> PairSet | None:
-    """The correct matches of a split, or None where the dataset does not know them.
+def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet | None:
+    """The correct matches of some images [N] and captions [T], or None where the dataset does not know them.
 
     Args:
         folder: the prepared dataset.
-        split: of it.
+        image_ids, caption_ids: whose rows are returned.
 
     Raises:
         DataError: see `read_truth`.
     """
-    images = read_truth(folder, split.image_ids, split.caption_ids)
+    images = read_truth(folder, image_ids, caption_ids)
     if images is None:
         return None
     true = Ragged.of_lists(images)
-    return PairSet.of(true.owners(), true.values, len(split.image_ids))
+    return PairSet.of(true.owners(), true.values, len(image_ids))
 
 
 def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
-    """The same as `PairSet.lists` has them."""
-    pairs = true_pairs(folder, split)
+    """The same of a split, as `PairSet.lists` has them."""
+    pairs = known_pairs(folder, split.image_ids, split.caption_ids)
     return None if pairs is None else pairs.lists(len(split.caption_ids))

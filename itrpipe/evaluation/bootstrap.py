@@ -1,4 +1,10 @@
-"""Bootstrap confidence intervals: how much of a score is due to which images happened to be in the test set."""
+"""Bootstrap confidence intervals: how much of a score is due to which images happened to be in the test set.
+
+The images are resampled with replacement, each with all its captions, since captions of one image rank alike; the
+gallery stays whole, so ranks are those of the real test set. The same seed draws the same test sets.
+
+Source: Efron, 1979; the percentile method.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itrpipe.evaluation.protocols import metrics
-from itrpipe.evaluation.ranks import Ranks
-from itrpipe.evaluation.rsum import CUTOFFS
+from itrpipe.evaluation.metrics import CUTOFFS, RECALLS, RSUM, SIDES, Ranks, metrics
 
 _BLOCK_VALUES = 1 << 22
 """Resampled caption weights held at a time."""
+Seed = int | np.random.SeedSequence
 
 
 @dataclass(frozen=True)
@@ -30,37 +35,19 @@ class Interval:
     high: float
 
 
-def intervals(
-    split: Ranks, caption_image: np.ndarray, samples: int = 1000, level: float = 0.95, seed: int = 0
-) -> dict[str, Interval]:
-    """Percentile interval of every metric.
-
-    The images are resampled with replacement, each with all its captions, since captions of one image rank
-    alike; the gallery stays whole, so ranks are those of the real test set.
-
-    Args:
-        split: 0-based ranks, N images and T captions.
-        caption_image: [T] row of the image each caption belongs to.
-        samples: number of resampled test sets.
-        level: share of them inside the interval, 0..1.
-        seed: of the resampling; the same seed draws the same test sets.
-
-    Returns:
-        Interval of each metric of `itrpipe.evaluation.protocols.metrics` but the median ranks, by its name.
-
-    Source: Efron, 1979; the percentile method.
-    """
-    return fold_intervals([(split, caption_image)], samples, level, seed)
-
-
 def fold_intervals(
     folds: Sequence[tuple[Ranks, np.ndarray]], samples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> dict[str, Interval]:
     """Percentile interval of the mean over folds of every metric; the images of each fold are resampled apart.
 
     Args:
-        folds: of `itrpipe.evaluation.protocols.protocol_folds`.
-        samples, level, seed: as for `intervals`, which gives the same for a single fold.
+        folds: of `itrpipe.evaluation.metrics.protocol_folds`: ranks, and the row of the image of each caption.
+        samples: number of resampled test sets.
+        level: share of them inside the interval, 0..1.
+        seed: of the resampling.
+
+    Returns:
+        Interval of each metric of `itrpipe.evaluation.metrics.metrics` but the median ranks, by its name.
     """
     measured = [metrics(each) for each, _ in folds]
     seeds = np.random.SeedSequence(seed).spawn(len(folds)) if len(folds) > 1 else [seed]
@@ -77,21 +64,15 @@ def mean_intervals(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Percentile interval of means over queries, on test sets resampled as by `intervals`.
+    """Percentile interval of means over queries.
 
     Args:
         values: name -> one number [Q] of every query, such as its average precision.
         query_image: [Q] row of the image each query is or belongs to.
         images: N.
-        samples, level, seed: as for `intervals`.
+        samples, level, seed: as for `fold_intervals`.
     """
-    names = list(values)
-    per_query = np.stack([np.ones(len(query_image)), *values.values()])
-    per_image = np.stack([np.bincount(query_image, weights=each, minlength=images) for each in per_query], axis=1)
-    sums = np.concatenate(
-        [weights @ per_image for weights in _image_weights(images, len(query_image), samples, seed)]
-    )  # [samples, 1 + number of values]
-    drawn = {name: sums[:, column] / sums[:, 0] for column, name in enumerate(names, 1)}
+    drawn = _means(values, query_image, images, len(query_image), samples, seed)
     return _percentiles({name: float(np.mean(each)) for name, each in values.items()}, drawn, level)
 
 
@@ -104,7 +85,7 @@ def group_mean_interval(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Percentile interval of the mean over groups of their means over queries, on test sets resampled by images.
+    """Percentile interval of the mean over groups of their means over queries, .
 
     A group that a resampled test set has no query of does not count there.
 
@@ -113,7 +94,7 @@ def group_mean_interval(
         query_image: [Q] row of the image each query belongs to.
         query_group: [Q] row of its group; every group has a query.
         sizes: N images and G groups.
-        samples, level, seed: as for `intervals`.
+        samples, level, seed: as for `fold_intervals`.
     """
     images, groups = sizes
     cells = query_image * groups + query_group
@@ -132,29 +113,6 @@ def group_mean_interval(
 
 
 def paired_intervals(
-    first: Ranks, second: Ranks, caption_image: np.ndarray, samples: int = 1000, level: float = 0.95, seed: int = 0
-) -> dict[str, Interval]:
-    """Percentile interval of the difference `second - first` of every metric of two systems but their median ranks.
-
-    Both systems are evaluated on the same resampled images, which cancels what makes an image hard for both:
-    an interval that leaves out zero marks a difference as significant.
-
-    Args:
-        first: ranks of the system compared with.
-        second: ranks of the system under test, on the same images and captions.
-        caption_image: [T] row of the image each caption belongs to.
-        samples: number of resampled test sets.
-        level: share of them inside the interval, 0..1.
-        seed: of the resampling.
-    """
-    before, after = metrics(first), metrics(second)
-    drawn_before = _resampled(first, caption_image, samples, seed)
-    drawn_after = _resampled(second, caption_image, samples, seed)
-    differences = {name: drawn_after[name] - drawn_before[name] for name in drawn_before}
-    return _percentiles({name: after[name] - before[name] for name in differences}, differences, level)
-
-
-def paired_mean_intervals(
     pairs: Sequence[tuple[Ranks, Ranks]],
     caption_image: np.ndarray,
     samples: int = 1000,
@@ -164,7 +122,8 @@ def paired_mean_intervals(
     """Percentile interval of the mean over several pairs of systems of the differences `second - first`.
 
     The pairs are the same two methods trained with several seeds. All of them are evaluated on the same resampled
-    images, so the interval tells how the mean over these very seeds depends on the images, and nothing about others.
+    images, which cancels what makes an image hard for both; so the interval tells how the mean over these very seeds
+    depends on the images, and nothing about others.
 
     Args:
         pairs: ranks of the system compared with and of the system under test, one pair for each seed.
@@ -189,55 +148,32 @@ def _percentiles(values: dict[str, float], drawn: dict[str, np.ndarray], level: 
     return {name: Interval(value, *map(float, bounds[name])) for name, value in values.items()}
 
 
-def _resampled(
-    split: Ranks, caption_image: np.ndarray, samples: int, seed: int | np.random.SeedSequence
+def _resampled(split: Ranks, caption_image: np.ndarray, samples: int, seed: Seed) -> dict[str, np.ndarray]:
+    """The metrics but the median ranks [samples] of every resampled test set."""
+    images, texts, found = len(split.images_to_texts), len(caption_image), {}
+    sides = (split.images_to_texts, np.arange(images)), (split.texts_to_images, caption_image)
+    for direction, (side, rows) in zip(SIDES, sides, strict=True):
+        values = {f"{direction}_r{k}": 100.0 * (side < k) for k in CUTOFFS} | {f"{direction}_mean_rank": side}
+        found |= _means(values, rows, images, texts, samples, seed)
+        found[f"{direction}_mean_rank"] += 1.0
+    return found | {RSUM: np.sum([found[name] for name in RECALLS], axis=0)}
+
+
+def _means(
+    values: Mapping[str, np.ndarray], query_image: np.ndarray, images: int, most: int, samples: int, seed: Seed
 ) -> dict[str, np.ndarray]:
-    """`weighted_metrics` of every resampled test set, [samples] each."""
-    blocks = [
-        weighted_metrics(split, caption_image, weights)
-        for weights in _image_weights(len(split.images_to_texts), len(caption_image), samples, seed)
-    ]
-    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    """Means [samples] over the queries of every resampled test set; `most` bounds the memory."""
+    per_query = np.stack([np.ones(len(query_image)), *values.values()])
+    per_image = np.stack([np.bincount(query_image, weights=each, minlength=images) for each in per_query], axis=1)
+    sums = np.concatenate([weights @ per_image for weights in _image_weights(images, most, samples, seed)])
+    return {name: sums[:, column] / sums[:, 0] for column, name in enumerate(values, 1)}
 
 
-def _image_weights(images: int, texts: int, samples: int, seed: int | np.random.SeedSequence) -> Iterator[np.ndarray]:
+def _image_weights(images: int, most: int, samples: int, seed: Seed) -> Iterator[np.ndarray]:
     """How often each image occurs in each resampled test set: blocks [s, N]."""
     generator = np.random.default_rng(seed)
-    height = max(1, _BLOCK_VALUES // max(images, texts))
+    height = max(1, _BLOCK_VALUES // max(images, most))
     for start in range(0, samples, height):
         count = min(height, samples - start)
         drawn = generator.integers(images, size=(count, images)) + images * np.arange(count)[:, None]
-        yield np.bincount(drawn.ravel(), minlength=count * images).reshape(count, images)
-
-
-def weighted_metrics(split: Ranks, caption_image: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Metrics of test sets in which image n, with all its captions, occurs `weights[s, n]` times.
-
-    Args:
-        split: 0-based ranks, N images and T captions.
-        caption_image: [T] row of the image each caption belongs to.
-        weights: [S, N] integers.
-
-    Returns:
-        The metrics of `itrpipe.evaluation.protocols.metrics` but the median ranks, [S] each.
-    """
-    values: dict[str, np.ndarray] = {}
-    image_rows = np.arange(len(split.images_to_texts))
-    for direction, side, rows in (
-        ("i2t", split.images_to_texts, image_rows),
-        ("t2i", split.texts_to_images, caption_image),
-    ):
-        values |= {f"{direction}_{name}": value for name, value in _weighted_side(side, rows, weights).items()}
-    values["rsum"] = sum(values[f"{direction}_r{k}"] for direction in ("i2t", "t2i") for k in CUTOFFS)  # pyright: ignore
-    return values
-
-
-def _weighted_side(side: np.ndarray, rows: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Metrics of one direction; query q has rank `side[q]` and belongs to image `rows[q]`."""
-    images = weights.shape[1]
-    per_query = [np.ones(len(side)), side, *(side < k for k in CUTOFFS)]
-    per_image = np.stack([np.bincount(rows, weights=value, minlength=images) for value in per_query], axis=1)
-    total, rank_sum, *hits = (weights.astype(np.float64) @ per_image).T  # [S] each; whole numbers, exact
-    values = {f"r{k}": 100.0 * hit / total for k, hit in zip(CUTOFFS, hits, strict=True)}
-    values["mean_rank"] = rank_sum / total + 1.0
-    return values
+        yield np.bincount(drawn.ravel(), minlength=count * images).reshape(count, images).astype(np.float64)

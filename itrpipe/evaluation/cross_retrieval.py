@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itrpipe.evaluation.ranks import ranks
+from itrpipe.evaluation.metrics import ranks
 
 _BLOCK_VALUES = 1 << 20
 """Scores compared at a time: small enough for the comparison to stay in the cache of a core."""
-_LOWEST = (1, 2, 3, 6, 11, 21, 51, 101, 201)
-"""Lowest rank of each bin of the histogram."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +25,6 @@ class CrossRetrieval:
     image_rank: np.ndarray
     text_rank: np.ndarray
     cross_rank: np.ndarray
-
-
-@dataclass(frozen=True)
-class RankHistogram:
-    """How many pairs have which ranks.
-
-    Attributes:
-        edges: [B + 1] rising integers; bin b holds the ranks `edges[b]` to `edges[b + 1] - 1`.
-        counts: [B] number of pairs in each bin.
-    """
-
-    edges: np.ndarray
-    counts: np.ndarray
 
 
 def cross_retrieval(scores: np.ndarray, caption_image: np.ndarray) -> CrossRetrieval:
@@ -58,7 +43,7 @@ def cross_retrieval(scores: np.ndarray, caption_image: np.ndarray) -> CrossRetri
         caption_image: [T] row of the image each caption belongs to.
 
     Raises:
-        DataError: as for `itrpipe.evaluation.ranks.ranks`.
+        DataError: as for `itrpipe.evaluation.metrics.ranks`.
 
     Source: AOQ §4.3; the tie rule and other numbers of captions are ours.
     """
@@ -67,22 +52,6 @@ def cross_retrieval(scores: np.ndarray, caption_image: np.ndarray) -> CrossRetri
     images, texts = scores.shape
     on_caption_scale = -((1 - image_rank) * texts // images) + 1
     return CrossRetrieval(image_rank, text_rank, np.maximum(on_caption_scale, text_rank))
-
-
-def rank_histogram(cross_rank: np.ndarray) -> RankHistogram:
-    """Count the pairs in each interval of cross-retrieval ranks.
-
-    The first bin holds rank 1 alone and the last one all ranks above 200, which are the two that the paper speaks
-    of. It does not give the bounds between; here they are logarithmic: 2, 5, 10, 20, 50, 100, 200.
-
-    Args:
-        cross_rank: [T] ranks of all positive pairs, 1..T.
-
-    Source: AOQ Fig. 5; the bounds are ours.
-    """
-    highest = max(len(cross_rank), _LOWEST[-1])
-    edges = np.array([*_LOWEST, highest + 1])
-    return RankHistogram(edges, np.histogram(cross_rank, edges)[0])
 
 
 def _text_ranks(scores: np.ndarray, caption_image: np.ndarray) -> np.ndarray:

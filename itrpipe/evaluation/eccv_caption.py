@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 
 from itrpipe.errors import DataError
-from itrpipe.evaluation.mean_average_precision import precision_of_matches
-from itrpipe.evaluation.ranks import query_ranks
-from itrpipe.evaluation.recall import recall
-from itrpipe.evaluation.rsum import CUTOFFS
+from itrpipe.evaluation.metrics import CUTOFFS, query_ranks, recall
+from itrpipe.evaluation.precision import precision_of_matches
 
 PACKAGE = "eccv_caption"
 Truth = Mapping[str, Mapping[int, Sequence[int]]]

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.evaluation.recall import recall
-from itrpipe.evaluation.rsum import CUTOFFS
+from itrpipe.evaluation.metrics import CUTOFFS, recall
 
 SHORTEST = (1, 8, 10, 12, 15)
 """Least number of words of each bucket: up to 7, 8 and 9, 10 and 11, 12 to 14, 15 and more."""

@@ -125,7 +125,7 @@ class Signals:
 
 def signals(diagnostics: Mapping[str, Any]) -> Signals:
     """Sums up what `itrpipe.analysis.second_round.diagnose` returned."""
-    from itrpipe.evaluation.chance import random_recalls
+    from itrpipe.evaluation.metrics import random_recalls
 
     model, fit = diagnostics["model"], diagnostics["fit"]
     size = model["batch_size"]

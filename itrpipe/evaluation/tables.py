@@ -244,12 +244,19 @@ def whole_text(cell: Cell) -> str:
 def as_lines(table: Table) -> list[str]:
     """For a terminal: in blocks of as many columns as fit, uncertainties and long names on lines of their own."""
     cells = [[(text_of(cell), _spread_of(cell)) for cell in row.cells] for row in table.rows]
-    widths = [
-        2 + max(len(part) for part in (*heading.split(), *(part for row in cells for part in row[place])))
+    longest = [
+        max(len(part) for part in (*heading.split(), *(part for row in cells for part in row[place])))
         for place, heading in enumerate(table.full_columns)
     ]
-    # Wide tables have every name on a line of its own.
-    names = _NAME if _NAME + sum(widths) <= WIDTH else _INDENT
+    name = min(_NAME, 1 + max(len(each) for each in (table.head, *(row.name for row in table.rows))))
+    # As narrow as it takes; names of wide tables have lines of their own.
+    fits = (
+        place
+        for place in ((name, 2), (name, 1), (_INDENT, 2))
+        if place[0] + sum(longest) + place[1] * len(longest) <= WIDTH
+    )
+    names, gap = next(fits, (_INDENT, 2))
+    widths = [gap + each for each in longest]
     lines, start = [], 0
     while start < len(widths):
         stop = start + 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from itrpipe.evaluation.protocols import PROTOCOLS
+from itrpipe.evaluation.metrics import PROTOCOLS
 from itrpipe.exporting.citations import bibliography
 from itrpipe.papers import Paper
 
@@ -112,7 +112,7 @@ class Card:
     @property
     def chance(self) -> dict[str, float]:
         """What a random order of the split may expect of the metrics of `full`; nothing where that was not measured."""
-        from itrpipe.evaluation.chance import random_recalls  # not needed to plan
+        from itrpipe.evaluation.metrics import random_recalls  # not needed to plan
 
         return random_recalls(*self.counts[self.split]) if "full" in self.results else {}
 

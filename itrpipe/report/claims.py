@@ -21,22 +21,17 @@ from itrpipe.config import extended, leaves, load_declaration
 from itrpipe.datasets.prepared import Split
 from itrpipe.declared import baseline_kind, root_conf
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.bootstrap import paired_mean_intervals
-from itrpipe.evaluation.chance import random_recalls
+from itrpipe.evaluation.bootstrap import paired_intervals
 from itrpipe.evaluation.claims import Difference, seed_interval, significances
-from itrpipe.evaluation.protocols import metrics
-from itrpipe.evaluation.ranks import Ranks
-from itrpipe.evaluation.rsum import CUTOFFS
+from itrpipe.evaluation.metrics import RECALLS, RSUM, Ranks, metrics, random_recalls
 from itrpipe.evaluation.tables import Number, mean, signed
 from itrpipe.methods.declaration import methods
 from itrpipe.report.collapse import said_of_collapsed, why_collapsed
 from itrpipe.report.names import choices_of
-from itrpipe.report.runs import DIRECTIONS, FULL, OBJECTIVE, Model, Run
+from itrpipe.report.runs import FULL, OBJECTIVE, Model, Run
 from itrpipe.report.series import Series, by_seed
 from itrpipe.training.settings import FIRST_TRAINING, newer_defaults, unread
 
-RSUM = "rsum"
-RECALLS = tuple(f"{direction}_r{k}" for direction in DIRECTIONS for k in CUTOFFS)
 COMPARED = (*RECALLS, RSUM)
 UPDATES, TIME = "updates", "time"
 BETTER, WORSE, NONE, ONE_SEED = "better", "worse", "no measurable difference", "one seed"
@@ -175,7 +170,7 @@ def _differences(
     known = [(before, after) for before, after in pairs if before is not None and after is not None]
     if len(known) < len(pairs):
         return None
-    images = paired_mean_intervals(known, caption_image, samples, level)
+    images = paired_intervals(known, caption_image, samples, level)
     measured = [(metrics(before), metrics(after)) for before, after in known]
     found = {}
     for name in COMPARED:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from itrpipe.evaluation.chance import random_recalls
 from itrpipe.evaluation.collapse import MOST, REMEDY, is_alike, share_of_hubs
+from itrpipe.evaluation.metrics import random_recalls
 from itrpipe.report.runs import DIRECTIONS, FULL, Run
 from itrpipe.report.series import Series
 

@@ -12,6 +12,7 @@ from typing import Any
 from itrpipe.analysis.questions.base import questions
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import DataError, MissingInputError
+from itrpipe.evaluation.metrics import RECALLS
 from itrpipe.evaluation.second_round import recommend
 from itrpipe.evaluation.tables import (
     Number,
@@ -23,7 +24,7 @@ from itrpipe.exporting.places import text_without_places
 from itrpipe.progress import PEAK_MEMORY
 from itrpipe.report import negatives, scores
 from itrpipe.report.chain import Artifact, commands_of
-from itrpipe.report.claims import RECALLS, TIME, Claim, answer, claims_of, judged, rsum_of, score_of, two
+from itrpipe.report.claims import TIME, Claim, answer, claims_of, judged, rsum_of, score_of, two
 from itrpipe.report.collapse import why_collapsed
 from itrpipe.report.curves import training_curves
 from itrpipe.report.examples import Examples, Gallery, Library, retrieval_examples

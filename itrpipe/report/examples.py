@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.datasets.truth import PairSet, true_pairs
+from itrpipe.datasets.truth import PairSet, known_pairs
 from itrpipe.errors import DataError
 from itrpipe.report.chain import Artifact
 from itrpipe.report.runs import DIRECTIONS, Run
@@ -147,7 +147,10 @@ class Library:
         """Captions, pictures and truth of one split."""
         if name not in self._galleries:
             split = self._dataset.split(name)
-            self._galleries[name] = Gallery(split, self.album, true_pairs(self._folder, split))
+            truth = known_pairs(self._folder, split.image_ids, split.caption_ids)
+            self._galleries[name] = Gallery(split, self.album, truth)
+                split, self.album, known_pairs(self._folder, split.image_ids, split.caption_ids)
+            )
         return self._galleries[name]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from itrpipe.config import declared_stages
 from itrpipe.declared import baseline_kind, declared_place
 from itrpipe.errors import DataError
-from itrpipe.evaluation.ranks import Ranks
+from itrpipe.evaluation.metrics import Ranks
 from itrpipe.report.chain import Artifact, read_table
 from itrpipe.report.names import (
     Declared,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itrpipe.datasets.truth import true_pairs
+from itrpipe.datasets.truth import known_pairs
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.progress import Reporter
 from itrpipe.retrieval.answers import Answer, Answers, Mark
@@ -88,7 +88,7 @@ class Search:
         if not len(asked):
             return [""] * len(rows)
         sides = (asked[:, None], rows[None]) if self.query.finds == "images" else (rows[None], asked[:, None])
-        truth = true_pairs(self.searched.prepare, split)
+        truth = known_pairs(self.searched.prepare, split.image_ids, split.caption_ids)
         own = np.any(split.caption_image[sides[0]] == sides[1], axis=0)
         true = own if truth is None else np.any(truth.has(*sides), axis=0)
         return [

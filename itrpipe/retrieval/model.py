@@ -19,7 +19,7 @@ import torch
 
 from itrpipe.datasets.prepared import given_split, no_known_word
 from itrpipe.errors import DataError, UsageError
-from itrpipe.evaluation.ranks import check_finite
+from itrpipe.evaluation.metrics import check_finite
 from itrpipe.features.declaration import FeatureSettings
 from itrpipe.features.embeddings import compare
 from itrpipe.features.photographs import Photograph, Photographs

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from itrpipe.datasets.prepared import PreparedDataset, Split, no_known_word
-from itrpipe.evaluation.ranks import check_finite
+from itrpipe.evaluation.metrics import check_finite
 from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch

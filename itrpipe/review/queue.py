@@ -239,7 +239,7 @@ def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
         DataError: a file is damaged.
     """
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.evaluation.written import read_rankings
+    from itrpipe.evaluation.rankings import read_rankings
 
     manifest = read_manifest(evaluated)
     prepared = existing_input(evaluated, manifest, "prepare")

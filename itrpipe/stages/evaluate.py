@@ -16,7 +16,6 @@ from itrpipe.datasets import benchmarks
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.evaluation.results import RESULT_PROTOCOLS
 from itrpipe.features.declaration import NOT_HERE, is_given
 from itrpipe.progress import Reporter
 from itrpipe.stages import checks, train
@@ -37,6 +36,8 @@ SENTENCES = "sentences_"
 SCORED = "scored_"
 """What the input name of the evaluation of one model of an ensemble begins with; that of the model follows."""
 ECCV_PACKAGE = "eccv_caption"
+PROTOCOLS = ("full", "coco-1k", "coco-5k")
+"""Names in `itrpipe.evaluation.metrics`."""
 LONGEST_LABEL = 200
 """Characters of a label that leave room for the rest of a folder name, which may have 255."""
 NEWER = ("discriminate", "language_model", "benchmark", "decisions")
@@ -65,7 +66,7 @@ class EvaluateSettings(Settings):
             order of their names.
         decisions: file of people's judgements, see `itrpipe.review.decisions`; what fits counts as right beside the own
             image or caption; empty: none.
-        protocols: names in `itrpipe.evaluation.protocols`; those that need more images than there are do not apply.
+        protocols: names in `itrpipe.evaluation.metrics`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
         interval_level: share of them that an interval holds.
         ranking_depth: candidates kept for each query.
@@ -92,8 +93,8 @@ class EvaluateSettings(Settings):
     @classmethod
     def _known_protocols(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
-            if name not in RESULT_PROTOCOLS:
-                raise ValueError(unknown("protocol", name, RESULT_PROTOCOLS))
+            if name not in PROTOCOLS:
+                raise ValueError(unknown("protocol", name, PROTOCOLS))
         return value
 
     @field_validator("discriminate")
@@ -270,10 +271,10 @@ def check(step: Planned) -> None:
 
 def run(job: Job) -> None:
     """Writes metrics.json, rankings.parquet and cross_retrieval.parquet, and what `analysis.questions` answer."""
-    from itrpipe.evaluation.oracle import oracle_ranks
-    from itrpipe.evaluation.ranks import ranks
-    from itrpipe.evaluation.results import Matches, Measurement, say_results, summed_up
-    from itrpipe.evaluation.written import write_cross_retrieval, write_rankings
+    from itrpipe.datasets.truth import known_pairs
+    from itrpipe.evaluation.metrics import ranks
+    from itrpipe.evaluation.rankings import write_cross_retrieval, write_rankings
+    from itrpipe.evaluation.results import Measurement, oracle_ranks, say_results, summed_up
 
     settings, evaluation, split = job.settings, _evaluation(job), _averaged(job)
     if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
@@ -281,8 +282,8 @@ def run(job: Job) -> None:
     if settings.rerank:
         split = phrases.reranked(evaluation, split)
     full = ranks(split.matrix, split.caption_image)
-    matches = Matches.read(evaluation.prepare, split)
-    oracle = None if matches is None else oracle_ranks(split.matrix, matches.offsets, matches.images)
+    matches = known_pairs(evaluation.prepare, split.image_ids, split.caption_ids)
+    oracle = None if matches is None else oracle_ranks(split, matches)
     chances = (settings.bootstrap_samples, settings.interval_level)
     measurement = Measurement(settings.protocols, *chances, settings.split, job.warn)
     results = measurement.results(split, full, oracle, matches)
@@ -301,8 +302,8 @@ def run(job: Job) -> None:
 
 def show(folder: Path, reporter: Reporter) -> None:
     """Prints the recalls of a finished evaluation, and what was answered in it."""
+    from itrpipe.evaluation.rankings import size_of_rankings
     from itrpipe.evaluation.results import say_results
-    from itrpipe.evaluation.written import size_of_rankings
 
     level = read_manifest(folder).settings["interval_level"]
     say_results(read_checked_json(folder / METRICS), level, size_of_rankings(folder / RANKINGS), reporter)

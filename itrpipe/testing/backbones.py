@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itrpipe.errors import DataError
-from itrpipe.evaluation.protocols import metrics
-from itrpipe.evaluation.ranks import ranks
+from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.learning.losses import triplet_loss
 from itrpipe.models.base import DualEncoder, ImageBatch, Matcher, TextBatch, tiled_scores
 from itrpipe.testing.toy_pairs import ToyPairs

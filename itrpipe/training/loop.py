@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.evaluation import protocols
-from itrpipe.evaluation.ranks import ranks
+from itrpipe.evaluation import metrics as protocols
+from itrpipe.evaluation.metrics import ranks
 from itrpipe.methods.base import Batch, Method, MomentumTwin, OrderingMethod, RefreshedMethod, StatefulMethod
 from itrpipe.progress import Reporter, Task
 from itrpipe.training.data import Feed, SplitData, epoch_batches

@@ -11,7 +11,7 @@ from measure import paired, show
 
 from itrpipe.evaluation.cross_retrieval import cross_retrieval
 from itrpipe.evaluation.oracle import oracle_precision
-from itrpipe.evaluation.protocols import PROTOCOLS, evaluate
+from itrpipe.evaluation.metrics import PROTOCOLS, evaluate
 
 IMAGES, CAPTIONS = 5000, 5
 MOST_SECONDS, MOST_MEMORY = 10.0, 1.5
@@ -64,7 +64,7 @@ import re
 from pathlib import Path
 import numpy as np
 from bench_evaluation import scores_of_a_model
-from itrpipe.evaluation.protocols import PROTOCOLS, evaluate
+from itrpipe.evaluation.metrics import PROTOCOLS, evaluate
 
 def memory(which):
     # Of this program alone; getrusage counts what its parent had.

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.evaluation.bootstrap import intervals
-from itrpipe.evaluation.ranks import ranks
+from itrpipe.evaluation.metrics import ranks
 from itrpipe.features.extraction import ImageFiles
 from itrpipe.features.extractors.scenes import extractor as scenes
 from itrpipe.features.extractors.scenes.declaration import Scenes

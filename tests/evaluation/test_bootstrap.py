@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from itrpipe.evaluation.bootstrap import _percentiles, intervals, mean_intervals, paired_intervals, weighted_metrics
-from itrpipe.evaluation.protocols import metrics
-from itrpipe.evaluation.ranks import Ranks, ranks
+from itrpipe.evaluation.metrics import metrics
+from itrpipe.evaluation.metrics import Ranks, ranks
 
 
 def synthetic(images=80, seed=0, boost=1.0):

@@ -7,7 +7,7 @@ import pytest
 
 from itrpipe.evaluation.bootstrap import Interval
 from itrpipe.evaluation.claims import Difference, holm, seed_interval, significances, verdict
-from itrpipe.evaluation.student_t import probability_within
+from itrpipe.evaluation.claims import probability_within
 
 SEED_DEVIATION = 7.0
 PAGES = 3_000

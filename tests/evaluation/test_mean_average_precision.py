@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
 from itrpipe.evaluation import mean_average_precision
-from itrpipe.evaluation.mean_average_precision import precision_of_matches
+from itrpipe.evaluation.precision import precision_of_matches
 
 
 def by_definition(scores: np.ndarray, relevant: np.ndarray) -> tuple[list[float], list[float]]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
 from itrpipe.evaluation.oracle import oracle_precision, oracle_ranks
-from itrpipe.evaluation.ranks import ranks
+from itrpipe.evaluation.metrics import ranks
 
 
 def compressed(matches: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,8 +7,8 @@ import pytest
 
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.bootstrap import fold_intervals, intervals
-from itrpipe.evaluation.protocols import PROTOCOLS, Protocol, evaluate, metrics, protocol_folds
-from itrpipe.evaluation.ranks import ranks
+from itrpipe.evaluation.metrics import PROTOCOLS, Protocol, evaluate, metrics, protocol_folds
+from itrpipe.evaluation.metrics import ranks
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_captions_in_the_order_of_their_images_are_not_copied(coco, monkeypatch)
     scores, shuffled = coco
     selected = []
     monkeypatch.setattr(
-        "itrpipe.evaluation.protocols.ranks", lambda part, owners: selected.append(part) or ranks(part, owners)
+        "itrpipe.evaluation.metrics.ranks", lambda part, owners: selected.append(part) or ranks(part, owners)
     )
     protocol_folds("coco-1k", scores[:, :5020], np.arange(5020))
     assert len(selected) == 5

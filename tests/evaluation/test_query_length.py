@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from itrpipe.evaluation.query_length import recall_by_length
-from itrpipe.evaluation.recall import recall
+from itrpipe.evaluation.metrics import recall
 
 
 def test_every_caption_counts_in_the_bucket_of_its_length() -> None:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
-from itrpipe.evaluation.rank_statistics import mean_rank, median_rank
-from itrpipe.evaluation.ranks import ranks
-from itrpipe.evaluation.recall import recall
-from itrpipe.evaluation.rsum import rsum
+from itrpipe.evaluation.metrics import mean_rank, median_rank
+from itrpipe.evaluation.metrics import ranks
+from itrpipe.evaluation.metrics import recall
+from itrpipe.evaluation.metrics import rsum
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 CAPTION_IMAGE = np.arange(300) // 5
@@ -77,7 +77,7 @@ def test_many_blocks_give_the_same_ranks(monkeypatch):
     generator = np.random.default_rng(0)
     scores, caption_image = generator.standard_normal((600, 700)), generator.permutation(np.arange(700) % 600)
     whole = ranks(scores, caption_image)
-    monkeypatch.setattr("itrpipe.evaluation.ranks._BLOCK_VALUES", 2100)
+    monkeypatch.setattr("itrpipe.evaluation.metrics._BLOCK_VALUES", 2100)
     small = ranks(scores, caption_image)
     np.testing.assert_array_equal(whole.images_to_texts, small.images_to_texts)
     np.testing.assert_array_equal(whole.texts_to_images, small.texts_to_images)

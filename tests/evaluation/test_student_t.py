@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.evaluation.student_t import probability_within, quantile_within
+from itrpipe.evaluation.claims import probability_within, quantile_within
 
 LEVELS = st.floats(0.01, 0.999)
 

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from itrpipe import papers
-from itrpipe.evaluation.protocols import PROTOCOLS
+from itrpipe.evaluation.metrics import PROTOCOLS
 from itrpipe.exporting.card import Card, metric_title, render
 from itrpipe.exporting.citations import bibliography, papers_of
 from itrpipe.methods.aoq.declaration import Aoq
@@ -90,7 +90,7 @@ def test_every_protocol_is_explained(name: str) -> None:
 def test_every_metric_of_a_ranking_has_a_title() -> None:
     import numpy as np
 
-    from itrpipe.evaluation.protocols import evaluate
+    from itrpipe.evaluation.metrics import evaluate
 
     names = evaluate("full", np.eye(3), np.arange(3))
     titles = {metric_title(name) for name in [*names, "t2i_map_at_r", "t2i_r_precision"]}

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from itrpipe.datasets.truth import write_truth
 from itrpipe.evaluation.oracle import oracle_ranks
-from itrpipe.evaluation.ranks import ranks
-from itrpipe.evaluation.written import write_cross_retrieval, write_rankings
+from itrpipe.evaluation.metrics import ranks
+from itrpipe.evaluation.rankings import write_cross_retrieval, write_rankings
 from itrpipe.exporting import trec
 from itrpipe.features.embeddings import SplitScores
 

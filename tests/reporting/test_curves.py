@@ -18,7 +18,7 @@ from itrpipe.reporting.series import series_of
 from itrpipe.reporting.titles import backbone_title
 
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.evaluation.chance import random_recall, random_recalls
+from itrpipe.evaluation.metrics import random_recall, random_recalls
 from itrpipe.storage import artifact as artifacts
 
 RUNS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))

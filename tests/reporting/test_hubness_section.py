@@ -10,9 +10,9 @@ import pytest
 from itrpipe.reporting.collapse import why_collapsed
 from itrpipe.reporting.sections.hubness.section import hubs_of
 
-from itrpipe.evaluation.chance import random_recalls
-from itrpipe.evaluation.protocols import metrics
-from itrpipe.evaluation.ranks import ranks
+from itrpipe.evaluation.metrics import random_recalls
+from itrpipe.evaluation.metrics import metrics
+from itrpipe.evaluation.metrics import ranks
 
 
 def queries(first: list[int]) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from itrpipe.reporting.markdown import BEGIN, END, inserted
 
-from itrpipe.evaluation.chance import random_recalls
+from itrpipe.evaluation.metrics import random_recalls
 
 BETWEEN = f"{BEGIN.format(asked='scenes')}\nold\n{END}"
 

@@ -16,7 +16,7 @@ from itrpipe.reporting.plots import Look, bars
 from itrpipe.reporting.verdicts import _strongest, _too_short, versus
 
 from itrpipe.evaluation.bootstrap import Interval
-from itrpipe.evaluation.chance import random_recalls
+from itrpipe.evaluation.metrics import random_recalls
 
 CHANCE = random_recalls(30, 60)["rsum"]
 SEEDS = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))

@@ -23,8 +23,8 @@ from PIL import Image
 from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.bootstrap import paired_intervals
-from itrpipe.evaluation.chance import random_recalls
-from itrpipe.evaluation.ranks import Ranks
+from itrpipe.evaluation.metrics import random_recalls
+from itrpipe.evaluation.metrics import Ranks
 from itrpipe.plan.planning import Planner
 from itrpipe.stages.base import Need
 from itrpipe.storage import artifact as artifacts

@@ -19,8 +19,8 @@ from itrpipe.reporting.verdicts import conclusion_of, summary
 
 from itrpipe.evaluation.bootstrap import Interval, paired_intervals, paired_mean_intervals
 from itrpipe.evaluation.claims import Difference, holm, seed_interval
-from itrpipe.evaluation.protocols import metrics
-from itrpipe.evaluation.ranks import Ranks
+from itrpipe.evaluation.metrics import metrics
+from itrpipe.evaluation.metrics import Ranks
 
 SEEDS = (0, 1, 2)
 METHODS = ("triplet", "triplet-long", "aoq")

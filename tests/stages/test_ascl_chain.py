@@ -10,7 +10,7 @@ import pytest
 
 from itrpipe.analysis.mean_vectors import VECTORS, mean_vectors
 from itrpipe.commands.stages import run_stage
-from itrpipe.evaluation.protocols import PROTOCOLS
+from itrpipe.evaluation.metrics import PROTOCOLS
 from itrpipe.evaluation.results import RESULT_PROTOCOLS
 from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.models.ascl.network import AsclEncoder

@@ -19,7 +19,7 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation import eccv_caption, protocols
 from itrpipe.evaluation.cross_retrieval import cross_retrieval
 from itrpipe.evaluation.query_length import recall_by_length
-from itrpipe.evaluation.ranks import ranks
+from itrpipe.evaluation.metrics import ranks
 from itrpipe.features.embeddings import (
     EMBEDDINGS,
     INNER_PRODUCT,

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.evaluation import protocols
-from itrpipe.evaluation.ranks import ranks
+from itrpipe.evaluation import metrics as protocols
+from itrpipe.evaluation.metrics import ranks
 from itrpipe.methods.base import Batch
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.methods.triplet.method import TripletMethod

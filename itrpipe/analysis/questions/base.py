@@ -136,4 +136,4 @@ def say(folder: Path, reporter: Reporter) -> None:
     for shown in (each for question in questions() for each in getattr(question, "SHOWN", ())):
         path = folder / shown.file
         if path.is_file() and (table := shown.table([("this model", [read_checked_json(path)])])) is not None:
-            reporter.say_lines("\n".join(as_lines(table)))
+            reporter.say_lines("\n".join(["", *as_lines(table)]))

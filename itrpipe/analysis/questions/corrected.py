@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.evaluation.rsum import CUTOFFS
+from itrpipe.evaluation.metrics import CUTOFFS
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.storage.artifact import CORRECTED
 from itrpipe.storage.disk import write_json
@@ -122,12 +122,11 @@ def _figures(evaluation: Evaluation, split: SplitScores, added: list[PairSet]) -
     import numpy as np
 
     from itrpipe.datasets.truth import PairSet
-    from itrpipe.evaluation.oracle import oracle_ranks
-    from itrpipe.evaluation.results import Matches, Measurement
+    from itrpipe.evaluation.results import Measurement, oracle_ranks
 
     settings, count = evaluation.settings, len(split.caption_ids)
     captions = np.concatenate([np.arange(count), *(each.caption_rows for each in added)])
     images = np.concatenate([split.caption_image, *(each.image_rows for each in added)])
-    matches = Matches.of(PairSet.of(captions, images, len(split.image_ids)), count)
+    matches = PairSet.of(captions, images, len(split.image_ids))
     measurement = Measurement((), settings.bootstrap_samples, settings.interval_level, settings.split, evaluation.warn)
-    return measurement.with_matches(split, oracle_ranks(split.matrix, matches.offsets, matches.images), matches)
+    return measurement.with_matches(split, oracle_ranks(split, matches), matches)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.evaluation.rsum import CUTOFFS
+from itrpipe.evaluation.metrics import CUTOFFS
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.storage.artifact import ECCV_CAPTION
 from itrpipe.storage.disk import write_json

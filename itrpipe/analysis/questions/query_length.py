@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def _cells(found: Sequence[Mapping[str, Any]]) -> Cells:
-    return {("Words of a caption", _words(each)): Number.of(each["t2i_r1"]) for each in found}
+    return {("Words", _words(each)): Number.of(each["t2i_r1"]) for each in found}
 
 
 def _words(bucket: Mapping[str, Any]) -> str:
@@ -45,8 +45,8 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     import pyarrow.compute as pc
 
     from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.evaluation.metrics import ranks
     from itrpipe.evaluation.query_length import recall_by_length
-    from itrpipe.evaluation.ranks import ranks
 
     captions = PreparedDataset.open(evaluation.prepare).split(evaluation.settings.split)
     counts = pc.call_function("list_value_length", [captions.tokens]).to_pylist()

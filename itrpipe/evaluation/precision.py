@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itrpipe.evaluation.ranks import check_finite, refuse_unmatched
+from itrpipe.evaluation.metrics import check_finite, refuse_unmatched
 
 _BLOCK_VALUES = 1 << 22
 """Scores ranked at a time."""
