@@ -149,8 +149,6 @@ class Library:
             split = self._dataset.split(name)
             truth = known_pairs(self._folder, split.image_ids, split.caption_ids)
             self._galleries[name] = Gallery(split, self.album, truth)
-                split, self.album, known_pairs(self._folder, split.image_ids, split.caption_ids)
-            )
         return self._galleries[name]
 
 
