@@ -200,20 +200,22 @@ def retrieval_examples(run: Run, baseline: Run | None, gallery: Gallery, count: 
 
 
 def moved(before: np.ndarray, after: np.ndarray, count: int) -> list[int]:
-    """Rows of `count` queries at most: half whose rank fell most, as a ratio, then half whose rank rose most."""
+    """Rows of `count` queries, about half of them those whose rank fell most as a ratio, then those that rose most."""
     gains = np.log((before + 1.0) / (after + 1.0))
-    order, half = np.argsort(-gains, kind="stable"), (count + 1) // 2
-    up = [int(query) for query in order[:half] if gains[query] > 0]
-    down = [int(query) for query in order[::-1][: count - len(up)] if gains[query] < 0]
-    return [*up, *down]
+    order = np.argsort(-gains, kind="stable")
+    up, down = order[gains[order] > 0].tolist(), order[gains[order] < 0][::-1].tolist()
+    return _half(up, down, count)
+
+
+def _half(first: list[int], second: list[int], count: int) -> list[int]:
+    wanted = min(len(first), max((count + 1) // 2, count - len(second)))
+    return [*first[:wanted], *second[: count - wanted]]
 
 
 def choose(right: np.ndarray, count: int, generator: np.random.Generator) -> list[int]:
     """Rows of `count` queries, about half of them right, the right ones first; fewer when there are fewer queries."""
     order = generator.permutation(len(right))
-    good, bad = order[right[order]].tolist(), order[~right[order]].tolist()
-    wanted = min(len(good), max((count + 1) // 2, count - len(bad)))
-    return [*good[:wanted], *bad[: count - wanted]]
+    return _half(order[right[order]].tolist(), order[~right[order]].tolist(), count)
 
 
 def example_of(run: Run, baseline: Run | None, gallery: Gallery, direction: str, query: int) -> Example:

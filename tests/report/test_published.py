@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from itrpipe.reporting.expected import RECALLS, Published, Reproduction, Tolerance, expected_json, reproductions
 from pydantic import ValidationError
 
 from itrpipe.config import stages_folder
+from itrpipe.report.published import RECALLS, Published, Reproduction, Tolerance, expected_json, reproductions
 
 RECALL_VALUES = (70.0, 90.0, 95.0, 50.0, 80.0, 88.0)
 

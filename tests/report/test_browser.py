@@ -8,9 +8,11 @@ import shutil
 import subprocess
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.report.test_parts import with_sentences
+from tests.report.toy import Report, Toy
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (390, 768, 1280, 1920)
@@ -24,6 +26,7 @@ for (const width of widths) {
   frame.style = `border: 0; width: ${width}px; height: 900px`;
   frame.onload = () => {
     const page = frame.contentDocument, root = page.documentElement;
+    page.querySelectorAll("details").forEach(each => each.open = true);
     const right = root.clientWidth + 0.5, all = [...page.body.querySelectorAll("*")];
     const wide = all.filter(each => each.getBoundingClientRect().right > right);
     const photo = page.querySelector(".opens a"), shown = () => photo.firstChild.getBoundingClientRect().width;
@@ -49,16 +52,14 @@ for (const width of widths) {
 
 
 @pytest.fixture(scope="module")
-def report(toy: Any, add_sentences: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def report(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A report with photographs, drawings, mined lists, sentences and hostile captions."""
     copy = toy.copy(tmp_path_factory.mktemp("browser") / "data")
-    settings = {"maker": "model", "method": "pretrain", "backbone": "uniter", "seed": 0}
-    sentences = add_sentences(copy, "tags-static", settings)
-    return copy.report(("triplet.vsepp", "aoq.vsepp", sentences), drawn=True)
+    return copy.report(("triplet.vsepp", "aoq.vsepp", with_sentences(copy)), drawn=True)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium is installed")
-def test_a_browser_shows_the_whole_page(report: Any, tmp_path: Path) -> None:
+def test_a_browser_shows_the_whole_page(report: Report, tmp_path: Path) -> None:
     assert BROWSER is not None
     shutil.copy(report.folder / "index.html", tmp_path)
     (tmp_path / "frames.html").write_text(FRAMES.replace("WIDTHS", json.dumps(WIDTHS)))

@@ -6,13 +6,14 @@ import itertools
 import re
 from pathlib import Path
 
-import itrpipe.reporting
 import matplotlib
 import numpy as np
 import pytest
-from itrpipe.reporting.plots import SERIES, panel, svg
 
-STYLE = Path(itrpipe.reporting.__file__).with_name("base.css").read_text(encoding="utf-8")
+from itrpipe.report import plots
+from itrpipe.report.plots import SERIES, panel, svg
+
+STYLE = (Path(plots.__file__).parent / "templates" / "base.css").read_text(encoding="utf-8")
 # Of linear RGB; Machado et al., "A physiologically-based model for simulation of color vision deficiency", 2009.
 SEEN = {
     "all": np.eye(3),

@@ -1,0 +1,356 @@
+"""The report of small runs: its numbers are those of the artifacts, its page is safe, self-contained and honest."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from itrpipe.errors import DataError, UsageError
+from itrpipe.evaluation.metrics import random_recalls
+from itrpipe.evaluation.tables import WIDTH
+from itrpipe.plan.planning import Planner
+from itrpipe.report.examples import choose, moved
+from itrpipe.report.page import BEGIN, END, inserted, percent
+from itrpipe.stages.base import Need
+from itrpipe.storage import artifact as artifacts
+from tests.report.toy import FILES, HOSTILE, Element, Report, Toy, add, build, change, rewrite
+
+BETWEEN = f"{BEGIN.format(asked='scenes')}\nold\n{END}"
+OUTPUTS = ("index.html", "summary.txt", "summary.md", "results.json")
+
+
+def metrics_of(toy: Toy, run: str) -> Any:
+    return json.loads((toy.made[run] / "metrics.json").read_text())
+
+
+def rows_of(figure: Element) -> dict[str, list[str]]:
+    (body,) = figure.all("tbody")
+    return {row.all("th")[0].text(): [cell.text() for cell in row.all("td")] for row in body.all("tr")}
+
+
+def test_the_first_table_has_the_metrics_and_the_difference_to_the_baseline(toy: Toy, done: Report) -> None:
+    shown = rows_of(done.page.all("figure", "numbers")[0])
+    values = {run: metrics_of(toy, run)["full"] for run in ("aoq.vsepp", "triplet.vsepp")}
+    for name, run in (("VSE++, first training", "triplet.vsepp"), ("VSE++, AOQ", "aoq.vsepp")):
+        expected = [f"{values[run][metric]['value']:.1f}" for metric in ("rsum", "i2t_r1", "t2i_r1")]
+        assert shown[name][:3] == expected
+    gain = values["aoq.vsepp"]["rsum"]["value"] - values["triplet.vsepp"]["rsum"]["value"]
+    assert shown["VSE++, AOQ"][3:] == [f"+{gain:.1f}", "one seed"]
+    assert shown["VSE++, first training"][3:] == ["–", "baseline"]
+    assert shown["chance"][0] == f"{random_recalls(30, 60)['rsum']:.1f}"
+    assert len(shown["chance"]) <= 8
+
+
+@pytest.mark.parametrize("file", ["summary.txt", "summary.md"])
+def test_terminal_and_markdown_show_the_same_numbers(toy: Toy, done: Report, file: str) -> None:
+    text = (done.folder / file).read_text()
+    assert done.results["answers"][0] in " ".join(text.split())
+    for run in ("aoq.vsepp", "triplet.vsepp"):
+        rsum = metrics_of(toy, run)["full"]["rsum"]
+        assert f"{rsum['value']:.1f}" in text
+        assert f"{rsum['low']:.1f}–{rsum['high']:.1f}" in text
+    assert file != "summary.txt" or max(map(len, text.splitlines())) <= WIDTH
+
+
+@pytest.mark.parametrize(
+    ("title", "protocol"), [("Own image or caption right", "full"), ("All correct matches counted", "oracle")]
+)
+def test_all_scores_are_on_the_page_and_in_json(toy: Toy, done: Report, title: str, protocol: str) -> None:
+    (table,) = [each for each in done.results["tables"] if each["title"] == title]
+    cells = {row["name"]: row["cells"] for row in table["rows"]}["VSE++, AOQ"]
+    values = metrics_of(toy, "aoq.vsepp")[protocol]
+    assert cells["RSum"] == values["rsum"]
+    assert cells["Image → text R@5"]["value"] == values["i2t_r5"]["value"]
+
+
+def test_the_page_asks_for_nothing_from_outside(done: Report) -> None:
+    content = (done.folder / "index.html").read_text()
+    assert not any(done.page.all(tag) for tag in ("script", "link", "iframe", "object", "base"))
+    assert not any(each in content for each in ("@import", "http:", "https:"))
+    assert content.count("url(") == content.count("url(#")
+
+    def check(element: Element) -> None:
+        for key, value in element.attributes.items():
+            assert not key.startswith("on")
+            if key in ("src", "href", "xlink:href", "srcset"):
+                assert value.startswith(("data:image/jpeg;base64,", "#"))
+        for child in element.children:
+            if not isinstance(child, str):
+                check(child)
+
+    check(done.page)
+
+
+def test_anchors_are_unique_and_lead_somewhere(done: Report) -> None:
+    content = (done.folder / "index.html").read_text()
+    identifiers = [piece.partition('"')[0] for piece in content.split(' id="')[1:]]
+    assert len(set(identifiers)) == len(identifiers)
+    wanted = [each.attributes["href"][1:] for tag in ("a", "use") for each in done.page.all(tag)]
+    wanted += [piece.partition(")")[0] for piece in content.split("url(#")[1:]]
+    wanted = [each for each in wanted if not each.endswith("-")]  # what closes an opened photograph leads nowhere
+    assert len(wanted) > 7
+    assert set(wanted) <= set(identifiers)
+
+
+def test_every_thumbnail_is_a_small_picture(done: Report) -> None:
+    images = done.page.all("img")
+    assert len(images) > 20
+    for each in images:
+        picture = Image.open(io.BytesIO(base64.b64decode(each.attributes["src"].partition(",")[2], validate=True)))
+        picture.load()
+        assert picture.size == (int(each.attributes["width"]), int(each.attributes["height"]))
+        assert max(picture.size) <= 288
+
+
+def test_hostile_captions_are_shown_as_text(done: Report) -> None:
+    content = (done.folder / "index.html").read_text()
+    assert "&lt;script&gt;alert(" in content
+    assert "<script" not in content
+    assert HOSTILE in done.page.text(without="svg")
+
+
+def test_pictures_come_before_what_is_folded(done: Report) -> None:
+    sections = done.page.all("section")
+    folded = [bool(each.all("details")) for each in sections]
+    assert folded == sorted(folded)
+    assert sections[0].all("img")
+    assert not [each for each in sections if not each.all("figure") and not each.all("article") and not each.all("h3")]
+
+
+def test_queries_moved_furthest_are_shown_with_their_ranks(toy: Toy, done: Report) -> None:
+    before, after = (
+        {row["query_id"]: row["rank"] + 1 for row in pq.read_table(toy.made[run] / "rankings.parquet").to_pylist()}
+        for run in ("triplet.vsepp", "aoq.vsepp")
+    )
+    beside = done.page.all("section")[0].all("article", "beside")
+    assert len(beside) == 4
+    for article in beside:
+        name = article.all("img")[0].attributes["alt"]
+        line = article.all("p", "place-line")[0].text("")
+        assert line == f"Own caption at rank {after[name]}, in the baseline {before[name]}"
+        row = int(name.rpartition("-")[2])
+        for each in article.all("li"):
+            own = each.all("span", "text")[0].text() in (f"{HOSTILE} {row}", f"a plain caption of {name}")
+            assert own == ("own" in each.attributes["class"].split()) == ("✓" in each.text(""))
+
+
+def test_examples_move_furthest_first_up_and_then_down() -> None:
+    before, after = np.array([9, 0, 3, 1, 5]), np.array([0, 9, 1, 1, 50])
+    assert moved(before, after, 4) == [0, 2, 1, 4]
+    assert moved(before, before, 4) == []
+
+
+@pytest.mark.parametrize(("right", "count", "shown"), [([1] * 3, 4, 3), ([1, 0] * 5, 4, 2), ([0] * 9 + [1], 4, 1)])
+def test_examples_are_half_right_where_possible(right: list[int], count: int, shown: int) -> None:
+    flags = np.array(right, dtype=bool)
+    chosen = choose(flags, count, np.random.default_rng(0))
+    assert len(set(chosen)) == min(count, len(flags))
+    assert [bool(flags[row]) for row in chosen] == [True] * shown + [False] * (len(chosen) - shown)
+
+
+def test_equal_artifacts_give_equal_bytes(done: Report, copy: Toy) -> None:
+    found = copy.report(("triplet.vsepp", "aoq.vsepp"), drawn=True)
+    for name in OUTPUTS:
+        assert (found.folder / name).read_bytes() == (done.folder / name).read_bytes()
+
+
+def test_a_removed_artifact_is_named_and_nothing_is_made_up(copy: Toy, done: Report) -> None:
+    shutil.rmtree(copy.made["mining"])
+    found = copy.report()
+    name = f"mine_negatives/{copy.made['mining'].name}"
+    assert name in found.page.all("p", "missing")[0].text("")
+    assert found.results["removed"] == [name]
+    assert not [each for each in found.results["tables"] if each["title"] == "What was mined"]
+    assert found.results["claims"] == done.results["claims"]
+
+
+def test_without_dataset_and_models_only_the_metrics_remain(copy: Toy, done: Report) -> None:
+    for name in ("prepare", "aoq", "triplet"):
+        shutil.rmtree(copy.made[name])
+    found = copy.report()
+    shown, before = (rows_of(each.page.all("figure", "numbers")[0]) for each in (found, done))
+    assert {name: cells[:3] for name, cells in shown.items()} == {name: cells[:3] for name, cells in before.items()}
+    assert not found.page.all("img")
+    assert found.results["claims"] == []
+
+
+def test_missing_photographs_become_placeholders_and_a_warning(copy: Toy) -> None:
+    for file in (copy.made["prepare"] / "images").iterdir():
+        file.write_bytes(b"")
+    manifest = json.loads((copy.made["prepare"] / "manifest.json").read_text())
+    manifest["outputs"] = {name: each for name, each in manifest["outputs"].items() if not name.startswith("images/")}
+    (copy.made["prepare"] / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
+    found = copy.report()
+    assert not found.page.all("img")
+    assert found.page.all("span", "placeholder")
+    assert len(found.manifest.messages) == 1
+
+
+def test_a_source_that_is_gone_becomes_a_warning(tmp_path: Path) -> None:
+    found = build(tmp_path, FILES).report()
+    assert found.page.all("span", "placeholder")
+    (message,) = found.manifest.messages
+    assert str(tmp_path / "gone") in message
+
+
+def test_rankings_of_other_images_are_refused(copy: Toy) -> None:
+    path = copy.made["aoq.vsepp"] / "rankings.parquet"
+    table, buffer = pq.read_table(path), io.BytesIO()
+    pq.write_table(table.set_column(1, "query_id", [["x", *table["query_id"].to_pylist()[1:]]]), buffer)
+    rewrite(path, buffer.getvalue())
+    with pytest.raises(DataError):
+        copy.report()
+
+
+def test_published_scores_stand_below_the_measured_ones(copy: Toy) -> None:
+    aoq = {"run": "aoq.vsepp", "rsum": 486.3, "where": "AOQ Table 2", "note": "of two models"}
+    published = [aoq, {"run": "ssamt.vsrn", "rsum": 500.0, "where": "x"}, {**aoq, "protocol": "coco-1k"}]
+    found = copy.report(published=published, title="A <b>title</b>")
+    row, _ = found.page.all("figure", "numbers")[0].all("tr", "quoted")
+    assert [cell.text() for cell in row.all("td")][:2] == ["486.3", "–"]
+    assert row.all("span", "label")[0].text("") == "AOQ Table 2; of two models"
+    assert "ssamt.vsrn" in found.manifest.messages[0]
+    expected = json.loads((found.folder / "expected.json").read_text())
+    rsum = metrics_of(copy, "aoq.vsepp")["full"]["rsum"]["value"]
+    assert [each["verdict"] for each in expected["runs"]] == ["FAIL", "missing", "missing"]
+    assert expected["runs"][0]["headline"]["measured"] == rsum
+    assert found.page.all("h1")[0].text() == "A <b>title</b>"
+
+
+@pytest.mark.parametrize("scores", [{"r@1": 3.0}, {"rsum": "high"}, {"where": 2.0}, {"protocol": "x"}, {}])
+def test_unknown_published_scores_are_refused(tmp_path: Path, scores: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        Planner(tmp_path, "toy").plan(Need("report", "page", {"published": [{"where": "x", **scores}]}), inputs={})
+
+
+def test_one_run_alone_is_compared_with_nothing_and_has_no_drawing(copy: Toy) -> None:
+    found = copy.report(("aoq.vsepp",))
+    assert not found.page.all("figure", "evidence")
+    assert found.results["claims"] == []
+    assert "No baseline was evaluated" in found.results["answers"][0]
+
+
+def collapse(toy: Toy, run: str) -> None:
+    """Lets a run rank no better than chance."""
+    metrics = metrics_of(toy, run)
+    metrics["full"]["rsum"]["low"] = 0.0
+    rewrite(toy.made[run] / "metrics.json", json.dumps(metrics).encode())
+
+
+def test_models_at_chance_have_collapsed(copy: Toy) -> None:
+    collapse(copy, "aoq.vsepp")
+    found = copy.report()
+    assert rows_of(found.page.all("figure", "numbers")[0])["VSE++, AOQ"][-1] == "collapsed"
+    assert "collapsed" in found.results["answers"][0]
+    collapse(copy, "triplet.vsepp")
+    assert copy.report(examples=3).results["answers"][0].startswith("All models have collapsed")
+
+
+def test_costs_are_those_of_the_manifests(copy: Toy) -> None:
+    path = copy.made["aoq"] / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "metrics": {"peak_gib": 1.5}, "checksum": ""}))
+    tables = {each["title"]: each["rows"] for each in copy.report().results["tables"]}
+    made = {row["name"]: row["cells"] for row in tables["What was made"]}
+    assert made[f"train/{copy.made['aoq'].name}"] == {"time": "1.25 s", "peak memory": {"value": 1.5}}
+    assert made[f"train/{copy.made['triplet'].name}"]["peak memory"] is None
+    training = {row["name"]: row["cells"]["time"] for row in tables["Training"]}
+    assert training == {"VSE++, AOQ": "41.2 s", "VSE++, first training": "10.0 s"}
+
+
+def test_what_a_question_measured_is_a_table_of_the_page(copy: Toy) -> None:
+    uniform = {side: dict.fromkeys(("global", "local", "phrase"), 10.0) for side in ("i2t", "t2i")}
+    matching = {"uniform": uniform, "hardest": {**uniform, "t2i": {"global": 1.5, "local": None, "phrase": 2.0}}}
+    name = add(copy, "ssamt", "ssamt", files={"matching.json": matching})
+    tables = {each["title"]: each["rows"] for each in copy.report((name, "aoq.vsepp")).results["tables"]}
+    (row,) = tables["Matching accuracy, hardest negatives"]
+    assert row["name"] == "SSAMT"
+    assert row["cells"]["Text → image global"] == {"value": 1.5}
+    assert row["cells"]["Text → image local"] is None
+
+
+def test_settings_that_are_not_declared_are_told(copy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("itrpipe.report.names.DATASET_SELECTORS", ("toy",))
+    change(copy.made["triplet"], "triplet", epochs=2)
+    change(copy.made["aoq"], "aoq", epochs=1)
+    change(copy.made["mining"], "exact", window={"absolute_margin": 0.05})
+    report = copy.report()
+    runs = {run["label"]: run["not_as_declared"] for run in report.results["runs"]}
+    assert runs["triplet.vsepp"] == {"epochs": {"value": 2, "declared": 30}}
+    assert runs["aoq.vsepp"]["epochs"] == {"value": 1, "declared": 20}
+    assert runs["aoq.vsepp"]["mining window.absolute_margin"] == {"value": 0.05, "declared": None}
+    assert runs["aoq.vsepp"]["first training epochs"] == {"value": 2, "declared": 30}
+    assert "epochs 1 instead of 20" in report.page.all("figure", "numbers")[0].text("")
+
+
+def test_a_configuration_without_declared_settings_is_named(copy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("itrpipe.report.names.DATASET_SELECTORS", ("toy",))
+    change(copy.made["aoq"], "aoq", backbone="vsepq")
+    report = copy.report()
+    assert [each for each in report.manifest.messages if each.startswith("aoq.vsepp ")]
+    assert {run["label"]: run["not_as_declared"] for run in report.results["runs"]}["aoq.vsepp"] == {}
+
+
+def test_epochs_count_those_of_the_model_that_training_started_from(copy: Toy) -> None:
+    path = copy.made["aoq"] / "manifest.json"
+    manifest, start = json.loads(path.read_text()), artifacts.read_manifest(copy.made["triplet"])
+    record = {"stage": "train", "name": copy.made["triplet"].name, "fingerprint": start.fingerprint}
+    path.write_text(json.dumps(manifest | {"inputs": manifest["inputs"] | {"start": record}, "checksum": ""}))
+    runs = {run["label"]: run["epochs"] for run in copy.report().results["runs"]}
+    assert runs == {"triplet.vsepp": [3], "aoq.vsepp": [6]}
+
+
+def test_an_ensemble_has_all_its_models_behind_it(seeded: Toy, tmp_path: Path) -> None:
+    copy = seeded.copy(tmp_path / "data")
+    asked = {"ensemble_with": ["vsepp.s1"]}
+    inputs = {"train_2": copy.made["aoq.s1"]}
+    name = add(copy, "aoq", "vsepp", asked=asked, inputs=inputs)
+    report = copy.report((name,))
+    (run,) = report.results["runs"]
+    assert run["name"] == "VSE++ + VSE++ seed 1, AOQ"
+    assert [each.partition("-")[0] for each in run["models"]] == ["aoq.vsepp", "aoq.vsepp.s1"]
+    assert f"train/{copy.made['triplet.s1'].name}" in {
+        row["name"] for each in report.results["tables"] if each["title"] == "What was made" for row in each["rows"]
+    }
+
+
+def test_only_what_stands_between_the_two_lines_changes() -> None:
+    found = inserted(f"before\n\n{BETWEEN}\n\nafter\n", "scenes", "| new |\n")
+    assert found == f"before\n\n{BEGIN.format(asked='scenes')}\n\n| new |\n\n{END}\n\nafter\n"
+    assert inserted(str(found), "scenes", "| new |\n") == found
+
+
+@pytest.mark.parametrize("document", ["nothing", BETWEEN.replace(END, ""), BETWEEN.replace("scenes", "coco")])
+def test_a_document_that_does_not_ask_is_left_alone(document: str) -> None:
+    assert inserted(document, "scenes", "| new |\n") is None
+
+
+def test_the_command_renews_a_file_and_refuses_others(finished_chain: Path, invoke: Any, tmp_path: Path) -> None:
+    root = shutil.copytree(finished_chain / "data", tmp_path / "data")
+    readme = tmp_path / "README.md"
+    options = ("--dataset", "tiny", "--data", root, "--into", readme)
+    assert invoke("report", *options).code == 3
+    for content in (b"nothing", b"\x7fELF\xff\xfe"):
+        readme.write_bytes(content)
+        assert invoke("report", *options).code == 4
+    readme.write_text(BETWEEN.replace("scenes", "tiny vsepp") + "\n" + BETWEEN.replace("scenes", "tiny"))
+    assert invoke("report", *options, "--backbone", "vse++").code == 0
+    first, second = readme.read_text().split(BEGIN.format(asked="tiny"))
+    assert "RSum" in first
+    assert second == f"\nold\n{END}"
+    assert invoke("report", *options[:4], "--backbone", "vsrm").code == 3
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0, "0 %"), (1.0, "100 %"), (1e-6, "< 1 %"), (0.9999, "> 99 %"), (0.5, "50 %"), (0.01, "1 %")]
+)
+def test_percentages_reach_their_ends_only_exactly(share: float, text: str) -> None:
+    assert percent(share) == text
