@@ -148,6 +148,13 @@ class Report:
     sections: list[Section]
     removed: list[Artifact]
 
+    @property
+    def question(self) -> str:
+        """What the page is to answer."""
+        if any(head.group.claims for head in self.heads):
+            return f"Do better negatives find more in {self.dataset}?"
+        return f"How often are the right image and the right caption of {self.dataset} found?"
+
 
 def gather(
     evaluations: Iterable[tuple[Path, Manifest]],
