@@ -26,7 +26,7 @@ from itrpipe.storage.disk import require_writable, write_text
 from itrpipe.training.settings import settings_of
 
 if TYPE_CHECKING:
-    from itrpipe.report.thumbnails import Picture
+    from itrpipe.report.pictures import Picture
     from itrpipe.retrieval.searching import Query, Searched
     from itrpipe.scene_graph.graph import SceneGraph
 
@@ -187,8 +187,8 @@ def _graph(caption: str, searched: Searched, folder: Path) -> SceneGraph:
 
 def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter: Reporter) -> None:
     from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.report.pictures import Album
     from itrpipe.report.search_page import render
-    from itrpipe.report.thumbnails import Album
 
     try:
         folder = image_root(read_manifest(prepare).settings, prepare, load_definition(root, found.dataset))

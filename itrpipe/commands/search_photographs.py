@@ -147,8 +147,8 @@ def _query(
 
 
 def _write_page(page: Path, found: Answers, image: Path | None, reporter: Reporter) -> None:
+    from itrpipe.report.pictures import Album
     from itrpipe.report.search_page import render
-    from itrpipe.report.thumbnails import Album
 
     album = Album(Path(found.dataset), {each.file: each.file for each in found.answers})
     pictures = {each.file: album.picture(each.file) for each in found.answers}

@@ -24,17 +24,15 @@ from itrpipe.exporting.places import text_without_places
 from itrpipe.progress import PEAK_MEMORY
 from itrpipe.report import negatives, scores
 from itrpipe.report.chain import Artifact, commands_of
-from itrpipe.report.claims import TIME, Claim, answer, claims_of, judged, rsum_of, score_of, two
-from itrpipe.report.collapse import why_collapsed
+from itrpipe.report.claims import TIME, Claim, answer, claims_of, judged, rsum_of, score_of, two, why_collapsed
 from itrpipe.report.curves import training_curves
-from itrpipe.report.examples import Examples, Gallery, Library, retrieval_examples
 from itrpipe.report.maps import WordMapView, word_map_view
 from itrpipe.report.names import Declared, listed, shown
+from itrpipe.report.pictures import Examples, Gallery, Library, Picture, retrieval_examples
 from itrpipe.report.plots import Panels, Plot, intervals, looks_of
 from itrpipe.report.published import Published
 from itrpipe.report.runs import Run, all_artifacts, collect
 from itrpipe.report.series import Series, series_of
-from itrpipe.report.thumbnails import Picture
 from itrpipe.report.words import ColouredWords, scored_words, wrong_words
 from itrpipe.storage.artifact import FALSE_NEGATIVES, SECOND_ROUND, Manifest
 from itrpipe.training.settings import is_start_of

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from itrpipe.errors import DataError
+from itrpipe.report.pictures import Picture
 from itrpipe.report.runs import Run, of_different_methods
-from itrpipe.report.thumbnails import Picture
 from itrpipe.scene_graph.words import lists
 from itrpipe.storage.artifact import WORD_MAPS
 

@@ -15,8 +15,8 @@ from itrpipe.evaluation.tables import Number, Row, Table
 from itrpipe.learning.mined import FILES, read_list
 from itrpipe.mining.statistics import beaten_percent
 from itrpipe.report.chain import Artifact
-from itrpipe.report.examples import SHOWN, Example, Examples, Gallery
 from itrpipe.report.names import backbone_title, method_title, model_title
+from itrpipe.report.pictures import SHOWN, Example, Examples, Gallery
 from itrpipe.report.runs import Run
 from itrpipe.report.words import MIDDLE, Coloured, ColouredWords, Line, Parts, Seen
 from itrpipe.storage.artifact import HARD_CANDIDATES, STATISTICS

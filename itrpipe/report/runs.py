@@ -25,7 +25,7 @@ from itrpipe.report.names import (
     model_title,
     title_by_choices,
 )
-from itrpipe.storage.artifact import CROSS_RETRIEVAL, HISTORY, METRICS, RANKINGS, Manifest
+from itrpipe.storage.artifact import HISTORY, METRICS, RANKINGS, Manifest
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.training.settings import FIRST_TRAINING, began_with, trains
 
@@ -323,13 +323,6 @@ class Run:
 
         table = read_table(self.evaluation.folder / RANKINGS)
         return {side: Queries.of(table.filter(pc.field("direction") == side)) for side in DIRECTIONS}
-
-    @cached_property
-    def cross_ranks(self) -> np.ndarray | None:
-        """Cross-retrieval rank of every positive pair, int [T] from 1; None where evaluation did not write any."""
-        if CROSS_RETRIEVAL not in self.manifest.outputs:
-            return None
-        return read_table(self.evaluation.folder / CROSS_RETRIEVAL)["cross_rank"].to_numpy()
 
     @property
     def size(self) -> tuple[int, int]:

@@ -13,8 +13,7 @@ from itrpipe.evaluation.claims import Difference
 from itrpipe.evaluation.collapse import is_alike, random_share
 from itrpipe.evaluation.metrics import PROTOCOLS, RSUM, random_recalls
 from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean
-from itrpipe.report.claims import COMPARED, Claim, rsum_of, score_of
-from itrpipe.report.collapse import answered_by_hubs, why_collapsed
+from itrpipe.report.claims import COMPARED, Claim, answered_by_hubs, rsum_of, score_of, why_collapsed
 from itrpipe.report.names import listed
 from itrpipe.report.published import Published
 from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, Run

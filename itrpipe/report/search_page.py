@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from itrpipe.report.page import page_environment
-from itrpipe.report.thumbnails import Picture
+from itrpipe.report.pictures import Picture
 from itrpipe.retrieval.answers import Answers
 
 TEMPLATE = "search.html.j2"

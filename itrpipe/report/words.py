@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from itrpipe.errors import DataError
+from itrpipe.report.pictures import Picture
 from itrpipe.report.runs import Run, of_different_methods
-from itrpipe.report.thumbnails import Picture
 from itrpipe.storage.artifact import PHRASES, WORD_CORRECTIONS
 
 TONES = 9

@@ -11,7 +11,7 @@ from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import DECODER_ERRORS, read_image, refusal
 from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset
 from itrpipe.errors import DataError
-from itrpipe.report.thumbnails import shrink
+from itrpipe.report.pictures import shrink
 from itrpipe.retrieval.photo_folder import PhotoFile
 from itrpipe.storage.disk import make_folder, write_bytes
 

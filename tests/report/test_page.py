@@ -18,8 +18,8 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.metrics import random_recalls
 from itrpipe.evaluation.tables import WIDTH
 from itrpipe.plan.planning import Planner
-from itrpipe.report.examples import choose, moved
 from itrpipe.report.page import BEGIN, END, inserted, percent
+from itrpipe.report.pictures import choose, moved
 from itrpipe.stages.base import Need
 from itrpipe.storage import artifact as artifacts
 from tests.report.toy import FILES, HOSTILE, Element, Report, Toy, add, build, change, rewrite
