@@ -21,9 +21,8 @@ from PIL import Image
 from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
-from itrpipe.errors import DataError, MissingInputError
-from itrpipe.exporting.negatives.mined import Mined, open_mined
-from itrpipe.exporting.negatives.tables import TABLES, Table
+from itrpipe.errors import DataError
+from itrpipe.exporting.negatives import FORMATS, LISTS, Mined, Table, open_mined
 from itrpipe.learning.mined import MinedList
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
@@ -135,7 +134,7 @@ def export(
 ) -> list[Table]:
     """Writes a format to a folder, its files of four rows."""
     mined = world.open(sentences=sentences, image_root=image_root)
-    tables = TABLES[form](mined, ("t2i", "i2t"), with_scores)
+    tables = [*FORMATS[form].tables(mined, ("t2i", "i2t"), with_scores)]
     for table in tables:
         for name, rows in table.shards(4):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -286,10 +285,10 @@ def test_an_image_that_changed_or_went_is_no_sample(world: World, tmp_path: Path
         (tmp_path / "photographs" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "photographs" / file).write_bytes((world.folder / "photographs" / file).read_bytes())
     (tmp_path / "photographs" / world.files[5]).write_bytes(b"another")
-    with pytest.raises(DataError, match=r"5\.jpg is not the image that was prepared"):
+    with pytest.raises(DataError, match=r"5\.jpg cannot be read as the image that was prepared"):
         export(moved, tmp_path / "out", "webdataset")
     (tmp_path / "photographs" / world.files[5]).unlink()
-    with pytest.raises(MissingInputError, match=r"5\.jpg cannot be read"):
+    with pytest.raises(DataError, match=r"5\.jpg cannot be read"):
         export(moved, tmp_path / "out", "webdataset")
 
 
@@ -306,36 +305,34 @@ def test_what_says_the_same_as_the_positive_is_no_negative(world: World, tmp_pat
         found, repeats = mined.lists[direction], 0
         for anchor, own in enumerate(lists):
             ranked = [(row, rank) for rank, (row, _, _) in enumerate(own, 1) if (anchor, row) not in same[direction]]
-            seen = zip(found.rows[anchor].tolist(), found.ranks[anchor].tolist(), strict=True)
+            seen = zip(found["row"][anchor].tolist(), found["rank"][anchor].tolist(), strict=True)
             assert [each for each in seen if each[0] >= 0] == ranked[:NEGATIVES]
             repeats += sum((anchor, row) in same[direction] for row, _, _ in own[:NEGATIVES])
-        assert found.repeats == repeats
-    assert mined.lists["i2t"].repeats
+        assert mined.repeats[direction] == repeats
+    assert mined.repeats["i2t"]
 
 
-def test_a_path_out_of_the_folder_of_the_images_is_not_written(world: World, tmp_path: Path) -> None:
-    files, owners = ["../x.jpg", *world.files[1:]], world.owners
-    write_world(tmp_path / "prepared", tmp_path / "photographs" / "deeper", files, owners, world.texts)
-    for name in ("mined", "sentences"):
-        (tmp_path / name).symlink_to(world.folder / name)
-    with pytest.raises(DataError, match=r"row 0: image path '\.\./x\.jpg' contains '\.\.'"):
-        dataclasses.replace(world, folder=tmp_path).open()
-
-
-def test_lists_of_other_data_are_refused(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "mistake", ["image", "caption", "behind the last", "before the first", "owner without a list", "order"]
+)
+def test_lists_of_other_data_are_refused(world: World, tmp_path: Path, mistake: str) -> None:
     for name in ("prepared", "sentences"):
         (tmp_path / name).symlink_to(world.folder / name)
     (tmp_path / "mined").mkdir()
-    captions = [f"c{row}" for row in range(len(world.owners))]
-    write_list(tmp_path / "mined", "images_for_texts", as_list(captions, world.lists["t2i"]))
-    other = dataclasses.replace(world, folder=tmp_path)
-    write_list(
-        tmp_path / "mined", "texts_for_images", as_list([f"x{row}" for row in range(IMAGES)], world.lists["i2t"])
-    )
-    with pytest.raises(DataError, match="names images or captions that"):
-        other.open()
-    lists = as_list([f"i{row}" for row in range(IMAGES)], world.lists["i2t"])
-    lists.candidates[0, 0] = len(captions)
-    write_list(tmp_path / "mined", "texts_for_images", lists)
-    with pytest.raises(DataError, match="candidates that are no training data"):
-        other.open()
+    ids = {"t2i": [f"c{row}" for row in range(len(world.owners))], "i2t": [f"i{row}" for row in range(IMAGES)]}
+    side = "t2i" if mistake in ("caption", "order") else "i2t"
+    if mistake in ("image", "caption"):
+        ids[side][0] = "x0"
+    if mistake == "owner without a list":
+        ids["i2t"].pop()  # its captions are there, and it is no candidate of theirs
+    if mistake == "order":
+        ids["t2i"] = [ids["t2i"][-1], *ids["t2i"][:-1]]
+    for name, own in ids.items():
+        lists = as_list(own, world.lists[name][: len(own)])
+        if name == "t2i" and mistake == "owner without a list":
+            lists.candidates[lists.candidates == IMAGES - 1] = 0
+        if name == side and mistake.endswith(("last", "first")):
+            lists.candidates[0, 0] = len(world.owners) if mistake == "behind the last" else -2
+        write_list(tmp_path / "mined", LISTS[name], lists)
+    with pytest.raises(DataError, match="of another training set"):
+        dataclasses.replace(world, folder=tmp_path).open()

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe.datasets.truth import write_truth
-from itrpipe.evaluation.oracle import oracle_ranks
-from itrpipe.evaluation.metrics import ranks
+from itrpipe.evaluation.metrics import ranks, ranks_of_matches
 from itrpipe.evaluation.rankings import write_cross_retrieval, write_rankings
 from itrpipe.exporting import trec
 from itrpipe.features.embeddings import SplitScores
@@ -28,8 +27,8 @@ def evaluated(tmp_path: Path) -> Path:
     """Rankings and pairs of a split whose ids hold spaces, and the truth: the first caption fits two images."""
     matrix = np.random.default_rng(0).normal(scale=1e-6, size=(3, 6)).astype(np.float32)
     split = SplitScores(matrix, np.array(IMAGES), np.array(CAPTIONS), np.repeat(np.arange(3), 2))
-    matches = np.array([0, 2, 3, 4, 5, 6, 7]), np.array([0, 2, 0, 1, 1, 2, 2])
-    oracle = oracle_ranks(matrix, *matches)
+    matches = np.array([0, 2, 0, 1, 1, 2, 2]), np.array([0, 0, 1, 2, 3, 4, 5])  # images, captions
+    oracle = ranks_of_matches(matrix, *matches)
     write_rankings(tmp_path / "rankings.parquet", split, ranks(matrix, split.caption_image), oracle, 3)
     write_cross_retrieval(tmp_path / "pairs.parquet", split)
     own = {caption: [IMAGES[row // 2]] for row, caption in enumerate(CAPTIONS)}
@@ -54,7 +53,7 @@ def test_runs_keep_order_ids_and_exact_scores(evaluated: Path, monkeypatch: pyte
     table = pq.read_table(evaluated / "rankings.parquet").to_pylist()
     for direction in trec.DIRECTIONS:
         rows = [row for row in table if row["direction"] == direction]
-        lines = fields(evaluated / trec.run_file(direction))
+        lines = fields(evaluated / f"run.{direction}.trec")
         assert len(lines) == 3 * len(rows) > 0
         assert {(len(line), line[1], line[5]) for line in lines} == {(6, "Q0", "a%20run")}
         assert [unquote(line[0]) for line in lines[::3]] == [row["query_id"] for row in rows]
@@ -68,7 +67,7 @@ def test_right_answers_are_own_pairs_and_every_true_match(evaluated: Path) -> No
     own = {(image, caption) for image in IMAGES for caption in CAPTIONS if caption.startswith(image)}
     for oracle, expected in ((False, own), (True, own | {(IMAGES[2], CAPTIONS[0])})):
         for direction, (query, document) in {"i2t": (0, 2), "t2i": (2, 0)}.items():
-            lines = fields(evaluated / trec.qrels_file(direction, oracle=oracle))
+            lines = fields(evaluated / f"qrels.{'oracle.' if oracle else ''}{direction}.trec")
             assert {(unquote(line[query]), unquote(line[document])) for line in lines} == expected
             assert len(lines) == len(expected)
             assert {(line[1], line[3]) for line in lines} == {("0", "1")}

@@ -1,0 +1,454 @@
+"""What `itrpipe export-negatives` writes: mined negatives in the files of other trainers.
+
+A row is a pair of a caption and its image with the negatives of one direction, and every format is made of such rows:
+
+`sentence-transformers`: Parquet with the columns anchor, positive, negative_1 …. Images are columns of the type
+`datasets.Image` that name files. Trainers take every column for an input, and only rows with all negatives, so other
+columns come on request and rows with fewer are left out, as `sentence_transformers.util.mine_hard_negatives` does.
+
+`negclip`: the table that NegCLIP trains with, which open_clip reads as well: `filepath` (of the image), `title` (the
+caption), `neg_caption` (hard captions of the image) and `neg_image` (rows of this table, from 0, whose images are hard
+for the caption). NegCLIP draws one of each, so both have an entry in every row. Both are Python literals.
+
+`jsonl`: a query, its positive and its negatives in full, in the words of tevatron's text format. What is not there is
+null.
+
+`tevatron`: the same by ids, and the documents, as tevatron trains retrievers of images and texts: it reads no images
+out of `positive_passages`.
+
+`webdataset`: tar shards, a sample a caption: `KEY.jpg` (or `.png`, where all files are such), `KEY.txt` (the caption,
+as open_clip reads it) and `KEY.json`, which has its negatives.
+
+Shapes: N images, T captions, A anchors of a direction, n mined negatives of a row, m written ones.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import math
+import tarfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import DataError
+from itrpipe.learning.mined import PROBABILITY, MinedList, read_list
+from itrpipe.mining.filters import DuplicateCaptions
+from itrpipe.mining.lists import NO_ROW, CandidateLists
+from itrpipe.storage.disk import reading
+from itrpipe.storage.tables import rows_of
+from itrpipe.synthesis.sentences import SentenceFile
+
+LISTS = {"t2i": "images_for_texts", "i2t": "texts_for_images"}
+"""Direction of retrieval -> mined list of its queries."""
+Document = dict[str, Any]
+"""`docid`, and `text` or `image` (a path), the other of which is None. Of an image also `file` and `sha256`. Of a
+negative also `source` (`mined`, or what wrote the sentence), and None of sentences: `score`, `rank` from 1 in the mined
+list, and with a guard its probability to be a false one."""
+Row = tuple[Document, Document, list[Document]]
+"""Query and positive, a caption and its image or the other way round, and the negatives, the hardest first."""
+_DOCUMENT, _FACTS = ("docid", "text", "image"), ("source", "score", "rank", PROBABILITY)
+_ENDINGS = {".png": "png", ".webp": "webp"}
+"""Ending of a file -> that of its member; else `jpg`."""
+_AT_ONCE = 8_192
+
+
+@dataclass(frozen=True)
+class Mined:
+    """The training images and captions that have lists, and the lists.
+
+    Attributes:
+        root: the folder of the images.
+        images: N, by the paths that other programs are to open.
+        captions: T, those of an image together.
+        owners: int64 [T], image of each caption, never falling.
+        lists: direction -> `row` [A, K] of the other side, `NO_ROW` behind the last, and [A, K] facts of negatives.
+            Candidates that say what the positive says are left out.
+        repeats: direction -> how many were left out for those behind them.
+        negatives: n, mined ones of a row.
+        sentences: of every caption, m at most.
+        most_sentences: m.
+    """
+
+    root: Path
+    images: list[Document]
+    captions: list[Document]
+    owners: np.ndarray
+    lists: dict[str, dict[str, np.ndarray]]
+    repeats: dict[str, int]
+    negatives: int
+    sentences: list[Sequence[Document]]
+    most_sentences: int
+
+    @property
+    def guarded(self) -> bool:
+        """Whether candidates have a probability to be a false negative."""
+        return all(PROBABILITY in each for each in self.lists.values())
+
+    def row(self, direction: str, caption: int) -> Row:
+        """A caption with the n hardest images, or its image with the n hardest captions and m sentences.
+
+        Where the caption has fewer sentences, the next mined captions take their places.
+        """
+        owner = int(self.owners[caption])
+        text, image = self.captions[caption], self.images[owner]
+        by_text = direction == "t2i"
+        anchor, others, own = (caption, self.images, ()) if by_text else (owner, self.captions, self.sentences[caption])
+        names, columns = zip(
+            *((name, each[anchor].tolist()) for name, each in self.lists[direction].items()), strict=True
+        )
+        mined = [
+            others[row] | {"source": "mined"} | dict(zip(names[1:], map(_known, facts), strict=True))
+            for row, *facts in zip(*columns, strict=True)
+            if row != NO_ROW
+        ]
+        found = [*mined[: self.negatives], *own, *mined[self.negatives : self.width(direction) - len(own)]]
+        return (text, image, found) if by_text else (image, text, found)
+
+    def width(self, direction: str) -> int:
+        """Negatives that a row has at most."""
+        return self.negatives + (self.most_sentences if direction == "i2t" else 0)
+
+    def rows_with(self, direction: str, least: int = 1) -> np.ndarray:
+        """Captions whose row of a direction has so many negatives at least; int64."""
+        found = (self.lists[direction]["row"][:, : self.width(direction)] != NO_ROW).sum(axis=1)
+        if direction == "i2t":
+            found = found[self.owners] + np.array([len(each) for each in self.sentences])
+        return np.flatnonzero(found >= least)
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def open_mined(
+    prepared: Path,
+    mined: Path,
+    images: Path,
+    negatives: int,
+    *,
+    image_root: str = "",
+    sentences: Path | None = None,
+    writer: str = "",
+    most_sentences: int = 0,
+) -> Mined:
+    """Reads lists and what they name; of sentences no more than is exported.
+
+    Args:
+        prepared: artifact of `prepare`.
+        mined: artifact of `mine-negatives`.
+        images: folder of the images.
+        negatives: n.
+        image_root: stands before every path of an image; empty: paths are relative to that folder.
+        sentences: artifact of `synthesize`, or None.
+        writer: what wrote them.
+        most_sentences: m.
+
+    Raises:
+        DataError: a file is damaged, or the artifacts are not of one dataset.
+    """
+    split = PreparedDataset.open(prepared, tokens=False).split("train")
+    lists = {name: read_list(mined, file) for name, file in LISTS.items()}
+    caption_ids, image_ids = (pa.array(each.anchor_ids.tolist(), pa.string()) for each in lists.values())
+    caption_rows = rows_of(caption_ids, split.captions["caption_id"])
+    image_rows = rows_of(image_ids, split.images["image_id"])
+    captions, photographs = split.captions.take(caption_rows.clip(0)), split.images.take(image_rows.clip(0))
+    owners = rows_of(captions["image_id"], image_ids)
+    candidates = [each.candidates for each in lists.values()]
+    if any((rows < 0).any() for rows in (caption_rows, image_rows, owners, np.diff(owners))) or any(
+        rows.size and not NO_ROW <= rows.min() <= rows.max() < len(others)
+        for rows, others in zip(candidates, (image_ids, caption_ids), strict=True)
+    ):
+        raise DataError(f"{mined} holds lists of another training set than {prepared}; mine again")
+    texts, prefix = captions["text"].to_pylist(), f"{image_root.rstrip('/')}/" if image_root else ""
+    same, width = DuplicateCaptions(texts, owners), negatives + most_sentences
+    found = {name: _without_repeats(LISTS[name], each, same, width) for name, each in lists.items()}
+    facts = {"source": writer, **dict.fromkeys(name for name in found["i2t"][0] if name != "row")}
+    written = _sentences(sentences, most_sentences, facts) if sentences else {}
+    return Mined(
+        images,
+        [
+            {"docid": each["image_id"], "text": None, "image": prefix + each["file"], **each}
+            for each in photographs.select(["image_id", "file", "sha256"]).to_pylist()
+        ],
+        [_text(*each) for each in zip(caption_ids.to_pylist(), texts, strict=True)],
+        owners,
+        {name: own for name, (own, _) in found.items()},
+        {name: repeats for name, (_, repeats) in found.items()},
+        negatives,
+        [written.get(own, ()) for own in caption_ids.to_pylist()],
+        most_sentences,
+    )
+
+
+def _text(docid: str, text: str) -> Document:
+    return {"docid": docid, "text": text, "image": None}
+
+
+def _without_repeats(
+    direction: str, lists: MinedList, same: DuplicateCaptions, width: int
+) -> tuple[dict[str, np.ndarray], int]:
+    """The first candidates of every list, without images and captions that a caption of the positive describes, too."""
+    shape = len(lists.candidates), min(width, lists.candidates.shape[1])
+    rows, places, repeats = np.empty(shape, np.int64), np.empty(shape, np.int64), 0
+    for start in range(0, len(rows), _AT_ONCE):
+        part = slice(start, min(start + _AT_ONCE, len(rows)))
+        found = CandidateLists(lists.candidates[part], lists.scores[part])
+        repeated = same.mark(direction, part, found)
+        repeats += int(repeated[:, :width].sum())
+        kept = np.where(repeated, NO_ROW, found.candidates)
+        places[part] = np.argsort(kept == NO_ROW, axis=1, kind="stable")[:, :width]
+        rows[part] = np.take_along_axis(kept, places[part], axis=1)
+    taken = {"row": rows, "score": np.take_along_axis(lists.scores, places, axis=1), "rank": places + 1}
+    if lists.false_negative_probability is not None:
+        taken[PROBABILITY] = np.take_along_axis(lists.false_negative_probability, places, axis=1)
+    return taken, repeats
+
+
+def _sentences(folder: Path, most: int, facts: dict[str, Any]) -> dict[str, list[Document]]:
+    """The first sentences of every caption; their ids are that of the caption with `/phrases-1`, `/phrases-2` …"""
+    found: dict[str, list[Document]] = defaultdict(list)
+    for table in SentenceFile(folder).row_groups(["caption_id", "text", "kept"]):
+        kept = table.filter(table["kept"])
+        for caption, text in zip(kept["caption_id"].to_pylist(), kept["text"].to_pylist(), strict=True):
+            if (number := len(found[caption]) + 1) <= most:
+                found[caption].append(_text(f"{caption}/{facts['source']}-{number}", text) | facts)
+    return found
+
+
+# Writers
+
+
+def _parquet(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
+    # What `datasets.Image` stores.
+    text, image = pa.string(), pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    anchor, other = (text, image) if direction == "t2i" else (image, text)
+    names = [f"negative_{number + 1}" for number in range(mined.width(direction))]
+    fields: dict[str, Any] = {"anchor": anchor, "positive": other, **dict.fromkeys(names, other)}
+    features = {name: {"_type": "Image"} for name, kind in fields.items() if kind == image}
+    if with_scores:
+        fields |= {"anchor_id": text, "positive_id": text, "negative_ids": pa.list_(text)}
+        fields |= {"negative_ranks": pa.list_(pa.int32()), "negative_scores": pa.list_(pa.float32())}
+        fields |= {PROBABILITY: pa.list_(pa.float32())} if mined.guarded else {}
+    schema = pa.schema(list(fields.items()), metadata={"huggingface": json.dumps({"info": {"features": features}})})
+
+    def value(document: Document) -> Any:
+        return document["text"] if document["image"] is None else {"bytes": None, "path": document["image"]}
+
+    def columns(caption: int) -> dict[str, Any]:
+        query, positive, negatives = mined.row(direction, caption)
+        inputs = dict(zip(fields, map(value, (query, positive, *negatives)), strict=False))
+        ids = {"anchor_id": query["docid"], "positive_id": positive["docid"]}
+        return inputs | ids | _side_by_side("negative_ids", negatives)
+
+    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
+        for start in range(0, len(captions), _AT_ONCE):
+            rows = [columns(each) for each in captions[start : start + _AT_ONCE].tolist()]
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+
+def _side_by_side(ids: str, negatives: list[Document]) -> dict[str, list[Any]]:
+    names = {ids: "docid", "negative_scores": "score", "negative_ranks": "rank", PROBABILITY: PROBABILITY}
+    return {name: [each[key] for each in negatives] for name, key in names.items() if key in negatives[0]}
+
+
+def _with_each_other(mined: Mined, direction: str) -> np.ndarray:
+    """Captions that have a hard caption, and a hard image that has such a caption, too."""
+    neighbours = mined.lists["t2i"]["row"][:, : mined.negatives]
+    kept = mined.rows_with("i2t")
+    while True:
+        images = np.isin(np.arange(len(mined.images)), mined.owners[kept])
+        rest = kept[((neighbours[kept] != NO_ROW) & images[neighbours[kept]]).any(axis=1)]
+        if len(rest) == len(kept):
+            return kept
+        kept = rest
+
+
+def _tsv(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
+    """The captions of an image point to different captions of the same hard image."""
+    first = np.searchsorted(mined.owners[captions], np.arange(len(mined.images) + 1)).tolist()
+    starts = np.searchsorted(mined.owners, mined.owners[captions]).tolist()
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        stream.write("filepath\ttitle\tneg_caption\tneg_image\n")
+        writer = csv.writer(stream, delimiter="\t", quoting=csv.QUOTE_ALL, lineterminator="\n")
+        for caption, start in zip(captions.tolist(), starts, strict=True):
+            image, title, negatives = mined.row("i2t", caption)
+            others = mined.lists["t2i"]["row"][caption, : mined.negatives].tolist()
+            counts = {other: first[other + 1] - first[other] for other in others if other != NO_ROW}
+            numbers = [first[other] + (caption - start) % count for other, count in counts.items() if count]
+            hard = json.dumps([each["text"] for each in negatives], ensure_ascii=False)
+            writer.writerow((image["image"], title["text"], hard, str(numbers)))
+
+
+def _jsonl(
+    line: Callable[[Document, Document, list[Document]], dict[str, Any]],
+    mined: Mined,
+    direction: str,
+    with_scores: bool,
+    path: Path,
+    captions: np.ndarray,
+) -> None:
+    _write_lines(path, (line(*mined.row(direction, each)) for each in captions.tolist()))
+
+
+def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        stream.writelines(f"{_as_json(line)}\n" for line in lines)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _some(document: Document, names: Iterable[str]) -> dict[str, Any]:
+    return {name: document[name] for name in names if name in document}
+
+
+def _in_full(query: Document, positive: Document, negatives: list[Document]) -> dict[str, Any]:
+    def passage(each: Document) -> dict[str, Any]:
+        whole = {"docid": each["docid"], "title": "", "text": each["text"] or "", "image": each["image"]}
+        return whole | _some(each, _FACTS)
+
+    told = {"query_id": query["docid"], "query": query["text"], "query_image": query["image"]}
+    return told | {"positive_passages": [passage(positive)], "negative_passages": [*map(passage, negatives)]}
+
+
+def _by_id(query: Document, positive: Document, negatives: list[Document]) -> dict[str, Any]:
+    told = {"query_id": query["docid"], "query_text": query["text"], "query_image": query["image"]}
+    return told | {"positive_document_ids": [positive["docid"]]} | _side_by_side("negative_document_ids", negatives)
+
+
+def _documents(path: Path, documents: Sequence[Document]) -> None:
+    _write_lines(path, (_some(each, _DOCUMENT) for each in documents))
+
+
+def _tar(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
+    """Members have nothing in them that depends on when and by whom they were written."""
+    # One ending for all images: `datasets` refuses shards whose samples differ in it, and decoders look at the bytes.
+    endings = {_ENDINGS.get(PurePosixPath(each["file"]).suffix.lower(), "jpg") for each in mined.images}
+    ending = endings.pop() if len(endings) == 1 else "jpg"
+    with path.open("wb") as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for caption in captions.tolist():
+            (text, image, images), (_, _, texts) = mined.row("t2i", caption), mined.row("i2t", caption)
+            told: dict[str, Any] = {"caption_id": text["docid"], "image_id": image["docid"], "file": image["file"]}
+            told["images"] = [
+                {"image_id": each["docid"], "file": each["image"]} | _some(each, _FACTS) for each in images
+            ]
+            told["captions"] = [
+                {"caption_id": each["docid"], "text": each["text"]} | _some(each, _FACTS) for each in texts
+            ]
+            members = {
+                ending: _photograph(mined.root, image),
+                "json": _as_json(told).encode(),
+                "txt": text["text"].encode(),
+            }
+            for suffix, content in members.items():
+                header = tarfile.TarInfo(f"{caption:09}.{suffix}")
+                header.size = len(content)
+                tar.addfile(header, io.BytesIO(content))
+
+
+def _photograph(root: Path, image: Document) -> bytes:
+    """The bytes of a file, as they were when the dataset was prepared."""
+    path = root / image["file"]
+    with reading(path, "the image that was prepared", "restore it, or run `itrpipe prepare` again"):
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != image["sha256"]:
+            raise ValueError("it has another content")
+    return content
+
+
+@dataclass(frozen=True)
+class Table:
+    """Files of equal columns.
+
+    Attributes:
+        config: name for `datasets.load_dataset`.
+        pattern: of its files.
+        rows: what they are made of: captions, or documents.
+        left_out: captions without a row, because they have too few negatives.
+        write: writes some of the rows to a path.
+    """
+
+    config: str
+    pattern: str
+    rows: Sequence[Any] | np.ndarray
+    left_out: int
+    write: Callable[[Path, Any], None]
+
+    def shards(self, size: int) -> Iterator[tuple[str, Any]]:
+        """Files with their rows, named as on the Hugging Face hub.
+
+        Args:
+            size: rows of a file; 0: as many as suit the format.
+        """
+        size = size or (1_000 if self.pattern.endswith(".tar") else 50_000)
+        count = max(1, -(-len(self.rows) // size)) if "*" in self.pattern else 1
+        for number in range(count):
+            rows = self.rows if count == 1 else self.rows[number * size : (number + 1) * size]
+            yield self.pattern.replace("*", f"train-{number:05}-of-{count:05}"), rows
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format, and what is known of it before anything is opened.
+
+    Attributes:
+        write: writes rows of captions, see `_parquet`.
+        pattern: of its files, those of a direction, or one for both.
+        rows: captions that have a row in a direction.
+        documents: they are written, too.
+        paths: it names files of images instead of holding them.
+        scores: it can leave scores out, and adds them on request.
+    """
+
+    write: Callable[..., None]
+    pattern: str = "{}/*.jsonl"
+    rows: Callable[[Mined, str], np.ndarray] = Mined.rows_with
+    documents: bool = False
+    paths: bool = True
+    scores: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """A row tells of both directions, so that none can be chosen."""
+        return "{}" not in self.pattern
+
+    @property
+    def single(self) -> bool:
+        """It is one file."""
+        return "*" not in self.pattern
+
+    def tables(self, mined: Mined, directions: Sequence[str], with_scores: bool) -> Iterator[Table]:
+        """Of mined lists; that to read by default first."""
+        for name in ["default"] if self.whole else directions:
+            rows, write = self.rows(mined, name), partial(self.write, mined, name, with_scores)
+            yield Table(name, self.pattern.format(name), rows, len(mined.captions) - len(rows), write)
+        texts = [*mined.captions, *(sentence for own in mined.sentences for sentence in own)]
+        documents = {"t2i": ("images", mined.images), "i2t": ("captions", texts)}
+        for name, rows in (documents[each] for each in directions if self.documents):
+            yield Table(name, f"{name}/*.jsonl", rows, 0, _documents)
+
+
+FORMATS = {
+    "sentence-transformers": Format(
+        _parquet, "{}/*.parquet", lambda mined, name: mined.rows_with(name, mined.width(name)), scores=True
+    ),
+    "negclip": Format(_tsv, "train.tsv", _with_each_other),
+    "jsonl": Format(partial(_jsonl, _in_full)),
+    "tevatron": Format(partial(_jsonl, _by_id), documents=True),
+    "webdataset": Format(
+        _tar, "*.tar", lambda mined, _: np.union1d(mined.rows_with("t2i"), mined.rows_with("i2t")), paths=False
+    ),
+}
