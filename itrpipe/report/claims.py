@@ -83,10 +83,9 @@ class Claim:
         found = self.rsum.significant if self._is_trained else images.low > 0 or images.high < 0
         return NONE if not found else BETTER if self.rsum.value > 0 else WORSE
 
-    @property
-    def sentence(self) -> str:
-        """The difference with its intervals, in words."""
-        rsum, name, baseline = self.rsum, self.series.name, self._baseline
+    def sentence(self, name: str = "") -> str:
+        """The difference with its intervals, in words; the model by another name than its own where one is given."""
+        rsum, name, baseline = self.rsum, name or self.series.name, self._baseline
         name = name[0].upper() + name[1:]
         points, intervals = f"{abs(rsum.value):.1f} points of RSum", self._intervals
         if self.word in (BETTER, WORSE):
@@ -375,7 +374,10 @@ def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
     if all(why_collapsed(run) for each in series for run in each.all):
         return collapsed
     asked = [each for each in claims if not each.series.first.is_plain] or list(claims)
-    said = asked[0].sentence if len(asked) == 1 else _of_many(asked) if asked else _reached(series)
+    if len(asked) == 1:
+        said = asked[0].sentence("training with mined negatives" if asked[0].series.first.members[0].mining else "")
+    else:
+        said = _of_many(asked) if asked else _reached(series)
     return f"{said} {collapsed}".rstrip()
 
 

@@ -98,7 +98,7 @@ def _chance(run: Run, columns: Sequence[str], metrics: Mapping[str, str]) -> Row
     images, captions = run.size
     values = random_recalls(images, captions)
     cells = [Number.of(values.get(metrics.get(column, ""))) for column in columns]
-    return Row("chance", cells, f"a random order of {images:,} images and {captions:,} captions", quoted=True)
+    return Row("chance", cells, quoted=True)
 
 
 # -- Every protocol

@@ -181,7 +181,7 @@ def test_of_models_that_were_not_trained_the_images_decide() -> None:
 )
 def test_one_sentence_has_the_difference_and_its_intervals(one: Claim, parts: list[str]) -> None:
     (found,), *_ = judged([[one]])
-    assert all(part in found.sentence for part in parts), found.sentence
+    assert all(part in found.sentence() for part in parts), found.sentence()
 
 
 def test_of_models_that_do_not_differ_few_are_called_better_or_worse() -> None:
