@@ -409,7 +409,7 @@ def _example(
     import numpy as np
 
     from itrpipe.evaluation.rankings import read_rankings
-    from itrpipe.report.examples import SHOWN, choose
+    from itrpipe.report.pictures import SHOWN, choose
 
     split = prepared.split(name)
     _, (captions, found, _) = read_rankings(chain.evaluated.folder / RANKINGS, split.image_ids, split.caption_ids)
@@ -425,7 +425,7 @@ def draw_example(work: Path, prepared: Artifact, files: Sequence[str], definitio
     """Writes small copies of photographs side by side into an export; tells whether all of them can be read."""
     from itrpipe.datasets.pictures import DECODER_ERRORS, read_image
     from itrpipe.exporting.card import write_picture
-    from itrpipe.report.thumbnails import shrink
+    from itrpipe.report.pictures import shrink
 
     try:
         root = image_root(prepared.manifest.settings, prepared.folder, definition)
