@@ -46,6 +46,8 @@ _SEED = 0
 _VALUES_AT_ONCE = 1 << 22
 _NEGLIGIBLE = 1e-9
 """Probability of standing behind so many candidates, from which on they are not looked at."""
+_OF_ONE = ("rank", "beaten", "active")
+"""Facts that have no mean over several candidates."""
 _PERCENTAGES = ("beaten", "active", "false", "estimated_false", "gradient", "mined_gradient")
 
 
@@ -54,28 +56,41 @@ class _Ranked:
     """The hardest candidates of some anchors, hardest first; where there are few, at the end of the anchor's own image.
 
     Attributes:
-        scores: [a, K].
+        facts: name -> [a, K]: what is measured of each candidate, see `measured`.
         positive: [a, 1] score of the pair.
         copies: [a, K] int64, how often a batch can draw each; 0 for those of the own image.
         total: [a, 1] int64, M.
         log_mass: [a] logarithm of the mean of exp((score - positive) / temperature) over the M.
-        false: name -> [a, K] whether, or how likely, each is a correct match; empty where that is not known.
     """
 
-    scores: np.ndarray
+    facts: Mapping[str, np.ndarray]
     positive: np.ndarray
     copies: np.ndarray
     total: np.ndarray
     log_mass: np.ndarray
-    false: Mapping[str, np.ndarray]
 
-    def hardest_of(self, size: int) -> np.ndarray:
-        """Probability [a, k] of each of the first candidates to be the hardest of a batch of `size` pairs."""
+    def sums(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """Facts [a] of the first candidates, each with a weight [a, c]."""
+        return {name: (weights * each[:, : weights.shape[1]]).sum(axis=1) for name, each in self.facts.items()}
+
+    def of_batch(self, size: int, temperature: float) -> dict[str, np.ndarray]:
+        """Figures [a] that are expected of the hardest negative of a batch of `size` pairs."""
         behind = np.cumsum(self.copies, axis=1)  # [a, K]
         columns = int((behind - self.copies < _depth(self.total, size)).sum(axis=1).max())
         behind, copies = behind[:, :columns], self.copies[:, :columns]
         left = (1 - (behind - copies) / self.total) ** (size - 1)
-        return left - (1 - behind / self.total) ** (size - 1)
+        negatives = np.log(size - 1) + self.log_mass  # the positive has 0
+        mined = (self.facts["score"][:, 0] - self.positive[:, 0]) / temperature
+        shares = {"gradient": np.exp(-np.logaddexp(0.0, -negatives))}
+        shares["mined_gradient"] = np.exp(-np.logaddexp(0.0, negatives - mined))
+        return self.sums(left - (1 - behind / self.total) ** (size - 1)) | shares
+
+    def of_dataset(self) -> dict[str, dict[str, np.ndarray]]:
+        """Figures [a] of the hardest candidate, and means of the top ones, of fewer where there are no more."""
+        hardest, there = self.sums(np.ones((len(self.positive), 1), np.float32)), self.copies[:, :TOP] > 0
+        del hardest["rank"]
+        top = {name: each / there.sum(axis=1) for name, each in self.sums(there).items() if name not in _OF_ONE}
+        return {"hardest": hardest, "top": top | {"beaten": top["score"] > self.positive[:, 0]}}
 
 
 def _depth(total: np.ndarray, size: int) -> np.ndarray:
@@ -176,9 +191,8 @@ def measured(
     figures = {}
     for name in DIRECTIONS:
         parts = [
-            {"hardest": _of_hardest(each, margin), "top": _of_top(each)}
-            | {size: _of_batch(each, size, margin, temperature) for size in sizes}
-            for each in _ranked(data, name, pairs, sizes[0], temperature, gaussians, guard["prior"])
+            each.of_dataset() | {size: each.of_batch(size, temperature) for size in sizes}
+            for each in _ranked(data, name, pairs, sizes[0], margin, temperature, gaussians, guard["prior"])
         ]
         means = {key: _means([part[key] for part in parts]) for key in parts[0]}
         figures[name] = {
@@ -221,6 +235,7 @@ def _ranked(
     direction: str,
     pairs: np.ndarray,
     size: int,
+    margin: float,
     temperature: float,
     gaussians: Gaussians,
     prior: float,
@@ -244,14 +259,16 @@ def _ranked(
         depth = max(TOP, int(np.ceil(_depth(total.max(), size))))
         order = np.argsort(np.where(drawn, -scores, np.inf), axis=1)[:, :depth]  # [a, K]
         first = np.take_along_axis(scores, order, axis=1)
-        false = {"estimated_false": probabilities(first, gaussians, prior)} if usable else {}
+        facts = {"rank": np.broadcast_to(np.arange(first.shape[1]), first.shape), "score": first}
+        facts |= {"beaten": first > positive, "active": first > positive - margin}
+        facts |= {"estimated_false": probabilities(first, gaussians, prior)} if usable else {}
         match = _matches(data, of_images, anchors[part], len(candidates))
         if match is not None:
-            false["false"] = np.take_along_axis(match, order, axis=1)
+            facts["false"] = np.take_along_axis(match, order, axis=1)
         excess = np.where(drawn, scores - first[:, :1], -np.inf)  # 0 at most, whose powers are never too large
         mass = (np.exp(excess / temperature) * drawn).sum(axis=1, dtype=np.float64) / total[:, 0]
         log_mass = np.log(mass) + (first[:, 0] - positive[:, 0]) / temperature
-        yield _Ranked(first, positive, np.take_along_axis(drawn, order, axis=1), total, log_mass, false)
+        yield _Ranked(facts, positive, np.take_along_axis(drawn, order, axis=1), total, log_mass)
 
 
 def _matches(data: TrainingSet, of_images: bool, anchors: np.ndarray, candidates: int) -> np.ndarray | None:
@@ -266,44 +283,6 @@ def _matches(data: TrainingSet, of_images: bool, anchors: np.ndarray, candidates
     table = np.zeros((len(distinct), candidates), dtype=bool)
     table[places[known], theirs[known]] = True
     return table[rows]
-
-
-def _of_batch(ranked: _Ranked, size: int, margin: float, temperature: float) -> dict[str, np.ndarray]:
-    """Figures [a] that are expected of the hardest negative of a batch."""
-    chance = ranked.hardest_of(size)  # [a, c]
-    columns = chance.shape[1]
-    scores = ranked.scores[:, :columns]
-    facts = {
-        "rank": np.broadcast_to(np.arange(columns), chance.shape),
-        "score": scores,
-        "beaten": scores > ranked.positive,
-        "active": scores > ranked.positive - margin,
-        **{name: each[:, :columns] for name, each in ranked.false.items()},
-    }
-    expected = {name: (chance * each).sum(axis=1) for name, each in facts.items()}
-    negatives = np.log(size - 1) + ranked.log_mass  # the positive has 0
-    mined = (ranked.scores[:, 0] - ranked.positive[:, 0]) / temperature
-    return expected | {"gradient": _share(negatives, 0.0), "mined_gradient": _share(mined, negatives)}
-
-
-def _share(part: np.ndarray, rest: np.ndarray | float) -> np.ndarray:
-    """exp(part) / (exp(part) + exp(rest))."""
-    return np.exp(-np.logaddexp(0.0, rest - part))
-
-
-def _of_hardest(ranked: _Ranked, margin: float) -> dict[str, np.ndarray]:
-    """Figures [a] of the hardest candidate of the dataset."""
-    hardest, positive = ranked.scores[:, 0], ranked.positive[:, 0]
-    facts = {"score": hardest, "beaten": hardest > positive, "active": hardest > positive - margin}
-    return facts | {name: each[:, 0] for name, each in ranked.false.items()}
-
-
-def _of_top(ranked: _Ranked) -> dict[str, np.ndarray]:
-    """Figures [a] of the hardest candidates of the dataset, of fewer where there are no more."""
-    there = ranked.copies[:, :TOP] > 0
-    facts = {"score": ranked.scores, **ranked.false}
-    means = {name: (each[:, :TOP] * there).sum(axis=1) / there.sum(axis=1) for name, each in facts.items()}
-    return means | {"beaten": means["score"] > ranked.positive[:, 0]}
 
 
 def _means(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float | None]:

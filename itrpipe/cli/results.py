@@ -198,14 +198,16 @@ def serve(
 @taking(ModelOptions, no_deps=True)
 def advise(
     given: ModelOptions,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print every figure, of batches of other sizes, too.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every figure.")] = False,
 ) -> None:
     """Tell whether a second training is worth it, from the first training alone.
 
-    It shows how hard the hardest negative of a batch is beside that of the whole training set, how many of these are
-    correct matches, and whether the first training has converged, and recommends what to do next: train longer, mine,
-    filter false negatives, or write negatives. Batches of other sizes are shown as the first training would meet them.
-    The test split is not looked at.
+    It says what to do next and prints the command: train longer, mine, or mend the training first. Below stands how
+    often the hardest negative of a batch, and of the whole training set, scores above the pair, and how many of these
+    are correct matches. The test split is not looked at.
 
     Example: itrpipe advise --dataset scenes --backbone vsepp
     """
@@ -213,7 +215,7 @@ def advise(
 
     given.require_model()
     overrides = given.overrides(of_training=True, **given.model, device=given.device)
-    advise_on(*given.where, given.method, overrides, **given.how, as_json=as_json)
+    advise_on(*given.where, given.method, overrides, **given.how, verbose=verbose, as_json=as_json)
 
 
 @app.command()

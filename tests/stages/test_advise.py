@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from itrpipe.evaluation import second_round
 from itrpipe.mining.lists import DIRECTIONS
 from itrpipe.storage.artifact import SECOND_ROUND, read_manifest
 from tests.chains import Invoke, done, sets
@@ -36,19 +38,33 @@ def test_it_says_what_the_evaluation_of_round_one_found(
     assert [[each["size"] for each in side["batches"]] for side in sides] == [[16, 32], [16, 32]]
     assert written["fit"]["images"] == 4
     assert found["advice"]["action"] == "collapsed"  # after one epoch
-    shown = advise(invoke, chain, "--no-deps")
-    assert "batch 16*" not in shown
-    assert "FNE" not in shown
-    assert "Expect" not in shown
+    for more in ((), ("--verbose",)):
+        shown = advise(invoke, chain, "--no-deps", *more)
+        assert "This model has collapsed" in shown
+        assert "next: itrpipe train" in shown
+        assert not re.search("FNE|hardest|beats|Expect|mined", shown), "there is nothing to mine"
 
-    monkeypatch.setattr("itrpipe.evaluation.second_round._is_at_chance", lambda found: False)
-    found = json.loads(advise(invoke, chain, "--no-deps", "--json"))
-    assert found["advice"]["action"] == "train"
+    monkeypatch.setattr(second_round, "ABOVE_CHANCE", 0.0)
+    told = json.loads(advise(invoke, chain, "--no-deps", "--json"))["advice"]
+    assert told["action"] == "train"
     shown = advise(invoke, chain, "--no-deps")
-    assert "12 images, 60 captions; batches of 16 pairs, 1 epochs" in shown
-    assert "batch 16*  batch 32  dataset  its top 10" in shown
-    assert found["advice"]["command"] in shown
-    assert "and the other settings of this first training" in shown
+    _title, verdict, command, *rest = shown.splitlines()
+    assert verdict == told["sentences"][0]
+    assert command.startswith(f"next: {told['command']}")
+    assert command.endswith("and the other settings of this first training")
+    beaten = [next(each["beaten"] for each in side["batches"] if each["size"] == 16) for side in sides]
+    hardest = ([side["hardest"][name] for side in sides] for name in ("beaten", "estimated_false"))
+    table = zip(
+        ("hardest of a batch", "hardest of the dataset", "correct matches (FNE)"), (beaten, *hardest), strict=True
+    )
+    for name, figures in table:
+        (line,) = (line for line in rest if line.startswith(name))
+        shown_figures = line.removeprefix(name).replace(" %", "").split()
+        assert shown_figures == ["–" if each is None else f"{each:.1f}" for each in figures]
+    every = advise(invoke, chain, "--no-deps", "--verbose")
+    assert set(shown.splitlines()) < set(every.splitlines())
+    for text in ("12 images, 60 captions; batches of 16 pairs, 1 epochs", "16*", "top 10"):
+        assert text in " ".join(every.split())
 
 
 def test_what_was_advised_and_is_done_is_not_advised_again(
@@ -58,18 +74,18 @@ def test_what_was_advised_and_is_done_is_not_advised_again(
     first = ("--name", "first", "--method", "triplet", "--backbone", "vsepp", *sets(*SMALL))
     done(invoke("train", *first, *where))
     proposed = "itrpipe train --dataset tiny --name first-longer --like first --set epochs=2"
-    before = invoke("advise", "--model", "first", *where).out
-    assert f"next: {proposed}" in before
+    assert f"next: {proposed}" in invoke("advise", "--model", "first", *where).out
     done(invoke("train", "--name", "first-longer", "--like", "first", "--set", "epochs=2", *where))
     after = invoke("advise", "--model", "first", *where).out
-    assert f"done already: {proposed}" in after
+    assert proposed not in after
     assert f"next: itrpipe advise --model first-longer --data {chain}" in after
-    assert "done already" not in invoke("advise", "--model", "first", "--seed", "1", *where).out
+    seeded = f"next: {proposed.replace('--like first', '--like first --seed 1')}"
+    assert seeded in done(invoke("advise", "--model", "first", "--seed", "1", "--make", *where))
 
-    monkeypatch.setattr("itrpipe.evaluation.second_round._action", lambda *_: "mine")
+    monkeypatch.setattr(second_round, "RULES", second_round.RULES[-1:])
     done(invoke("train", "--name", "first-mined", "--like", "first", "--seed", "3", "--set", "epochs=3", *where))
-    assert "done already" not in invoke("advise", "--model", "first", *where).out, "only with another seed"
+    mined = "next: itrpipe train --dataset tiny --name first-mined"
+    assert mined in invoke("advise", "--model", "first", *where).out, "only with another seed"
     done(invoke("train", "--model", "first-mined", "--seed", "0", *where))
-    mined = invoke("advise", "--model", "first", *where).out
-    assert f"next: itrpipe evaluate --model first-mined --seed 0 --data {chain}" in mined, mined
-    assert f"then: itrpipe report --dataset tiny --compare first first-mined --data {chain}" in mined
+    compared = f"next: itrpipe report --dataset tiny --compare first first-mined --data {chain}"
+    assert compared in invoke("advise", "--model", "first", *where).out
