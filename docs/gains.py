@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from itrpipe.evaluation.bootstrap import Interval
-from itrpipe.evaluation.claims import seed_interval
+from itrpipe.evaluation.intervals import Interval, seed_interval
 
 DOCS = Path(__file__).parent
 PAGE, PICTURE = DOCS / "all-runs.md", DOCS.parent / "stages" / "when-negatives-pay.png"

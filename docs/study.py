@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from itrpipe.evaluation.claims import seed_interval
+from itrpipe.evaluation.intervals import seed_interval
 
 LEVEL = 0.95
 SIZES = ("train", "val", "test")

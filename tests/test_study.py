@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from itrpipe.evaluation.claims import seed_interval
+from itrpipe.evaluation.intervals import seed_interval
 
 SCRIPT = Path(__file__).parents[1] / "docs" / "study.py"
 

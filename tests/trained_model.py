@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from itrpipe.analysis.phrase_analysis import PhraseModel
+from itrpipe.analysis.phrases import PhraseModel
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.features.store import FEATURES, FeatureFile
@@ -53,7 +53,7 @@ class TrainedModel:
         saved = load_model(folder)
         precision = saved.score_precision
         if saved.settings.reads_phrases:
-            opened = PhraseModel.open(folder, sources, split, device)
+            opened = PhraseModel.open(saved, sources, split, device)
             return cls(opened.model, opened.data, opened.device, precision)
         rows, features = (
             PreparedDataset.open(sources.prepare).split(split),

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.analysis.false_negatives import DIRECTIONS, TrainingSet
+from itrpipe.analysis.questions.false_negatives import DIRECTIONS, TrainingSet
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.collapse import is_alike, share_of_hubs
 from itrpipe.evaluation.metrics import ranks, rsum

@@ -8,9 +8,8 @@ Shapes: B captions shown, n tokens of an image, W tokens of a caption.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -22,66 +21,29 @@ from itrpipe.datasets.prepared import PreparedDataset, Split, given_split
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.dual_encoder.network import TransformerDualEncoder, VisionTower
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.captions import LocatedWords, PieceIds, WordIds
-from itrpipe.training.data import SplitData
+from itrpipe.training.captions import PieceIds, WordIds
 from itrpipe.training.saved import SavedModel
 from itrpipe.training.splits import Sources, open_split
 
 EXAMPLES = 12
 WORD_MAP_SCHEMA = pa.schema(
-    [
-        ("example", pa.int32()),
-        ("caption_id", pa.string()),
-        ("image_id", pa.string()),
-        ("matched", pa.bool_()),
-        ("text", pa.string()),
-        ("start", pa.int32()),
-        ("end", pa.int32()),
-        ("rows", pa.int16()),
-        ("columns", pa.int16()),
-        ("area", pa.list_(pa.float32())),
-        ("values", pa.list_(pa.float32())),
-        ("word_score", pa.float32()),
-        ("score", pa.float32()),
-    ]
+    {
+        "example": pa.int32(),
+        "caption_id": pa.string(),
+        "image_id": pa.string(),
+        "matched": pa.bool_(),
+        "text": pa.string(),
+        "start": pa.int32(),
+        "end": pa.int32(),
+        "rows": pa.int16(),
+        "columns": pa.int16(),
+        "area": pa.list_(pa.float32()),
+        "values": pa.list_(pa.float32()),
+        "word_score": pa.float32(),
+        "score": pa.float32(),
+    }
 )
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """Captions, each with one image.
-
-    Attributes:
-        matched: whether it is their own.
-        images: [B] rows of the split's images.
-    """
-
-    matched: bool
-    images: np.ndarray
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What all maps share.
-
-    Attributes:
-        rows, columns: of the patches.
-        covered: share of the frame's height and width that the patches cover.
-        resize: from a photograph to what is stored of it.
-    """
-
-    rows: int
-    columns: int
-    covered: tuple[float, float]
-    resize: Resize
-
-    def area(self, height: int, width: int) -> list[float]:
-        """The part x0, y0, x1, y1 of a photograph of this size that the patches cover, as fractions of it."""
-        left, top, right, bottom = self.resize.part(height, width)
-        down, across = (bottom - top) * self.covered[0], (right - left) * self.covered[1]
-        return [left / width, top / height, (left + across) / width, (top + down) / height]
 
 
 def has_word_maps(saved: SavedModel) -> bool:
@@ -91,24 +53,16 @@ def has_word_maps(saved: SavedModel) -> bool:
     return located and "word-maps" in saved.settings.answers and cast(Any, saved.model).has_word_maps
 
 
-@torch.inference_mode()
 def word_maps(
-    saved: SavedModel,
-    sources: Sources,
-    split: str,
-    scores: SplitScores,
-    device: str,
-    examples: int = EXAMPLES,
-    seed: int = 0,
+    saved: SavedModel, sources: Sources, split: str, scores: SplitScores, examples: int = EXAMPLES, seed: int = 0
 ) -> pa.Table:
     """Map of every word of some captions, with their own image and with the wrong one that scores highest.
 
     Args:
-        saved: a model for which `has_word_maps` holds.
+        saved: a model for which `has_word_maps` holds, on the device where it computes.
         sources: what it was trained on.
         split: name.
         scores: of the split by this model.
-        device: `cpu` or `cuda`.
         examples: captions, chosen by the seed.
         seed: of that choice.
 
@@ -119,89 +73,19 @@ def word_maps(
         `word_score` the mean of the map over all tokens of the image, a class token too; `score` that of the pair.
     """
     captions = np.sort(np.random.default_rng(seed).permutation(len(scores.caption_ids))[:examples])
-    pairs = _pairs(scores, captions)
-    shown = np.unique(np.concatenate([each.images for each in pairs]))
-    part = _part(PreparedDataset.open(sources.prepare).split(split), scores, shown, captions)
-    features = FeatureFile.open(sources.extract / FEATURES)
-    data = open_split(part, features, saved.tokens, saved.settings, saved.frame)
-    assert isinstance(saved.tokens, (WordIds, PieceIds))
-    model = cast(TransformerDualEncoder, saved.model.to(torch.device(device)))
-    seen, words = _seen(model, features, sources), saved.tokens.located_words(part)
-    rows = []
-    for each in pairs:
-        rows += _rows(model, data, each.matched, np.searchsorted(shown, each.images), seen, words)
+    own, wrong = scores.caption_image[captions], scores.matrix[:, captions].astype(np.float32)
+    wrong[own, np.arange(len(captions))] = -np.inf
+    images = {True: own, False: wrong.argmax(axis=0)} if len(wrong) > 1 else {True: own}
+    shown = np.unique(np.concatenate(list(images.values())))
+    whole = PreparedDataset.open(sources.prepare).split(split)
+    # Rows of the scores rise as those of the split do.
+    named = {"image_id": scores.image_ids[shown], "caption_id": scores.caption_ids[captions]}
+    kept = [pc.field(name).isin(pa.array(ids.tolist(), pa.string())) for name, ids in named.items()]
+    part = Split(whole.name, whole.images.filter(kept[0]), whole.captions.filter(kept[1]))
+    rows = _rows(saved, sources, part, {matched: np.searchsorted(shown, each) for matched, each in images.items()})
     return pa.Table.from_pylist(sorted(rows, key=lambda row: (row["example"], not row["matched"])), WORD_MAP_SCHEMA)
 
 
-def _pairs(scores: SplitScores, captions: np.ndarray) -> list[_Pairs]:
-    """Captions with their own images, and with wrong ones where there are some."""
-    own = scores.caption_image[captions]
-    wrong = scores.matrix[:, captions].astype(np.float32)
-    wrong[own, np.arange(len(captions))] = -np.inf
-    pairs = [_Pairs(True, own), _Pairs(False, wrong.argmax(axis=0))]
-    return pairs if len(wrong) > 1 else pairs[:1]
-
-
-def _part(split: Split, scores: SplitScores, images: np.ndarray, captions: np.ndarray) -> Split:
-    """The split with these images and captions alone, given by their rows, which rise as those of the split do."""
-    wanted = pa.array(scores.image_ids[images].tolist(), pa.string())
-    kept = pa.array(scores.caption_ids[captions].tolist(), pa.string())
-    return Split(
-        split.name,
-        split.images.filter(pc.field("image_id").isin(wanted)),
-        split.captions.filter(pc.field("caption_id").isin(kept)),
-    )
-
-
-def _seen(model: TransformerDualEncoder, features: FeatureFile, sources: Sources) -> _Seen:
-    assert isinstance(model.vision, VisionTower)
-    grid, frame = model.vision.grid(), model.vision.frame
-    covered = (grid.rows * grid.cell_height / frame[0], grid.columns * grid.cell_width / frame[1])
-    height, width = features.arrays["pixels"].shape[1:3]
-    return _Seen(grid.rows, grid.columns, covered, Resize(height, width, _fit(sources)))
-
-
-def _fit(sources: Sources) -> Literal["stretch", "crop"]:
-    """How photographs became pixels; of pixels that were imported nobody knows, and they count as whole."""
-    given = {key.rpartition(".")[2]: value for key, value in leaves(read_manifest(sources.extract).settings)}
-    return "crop" if given.get("fit") == "crop" else "stretch"
-
-
-def _rows(
-    model: TransformerDualEncoder,
-    data: SplitData,
-    matched: bool,
-    images: np.ndarray,
-    seen: _Seen,
-    words: list[LocatedWords],
-) -> Iterator[dict[str, Any]]:
-    """Rows of the words of all captions, each caption with the image at the given row."""
-    device = next(model.parameters()).device
-    texts = data.texts(np.arange(len(images))).to(device)
-    maps = model.word_maps(data.images(images).to(device), texts)  # [B, n, W]
-    scores = maps.mean(dim=1).sum(dim=1) / texts.lengths
-    sizes = [data.split.images[side].to_pylist() for side in ("height", "width")]
-    for example, (image, (text, located)) in enumerate(zip(images.tolist(), words, strict=True)):
-        for start, end, places in located:
-            found = maps[example][:, list(places)].mean(dim=1)  # [n]
-            yield {
-                "example": example,
-                "caption_id": str(data.split.caption_ids[example]),
-                "image_id": str(data.split.image_ids[image]),
-                "matched": matched,
-                "text": text,
-                "start": start,
-                "end": end,
-                "rows": seen.rows,
-                "columns": seen.columns,
-                "area": seen.area(*(side[image] for side in sizes)),
-                "values": found[-seen.rows * seen.columns :].tolist(),
-                "word_score": float(found.mean()),
-                "score": float(scores[example]),
-            }
-
-
-@torch.inference_mode()
 def pair_map(saved: SavedModel, sources: Sources, split: str, image_id: str, sentence: str) -> list[dict[str, Any]]:
     """Map of every word of a sentence with an image of a split: rows as those of `word_maps`.
 
@@ -215,9 +99,47 @@ def pair_map(saved: SavedModel, sources: Sources, split: str, image_id: str, sen
     images = PreparedDataset.open(sources.prepare, tokens=False).split(split).images
     shown = images.filter(pc.field("image_id") == image_id)
     pair = Split(split, shown, given_split([sentence], [image_id], split, "the sentence").captions)
+    return list(_rows(saved, sources, pair, {False: np.zeros(1, dtype=np.int64)}))
+
+
+@torch.inference_mode()
+def _rows(
+    saved: SavedModel, sources: Sources, split: Split, pairs: Mapping[bool, np.ndarray]
+) -> Iterator[dict[str, Any]]:
+    """Rows of the words of all captions of a split, each with the image at its row [T] of `pairs`, matched or not."""
     features = FeatureFile.open(sources.extract / FEATURES)
-    data = open_split(pair, features, saved.tokens, saved.settings, saved.frame)
+    data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
     assert isinstance(saved.tokens, (WordIds, PieceIds))
-    model = cast(TransformerDualEncoder, saved.model)
-    words = saved.tokens.located_words(pair)
-    return list(_rows(model, data, False, np.zeros(1, dtype=np.int64), _seen(model, features, sources), words))
+    model, words = cast(Any, saved.model), saved.tokens.located_words(split)
+    grid, frame, device = model.vision.grid(), model.vision.frame, next(model.parameters()).device
+    # How photographs became pixels; of pixels that were imported nobody knows, and they count as whole.
+    given = {key.rpartition(".")[2]: value for key, value in leaves(read_manifest(sources.extract).settings)}
+    _, stored_height, stored_width, *_ = features.arrays["pixels"].shape
+    resize = Resize(stored_height, stored_width, "crop" if given.get("fit") == "crop" else "stretch")
+    sizes = [split.images[side].to_pylist() for side in ("height", "width")]
+    texts = data.texts(np.arange(len(words))).to(device)
+    for matched, images in pairs.items():
+        maps = model.word_maps(data.images(images).to(device), texts)  # [T, n, W]
+        scores = maps.mean(dim=1).sum(dim=1) / texts.lengths
+        for example, (image, (text, located)) in enumerate(zip(images.tolist(), words, strict=True)):
+            height, width = (side[image] for side in sizes)
+            left, top, right, bottom = resize.part(height, width)
+            down = (bottom - top) * grid.rows * grid.cell_height / frame[0]
+            across = (right - left) * grid.columns * grid.cell_width / frame[1]
+            for start, end, places in located:
+                found = maps[example][:, list(places)].mean(dim=1)  # [n]
+                yield {
+                    "example": example,
+                    "caption_id": str(split.caption_ids[example]),
+                    "image_id": str(split.image_ids[image]),
+                    "matched": matched,
+                    "text": text,
+                    "start": start,
+                    "end": end,
+                    "rows": grid.rows,
+                    "columns": grid.columns,
+                    "area": [left / width, top / height, (left + across) / width, (top + down) / height],
+                    "values": found[-grid.rows * grid.columns :].tolist(),
+                    "word_score": float(found.mean()),
+                    "score": float(scores[example]),
+                }

@@ -19,7 +19,7 @@ from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
 
 if TYPE_CHECKING:
-    from itrpipe.analysis.word_corrections import CorrectedSentence, WordReader
+    from itrpipe.analysis.words import CorrectedSentence, WordReader
 
 _TONES = ("", "black on #fbe8d6", "black on #f9d3ad", "black on #f6bd84", "bold black on #f2a65a")
 """From a word that belongs to the image to one that does not: one hue, from light to dark."""
@@ -119,7 +119,7 @@ def explain(
 
 
 def _refuse_without_word_heads(step: Step) -> None:
-    from itrpipe.analysis.word_corrections import trains_word_heads
+    from itrpipe.analysis.words import trains_word_heads
 
     if not trains_word_heads(train_settings(step).model_dump()):
         raise UsageError(
@@ -131,7 +131,7 @@ def _refuse_without_word_heads(step: Step) -> None:
 def _explanation(trained: TrainedRun, dataset: str, image: str, caption: str) -> Explanation:
     import numpy as np
 
-    from itrpipe.analysis.word_corrections import WordReader, match_probability
+    from itrpipe.analysis.words import WordReader, match_probability
     from itrpipe.datasets.prepared import given_split
     from itrpipe.training.saved import load_model
     from itrpipe.training.splits import open_split

@@ -290,7 +290,7 @@ class Suite(NamedTuple):
     Attributes:
         files: by category the names that its file goes by, and the record that it holds.
         folders: below that of the files, where the images may lie; the first that has one of them is taken.
-        measures: names in `itrpipe.evaluation.benchmarks`.
+        measures: names in `itrpipe.analysis.questions.benchmarks`.
     """
 
     files: dict[str, tuple[tuple[str, ...], type[_Row]]]

@@ -1,4 +1,14 @@
-"""Ranks of the correct matches, and the metrics and protocols that papers report of them."""
+"""Ranks of the correct matches, and the metrics and protocols that papers report of them.
+
+For a query with R correct matches, of whose ranking rel(i) tells whether place i (from one) holds a match:
+
+    R-Precision = 1/R sum_{i<=R} rel(i)        AP@R = 1/R sum_{i<=R} rel(i) P(i)        P(i) = 1/i sum_{j<=i} rel(j)
+
+mAP@R is the mean of AP@R over the queries. Recall looks at the best match alone; these look at all of them.
+
+Source: mAP@R by Musgrave et al., "A Metric Learning Reality Check", ECCV 2020, section 3.2, and for image-text
+retrieval Chun et al., "ECCV Caption", ECCV 2022, section 4. The rule for ties is ours.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import DataError
 
 CUTOFFS = (1, 5, 10)
 """The K of R@K that papers report, and that the sum of recalls runs over."""
@@ -15,6 +25,8 @@ RSUM = "rsum"
 RECALLS = tuple(f"{side}_r{k}" for side in SIDES for k in CUTOFFS)
 _BLOCK_VALUES = 1 << 20
 """Scores compared at a time: small enough for the comparison to stay in the cache of a core."""
+_BLOCK_RANKED = 1 << 22
+"""Scores ranked at a time."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +82,10 @@ def ranks_of_matches(scores: np.ndarray, match_image: np.ndarray, match_caption:
     Raises:
         DataError: a score is NaN or infinite, or an image or a caption has no match.
     """
-    check_finite(scores)
-    pairs = match_image, match_caption
-    return Ranks(_query_ranks(scores, *pairs), _query_ranks(scores.T, *pairs[::-1]))
+    return Ranks(
+        query_ranks(scores, match_image, match_caption),
+        query_ranks(scores.T, match_caption, match_image),
+    )
 
 
 def query_ranks(scores: np.ndarray, match_query: np.ndarray, match_candidate: np.ndarray) -> np.ndarray:
@@ -86,12 +99,7 @@ def query_ranks(scores: np.ndarray, match_query: np.ndarray, match_candidate: np
     Raises:
         DataError: a score is NaN or infinite, or a query has no match.
     """
-    check_finite(scores)
-    return _query_ranks(scores, match_query, match_candidate)
-
-
-def _query_ranks(scores: np.ndarray, match_query: np.ndarray, match_candidate: np.ndarray) -> np.ndarray:
-    refuse_unmatched(match_query, len(scores))
+    _refuse(scores, match_query)
     matched = scores[match_query, match_candidate]  # [M]
     best = np.full(len(scores), -np.inf, dtype=scores.dtype)
     np.maximum.at(best, match_query, matched)
@@ -102,14 +110,104 @@ def _query_ranks(scores: np.ndarray, match_query: np.ndarray, match_candidate: n
     return reached - np.bincount(match_query[matched == best[match_query]], minlength=len(scores))
 
 
-def refuse_unmatched(match_query: np.ndarray, queries: int) -> None:
-    """Refuse queries without a correct match.
+def precision_of_matches(
+    scores: np.ndarray, match_query: np.ndarray, match_candidate: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """AP@R and R-Precision of every query, [Q] each, 0..1. A negative with the score of a match counts as ahead of it.
+
+    Arguments and errors are as for `query_ranks`.
+    """
+    _refuse(scores, match_query)
+    matches = np.bincount(match_query, minlength=len(scores))  # [Q] R
+    order = np.argsort(match_query, kind="stable")
+    query, candidate = match_query[order], match_candidate[order]
+    height = max(1, _BLOCK_RANKED // scores.shape[1])
+    found = []
+    for start in range(0, len(scores), height):
+        block, counts = scores[start : start + height], matches[start : start + height]
+        part = slice(*np.searchsorted(query, [start, start + height]))
+        relevant = np.zeros(block.shape, dtype=bool)
+        relevant[query[part] - start, candidate[part]] = True
+        least = np.partition(block, -counts.max(), axis=1)[:, -counts.max()]  # [Q] the R-th best of the largest R
+        rows, columns = np.nonzero(block >= least[:, None])
+        hit = relevant[rows, columns]
+        order = np.lexsort((hit, -block[rows, columns], rows))  # of equal scores, negatives come first
+        rows, hit = rows[order], hit[order]
+        first = np.searchsorted(rows, np.arange(len(block)))
+        place = np.arange(len(rows)) - first[rows]
+        before = np.concatenate([[0], np.cumsum(hit)])
+        counted = hit & (place < counts[rows])
+        precision = counted * (before[1:] - before[first[rows]]) / (place + 1)
+        found.append([np.bincount(rows, weights, len(block)) / counts for weights in (precision, counted)])
+    average, r_precision = map(np.concatenate, zip(*found, strict=True))
+    return average, r_precision
+
+
+def cross_retrieval(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, np.ndarray]:
+    """Rank every positive pair against the pairs that share its caption and those that share its image.
+
+        r_i = 1 + #{images n != i : S(n, t) >= S(i, t)}
+        r_t = 1 + #{captions n of other images than i : S(i, n) >= S(i, t)}
+        cross rank = max(ceil((r_i - 1) T / N) + 1, r_t)
+
+    With five captions for each image this is the paper's max(5 r_i - 4, r_t). Where the T captions are spread
+    unevenly over the N images, their mean number takes the place of the five, rounded up. As in `ranks`, ties
+    count against the model.
+
+    Args:
+        scores: [N, T] score of image n with caption t, higher is better.
+        caption_image: [T] row of the image each caption belongs to.
+
+    Returns:
+        1-based ranks int64 [T] of each caption with its image: `image_rank`, 1..N, of the image for its caption;
+        `text_rank`, 1..T, of the caption for its image; `cross_rank`, 1..T, the worse on the scale of captions.
 
     Raises:
-        DataError: there are some; the message names how many.
+        DataError: as for `ranks`.
+
+    Source: AOQ §4.3 and Fig. 5; the tie rule and other numbers of captions are ours.
     """
-    if (without := queries - np.count_nonzero(np.bincount(match_query, minlength=queries))) > 0:
-        raise DataError(f"{without} of {queries} queries have no correct match to rank: leave them out of the scores")
+    image_rank, text_rank = ranks(scores, caption_image).texts_to_images + 1, np.empty(len(caption_image), np.int64)
+    order = np.argsort(caption_image, kind="stable")
+    bounds = np.searchsorted(caption_image[order], np.arange(len(scores) + 1))
+    for image, row in enumerate(scores):
+        own = order[bounds[image] : bounds[image + 1]]
+        # The image's own captions, the ranked one among them, are no negatives.
+        text_rank[own] = [np.count_nonzero(row >= each) - np.count_nonzero(row[own] >= each) + 1 for each in row[own]]
+    images, texts = scores.shape
+    on_caption_scale = -((1 - image_rank) * texts // images) + 1
+    return {"image_rank": image_rank, "text_rank": text_rank, "cross_rank": np.maximum(on_caption_scale, text_rank)}
+
+
+def roc_area(scores: np.ndarray, positive: np.ndarray) -> float | None:
+    """Area under the ROC curve: share of the pairs of a positive and a negative in which the positive scores higher.
+
+    Ties count one half.
+
+    Args:
+        scores: [N] numbers without NaN.
+        positive: [N] bool.
+
+    Returns:
+        0..1, or None where one of the two kinds is missing.
+    """
+    positives = int(positive.sum())
+    pairs = positives * (len(positive) - positives)
+    if not pairs:
+        return None
+    _, level, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    # Mean rank of each level of equal scores, counted from 1.
+    mean_rank = counts.cumsum() - (counts - 1) / 2
+    return float((mean_rank[level[positive]].sum() - positives * (positives + 1) / 2) / pairs)
+
+
+def _refuse(scores: np.ndarray, match_query: np.ndarray) -> None:
+    """Refuses scores without an order, and queries without a correct match."""
+    check_finite(scores)
+    if without := len(scores) - np.count_nonzero(np.bincount(match_query, minlength=len(scores))):
+        raise DataError(
+            f"{without} of {len(scores)} queries have no correct match to rank: leave them out of the scores"
+        )
 
 
 def check_finite(scores: np.ndarray) -> None:
@@ -194,27 +292,23 @@ class Protocol:
 
     Attributes:
         description: one line for reports.
-        images: number of images looked at, from the first on; None for all.
+        images: number of images looked at, from the first on, of a split that has as many; 0 for all.
         folds: number of equal, disjoint, consecutive parts they are cut into, each ranked on its own.
-        captions: number of captions looked at of each image, from the first on; None for all.
+        captions: number of captions looked at of each image, from the first on, where not all are.
     """
 
     description: str
-    images: int | None = None
+    images: int = 0
     folds: int = 1
-    captions: int | None = None
-
-    def applies(self, images: int) -> bool:
-        """Whether a split of so many images is large enough."""
-        return self.images is None or images >= self.images
+    captions: int = 5
 
 
 PROTOCOLS = {
     "full": Protocol("every image and caption of the split"),
     "coco-1k": Protocol(
-        "mean over five folds of 1,000 images with their first five captions, from the first 5,000", 5000, 5, 5
+        "mean over five folds of 1,000 images with their first five captions, from the first 5,000", 5000, folds=5
     ),
-    "coco-5k": Protocol("the first 5,000 images at once, with their first five captions", images=5000, captions=5),
+    "coco-5k": Protocol("the first 5,000 images at once, with their first five captions", 5000),
 }
 """Protocols by name. `full` is what Flickr30K reports (1,000 images); COCO reports `coco-1k` and `coco-5k`.
 
@@ -223,48 +317,29 @@ hold a few more. Source: VSE++ and SCAN, published evaluation code and data.
 """
 
 
-def evaluate(protocol: str, scores: np.ndarray, caption_image: np.ndarray) -> dict[str, float]:
-    """Metrics of a score matrix under a protocol; over folds, the mean of each metric.
+def protocol_folds(protocol: str, scores: np.ndarray, caption_image: np.ndarray) -> list[tuple[Ranks, np.ndarray]]:
+    """Ranks within each fold of a protocol, in the order of the images, and the row of the image of each caption there.
 
     Args:
-        protocol: a name in `PROTOCOLS`.
+        protocol: a name in `PROTOCOLS` that applies to as many images.
         scores: [N, T] score of image n with caption t.
         caption_image: [T] row of the image each caption belongs to.
 
     Raises:
-        UsageError: there is no such protocol, or the split is too small for it.
         DataError: the scores cannot be ranked.
     """
-    folds = [metrics(fold) for fold, _ in protocol_folds(protocol, scores, caption_image)]
-    return {name: float(np.mean([fold[name] for fold in folds])) for name in folds[0]}
-
-
-def protocol_folds(protocol: str, scores: np.ndarray, caption_image: np.ndarray) -> list[tuple[Ranks, np.ndarray]]:
-    """Ranks within each fold of a protocol, in the order of the images, and the row of the image of each caption there.
-
-    Arguments and errors are as for `evaluate`.
-    """
-    if protocol not in PROTOCOLS:
-        raise UsageError(f"no protocol is called {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
-    chosen, images = PROTOCOLS[protocol], scores.shape[0]
-    if not chosen.applies(images):
-        raise UsageError(f"protocol {protocol} needs {chosen.images} images, the split has {images}: use full")
-    if chosen.images is None:
+    chosen = PROTOCOLS[protocol]
+    if not chosen.images:
         return [(ranks(scores, caption_image), caption_image)]
     order = np.argsort(caption_image, kind="stable")
     grouped = caption_image[order]
     place = np.arange(len(order)) - np.searchsorted(grouped, grouped)  # of a caption within its image
-    columns = np.sort(order if chosen.captions is None else order[place < chosen.captions])
+    columns = np.sort(order[place < chosen.captions])
     size, folds = chosen.images // chosen.folds, []
     for start in range(0, chosen.images, size):
         own = columns[(caption_image[columns] >= start) & (caption_image[columns] < start + size)]
-        rows = caption_image[own] - start
-        folds.append((ranks(scores[start : start + size, _slice_or(own)], rows), rows))
+        rows, follow = caption_image[own] - start, len(own) and own[-1] - own[0] + 1 == len(own)
+        # A slice copies no scores.
+        part = scores[start : start + size, slice(own[0], own[-1] + 1) if follow else own]
+        folds.append((ranks(part, rows), rows))
     return folds
-
-
-def _slice_or(columns: np.ndarray) -> slice | np.ndarray:
-    """The columns as a slice where they follow each other: selecting them then copies no scores."""
-    if len(columns) and columns[-1] - columns[0] + 1 == len(columns):
-        return slice(int(columns[0]), int(columns[-1]) + 1)
-    return columns

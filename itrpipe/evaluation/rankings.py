@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,34 +10,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from itrpipe.errors import DataError, UsageError
-from itrpipe.evaluation.cross_retrieval import cross_retrieval
-from itrpipe.evaluation.metrics import Ranks, check_finite
+from itrpipe.errors import UsageError
+from itrpipe.evaluation.metrics import SIDES, Ranks, check_finite, cross_retrieval
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.storage.disk import unavailable
-from itrpipe.storage.integrity import checked
-from itrpipe.storage.tables import rows_of
+from itrpipe.storage.disk import reading
+from itrpipe.storage.tables import read_table, rows_of
 
 _BLOCK_VALUES = 1 << 22
 """Scores selected from at a time."""
+_REMEDY = "run `itrpipe evaluate` again"
+Best = tuple[np.ndarray, np.ndarray]
+"""The k best candidates of each query, best first: int32 [Q, k], rows or columns of the score matrix, and scores."""
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """The k best candidates of each query, best first.
-
-    Attributes:
-        indices: [Q, k] int32, rows or columns of the score matrix.
-        scores: [Q, k] their scores.
-    """
-
-    indices: np.ndarray
-    scores: np.ndarray
-
-
-def rankings(
-    scores: np.ndarray, k: int, image_ids: Sequence[str], caption_ids: Sequence[str]
-) -> tuple[Candidates, Candidates]:
+def rankings(scores: np.ndarray, k: int, image_ids: Sequence[str], caption_ids: Sequence[str]) -> tuple[Best, Best]:
     """The k best captions of each image and the k best images of each caption.
 
     Candidates with equal scores come in the order of their ids, so that a ranking does not depend on the order
@@ -66,26 +51,21 @@ def rankings(
     return _best(scores, k, caption_ids), _best(scores.T, k, image_ids)
 
 
-def _best(scores: np.ndarray, k: int, ids: Sequence[str]) -> Candidates:
+def _best(scores: np.ndarray, k: int, ids: Sequence[str]) -> Best:
     """Best k columns of every row; equal scores in the order of `ids`."""
     by_id = np.argsort(np.asarray(ids), kind="stable")
-    height = max(1, _BLOCK_VALUES // scores.shape[1])
-    found = [_best_of_block(scores[row : row + height][:, by_id], k) for row in range(0, len(scores), height)]
-    columns = np.concatenate([columns for columns, _ in found])
-    return Candidates(by_id[columns].astype(np.int32), np.concatenate([values for _, values in found]))
-
-
-def _best_of_block(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Best k columns of every row and their scores; equal scores by ascending column."""
-    threshold = np.partition(scores, scores.shape[1] - k, axis=1)[:, -k, None]  # [Q, 1] the k-th largest
-    chosen = scores > threshold
-    tied = scores == threshold
-    places = k - chosen.sum(axis=1, keepdims=True)  # how many of the tied ones still fit
-    chosen |= tied & (np.cumsum(tied, axis=1) <= places)
-    columns = np.nonzero(chosen)[1].reshape(len(scores), k)
-    values = np.take_along_axis(scores, columns, axis=1)
-    order = np.argsort(-values, axis=1, kind="stable")
-    return np.take_along_axis(columns, order, axis=1), np.take_along_axis(values, order, axis=1)
+    height, found = max(1, _BLOCK_VALUES // scores.shape[1]), []
+    for row in range(0, len(scores), height):
+        block = scores[row : row + height][:, by_id]
+        threshold = np.partition(block, -k, axis=1)[:, -k, None]  # [q, 1] the k-th largest
+        chosen, tied = block > threshold, block == threshold
+        places = k - chosen.sum(axis=1, keepdims=True)  # how many of the tied ones still fit
+        columns = np.nonzero(chosen | tied & (np.cumsum(tied, axis=1) <= places))[1].reshape(len(block), k)
+        values = np.take_along_axis(block, columns, axis=1)
+        order = np.argsort(-values, axis=1, kind="stable")
+        found.append([np.take_along_axis(each, order, axis=1) for each in (by_id[columns], values)])
+    indices, values = map(np.concatenate, zip(*found, strict=True))
+    return indices.astype(np.int32), values
 
 
 def write_rankings(path: Path, split: SplitScores, full: Ranks, oracle: Ranks | None, depth: int) -> None:
@@ -98,28 +78,26 @@ def write_rankings(path: Path, split: SplitScores, full: Ranks, oracle: Ranks | 
         oracle: ranks with all correct matches counted, where the truth is known.
         depth: candidates kept for each query, as far as there are so many.
     """
-    depth = min(depth, *split.matrix.shape)
-    tables = []
-    sides = zip(
-        ("i2t", "t2i"),
-        ("images_to_texts", "texts_to_images"),
-        rankings(split.matrix, depth, split.image_ids.tolist(), split.caption_ids.tolist()),
-        (split.image_ids, split.caption_ids),
-        (split.caption_ids, split.image_ids),
-        strict=True,
-    )
-    for direction, side, found, queries, candidates in sides:
+    depth, ids = min(depth, *split.matrix.shape), (split.image_ids, split.caption_ids)
+    found, tables = rankings(split.matrix, depth, *(each.tolist() for each in ids)), []
+    for direction, side, (indices, scores), queries, candidates in zip(
+        SIDES, ("images_to_texts", "texts_to_images"), found, ids, ids[::-1], strict=True
+    ):
         count = len(queries)
         columns = {
             "direction": pa.array([direction] * count),
             "query_id": pa.array(queries.tolist(), pa.string()),
             "rank": pa.array(getattr(full, side), pa.int32()),
             "oracle_rank": pa.array(getattr(oracle, side), pa.int32()) if oracle else pa.nulls(count, pa.int32()),
-            "candidate_ids": _lists(candidates[found.indices], depth, pa.string()),
-            "scores": _lists(found.scores.astype("float32"), depth, pa.float32()),
+            "candidate_ids": _lists(candidates[indices], pa.string()),
+            "scores": _lists(scores.astype("float32"), pa.float32()),
         }
         tables.append(pa.table(columns))
     pq.write_table(pa.concat_tables(tables), path, compression="zstd")
+
+
+def _lists(matrix: np.ndarray, kind: pa.DataType) -> pa.FixedSizeListArray:
+    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1).tolist(), kind), matrix.shape[1])
 
 
 def read_rankings(
@@ -137,20 +115,17 @@ def read_rankings(
     Raises:
         DataError: the file is damaged, or of another split.
     """
+    table, known = _read(path), [pa.array(each.tolist(), pa.string()) for each in (image_ids, caption_ids)]
     found = []
-    try:
-        table = pq.read_table(checked(path))
-        ids = {"i2t": (image_ids, caption_ids), "t2i": (caption_ids, image_ids)}
-        for direction, (queries, candidates) in ids.items():
+    with reading(path, "rankings of this split", _REMEDY):
+        for direction, queries, candidates in zip(SIDES, known, known[::-1], strict=True):
             own = table.filter(pc.field("direction") == direction).combine_chunks()
-            values = own["candidate_ids"].combine_chunks().flatten(), own["scores"].combine_chunks().flatten()
-            depth = len(values[0]) // max(1, len(own))
-            rows = _rows(values[0], candidates).reshape(-1, depth)
-            found.append((_rows(own["query_id"], queries), rows, values[1].to_numpy().reshape(-1, depth)))
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        damage = DataError(f"{path} is damaged or of another split ({reason}); run `itrpipe evaluate` again")
-        raise unavailable(error, path) or damage from None
+            ids, scores = (own[name].combine_chunks().flatten() for name in ("candidate_ids", "scores"))
+            rows = rows_of(own["query_id"], queries), rows_of(ids, candidates)
+            if any(np.any(each < 0) for each in rows):
+                raise ValueError("it names images or captions that the split lacks")
+            shape = len(own), len(ids) // max(1, len(own))
+            found.append((rows[0], rows[1].reshape(shape), scores.to_numpy().reshape(shape)))
     return found
 
 
@@ -160,33 +135,18 @@ def size_of_rankings(path: Path) -> tuple[int, int]:
     Raises:
         DataError: the file is damaged.
     """
-    try:
-        sides = pq.read_table(checked(path), columns=["direction"])["direction"].to_pylist()
-    except (OSError, KeyError, pa.ArrowException) as error:
-        damage = DataError(f"{path} is damaged; run `itrpipe evaluate` again")
-        raise unavailable(error, path) or damage from None
+    sides = _read(path, ["direction"])["direction"].to_pylist()
     return sides.count("i2t"), sides.count("t2i")
 
 
-def _rows(wanted: pa.Array | pa.ChunkedArray, ids: np.ndarray) -> np.ndarray:
-    places = rows_of(wanted, pa.array(ids.tolist(), pa.string()))
-    if np.any(places < 0):
-        raise ValueError("it names images or captions that the split lacks")
-    return places
+def _read(path: Path, columns: Sequence[str] = ("direction", "query_id", "candidate_ids", "scores")) -> pa.Table:
+    return read_table(path, columns, _REMEDY, columns)
 
 
 def write_cross_retrieval(path: Path, split: SplitScores) -> None:
     """One row per caption, in the order of the split: its ranks with its image in both directions."""
+    ids = {"caption_id": split.caption_ids, "image_id": split.image_ids[split.caption_image]}
+    columns = {name: pa.array(each.tolist(), pa.string()) for name, each in ids.items()}
     found = cross_retrieval(split.matrix, split.caption_image)
-    columns = {
-        "caption_id": pa.array(split.caption_ids.tolist(), pa.string()),
-        "image_id": pa.array(split.image_ids[split.caption_image].tolist(), pa.string()),
-        "image_rank": pa.array(found.image_rank, pa.int32()),
-        "text_rank": pa.array(found.text_rank, pa.int32()),
-        "cross_rank": pa.array(found.cross_rank, pa.int32()),
-    }
+    columns |= {name: pa.array(each, pa.int32()) for name, each in found.items()}
     pq.write_table(pa.table(columns), path, compression="zstd")
-
-
-def _lists(matrix: np.ndarray, width: int, kind: pa.DataType) -> pa.FixedSizeListArray:
-    return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1).tolist(), kind), width)

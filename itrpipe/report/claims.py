@@ -6,7 +6,7 @@ be chosen it is also that configuration itself with in-batch negatives, for as m
 the first training, and where that was not, the published model that training began with. A second difference tells of
 the baseline that trained for as much time (`baseline = "time"`), where it was run.
 
-`itrpipe.evaluation.claims` says which differences are significant, and so what `better` and `worse` mean.
+`itrpipe.evaluation.intervals` says which differences are significant, and so what `better` and `worse` mean.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from itrpipe.config import extended, leaves, load_declaration
 from itrpipe.datasets.prepared import Split
 from itrpipe.declared import baseline_kind, root_conf
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.bootstrap import paired_intervals
-from itrpipe.evaluation.claims import Difference, seed_interval, significances
 from itrpipe.evaluation.collapse import MOST, REMEDY, is_alike, share_of_hubs
+from itrpipe.evaluation.intervals import Difference, paired_intervals, seed_interval, significances
 from itrpipe.evaluation.metrics import RECALLS, RSUM, SIDES, Ranks, metrics, random_recalls
 from itrpipe.evaluation.tables import Number, mean, signed
 from itrpipe.methods.declaration import methods
@@ -80,7 +79,7 @@ class Claim:
         if self._is_trained and len(self.seeds) == 1:
             return ONE_SEED
         images = self.rsum.images
-        found = self.rsum.significant if self._is_trained else images.low > 0 or images.high < 0
+        found = self.rsum.significant if self._is_trained else images.excludes_zero
         return NONE if not found else BETTER if self.rsum.value > 0 else WORSE
 
     def sentence(self, name: str = "") -> str:

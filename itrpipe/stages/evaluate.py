@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from itrpipe.analysis.questions import phrases
 from itrpipe.analysis.questions.base import Evaluation, questions, say
 from itrpipe.config import Settings, unknown
 from itrpipe.datasets import benchmarks
@@ -271,29 +270,28 @@ def check(step: Planned) -> None:
 
 def run(job: Job) -> None:
     """Writes metrics.json, rankings.parquet and cross_retrieval.parquet, and what `analysis.questions` answer."""
+    from itrpipe.analysis.questions.phrases import reranked
     from itrpipe.datasets.truth import known_pairs
     from itrpipe.evaluation.metrics import ranks
     from itrpipe.evaluation.rankings import write_cross_retrieval, write_rankings
-    from itrpipe.evaluation.results import Measurement, oracle_ranks, say_results, summed_up
+    from itrpipe.evaluation.results import oracle_ranks, results, say_results, summed_up
 
     settings, evaluation, split = job.settings, _evaluation(job), _averaged(job)
     if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
         job.warn(cut)
     if settings.rerank:
-        split = phrases.reranked(evaluation, split)
+        split = reranked(evaluation, split)
     full = ranks(split.matrix, split.caption_image)
     matches = known_pairs(evaluation.prepare, split.image_ids, split.caption_ids)
     oracle = None if matches is None else oracle_ranks(split, matches)
-    chances = (settings.bootstrap_samples, settings.interval_level)
-    measurement = Measurement(settings.protocols, *chances, settings.split, job.warn)
-    results = measurement.results(split, full, oracle, matches)
-    write_json(job.folder / METRICS, results)
+    found = results(split, full, oracle, matches, settings, job.warn)
+    write_json(job.folder / METRICS, found)
     write_rankings(job.folder / RANKINGS, split, full, oracle, settings.ranking_depth)
     write_cross_retrieval(job.folder / CROSS_RETRIEVAL, split)
-    say_results(results, settings.interval_level, split.matrix.shape, job.reporter)
+    say_results(found, settings.interval_level, split.matrix.shape, job.reporter)
     if settings.ensemble_with:
         job.metrics["mean of"] = " + ".join(model.label for model in settings.models)
-    job.metrics |= summed_up(results)
+    job.metrics |= summed_up(found)
     for question in questions():
         if question.asks(evaluation):
             question.answer(evaluation, split)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from itrpipe.analysis import second_round
-from itrpipe.analysis.false_negatives import DIRECTIONS, TrainingSet
+from itrpipe.analysis.questions.false_negatives import DIRECTIONS, TrainingSet
 from itrpipe.analysis.second_round import measured, validation
 from itrpipe.evaluation.collapse import is_alike, share_of_hubs
 from itrpipe.evaluation.second_round import RISING, RULES, recommend, signals

@@ -126,10 +126,10 @@ def test_the_same_captions_are_chosen_again_and_fewer_where_fewer_are_asked_for(
 ) -> None:
     written = read_embeddings(trained(folder) / EMBEDDINGS, "test")
     scores = written_scores(written)
-    again = word_maps(load_model(trained(folder)), sources(folder), "test", scores, "cpu").to_pylist()
+    again = word_maps(load_model(trained(folder)), sources(folder), "test", scores).to_pylist()
     assert [row["caption_id"] for row in again] == [row["caption_id"] for row in rows]
     np.testing.assert_allclose([row["values"] for row in again], [row["values"] for row in rows], atol=1e-6)
-    few = word_maps(load_model(trained(folder)), sources(folder), "test", scores, "cpu", examples=2, seed=3)
+    few = word_maps(load_model(trained(folder)), sources(folder), "test", scores, examples=2, seed=3)
     assert len(set(few["caption_id"].to_pylist())) == 2
 
 

@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 from measure import paired, show
 
-from itrpipe.evaluation.cross_retrieval import cross_retrieval
-from itrpipe.evaluation.metrics import PROTOCOLS, evaluate
-from itrpipe.evaluation.precision import precision_of_matches
+from itrpipe.evaluation.metrics import PROTOCOLS, cross_retrieval, precision_of_matches, protocol_folds
 
 IMAGES, CAPTIONS = 5000, 5
 MOST_SECONDS, MOST_MEMORY = 10.0, 1.5
@@ -31,7 +29,7 @@ def test_every_metric_under_every_protocol() -> None:
 
     def ours() -> None:
         for name in PROTOCOLS:
-            evaluate(name, scores, caption_image)
+            protocol_folds(name, scores, caption_image)
 
     def limit() -> None:
         np.sort(scores[:500], axis=1)  # a tenth of what sorting one direction takes
@@ -49,10 +47,9 @@ def test_every_metric_under_every_protocol() -> None:
 
 def test_what_else_is_computed_from_the_scores() -> None:
     scores, caption_image = scores_of_a_model()
-    captions = np.arange(len(caption_image))
     for what, compute in (
         ("cross-retrieval ranks", lambda: cross_retrieval(scores, caption_image)),
-        ("mAP@R and R-Precision", lambda: precision_of_matches(scores, caption_image, captions)),
+        ("mAP@R and R-Precision", lambda: precision_of_matches(scores, caption_image, np.arange(len(caption_image)))),
     ):
         seconds, tenth = paired(compute, lambda: np.sort(scores[:500], axis=1), rounds=1)
         show(what, seconds, 10 * tenth, "sorting every row once", f"{seconds:.1f} s")
@@ -64,7 +61,7 @@ import re
 from pathlib import Path
 import numpy as np
 from bench_evaluation import scores_of_a_model
-from itrpipe.evaluation.metrics import PROTOCOLS, evaluate
+from itrpipe.evaluation.metrics import PROTOCOLS, protocol_folds
 
 def memory(which):
     # Of this program alone; getrusage counts what its parent had.
@@ -73,7 +70,7 @@ def memory(which):
 before = memory("VmRSS")
 scores, caption_image = scores_of_a_model()
 for name in PROTOCOLS:
-    evaluate(name, scores, caption_image)
+    protocol_folds(name, scores, caption_image)
 print(memory("VmHWM") - before, scores.nbytes)
 """
 

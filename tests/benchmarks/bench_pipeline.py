@@ -13,7 +13,7 @@ from measure import paired, show
 from rich.console import Console
 
 from itrpipe.engine.run import MapExecution, make_parts
-from itrpipe.evaluation.bootstrap import intervals
+from itrpipe.evaluation.intervals import fold_intervals
 from itrpipe.evaluation.metrics import ranks
 from itrpipe.features.extraction import ImageFiles
 from itrpipe.features.extractors.scenes import extractor as scenes
@@ -91,7 +91,7 @@ def test_metrics_against_one_pass_over_the_scores():
     caption_image = np.repeat(np.arange(500), 5)
 
     def measure():
-        return intervals(ranks(scores, caption_image), caption_image)
+        return fold_intervals([(ranks(scores, caption_image), caption_image)])
 
     ours, limit = paired(measure, lambda: np.sort(scores, axis=1))
     show(

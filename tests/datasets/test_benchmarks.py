@@ -12,7 +12,7 @@ from PIL import Image
 
 from itrpipe.datasets.benchmarks import SUITES, Named, benchmark_names, digests, named, read_benchmark
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.evaluation.benchmarks import MEASURES
+from itrpipe.analysis.questions.benchmarks import MEASURES
 from itrpipe.features.extraction import ImageFiles, decode_image
 from itrpipe.storage.integrity import DigestCache
 from tests.datasets.sources import refusal

@@ -1,69 +1,84 @@
-"""Stored rankings against a full sort, with ties in the order of the ids."""
+"""Stored rankings against a full sort, with ties in the order of the ids, and as they are read again."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.evaluation.rankings import rankings
-
-REFERENCE = Path(__file__).resolve().parents[1] / "reference"
-
-
-def test_first_candidates_match_reference():
-    with np.load(REFERENCE / "eval_metrics_matrix.npz", allow_pickle=False) as reference:
-        scores = reference["in_sims_a"]
-        texts, images = rankings(scores, 10, [f"i{n}" for n in range(60)], [f"c{t}" for t in range(300)])
-        np.testing.assert_array_equal(texts.indices[:, 0], reference["out_a_i2t_top1"])
-        np.testing.assert_array_equal(images.indices[:, 0], reference["out_a_t2i_top1"])
-    np.testing.assert_array_equal(texts.indices, np.argsort(-scores, axis=1)[:, :10])
-    np.testing.assert_array_equal(images.indices, np.argsort(-scores.T, axis=1)[:, :10])
-    np.testing.assert_array_equal(texts.scores, np.take_along_axis(scores, texts.indices, axis=1))
-
-
-@given(
-    seed=st.integers(0, 10_000),
-    images=st.integers(1, 9),
-    texts=st.integers(1, 30),
-    levels=st.sampled_from([1, 3, 1000]),
-    data=st.data(),
+from itrpipe.evaluation import rankings as stored
+from itrpipe.evaluation.metrics import cross_retrieval, ranks
+from itrpipe.evaluation.rankings import (
+    rankings,
+    read_rankings,
+    size_of_rankings,
+    write_cross_retrieval,
+    write_rankings,
 )
-def test_equal_scores_come_in_the_order_of_the_ids(seed, images, texts, levels, data):
-    k = data.draw(st.integers(1, min(images, texts)))
-    generator = np.random.default_rng(seed)
-    scores = generator.integers(0, levels, (images, texts)).astype(np.float32)
-    image_ids = [f"image-{n}" for n in generator.permutation(images)]
-    caption_ids = [f"caption-{n}" for n in generator.permutation(texts)]
-    by_image, by_text = rankings(scores, k, image_ids, caption_ids)
-    for found, matrix, ids in ((by_image, scores, caption_ids), (by_text, scores.T, image_ids)):
+from itrpipe.features.embeddings import SplitScores
+
+
+@given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 30), st.sampled_from([1, 3, 1000]), st.integers(1, 9))
+def test_equal_scores_come_in_the_order_of_the_ids(seed: int, images: int, texts: int, levels: int, k: int) -> None:
+    random, k = np.random.default_rng(seed), min(k, images, texts)
+    scores = random.integers(0, levels, (images, texts)).astype(np.float32)
+    image_ids = [f"image-{n}" for n in random.permutation(images)]
+    caption_ids = [f"caption-{n}" for n in random.permutation(texts)]
+    found = rankings(scores, k, image_ids, caption_ids)
+    for (indices, values), matrix, ids in zip(found, (scores, scores.T), (caption_ids, image_ids), strict=True):
         for query, row in enumerate(matrix):
-            expected = sorted(range(len(row)), key=lambda column: (-row[column], ids[column]))[:k]
-            assert found.indices[query].tolist() == expected
-            assert found.scores[query].tolist() == row[expected].tolist()
+            expected = sorted(range(len(row)), key=lambda column, row=row, ids=ids: (-row[column], ids[column]))[:k]
+            assert indices[query].tolist() == expected
+            assert values[query].tolist() == row[expected].tolist()
 
 
-def test_small_blocks_give_the_same_rankings(monkeypatch):
+def test_small_blocks_give_the_same_rankings(monkeypatch: pytest.MonkeyPatch) -> None:
     scores = np.random.default_rng(0).integers(0, 9, (40, 50)).astype(np.float32)
     ids = [f"{n:03}" for n in range(50)]
     whole = rankings(scores, 7, ids[:40], ids)
-    monkeypatch.setattr("itrpipe.evaluation.rankings._BLOCK_VALUES", 130)
-    small = rankings(scores, 7, ids[:40], ids)
-    for one, other in zip(whole, small, strict=True):
-        np.testing.assert_array_equal(one.indices, other.indices)
-        np.testing.assert_array_equal(one.scores, other.scores)
+    monkeypatch.setattr(stored, "_BLOCK_VALUES", 130)
+    for one, other in zip(whole, rankings(scores, 7, ids[:40], ids), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("k", [0, 4])
-def test_impossible_numbers_of_candidates_are_refused(k):
-    with pytest.raises(UsageError, match=f"{k} candidates per query were asked for"):
-        rankings(np.zeros((3, 9)), k, list("abc"), list("abcdefghi"))
+@pytest.mark.parametrize(("k", "value", "error"), [(0, 0.0, UsageError), (4, 0.0, UsageError), (1, np.nan, DataError)])
+def test_what_cannot_be_ranked_is_refused(k: int, value: float, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        rankings(np.full((3, 9), value), k, list("abc"), list("abcdefghi"))
 
 
-def test_nan_is_refused():
-    with pytest.raises(DataError, match="1 of 9 scores"):
-        rankings(np.diag([np.nan, 0.0, 0.0]), 1, list("abc"), list("abc"))
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    random, owners = np.random.default_rng(0), np.arange(12) // 3
+    ids = np.array(list("dbca")), np.array([f"c{n}" for n in range(12)])
+    split = SplitScores(random.random((4, 12), dtype=np.float32), *ids, owners)
+    path, full = tmp_path / "rankings.parquet", ranks(split.matrix, owners)
+    write_rankings(path, split, full, None, depth=9)
+    assert size_of_rankings(path) == (4, 12)
+    rows = pq.read_table(path).to_pylist()
+    assert [row["rank"] for row in rows] == [*full.images_to_texts.tolist(), *full.texts_to_images.tolist()]
+    assert {row["oracle_rank"] for row in rows} == {None}
+    write_rankings(path, split, full, full, depth=9)
+    assert [row["oracle_rank"] for row in pq.read_table(path).to_pylist()] == [row["rank"] for row in rows]
+    for (queries, candidates, scores), matrix in zip(
+        read_rankings(path, *ids), (split.matrix, split.matrix.T), strict=True
+    ):
+        assert queries.tolist() == list(range(len(matrix)))
+        np.testing.assert_array_equal(candidates, np.argsort(-matrix, axis=1)[:, :4])
+        np.testing.assert_array_equal(scores, np.take_along_axis(matrix, candidates, axis=1))
+    with pytest.raises(DataError, match="rankings"):
+        read_rankings(path, ids[0][:3], ids[1])
+    write_cross_retrieval(path, split)
+    expected = cross_retrieval(split.matrix, owners)
+    assert pq.read_table(path).to_pydict() == {
+        "caption_id": ids[1].tolist(),
+        "image_id": ids[0][owners].tolist(),
+        **{name: values.tolist() for name, values in expected.items()},
+    }
+    path.write_bytes(b"no table")
+    with pytest.raises(DataError):
+        size_of_rankings(path)

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from itrpipe.analysis.mean_vectors import VECTORS, mean_vectors
+from itrpipe.analysis.questions.alignment import VECTORS, mean_vectors
 from itrpipe.commands.stages import run_stage
-from itrpipe.evaluation.metrics import PROTOCOLS
-from itrpipe.evaluation.results import RESULT_PROTOCOLS
+from itrpipe.evaluation import metrics
 from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.plan.planning import parse_override
+from itrpipe.stages.evaluate import PROTOCOLS
 from itrpipe.training.splits import Sources
 from tests.chains import Invoke, copied, define_scenes, done, goes_on, history, only, refused, sets
 from tests.conftest import Outcome
@@ -84,7 +84,7 @@ def test_protocols_are_named_by_an_option(evaluated: Path, invoke: Invoke) -> No
     assert named.out == given.out
     assert "evaluate/ascl.ascl-" in named.out
     assert only(evaluated, "evaluate/ascl.ascl").name not in named.out.partition("estimated cost")[0]
-    assert tuple(PROTOCOLS) == RESULT_PROTOCOLS
+    assert tuple(metrics.PROTOCOLS) == PROTOCOLS
 
 
 def test_alignment_is_that_of_mean_regions_and_mean_words(evaluated: Path) -> None:

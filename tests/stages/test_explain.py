@@ -16,7 +16,7 @@ from PIL import Image
 
 from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.analysis.questions.words import answer
-from itrpipe.analysis.word_accuracy import CORRECTION_SCHEMA, DRAWS, WordTest
+from itrpipe.analysis.words import CORRECTION_SCHEMA, DRAWS, WordTest
 from itrpipe.commands.explain import Word, coloured
 from itrpipe.commands.photographs import photograph_features
 from itrpipe.commands.stages import run_stage

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from itrpipe.analysis.phrase_analysis import FRAGMENT_SCHEMA
+from itrpipe.analysis.phrases import FRAGMENT_SCHEMA
 from itrpipe.commands.stages import run_stage
 from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.plan.planning import parse_override

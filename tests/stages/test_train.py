@@ -16,8 +16,7 @@ from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import SPECIALS
 from itrpipe.errors import DataError
-from itrpipe.evaluation.metrics import metrics
-from itrpipe.evaluation.metrics import ranks
+from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
 from itrpipe.learning.mined import read_list
 from itrpipe.models.base import TextBatch

@@ -1,19 +1,41 @@
-"""Alignment and uniformity of embeddings that are compared by inner product, and of AsCL's mean vectors."""
+"""Alignment and uniformity of embeddings: how close matches lie, and how far apart everything else is.
+
+Both are Euclidean distances of embeddings of length one, 0..2; that of two random directions is close to sqrt(2).
+
+AsCL compares fused pairs and so has no embedding to search. What its fusion starts from are regions and words, each
+side on its own: their means, scaled to unit length, tell how a trained model has laid out images and captions. They do
+not rank as the model does, which is why no embeddings file holds them, and mining and search never see them.
+
+Source: T. Wang and P. Isola, ICML 2020, for the two notions; AsCL (Gong et al.), Fig. 4, for the distances, which it
+compares without saying of which embeddings; the means of regions and words are our reading.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import DataError
 from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, SplitScores, read_embeddings
+from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import ALIGNMENT
 from itrpipe.storage.disk import write_json
 
 if TYPE_CHECKING:
-    from itrpipe.features.embeddings import SplitScores
+    import torch
 
+    from itrpipe.models.ascl.network import AsclEncoder
+    from itrpipe.training.data import SplitData
 
+VECTORS = "mean regions and mean words after their projection"
+"""What the vectors of AsCL are, as files say it."""
+_BLOCK_VALUES = 1 << 22
+"""Values held at a time."""
 _DISTANCES = {
     ("Alignment", "own pair"): "image_text",
     ("Alignment", "same image"): "text_text",
@@ -46,9 +68,6 @@ def asks(evaluation: Evaluation) -> bool:
 
 def answer(evaluation: Evaluation, split: SplitScores) -> None:
     """Writes alignment.json. Mean vectors are named in it: they say nothing of how the model ranks."""
-    from itrpipe.evaluation.alignment import alignment_and_uniformity
-    from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
-
     if not evaluation.backbone.embeds:
         _answer_of_means(evaluation)
         return
@@ -61,21 +80,113 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
 def _answer_of_means(evaluation: Evaluation) -> None:
     import torch
 
-    from itrpipe.analysis.mean_vectors import VECTORS, mean_vectors
-    from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.evaluation.alignment import alignment_and_uniformity
-    from itrpipe.features.store import FEATURES, FeatureFile
-    from itrpipe.models.ascl.network import AsclEncoder
-    from itrpipe.training.saved import load_model
     from itrpipe.training.splits import open_split
 
-    sources = evaluation.sources_for(ALIGNMENT)
-    if sources is None:
+    if (sources := evaluation.sources_for(ALIGNMENT)) is None:
         return
-    saved, device = load_model(evaluation.trained), torch.device(evaluation.place)
+    saved, device = evaluation.saved, torch.device(evaluation.place)
     split = PreparedDataset.open(sources.prepare).split(evaluation.settings.split)
     features = FeatureFile.open(sources.extract / FEATURES)
     data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
-    model = cast(AsclEncoder, saved.model).to(device)
-    found = alignment_and_uniformity(*mean_vectors(model, data, device, evaluation.block), data.caption_image)
+    vectors = mean_vectors(cast(Any, saved.model), data, device, evaluation.block)
+    found = alignment_and_uniformity(*vectors, data.caption_image)
     write_json(evaluation.folder / ALIGNMENT, {"vectors": VECTORS, **found})
+
+
+def mean_vectors(
+    model: AsclEncoder, data: SplitData, device: torch.device, block: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Unit vectors [N, D] of all images and [T, D] of all captions of a split, float32.
+
+    Args:
+        model: in evaluation mode, on `device`.
+        data: the split.
+        device: where to compute.
+        block: images or captions per forward pass.
+    """
+    import torch
+
+    from itrpipe.training.data import blocks
+
+    def rows(count: int, read: Callable[[np.ndarray], Any], encode: Callable, embed: Callable) -> np.ndarray:
+        found = (embed(encode(read(part).to(device))).float().cpu().numpy() for part in blocks(count, block))
+        return np.concatenate(list(found))
+
+    with torch.inference_mode():
+        return (
+            rows(data.num_images, data.images, model.encode_images, model.embed_images),
+            rows(data.num_captions, data.texts, model.encode_texts, model.embed_texts),
+        )
+
+
+def alignment_and_uniformity(
+    images: np.ndarray, texts: np.ndarray, caption_image: np.ndarray
+) -> dict[str, dict[str, float | int | None]]:
+    """Distances of pairs that belong together, and of pairs that do not.
+
+    Captions of different images are told apart by the first caption of each image: all pairs of all captions would be
+    625 million for COCO's test split, and say the same.
+
+    Args:
+        images: [N, D] embeddings of any length above zero.
+        texts: [T, D] likewise.
+        caption_image: [T] row of the image each caption belongs to.
+
+    Returns:
+        `image_text`: captions with their image; `text_text`: two captions of one image; `images`: two images; `texts`:
+        the first captions of two images. Of each `mean` and `variance` of the distance over its `pairs`; None where
+        there are no pairs.
+
+    Raises:
+        DataError: an embedding is zero, or holds NaN.
+    """
+    images, texts = _unit(images, "image"), _unit(texts, "caption")
+    _, first = np.unique(caption_image, return_index=True)
+    order = np.argsort(caption_image, kind="stable")
+    grouped, most = caption_image[order], int(np.bincount(caption_image).max())
+    shifts = ((shift, np.flatnonzero(grouped[shift:] == grouped[:-shift])) for shift in range(1, most))
+    together = (_distances(texts, order[start], texts, order[start + shift]) for shift, start in shifts)
+    return {
+        "image_text": _figures(_distances(texts, np.arange(len(texts)), images, caption_image)),
+        "text_text": _figures(part for parts in together for part in parts),
+        "images": _figures(_all_distances(images)),
+        "texts": _figures(_all_distances(texts[first])),
+    }
+
+
+def _unit(embeddings: np.ndarray, what: str) -> np.ndarray:
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    if bad := int(np.count_nonzero(~(np.isfinite(lengths) & (lengths > 0)))):
+        raise DataError(f"{bad} of {len(embeddings)} {what} embeddings have no direction: train the model again")
+    return embeddings / lengths
+
+
+def _distances(
+    first: np.ndarray, first_rows: np.ndarray, second: np.ndarray, second_rows: np.ndarray
+) -> Iterator[np.ndarray]:
+    height = max(1, _BLOCK_VALUES // first.shape[1])
+    for start in range(0, len(first_rows), height):
+        rows = slice(start, start + height)
+        yield np.linalg.norm(first[first_rows[rows]] - second[second_rows[rows]], axis=1)
+
+
+def _all_distances(embeddings: np.ndarray) -> Iterator[np.ndarray]:
+    """Distances of all pairs of rows, each pair once."""
+    count = len(embeddings)
+    height = max(1, _BLOCK_VALUES // count)
+    for start in range(0, count, height):
+        rows = np.arange(start, min(start + height, count))
+        cosines = embeddings[rows] @ embeddings[start:].T
+        later = np.arange(start, count)[None, :] > rows[:, None]
+        yield np.sqrt(np.maximum(0.0, 2.0 - 2.0 * cosines[later]))
+
+
+def _figures(parts: Iterator[np.ndarray]) -> dict[str, float | int | None]:
+    pairs, total, squares = 0, 0.0, 0.0
+    for part in parts:
+        distances = part.astype(np.float64)
+        pairs, total, squares = pairs + len(part), total + distances.sum(), squares + (distances**2).sum()
+    if not pairs:
+        return {"pairs": 0, "mean": None, "variance": None}
+    mean = float(total / pairs)
+    return {"pairs": pairs, "mean": mean, "variance": max(0.0, float(squares / pairs) - mean**2)}

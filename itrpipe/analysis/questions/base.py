@@ -15,17 +15,14 @@ from itrpipe.evaluation.tables import as_lines
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.progress import Reporter
-from itrpipe.storage.artifact import Manifest, existing_input, input_folder, read_manifest
+from itrpipe.storage.artifact import Manifest, existing_input, input_folder
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.training.settings import method_of, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.engine.run import Made
-    from itrpipe.scene_graph.build import SentenceParser
+    from itrpipe.training.saved import SavedModel
     from itrpipe.training.splits import Sources
-
-GRAPHS = "graphs"
-"""Folder for the scene graphs of sentences, which only resuming needs."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +78,14 @@ class Evaluation:
         """The device, `cpu` or `cuda`."""
         return resolve_device(self.device)
 
-    def read_by(self, name: str) -> Path:
-        """Where the artifact lies or lay that the model was trained on."""
-        return input_folder(self.trained, self.manifest, name)
+    @functools.cached_property
+    def saved(self) -> SavedModel:
+        """The model, in evaluation mode, on the device."""
+        from itrpipe.training.saved import load_model
+
+        saved = load_model(self.trained)
+        saved.model.to(self.place)
+        return saved
 
     def existing(self, name: str) -> Path:
         """The artifact that the model was trained on.
@@ -93,34 +95,23 @@ class Evaluation:
         """
         return existing_input(self.trained, self.manifest, name)
 
-    def sentence_parser(self) -> SentenceParser | None:
-        """Makes scene graphs of sentences, for a model that reads phrases; None for others.
-
-        Raises:
-            UsageError: the captions' own graphs came out of a file, or another version of the parser made them.
-            MissingInputError: they were removed since.
-        """
-        from itrpipe.scene_graph.build import SentenceParser
-
-        if not self.backbone.reads_phrases:
-            return None
-        graphs = self.existing("parse")
-        return SentenceParser(graphs, read_manifest(graphs), self.work / GRAPHS, self.reporter)
-
     def sources_for(self, file: str, *, graphs: bool = False) -> Sources | None:
         """What the model was trained on; None, with a warning that a file is left out, where some of that is gone.
 
         The metrics of models with embeddings do not need it, so that their evaluation does without.
+
+        Args:
+            file: that is left out.
+            graphs: whether scene graphs are needed.
         """
         from itrpipe.training.splits import Sources
 
-        prepare, extract = self.read_by("prepare"), self.read_by("extract")
-        parse = self.read_by("parse") if graphs else None
-        missing = [folder for folder in (prepare, extract, parse) if folder is not None and not folder.exists()]
-        if missing:
+        names = ("prepare", "extract", "parse") if graphs else ("prepare", "extract")
+        folders = [input_folder(self.trained, self.manifest, name) for name in names]
+        if missing := [folder for folder in folders if not folder.exists()]:
             self.warn(f"{file} is left out: {missing[0]}, which the model was trained on, is not there")
             return None
-        return Sources(prepare, extract, parse)
+        return Sources(**dict(zip(names, folders, strict=True)))
 
 
 @functools.cache

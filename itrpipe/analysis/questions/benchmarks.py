@@ -1,26 +1,37 @@
-"""How many hard negatives of benchmarks score below the captions that are true of the image."""
+"""How many hard negatives of benchmarks score below the captions that are true of the image; ties are wrong everywhere.
+
+Images that the dataset does not have are read by the extractors that made the features which the model was trained on.
+
+Shapes: P pairs, E examples.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.datasets.benchmarks import SUITES, Named, named, read_benchmark
+from itrpipe.datasets.benchmarks import SUITES, Benchmark, Box, Pair, named, read_benchmark
+from itrpipe.datasets.image_check import check_images
+from itrpipe.datasets.prepared import Split
 from itrpipe.errors import DataError
+from itrpipe.evaluation.intervals import Interval, group_mean_interval, mean_intervals
 from itrpipe.evaluation.tables import Cells, Measured, Number
-from itrpipe.storage.artifact import BENCHMARKS
-from itrpipe.storage.disk import write_json
+from itrpipe.features.declaration import feature_settings, passes_of
+from itrpipe.features.embeddings import SplitScores
+from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.storage.artifact import BENCHMARKS, SCENES_FILE, read_manifest
+from itrpipe.storage.disk import make_folder, require_space, write_json
+from itrpipe.storage.tables import write_table
 
 if TYPE_CHECKING:
-    from itrpipe.analysis.benchmarks import Examined
-    from itrpipe.features.embeddings import SplitScores
+    from itrpipe.features.extraction import ImageFiles
 
-_COUNTS = ("pairs", "images", "categories")
-_FOLDER = "benchmark_features"
-_MEASURES_OF_SCENES = ("pairs",)
-
-
+BENCHMARK_PAIRS = "benchmark_pairs.parquet"
 _TITLES = {
     "aro": "ARO",
     "local": "own negatives",
@@ -74,54 +85,230 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         DataError: an image of a benchmark cannot be used.
         UsageError: the model reads scene graphs and there are none of sentences.
     """
-    import pyarrow.parquet as pq
+    from itrpipe.analysis.sentences import compared, sentence_parser
 
-    from itrpipe.analysis.benchmarks import judged, pair_table
-    from itrpipe.evaluation.benchmarks import benchmark_figures
-
-    settings, parse = evaluation.settings, evaluation.sentence_parser()
-    found: dict[str, Any] = {}
-    scored: dict[str, Any] = {}
-    for each in map(named, settings.benchmark):
-        examined = _examined(evaluation, each, split)
-        both = 2 * len(examined.pairs)
-        with evaluation.reporter.task(f"scoring {each.name}", both, "captions and negatives") as task:
-            where = evaluation.trained, evaluation.place, evaluation.block
-            pairs = judged(examined, *where, parse, task.advance, evaluation.warn)
-        measures = SUITES[each.name].measures if each.folder else _MEASURES_OF_SCENES
-        found[each.name] = benchmark_figures(pairs, measures, settings.bootstrap_samples, settings.interval_level)
-        scored[each.name] = (examined.pairs, pairs)
-        evaluation.metrics[f"{each.name} benchmark"] = ", ".join(_summary(found[each.name]))
-    write_json(evaluation.folder / BENCHMARKS, found)
-    pq.write_table(pair_table(scored), evaluation.folder / "benchmark_pairs.parquet", compression="zstd")
-
-
-def _examined(evaluation: Evaluation, benchmark: Named, split: SplitScores) -> Examined:
-    from itrpipe.analysis.benchmarks import Examined, pairs_of_scenes, with_features
-    from itrpipe.features.store import FEATURES, FeatureFile
-
-    extract = evaluation.existing("extract")
-    if benchmark.folder:
-        read = read_benchmark(benchmark)
-        return with_features(
-            read, extract, evaluation.device, evaluation.made, evaluation.work / _FOLDER, benchmark.name
+    settings, parse, extract = evaluation.settings, sentence_parser(evaluation), evaluation.existing("extract")
+    figures, tables = dict[str, Any](), []
+    for asked in map(named, settings.benchmark):
+        name, measures = asked.name, ("pairs",)
+        if asked.folder:
+            benchmark, measures = read_benchmark(asked), SUITES[name].measures
+            pairs, (ids, features) = benchmark.pairs, _features_of(benchmark, name, evaluation, extract)
+        else:
+            pairs, features = pairs_of_scenes(evaluation, split), FeatureFile.open(extract / FEATURES)
+            ids = [pair.file for pair in pairs]
+        table = pa.Table.from_pylist([pair._asdict() for pair in pairs], _PAIRS)
+        images = pa.array(ids, pa.string())
+        captions, negatives = (
+            pa.table({"image_id": images, "text": table[column]}) for column in ("caption", "negative")
         )
-    pairs = pairs_of_scenes(evaluation.existing("prepare"), split.image_ids.tolist())
-    if not pairs:
+        shown = Split("test", pa.table({"image_id": images.unique()}), captions)
+        rows = np.arange(len(pairs))
+        negative_scores, scores = compared(evaluation, parse, shown, features, negatives, rows, name)
+        files, categories, groups = (np.array(table[column].to_pylist()) for column in ("file", "category", "group"))
+        scored = ScoredPairs(scores, negative_scores, np.unique(files, return_inverse=True)[1], categories, groups)
+        columns = {"score": scores, "negative_score": negative_scores, "right": scored.right}
+        for column, values in columns.items():
+            table = table.append_column(column, pa.array(values))
+        tables.append(table.add_column(0, "benchmark", pa.array([name] * len(pairs), pa.string())))
+        chances = settings.bootstrap_samples, settings.interval_level
+        found = figures[name] = benchmark_figures(scored, measures, *chances)
+        told = [(measure, f"{found[measure]['value']:.1f} %") for measure in _MEASURES if measure in found]
+        summary = ", ".join(text if measure == "accuracy" else f"{measure} {text}" for measure, text in told)
+        evaluation.metrics[f"{name} benchmark"] = summary
+    write_json(evaluation.folder / BENCHMARKS, figures)
+    write_table(evaluation.folder / BENCHMARK_PAIRS, pa.concat_tables(tables))
+
+
+_TEXTS = ("id", "file", "category", "group", "caption", "negative")
+_PAIRS = pa.schema([*((name, pa.string()) for name in _TEXTS), ("box", pa.list_(pa.int32()))])
+
+
+def pairs_of_scenes(evaluation: Evaluation, split: SplitScores) -> list[Pair]:
+    """Hard negatives that the embedded dataset makes of the captions of a split.
+
+    Raises:
+        DataError: the scenes are damaged, or no caption can be edited.
+    """
+    from itrpipe.scenes.build import read_described
+    from itrpipe.scenes.hard_negatives import hard_negatives
+
+    described = read_described(evaluation.existing("prepare") / SCENES_FILE)
+    own = [described[image_id] for image_id in split.image_ids.tolist()]
+    found = hard_negatives([each.scene for each in own], [each.captions for each in own])
+    if not found:
         raise DataError(
             f"{evaluation.prepare}: no caption of the split {evaluation.settings.split} can be edited; prepare more "
             "images, or leave --benchmark scenes out"
         )
-    return Examined(pairs, [pair.file for pair in pairs], FeatureFile.open(extract / FEATURES))
+    return [
+        Pair(f"{each.image_id}/{each.category}", each.image_id, each.caption, each.negative, each.category)
+        for each in found
+    ]
 
 
-def _summary(found: dict[str, Any]) -> list[str]:
-    """`71.2 %`; of several measures each with its name."""
-    measures = [name for name in found if name not in _COUNTS]
-    names = ["" if name == "accuracy" else f"{name} " for name in measures]
-    return [f"{title}{found[name]['value']:.1f} %" for title, name in zip(names, measures, strict=True)]
+def _features_of(
+    benchmark: Benchmark, name: str, evaluation: Evaluation, extract: Path
+) -> tuple[list[str], FeatureFile]:
+    """Extracts the images of a benchmark as those of the dataset were; every image, or part of one, once.
+
+    Returns:
+        Id of each pair's image, and the features.
+
+    Raises:
+        DataError: an image cannot be read, or an extractor finds nothing in it; or the extractors are not as they were.
+    """
+    from itrpipe.features.extraction import extractions, join_features, notes_of
+
+    shown: dict[tuple[str, Box | None], int] = {}
+    rows = [shown.setdefault((pair.file, pair.box), len(shown)) for pair in benchmark.pairs]
+    ids, images = [str(row) for row in range(len(shown))], _image_files(benchmark, name, list(shown), evaluation)
+    manifest = read_manifest(extract)
+    settings = feature_settings(manifest.settings).model_validate(manifest.settings)
+    passes = extractions(passes_of(manifest.conf, settings), images, device=evaluation.device)
+    if other := [note for note in notes_of(passes) if note not in manifest.messages]:
+        raise DataError(
+            f"{extract} was not made by the extractor as it is now ({other[0]}), so that the images of a benchmark "
+            "would be read by another one; extract the dataset again, or leave --benchmark out"
+        )
+    path = evaluation.work / "benchmark_features" / name / FEATURES
+    make_folder(path.parent)
+    require_space(path, sum(own.spec.bytes_needed(len(ids)) for own in passes.values()), path.name)
+    made = [evaluation.made(work, f"benchmarks/{name}/{each}") for each, work in passes.items()]
+    if failed := join_features(path, ids, [part for own in made for part in own.paths], "+".join(passes)):
+        row = min(failed)
+        raise DataError(
+            f"benchmark {name}: {len(failed):,} of {len(ids):,} images have no features "
+            f"({images.root / images.files[row]}: {failed[row]}); evaluate with other features, or without this "
+            "benchmark"
+        )
+    return [ids[row] for row in rows], FeatureFile.open(path)
 
 
-def _line(found: dict[str, Any]) -> str:
-    intervals = [f"{found[name]['low']:.1f} to {found[name]['high']:.1f}" for name in found if name not in _COUNTS]
-    return ", ".join(f"{value} ({interval})" for value, interval in zip(_summary(found), intervals, strict=True))
+def _image_files(
+    benchmark: Benchmark, name: str, shown: Sequence[tuple[str, Box | None]], evaluation: Evaluation
+) -> ImageFiles:
+    """The images, each looked at before any is extracted.
+
+    Raises:
+        DataError: one cannot be used.
+    """
+    from itrpipe.features.extraction import ImageFiles
+
+    files = [file for file, _ in shown]
+    facts, problems = check_images(
+        benchmark.root, files, lambda work: evaluation.made(work, f"benchmarks/{name}/checked")
+    )
+    if problems:
+        file, reason = next(iter(problems.items()))
+        raise DataError(
+            f"benchmark {name}: {len(problems):,} of {len(set(files)):,} images cannot be used "
+            f"({benchmark.root / file} {reason}); restore them"
+        )
+    whole = [box or (0, 0, facts[file].width, facts[file].height) for file, box in shown]
+    boxes = np.array(whole, dtype=np.int64)
+    sizes = boxes[:, [3, 2]] - boxes[:, [1, 0]]
+    return ImageFiles(
+        benchmark.root.absolute(), files, sizes, boxes=boxes if any(box is not None for _, box in shown) else None
+    )
+
+
+class ScoredPairs(NamedTuple):
+    """Captions and their hard negatives as a model scores them.
+
+    Attributes:
+        scores: float32 [P], of the image with the caption.
+        negative_scores: float32 [P], of the image with the negative.
+        images: int64 [P], row of the image file.
+        categories, groups: text [P]; empty: none.
+    """
+
+    scores: np.ndarray
+    negative_scores: np.ndarray
+    images: np.ndarray
+    categories: np.ndarray
+    groups: np.ndarray
+
+    @property
+    def right(self) -> np.ndarray:
+        """bool [P], negatives that score below their caption."""
+        return self.scores > self.negative_scores
+
+    def only(self, rows: np.ndarray) -> ScoredPairs:
+        """Some of them, by a mask."""
+        return ScoredPairs(*(column[rows] for column in self))
+
+
+def benchmark_figures(pairs: ScoredPairs, measures: Sequence[str], samples: int, level: float) -> dict[str, Any]:
+    """Figures of a benchmark and of each of its categories, ready for JSON.
+
+    Args:
+        pairs: of one model; one at least.
+        measures: names in `MEASURES`.
+        samples: resampled test sets behind every interval.
+        level: share of them inside an interval, 0..1.
+
+    Returns:
+        Number of `pairs` and of `images`; every measure, in percent: value, low, high; and under `categories` the same
+        of each.
+    """
+
+    def figures(part: ScoredPairs) -> dict[str, Any]:
+        found = {name: each for key in measures for name, each in MEASURES[key](part, samples, level).items()}
+        counts = {"pairs": len(part.scores), "images": len(np.unique(part.images))}
+        return counts | {name: each._asdict() for name, each in found.items()}
+
+    names = [name for name in np.unique(pairs.categories).tolist() if name]
+    return figures(pairs) | {"categories": {name: figures(pairs.only(pairs.categories == name)) for name in names}}
+
+
+def accuracy(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]:
+    """`accuracy`: percent of the negatives that score below their caption; images are resampled with all their pairs.
+
+    Source: SugarCrepe (Hsieh et al., 2023), section 4; the micro accuracy of ARO.
+    """
+    images, rows = np.unique(pairs.images, return_inverse=True)
+    return mean_intervals({"accuracy": 100.0 * pairs.right}, rows, len(images), samples, level)
+
+
+def macro(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]:
+    """`macro`: mean of the accuracies of all groups, percent; nothing where no pair has a group.
+
+    Images are resampled with all their pairs.
+
+    Source: ARO (Yuksekgonul et al., ICLR 2023), Table 2: groups are relations, and pairs of attributes.
+    """
+    grouped = pairs.only(pairs.groups != "")
+    if not len(grouped.scores):
+        return {}
+    images, rows = np.unique(grouped.images, return_inverse=True)
+    names, groups = np.unique(grouped.groups, return_inverse=True)
+    sizes = (len(images), len(names))
+    return {"macro": group_mean_interval(100.0 * grouped.right, rows, groups, sizes, samples, level)}
+
+
+def examples(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]:
+    """`text`, `image` and `group` scores of examples, percent; examples are resampled.
+
+    A group has two pairs: image 0 with caption 0 and caption 1 as its negative, and image 1 the other way round. With
+    s(c, i) the score of a caption and an image,
+
+        text:  s(c0, i0) > s(c1, i0)  and  s(c1, i1) > s(c0, i1)
+        image: s(c0, i0) > s(c0, i1)  and  s(c1, i1) > s(c1, i0)
+        group: both
+
+    Source: Winoground (Thrush et al., CVPR 2022), Eq. 1 to 3.
+    """
+    sides = np.argsort(pairs.groups, kind="stable").reshape(-1, 2)  # [E, 2]
+    text = pairs.right[sides].all(axis=1)
+    image = (pairs.scores[sides] > pairs.negative_scores[sides[:, ::-1]]).all(axis=1)
+    found = {"text": text, "image": image, "group": text & image}
+    percent = {name: np.where(each, 100.0, 0.0) for name, each in found.items()}
+    return mean_intervals(percent, np.arange(len(sides)), len(sides), samples, level)
+
+
+MEASURES: dict[str, Callable[[ScoredPairs, int, float], dict[str, Interval]]] = {
+    "pairs": accuracy,
+    "macro": macro,
+    "examples": examples,
+}

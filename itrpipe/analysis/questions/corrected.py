@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.evaluation.metrics import CUTOFFS
+from itrpipe.datasets.truth import PairSet
+from itrpipe.evaluation.metrics import RECALLS, RSUM, SIDES
+from itrpipe.evaluation.rankings import rankings
+from itrpipe.evaluation.results import Figures, oracle_ranks, with_matches
 from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.features.embeddings import SplitScores
+from itrpipe.review.decisions import DIFFERS, DISPUTED, FITS, UNSURE, read_decisions
 from itrpipe.storage.artifact import CORRECTED
 from itrpipe.storage.disk import write_json
 
-if TYPE_CHECKING:
-    from itrpipe.datasets.truth import PairSet
-    from itrpipe.features.embeddings import SplitScores
-    from itrpipe.review.decisions import Verdicts
-
 DEPTH = 10
 """Places of a ranking that the recalls look at."""
-BOUNDED = (*(f"{side}_r{k}" for side in ("i2t", "t2i") for k in CUTOFFS), "rsum")
+BOUNDED = (*RECALLS, RSUM)
 """Metrics that no further match can lower."""
 _SHOWN = {
     "rsum": "RSum",
@@ -69,26 +71,20 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     Raises:
         DataError: the file is damaged, or no pair of this split was judged.
     """
-    from itrpipe.review.decisions import DIFFERS, DISPUTED, FITS, UNSURE, read_decisions
-
-    settings = evaluation.settings
-    verdicts = read_decisions(Path(settings.decisions).expanduser()).verdicts
-    fits, differs, open_ = (_pairs(verdicts.of(*names), split) for names in ((FITS,), (DIFFERS,), (DISPUTED, UNSURE)))
+    verdicts = read_decisions(Path(evaluation.settings.decisions).expanduser()).verdicts
+    fits, differs, unsure = (
+        PairSet.of_ids((own.image_ids, own.caption_ids), split.image_ids, split.caption_ids)
+        for own in (verdicts.of(*names) for names in ((FITS,), (DIFFERS,), (DISPUTED, UNSURE)))
+    )
     unjudged, judged = _first_places(split, fits, differs)
-    most = _figures(evaluation, split, [fits, unjudged])
+    most = _figures(evaluation, split, fits, unjudged)
     found: dict[str, Any] = {
-        "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(open_)},
+        "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(unsure)},
         "judged_percent": judged,
-        "corrected": _figures(evaluation, split, [fits]),
+        "corrected": _figures(evaluation, split, fits),
         "at_most": {name: most[name] for name in BOUNDED},
     }
     write_json(evaluation.folder / CORRECTED, found)
-
-
-def _pairs(verdicts: Verdicts, split: SplitScores) -> PairSet:
-    from itrpipe.datasets.truth import PairSet
-
-    return PairSet.of_ids((verdicts.image_ids, verdicts.caption_ids), split.image_ids, split.caption_ids)
 
 
 def _first_places(split: SplitScores, *known: PairSet) -> tuple[PairSet, dict[str, float]]:
@@ -96,37 +92,22 @@ def _first_places(split: SplitScores, *known: PairSet) -> tuple[PairSet, dict[st
 
     Own pairs need no judgement.
     """
-    import numpy as np
-
-    from itrpipe.datasets.truth import PairSet
-    from itrpipe.evaluation.rankings import rankings
-
-    depth, images = min(DEPTH, *split.matrix.shape), len(split.image_ids)
-    ids = split.image_ids.tolist(), split.caption_ids.tolist()
-    rows, columns, judged = [], [], {}
-    for number, found in enumerate(rankings(split.matrix, depth, *ids)):
-        queries = np.broadcast_to(np.arange(len(found.indices))[:, None], found.indices.shape)
-        sides = (queries, found.indices) if number == 0 else (found.indices, queries)
-        others = split.caption_image[sides[1]] != sides[0]
-        told = np.zeros(others.shape, dtype=bool)
-        for pairs in known:
-            told |= pairs.has(sides[1], sides[0])
-        judged["i2t" if number == 0 else "t2i"] = round(100 * float((told & others).sum() / max(1, others.sum())), 3)
-        rows.append(sides[0][others & ~told])
-        columns.append(sides[1][others & ~told])
-    return PairSet.of(np.concatenate(columns), np.concatenate(rows), images), judged
+    depth, ids = min(DEPTH, *split.matrix.shape), (split.image_ids.tolist(), split.caption_ids.tolist())
+    found, judged = [], {}
+    for side, (indices, _) in zip(SIDES, rankings(split.matrix, depth, *ids), strict=True):
+        queries = np.broadcast_to(np.arange(len(indices))[:, None], indices.shape)
+        images, captions = (queries, indices) if side == SIDES[0] else (indices, queries)
+        others = split.caption_image[captions] != images
+        told = np.any([pairs.has(captions, images) for pairs in known], axis=0)
+        judged[side] = round(100 * float((told & others).sum() / max(1, others.sum())), 3)
+        found.append([each[others & ~told] for each in (captions, images)])
+    captions, images = map(np.concatenate, zip(*found, strict=True))
+    return PairSet.of(captions, images, len(split.image_ids)), judged
 
 
-def _figures(evaluation: Evaluation, split: SplitScores, added: list[PairSet]) -> dict[str, dict[str, float]]:
+def _figures(evaluation: Evaluation, split: SplitScores, *added: PairSet) -> Figures:
     """Every metric with all correct matches counted: the own ones and those added."""
-    import numpy as np
-
-    from itrpipe.datasets.truth import PairSet
-    from itrpipe.evaluation.results import Measurement, oracle_ranks
-
-    settings, count = evaluation.settings, len(split.caption_ids)
-    captions = np.concatenate([np.arange(count), *(each.caption_rows for each in added)])
+    captions = np.concatenate([np.arange(len(split.caption_ids)), *(each.caption_rows for each in added)])
     images = np.concatenate([split.caption_image, *(each.image_rows for each in added)])
     matches = PairSet.of(captions, images, len(split.image_ids))
-    measurement = Measurement((), settings.bootstrap_samples, settings.interval_level, settings.split, evaluation.warn)
-    return measurement.with_matches(split, oracle_ranks(split, matches), matches)
+    return with_matches(split, oracle_ranks(split, matches), matches, evaluation.settings)

@@ -1,19 +1,33 @@
-"""How many negative sentences score below the captions that they were made of."""
+"""How many negative sentences score below the captions that they were made of, by the scores of a model alone.
+
+A sentence is told from its caption where the image of both scores lower with the sentence. Scores that are equal count
+as wrong, and so do sentences that the model reads as their caption.
+
+Source: TAGS-DC (Fan et al., Findings of NAACL 2022), Table 4 and section 4.3.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.declared import conf_title
+from itrpipe.errors import DataError
+from itrpipe.evaluation.intervals import mean_intervals
 from itrpipe.evaluation.tables import Cells, Measured, Number
-from itrpipe.storage.artifact import DISCRIMINATION, read_manifest
+from itrpipe.features.embeddings import SplitScores
+from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.storage.artifact import DISCRIMINATION
 from itrpipe.storage.disk import write_json
-
-if TYPE_CHECKING:
-    from itrpipe.features.embeddings import SplitScores
+from itrpipe.storage.tables import rows_of
+from itrpipe.synthesis.sentences import SentenceFile
 
 
 def _cells(found: Mapping[str, Any]) -> Cells:
@@ -56,21 +70,63 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         DataError: sentences are of other captions.
         UsageError: the model reads scene graphs and there are none of sentences.
     """
-    from itrpipe.analysis.discrimination import SentenceJudge, discrimination
-    from itrpipe.training.splits import Sources
+    from itrpipe.analysis.sentences import compared, sentence_parser
 
-    settings = evaluation.settings
-    sources = Sources(evaluation.existing("prepare"), evaluation.existing("extract"))
-    parse = evaluation.sentence_parser()
-    judge = SentenceJudge.open(
-        evaluation.trained, sources, settings.split, split.image_ids, evaluation.place, evaluation.block, parse
-    )
-    found = {}
+    settings, parse = evaluation.settings, sentence_parser(evaluation)
+    rows = PreparedDataset.open(evaluation.existing("prepare")).split(settings.split)
+    rows = rows.without(np.setdiff1d(rows.image_ids, split.image_ids).tolist())
+    features, found = FeatureFile.open(evaluation.existing("extract") / FEATURES), {}
     for name, folder in evaluation.sentences.items():
-        both = read_manifest(folder).metrics["kept"] + len(split.caption_ids)
-        with evaluation.reporter.task(f"scoring {name}", both, "captions and sentences") as task:
-            judged = judge.judge(folder, task.advance, evaluation.warn)
-        found[name] = discrimination(judged, settings.bootstrap_samples, settings.interval_level)
+        kept, owners = kept_sentences(folder, rows)
+        scores = captions = np.empty(0, dtype=np.float32)
+        if len(kept):
+            scores, captions = compared(evaluation, parse, rows, features, kept, owners, name)
+        chances = settings.bootstrap_samples, settings.interval_level
+        found[name] = discrimination(owners, rows.caption_image[owners], scores, captions, *chances)
         if found[name]["percent"] is not None:
             evaluation.metrics[f"told from {name}"] = f"{found[name]['percent']['value']:.1f} %"
     write_json(evaluation.folder / DISCRIMINATION, found)
+
+
+def kept_sentences(folder: Path, split: Split) -> tuple[pa.Table, np.ndarray]:
+    """Sentences of an artifact of `synthesize` for captions of a split, and the row [S] of each one's caption.
+
+    Raises:
+        DataError: it has sentences, but none of them for these captions; or a file is damaged.
+    """
+    file = SentenceFile(folder)
+    kept = file.kept(("caption_id", "image_id", "text"))
+    owners = rows_of(kept["caption_id"], split.captions["caption_id"].combine_chunks())
+    if len(kept) and owners.max() < 0:
+        raise DataError(
+            f"{file.path} has no sentence for any caption of the split {split.name}; remove it and run "
+            "`itrpipe synthesize` again"
+        )
+    return kept.filter(pa.array(owners >= 0)), owners[owners >= 0]
+
+
+def discrimination(
+    owners: np.ndarray, images: np.ndarray, scores: np.ndarray, caption_scores: np.ndarray, samples: int, level: float
+) -> dict[str, Any]:
+    """How many sentences are told from their captions.
+
+    Images are resampled for the intervals, each with all its captions and sentences, of those that have some.
+
+    Args:
+        owners, images: int64 [S], row of each sentence's caption, and of its image.
+        scores, caption_scores: float32 [S], of the image with the sentence, and with the caption.
+        samples: resampled test sets.
+        level: share of them inside an interval, 0..1.
+
+    Returns:
+        `percent` of the sentences that score below their caption, and `gap`, the mean of their raw scores less those of
+        their captions: value, low and high, None without a sentence; how many `sentences` there are, and of how many
+        `captions`.
+    """
+    counts = {"sentences": len(owners), "captions": len(np.unique(owners))}
+    if not len(owners):
+        return {"percent": None, "gap": None, **counts}
+    used, rows = np.unique(images, return_inverse=True)
+    values = {"percent": 100.0 * (scores < caption_scores), "gap": scores.astype(np.float64) - caption_scores}
+    found = mean_intervals(values, rows, len(used), samples, level)
+    return {name: each._asdict() for name, each in found.items()} | counts

@@ -1,18 +1,41 @@
-"""Which negatives a model trained with FNE takes for false ones, and which are."""
+"""Which negatives a model trained with FNE takes for false ones, and which are correct matches.
+
+Batches and memories are made of the embeddings of the finished model, so that all candidates are of the same age.
+
+Shapes: N images, T captions, D embedding width, A anchors, M candidates of an anchor, K hardest ones.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.truth import PairSet, read_truth
+from itrpipe.evaluation.metrics import roc_area
 from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, SplitScores, read_embeddings
+from itrpipe.methods.fne.declaration import Fne
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES
 from itrpipe.storage.disk import write_json
+from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.tables import rows_of
 
 if TYPE_CHECKING:
-    from itrpipe.features.embeddings import SplitScores
+    from itrpipe.learning.false_negatives import Gaussians
+
+DIRECTIONS = ("texts_for_images", "images_for_texts")
+BATCHES, ANCHORS, DEPTH = 32, 500, 20
+"""Batches that negatives are drawn for; anchors of each direction, and the hardest candidates of each."""
+_SEED = 0
 
 
 def _cells(direction: str, found: Mapping[str, Any]) -> Cells:
@@ -33,21 +56,9 @@ _MEANING = (
     "hardest true: among the hardest of these. Area: under the ROC curve of the probability, of correct matches "
     "against the others; of similarity: of the bare similarity. Likely: candidates with a probability above a half."
 )
-SHOWN = (
-    Measured(
-        "Estimated false negatives, captions for images",
-        FALSE_NEGATIVES,
-        partial(_cells, "texts_for_images"),
-        _MEANING,
-        marks=False,
-    ),
-    Measured(
-        "Estimated false negatives, images for captions",
-        FALSE_NEGATIVES,
-        partial(_cells, "images_for_texts"),
-        _MEANING,
-        marks=False,
-    ),
+SHOWN = tuple(
+    Measured(f"Estimated false negatives, {what}", FALSE_NEGATIVES, partial(_cells, direction), _MEANING, marks=False)
+    for direction, what in zip(DIRECTIONS, ("captions for images", "images for captions"), strict=True)
 )
 
 
@@ -58,13 +69,193 @@ def asks(evaluation: Evaluation) -> bool:
 
 def answer(evaluation: Evaluation, split: SplitScores) -> None:
     """Writes false_negatives.json and .parquet, about the training split whichever is evaluated."""
-    import pyarrow.parquet as pq
-
-    from itrpipe.analysis.false_negatives import TrainingSet, analyse
-
     trained = evaluation.manifest.settings
     data = TrainingSet.open(evaluation.trained, evaluation.prepare)
     settings: Any = evaluation.method.model_validate(trained["loss"])
     figures, candidates = analyse(data, settings, trained["batch_size"])
     write_json(evaluation.folder / FALSE_NEGATIVES, figures)
     pq.write_table(candidates, evaluation.folder / HARD_CANDIDATES)
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Embeddings of the training split with what is known of its matches.
+
+    Attributes:
+        embeddings: of the finished model.
+        matches: all correct matches; None where they are not known.
+    """
+
+    embeddings: SplitEmbeddings
+    matches: PairSet | None
+
+    @classmethod
+    def open(cls, trained: Path, prepared: Path) -> TrainingSet:
+        """Reads the embeddings of a trained model and the truth of the dataset it was trained on."""
+        embeddings = read_embeddings(trained / EMBEDDINGS, "train")
+        image_ids = PreparedDataset.open(prepared).split("train").image_ids
+        return cls.of(embeddings, image_ids, read_truth(prepared, image_ids, embeddings.caption_ids))
+
+    @classmethod
+    def of(
+        cls, embeddings: SplitEmbeddings, image_ids: np.ndarray, true_images: list[np.ndarray] | None
+    ) -> TrainingSet:
+        """Takes the true images of every caption.
+
+        Args:
+            embeddings: of the images that were trained on.
+            image_ids: of the whole split, which may hold more.
+            true_images: for each caption of the embeddings rows of `image_ids`; None where they are not known.
+        """
+        if true_images is None:
+            return cls(embeddings, None)
+        true = Ragged.of_lists(true_images)
+        trained = rows_of(*(pa.array(each.tolist(), pa.string()) for each in (image_ids, embeddings.image_ids)))
+        images = trained[true.values]
+        kept = images >= 0
+        return cls(embeddings, PairSet.of(true.owners()[kept], images[kept], len(embeddings.image_ids)))
+
+    def is_match(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray | None:
+        """bool, of the shape that both broadcast to; None where matches are not known."""
+        return None if self.matches is None else self.matches.has(captions, images)
+
+
+def analyse(data: TrainingSet, settings: Fne, batch_size: int) -> tuple[dict[str, Any], pa.Table]:
+    """Runs both analyses.
+
+    Args:
+        data: the training split.
+        settings: that the model was trained with.
+        batch_size: likewise.
+
+    Returns:
+        Figures ready for JSON: the distributions of `matches` and `mismatches`; `drawn`, of batches with memory; and
+        `hardest`, of the hardest candidates of the whole split. And these candidates as a table.
+    """
+    from itrpipe.learning.false_negatives import estimate_gaussians
+
+    found = data.embeddings
+    gaussians = estimate_gaussians(
+        found.images,
+        found.texts,
+        found.caption_image,
+        batch_size=batch_size,
+        mask_same_image=settings.mask_same_image,
+        source=settings.negative_source,
+        ties=settings.ties,
+        floor=True,
+    )
+    moments = zip(gaussians.mean.tolist(), gaussians.variance.tolist(), gaussians.count.tolist(), strict=True)
+    matches, mismatches = (
+        {"mean": _number(mean), "variance": _number(variance), "count": int(count)} for mean, variance, count in moments
+    )
+    tables = {name: hardest_candidates(data, name, settings, gaussians) for name in DIRECTIONS}
+    figures = {
+        "matches": matches,
+        "mismatches": mismatches,
+        "drawn": drawn_matches(data, settings, gaussians, batch_size),
+        "hardest": {name: _separation(table) for name, table in tables.items()},
+    }
+    return figures, pa.concat_tables(tables.values())
+
+
+def drawn_matches(data: TrainingSet, settings: Fne, gaussians: Gaussians, batch_size: int) -> dict[str, Any]:
+    """Direction -> percent of draws that are correct matches, by probability (`drawn`) and of the `hardest` candidate.
+
+    The percentages are expectations over the draw, not counts of one; `anchors` is how many they are means of.
+    `roc_area` tells how well the probability separates all candidates; each is None where matches are not known.
+    """
+    import torch
+
+    from itrpipe.learning.false_negatives import false_negative_probability
+    from itrpipe.methods.fne.method import hardest_only, sampling_weights
+
+    shares: dict[str, dict[str, list[torch.Tensor]]] = {name: {"drawn": [], "hardest": []} for name in DIRECTIONS}
+    judged: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in DIRECTIONS}
+    found, random = data.embeddings, np.random.default_rng(_SEED)
+    for _ in range(BATCHES):
+        # Captions of a batch, followed by those of the memory that it meets.
+        rows = random.permutation(len(found.texts))[: batch_size + settings.memory_size]
+        size, owners = min(batch_size, len(rows)), found.caption_image[rows]
+        images, texts = torch.from_numpy(found.images[owners]), torch.from_numpy(found.texts[rows])
+        excluded = torch.from_numpy(owners[:size, None] == owners)
+        pairs = (rows, owners[:size, None]), (rows[:size, None], owners)
+        for name, anchors, candidates, own in zip(DIRECTIONS, (images, texts), (texts, images), pairs, strict=True):
+            similarities = anchors[:size] @ candidates.T  # [B, B + Q]
+            weights = {
+                "drawn": sampling_weights(similarities, similarities.diagonal(), excluded, gaussians, settings),
+                "hardest": hardest_only(similarities, excluded),
+            }
+            match = data.is_match(*own)
+            for how, weight in weights.items():
+                total = weight.sum(dim=1)  # 0 for an anchor without a candidate
+                true = weight * (float("nan") if match is None else torch.from_numpy(match))
+                shares[name][how].append((true.sum(dim=1) / total)[total > 0])
+            if match is not None:
+                options = {"prior": settings.prior, "monotone": settings.monotone}
+                probability = false_negative_probability(similarities, gaussians, **options)
+                judged[name].append((probability[~excluded].numpy(), match[~excluded.numpy()]))
+    figures = {}
+    for name in DIRECTIONS:
+        percent = {how: 100 * torch.cat(each).double().mean().item() for how, each in shares[name].items()}
+        area = roc_area(*map(np.concatenate, zip(*judged[name], strict=True))) if judged[name] else None
+        figures[name] = {how: _number(each) for how, each in percent.items()}
+        figures[name] |= {"anchors": sum(map(len, shares[name]["hardest"])), "roc_area": _number(area)}
+    return figures
+
+
+def hardest_candidates(data: TrainingSet, direction: str, settings: Fne, gaussians: Gaussians) -> pa.Table:
+    """The hardest candidates over the whole split of some anchors, with their probability to be false negatives.
+
+    Returns:
+        Rows of anchors one after the other, hardest first: `direction`, `anchor_id`, `rank` (from 0), `candidate_id`,
+        `similarity`, `probability` (0..1) and `true_match`, null where matches are not known.
+    """
+    import torch
+
+    from itrpipe.learning.false_negatives import false_negative_probability
+
+    found, of_images = data.embeddings, direction == DIRECTIONS[0]
+    order = 1 if of_images else -1
+    ids = (found.image_ids, found.caption_ids)[::order]
+    owners = (np.arange(len(found.images)), found.caption_image)[::order]
+    vectors = (found.images, found.texts)[::order]
+    anchors = np.sort(np.random.default_rng(_SEED).permutation(len(ids[0]))[:ANCHORS])
+    similarities = torch.from_numpy(vectors[0][anchors]) @ torch.from_numpy(vectors[1][:]).T  # [A, M]
+    similarities.masked_fill_(torch.from_numpy(owners[0][anchors, None] == owners[1]), float("-inf"))
+    best = similarities.topk(min(DEPTH, similarities.shape[1]), dim=1)
+    columns = best.indices.numpy()
+    probability = false_negative_probability(best.values, gaussians, settings.prior, monotone=settings.monotone)
+    match = data.is_match(*(anchors[:, None], columns)[::-order])
+    rank = np.broadcast_to(np.arange(columns.shape[1]), columns.shape)
+    table = pa.table(
+        {
+            "direction": pa.array([direction] * columns.size, pa.string()),
+            "anchor_id": pa.array(np.repeat(ids[0][anchors], columns.shape[1]).tolist(), pa.string()),
+            "rank": pa.array(rank.reshape(-1), pa.int32()),
+            "candidate_id": pa.array(ids[1][columns.reshape(-1)].tolist(), pa.string()),
+            "similarity": pa.array(best.values.numpy().reshape(-1), pa.float32()),
+            "probability": pa.array(probability.numpy().reshape(-1), pa.float32()),
+            "true_match": pa.nulls(columns.size, pa.bool_()) if match is None else pa.array(match.reshape(-1)),
+        }
+    )
+    return table.filter(np.isfinite(table["similarity"].to_numpy()))
+
+
+def _separation(table: pa.Table) -> dict[str, Any]:
+    """How well probability and similarity tell correct matches from the other hard candidates."""
+    probability, similarity = (table[name].to_numpy() for name in ("probability", "similarity"))
+    figures: dict[str, Any] = {"candidates": len(table), "likely_percent": _number(100 * (probability > 0.5).mean())}
+    if table["true_match"].null_count:
+        return figures | dict.fromkeys(("true_percent", "roc_area", "roc_area_of_similarity"))
+    match = table["true_match"].to_numpy(zero_copy_only=False)
+    return figures | {
+        "true_percent": _number(100 * match.mean()),
+        "roc_area": _number(roc_area(probability, match)),
+        "roc_area_of_similarity": _number(roc_area(similarity, match)),
+    }
+
+
+def _number(value: float | None) -> float | None:
+    """Rounded for JSON, which has no NaN."""
+    return None if value is None or not np.isfinite(value) else round(float(value), 6)

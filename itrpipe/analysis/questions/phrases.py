@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
+
 from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import MATCHING, PHRASES
 from itrpipe.storage.disk import write_json
 
 if TYPE_CHECKING:
-    from itrpipe.analysis.phrase_analysis import PhraseModel
-    from itrpipe.features.embeddings import SplitScores
-
+    from itrpipe.analysis.phrases import PhraseModel
 
 _SIDES = {"i2t": "Image → text", "t2i": "Text → image"}
 _MEASURES = ("global", "local", "phrase")
@@ -31,19 +33,13 @@ _MEANING = (
     "whole caption with the whole image; local: of words and phrases with regions; chance is 50 %. Phrase: in the "
     "negative pair, words and phrases that hold for the image score higher on average than the others."
 )
-SHOWN = (
-    Measured(
-        "Matching accuracy, random negatives",
-        MATCHING,
-        partial(_cells, "uniform"),
-        _MEANING.format(drawn="drawn at random"),
-    ),
-    Measured(
-        "Matching accuracy, hardest negatives",
-        MATCHING,
-        partial(_cells, "hardest"),
-        _MEANING.format(drawn="that is the hardest of 128 by the encoders that see an image or a caption alone"),
-    ),
+_NEGATIVES = {
+    "uniform": ("random", "drawn at random"),
+    "hardest": ("hardest", "that is the hardest of 128 by the encoders that see an image or a caption alone"),
+}
+SHOWN = tuple(
+    Measured(f"Matching accuracy, {name} negatives", MATCHING, partial(_cells, choice), _MEANING.format(drawn=drawn))
+    for choice, (name, drawn) in _NEGATIVES.items()
 )
 
 
@@ -62,11 +58,9 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     Raises:
         MissingInputError: what the model was trained on was removed since.
     """
-    import pyarrow.parquet as pq
+    from itrpipe.analysis.phrases import fragment_scores, matching_accuracy
 
-    from itrpipe.analysis.phrase_analysis import fragment_scores, matching_accuracy
-
-    opened = open_phrase_model(evaluation)
+    opened = _opened(evaluation)
     write_json(evaluation.folder / MATCHING, matching_accuracy(opened))
     pq.write_table(fragment_scores(opened, block=evaluation.block), evaluation.folder / PHRASES)
 
@@ -77,19 +71,18 @@ def reranked(evaluation: Evaluation, split: SplitScores) -> SplitScores:
     Raises:
         MissingInputError: what the model was trained on was removed since.
     """
-    from dataclasses import replace
-
-    from itrpipe.analysis.rerank import reranked_scores
+    from itrpipe.analysis.phrases import reranked_scores
 
     depth = evaluation.settings.rerank
-    matrix = reranked_scores(open_phrase_model(evaluation), depth, evaluation.block, evaluation.reporter)
+    matrix = reranked_scores(_opened(evaluation), depth, evaluation.block, evaluation.reporter)
     return replace(split, matrix=matrix)
 
 
-def open_phrase_model(evaluation: Evaluation) -> PhraseModel:
+def _opened(evaluation: Evaluation) -> PhraseModel:
     """The model with the split."""
-    from itrpipe.analysis.phrase_analysis import PhraseModel
+    from itrpipe.analysis.phrases import PhraseModel
     from itrpipe.training.splits import Sources
 
-    sources = Sources(evaluation.existing("prepare"), evaluation.existing("extract"), evaluation.existing("parse"))
-    return PhraseModel.open(evaluation.trained, sources, evaluation.settings.split, evaluation.place)
+    prepare, extract, parse = map(evaluation.existing, ("prepare", "extract", "parse"))
+    sources = Sources(prepare, extract, parse)
+    return PhraseModel.open(evaluation.saved, sources, evaluation.settings.split, evaluation.place)

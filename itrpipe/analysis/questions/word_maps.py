@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pyarrow.parquet as pq
 
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import WORD_MAPS
-
-if TYPE_CHECKING:
-    from itrpipe.features.embeddings import SplitScores
 
 
 def asks(evaluation: Evaluation) -> bool:
@@ -18,15 +16,8 @@ def asks(evaluation: Evaluation) -> bool:
 
 def answer(evaluation: Evaluation, split: SplitScores) -> None:
     """Writes word_maps.parquet, where the model has such scores."""
-    import pyarrow.parquet as pq
-
     from itrpipe.analysis.word_maps import has_word_maps, word_maps
-    from itrpipe.training.saved import load_model
 
-    saved = load_model(evaluation.trained)
-    if not has_word_maps(saved):
-        return
-    sources = evaluation.sources_for(WORD_MAPS)
-    if sources is not None:
-        table = word_maps(saved, sources, evaluation.settings.split, split, evaluation.place)
+    if has_word_maps(evaluation.saved) and (sources := evaluation.sources_for(WORD_MAPS)):
+        table = word_maps(evaluation.saved, sources, evaluation.settings.split, split)
         pq.write_table(table, evaluation.folder / WORD_MAPS)

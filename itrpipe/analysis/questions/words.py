@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow.parquet as pq
 
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.features.embeddings import SplitScores
+from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import WORD_CORRECTIONS, WORDS
 from itrpipe.storage.disk import write_json
-
-if TYPE_CHECKING:
-    from itrpipe.features.embeddings import SplitScores
 
 _COLUMNS = {
     ("Rightly judged", "all words"): "all",
@@ -56,22 +58,15 @@ def asks(evaluation: Evaluation) -> bool:
 
 def answer(evaluation: Evaluation, split: SplitScores) -> None:
     """Writes words.json and word_corrections.parquet, where the model was trained for it."""
-    import pyarrow.parquet as pq
-
-    from itrpipe.analysis.word_accuracy import WordTest
-    from itrpipe.analysis.word_corrections import has_word_heads
-    from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.store import FEATURES, FeatureFile
+    from itrpipe.analysis.words import WordTest, has_word_heads
     from itrpipe.synthesis.language_model import LanguageModel
-    from itrpipe.training.saved import load_model
 
-    name, saved = evaluation.settings.language_model, load_model(evaluation.trained)
+    name, saved = evaluation.settings.language_model, evaluation.saved
     if not has_word_heads(saved):
         if name:
             evaluation.warn("the tokenizer does not tell which characters a piece is of: no perplexity was measured")
         return
-    sources = evaluation.sources_for(WORDS, graphs=saved.config["loss"]["mask"] == "phrases")
-    if sources is None:
+    if (sources := evaluation.sources_for(WORDS, graphs=saved.config["loss"]["mask"] == "phrases")) is None:
         return
     captions = PreparedDataset.open(sources.prepare).split(evaluation.settings.split)
     features = FeatureFile.open(sources.extract / FEATURES)

@@ -5,9 +5,9 @@ Source: SSAMT (Fan et al., ICMR 2022), Table 4 and its case study.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -19,32 +19,34 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
+from itrpipe.progress import Reporter
 from itrpipe.scene_graph.graph import phrases_of
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.stored import SceneGraphFile
 from itrpipe.training.data import PhraseSplitData, blocks
-from itrpipe.training.saved import load_model
+from itrpipe.training.saved import SavedModel
 from itrpipe.training.splits import Sources
 
 BATCH = 128
 """Captions among which a hard negative is looked for, as in training."""
 CHOICES = ("uniform", "hardest")
-WORD = "word"
+PAIRS_AT_ONCE = 512
+"""Pairs that are scored in full at a time."""
 FRAGMENT_SCHEMA = pa.schema(
-    [
-        ("example", pa.int32()),
-        ("caption_id", pa.string()),
-        ("image_id", pa.string()),
-        ("matched", pa.bool_()),
-        ("text", pa.string()),
-        ("kind", pa.string()),
-        ("tokens", pa.list_(pa.int16())),
-        ("starts", pa.list_(pa.int32())),
-        ("ends", pa.list_(pa.int32())),
-        ("score", pa.float32()),
-        ("holds", pa.bool_()),
-        ("pair_score", pa.float32()),
-    ]
+    {
+        "example": pa.int32(),
+        "caption_id": pa.string(),
+        "image_id": pa.string(),
+        "matched": pa.bool_(),
+        "text": pa.string(),
+        "kind": pa.string(),
+        "tokens": pa.list_(pa.int16()),
+        "starts": pa.list_(pa.int32()),
+        "ends": pa.list_(pa.int32()),
+        "score": pa.float32(),
+        "holds": pa.bool_(),
+        "pair_score": pa.float32(),
+    }
 )
 
 
@@ -67,27 +69,25 @@ class PhraseModel:
     max_words: int
 
     @classmethod
-    def open(cls, folder: Path, sources: Sources, split: str, device: str) -> PhraseModel:
-        """Reads a trained model and opens a split for it.
+    def open(cls, saved: SavedModel, sources: Sources, split: str, device: str) -> PhraseModel:
+        """Opens a split for a model.
 
         Args:
-            folder: artifact of `train`.
-            sources: what the model was trained on.
+            saved: the model.
+            sources: what it was trained on.
             split: name.
             device: `cpu` or `cuda`.
 
         Raises:
             DataError: the model reads no phrases.
         """
-        saved = load_model(folder)
         if not saved.settings.reads_phrases or sources.parse is None:
-            raise DataError(f"{folder} holds a model that reads no phrases; evaluate one of the method ssamt")
-        model = cast(SsamtEncoder, saved.model)
+            raise DataError("phrases are asked of a model that reads none; evaluate one of the method ssamt")
+        model, place = cast(SsamtEncoder, saved.model), torch.device(device)
         settings, features = model.settings, FeatureFile.open(sources.extract / FEATURES)
         phrases = CaptionPhrases.read(sources.parse, settings.max_words)
         rows = PreparedDataset.open(sources.prepare).split(split)
         data = PhraseSplitData(rows, features, saved.vocabulary, phrases, settings.phrases)
-        place = torch.device(device)
         return cls(model.to(place), data, place, SceneGraphFile(sources.parse), settings.max_words)
 
     def texts(self, rows: np.ndarray) -> SsamtTexts:
@@ -116,51 +116,47 @@ def matching_accuracy(opened: PhraseModel, seed: int = 0) -> dict[str, dict[str,
     Returns:
         Choice of negatives -> direction -> percent of each score, None where no pair counts, and how many counted.
     """
-    counts = {choice: {side: _Counts() for side in ("i2t", "t2i")} for choice in CHOICES}
-    for captions, generator in _batches(opened.data, seed):
-        own = opened.data.caption_image[captions]
+    data, model, device = opened.data, opened.model, opened.device
+    counts = {choice: {side: Counter[str]() for side in ("i2t", "t2i")} for choice in CHOICES}
+    order, generator = np.random.default_rng(seed).permutation(data.num_captions), torch.Generator().manual_seed(seed)
+    for captions in (order[rows] for rows in blocks(len(order), BATCH)):
+        own = data.caption_image[captions]
         texts, images = opened.texts(captions), opened.images(own)
-        same = torch.from_numpy(own[:, None] == own).to(opened.device)
-        usable = ~same.all(dim=1)
-        positive = opened.model.relevance(images, texts)
-        intra = opened.model.intra_matrix(images, texts).float()
-        drawn = torch.rand(intra.shape, generator=generator).to(opened.device)
+        same = torch.from_numpy(own[:, None] == own).to(device)
+        positive, usable = model.relevance(images, texts), ~same.all(dim=1)
+        intra = model.intra_matrix(images, texts).float()
+        drawn = torch.rand(intra.shape, generator=generator).to(device)
         for choice, scores in (("hardest", intra), ("uniform", drawn)):
             candidates = scores.masked_fill(same, float("-inf"))
             text, image = candidates.argmax(dim=1), candidates.argmax(dim=0)
             sides = (
-                ("i2t", opened.model.relevance(images, texts[text]), own, captions[text.cpu().numpy()]),
-                ("t2i", opened.model.relevance(images[image], texts), own[image.cpu().numpy()], captions),
+                ("i2t", model.relevance(images, texts[text]), own, captions[text.cpu().numpy()]),
+                ("t2i", model.relevance(images[image], texts), own[image.cpu().numpy()], captions),
             )
             for side, negative, image_rows, caption_rows in sides:
-                holds = opened.data.matching(image_rows, caption_rows, *texts.phrase_tokens.shape[1:])
-                counts[choice][side].add(positive, negative, holds.to(opened.device), usable)
-    return {choice: {side: each.percents() for side, each in sides.items()} for choice, sides in counts.items()}
+                holds = data.matching(image_rows, caption_rows, *texts.phrase_tokens.shape[1:])
+                counts[choice][side].update(_counted(positive, negative, holds.to(device), usable))
+    return {choice: {side: _percents(each) for side, each in sides.items()} for choice, sides in counts.items()}
 
 
-class _Counts:
-    """Pairs that were compared and those that came out right."""
+def _counted(positive: Relevance, negative: Relevance, holds: Tensor, usable: Tensor) -> dict[str, int]:
+    """Pairs that were compared and, by score, those that came out right."""
+    inside, outside = holds & negative.fragments_real, ~holds & negative.fragments_real
+    live = usable & inside.any(dim=1) & outside.any(dim=1)
+    means = [(negative.fragments * part).sum(dim=1) / part.sum(dim=1).clamp(min=1) for part in (inside, outside)]
+    local = [each.text_fragments + each.regions for each in (positive, negative)]
+    right = {
+        "global": (positive.whole > negative.whole) & usable,
+        "local": (local[0] > local[1]) & usable,
+        "phrase": (means[0] > means[1]) & live,
+    }
+    return {name: int(each.sum()) for name, each in {**right, "pairs": usable, "phrase_pairs": live}.items()}
 
-    def __init__(self) -> None:
-        self._right = {"global": 0, "local": 0, "phrase": 0}
-        self._pairs, self._phrase_pairs = 0, 0
 
-    def add(self, positive: Relevance, negative: Relevance, holds: Tensor, usable: Tensor) -> None:
-        real = negative.fragments_real
-        inside, outside = holds & real, ~holds & real
-        live = usable & inside.any(dim=1) & outside.any(dim=1)
-        means = [(negative.fragments * part).sum(dim=1) / part.sum(dim=1).clamp(min=1) for part in (inside, outside)]
-        local = [each.text_fragments + each.regions for each in (positive, negative)]
-        self._right["global"] += int(((positive.whole > negative.whole) & usable).sum())
-        self._right["local"] += int(((local[0] > local[1]) & usable).sum())
-        self._right["phrase"] += int(((means[0] > means[1]) & live).sum())
-        self._pairs += int(usable.sum())
-        self._phrase_pairs += int(live.sum())
-
-    def percents(self) -> dict[str, float | int | None]:
-        of = {"global": self._pairs, "local": self._pairs, "phrase": self._phrase_pairs}
-        shares = {name: 100.0 * right / of[name] if of[name] else None for name, right in self._right.items()}
-        return {**shares, "pairs": self._pairs, "phrase_pairs": self._phrase_pairs}
+def _percents(counts: Counter[str]) -> dict[str, float | int | None]:
+    of = {"global": "pairs", "local": "pairs", "phrase": "phrase_pairs"}
+    shares = {name: 100.0 * counts[name] / counts[base] if counts[base] else None for name, base in of.items()}
+    return {**shares, **{name: counts[name] for name in ("pairs", "phrase_pairs")}}
 
 
 @torch.inference_mode()
@@ -208,10 +204,11 @@ def _fragments(
     """The words of a caption, then its phrases; `scored` holds the phrases first."""
     graph = opened.graphs.graph_at(row)
     padded = texts.phrase_tokens.shape[1]
-    words = [(WORD, (number,), scored[padded + number]) for number in range(min(len(graph.tokens), opened.max_words))]
-    known = phrases_of(graph, max_words=opened.max_words)[:padded]
-    phrases = [(phrase.kind, phrase.tokens, scored[number]) for number, phrase in enumerate(known)]
-    for kind, tokens, (score, holds) in [*words, *phrases]:
+    words = [("word", (number,)) for number in range(min(len(graph.tokens), opened.max_words))]
+    phrases = [(phrase.kind, phrase.tokens) for phrase in phrases_of(graph, max_words=opened.max_words)[:padded]]
+    for (kind, tokens), (score, holds) in zip(
+        [*words, *phrases], [*scored[padded : padded + len(words)], *scored[: len(phrases)]], strict=True
+    ):
         yield {
             **pair,
             "text": graph.text,
@@ -224,9 +221,40 @@ def _fragments(
         }
 
 
-def _batches(data: PhraseSplitData, seed: int) -> Iterator[tuple[np.ndarray, torch.Generator]]:
-    """Captions in random batches, and a generator for the draws of each."""
-    order = np.random.default_rng(seed).permutation(data.num_captions)
-    generator = torch.Generator().manual_seed(seed)
-    for rows in blocks(len(order), BATCH):
-        yield order[rows], generator
+@torch.inference_mode()
+def reranked_scores(opened: PhraseModel, depth: int, block: int, reporter: Reporter) -> np.ndarray:
+    """Full scores of the `depth` best captions of every image and images of every caption by the intra encoders.
+
+    All other pairs keep the order of the intra encoders and lie below every pair that was scored in full. Such numbers
+    are not those of full inference: a match that the first ranking misses stays lost.
+
+    Args:
+        opened: model and split.
+        depth: K of either direction, at most the number of images.
+        block: images or captions encoded at a time.
+        reporter: shows the progress.
+
+    Returns:
+        [N, T] float32.
+
+    Source: SSAMT describes full inference; this is its usual short cut.
+    """
+    data, model = opened.data, opened.model
+    images = [opened.images(rows).pooled for rows in blocks(data.num_images, block)]
+    texts = [opened.texts(rows).pooled for rows in blocks(data.num_captions, block)]
+    intra = (torch.cat(images) @ torch.cat(texts).T).float()  # [N, T]
+    chosen = torch.zeros_like(intra, dtype=torch.bool)
+    for along in (0, 1):
+        chosen.scatter_(along, intra.topk(min(depth, intra.shape[along]), dim=along).indices, True)
+    scores = intra - 2.0 * (1.0 + model.settings.mu1 + 2.0 * model.settings.mu2)  # below every full score
+    rows, columns = chosen.nonzero(as_tuple=True)
+    order = columns.argsort(stable=True)  # pairs of one caption together, so that a batch encodes few captions
+    with reporter.task("scoring candidates", len(order), "pairs") as task:
+        for part in order.split(PAIRS_AT_ONCE):
+            image, caption = rows[part], columns[part]
+            used_images, image_at = image.unique(return_inverse=True)
+            used_captions, caption_at = caption.unique(return_inverse=True)
+            sides = opened.images(used_images.cpu().numpy()), opened.texts(used_captions.cpu().numpy())
+            scores[image, caption] = model.score_pairs(sides[0][image_at], sides[1][caption_at]).float()
+            task.advance(len(part))
+    return scores.cpu().numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from itrpipe.analysis.word_accuracy import DRAWS, WordTest
-from itrpipe.analysis.word_corrections import ReadTokens, WordReader, has_word_heads, match_probability, word_maxima
+from itrpipe.analysis.words import (
+    DRAWS,
+    ReadTokens,
+    WordReader,
+    WordTest,
+    has_word_heads,
+    match_probability,
+    word_maxima,
+)
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
@@ -71,7 +79,8 @@ def test_masked_words_are_corrected_by_the_head_also_where_the_caption_says_what
         sentences[:, :, 4] = 5 + (sentences[:, :, 4] + torch.arange(DRAWS)) % 20
         return sentences
 
-    def answer(images: Any, image_rows: Any, rows: np.ndarray, tokens: np.ndarray, asked: np.ndarray) -> Any:
+    def answer(images: Any, image_rows: Any, rows: np.ndarray, tokens: np.ndarray, asked: Any = False) -> Any:
+        asked = np.broadcast_to(asked, tokens.shape)
         asked_at.append(np.unique(asked.nonzero()[1]).tolist())
         found = read(images, image_rows, rows, tokens, asked)
         own = test._reader.captions.tokens[rows, : tokens.shape[1]]
@@ -79,7 +88,7 @@ def test_masked_words_are_corrected_by_the_head_also_where_the_caption_says_what
         return found._replace(corrections=np.where(asked & first, own, -1))
 
     monkeypatch.setattr(CaptionMasks, "draw", mask_two)
-    monkeypatch.setattr("itrpipe.analysis.word_accuracy.synthetic.refill", write)
+    monkeypatch.setattr("itrpipe.analysis.words.synthetic.refill", write)
     monkeypatch.setattr(test._reader, "read", answer)
     figures, _ = test.run(examples=0)
     kept = figures["drawn"]["kept"]
@@ -92,13 +101,14 @@ def test_masked_words_are_corrected_by_the_head_also_where_the_caption_says_what
 def test_phrases_are_masked_where_the_model_was_trained_on_phrases(boxed_chain: Path) -> None:
     test = word_test(boxed_chain, mask="phrases")
     graphs = MaskCandidates.read(graphs_of(boxed_chain))
-    block = test._block(np.arange(20))
-    written = test._write(block, np.random.default_rng(0))
-    assert len(written.tokens) > 0
-    assert ((written.tokens != block.tokens[written.owners]) <= written.masked).all()
-    rows = graphs.rows(test._reader.captions.split.caption_ids.tolist())[block.rows[written.owners]]
-    candidates = graphs.batch(rows)[:, :, : written.masked.shape[1] - 2]
-    masked = written.masked[:, 1 : 1 + candidates.shape[2]]
+    known, drawn = test._reader.captions, Counter[str]()
+    images = test._reader.embed(test._data.images(known.split.caption_image))
+    owners, tokens, masked = test._write(np.arange(20), images, known.tokens, np.random.default_rng(0), drawn)
+    assert len(tokens) == drawn["kept"] > 0
+    assert ((tokens != known.tokens[owners]) <= masked).all()
+    rows = graphs.rows(known.split.caption_ids.tolist())[owners]
+    candidates = graphs.batch(rows)[:, :, : masked.shape[1] - 2]
+    masked = masked[:, 1 : 1 + candidates.shape[2]]
     inside = candidates & (candidates <= masked[:, None]).all(axis=2, keepdims=True)
     assert (inside.any(axis=1) == masked).all()  # whole phrases, and nothing else
     assert (candidates.sum(axis=2) > 1).any()
@@ -131,7 +141,7 @@ def test_heads_that_know_everything_or_nothing_have_such_figures(
     test = word_test(boxed_chain)
     read = test._reader.read
 
-    def judge(images: Any, image_rows: Any, rows: np.ndarray, tokens: np.ndarray, asked: np.ndarray) -> Any:
+    def judge(images: Any, image_rows: Any, rows: np.ndarray, tokens: np.ndarray, asked: Any = False) -> Any:
         own = test._reader.captions.tokens[rows, : tokens.shape[1]]
         words = test._reader.captions.words[rows, : tokens.shape[1]] >= 0
         wrong = (tokens != own) == knows
@@ -164,7 +174,7 @@ def test_sentences_that_the_image_is_known_to_show_do_not_count(
 def test_a_language_model_reads_every_caption_its_sentence_and_the_correction(
     boxed_chain: Path, saved_gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("itrpipe.analysis.word_corrections.THRESHOLD", 0.0)  # every word is replaced
+    monkeypatch.setattr("itrpipe.analysis.words.THRESHOLD", 0.0)  # every word is replaced
     test, model = word_test(boxed_chain), LanguageModel(str(saved_gpt2))
     figures, table = test.run(captions=20, examples=20, language_model=model)
     rows = table.to_pylist()

@@ -7,9 +7,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from itrpipe.analysis.questions import alignment
+from itrpipe.analysis.questions.alignment import alignment_and_uniformity
 from itrpipe.errors import DataError
-from itrpipe.evaluation import alignment
-from itrpipe.evaluation.alignment import alignment_and_uniformity
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

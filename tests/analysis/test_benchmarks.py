@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from itrpipe.evaluation.benchmarks import ScoredPairs, accuracy, benchmark_figures, examples, macro
-from itrpipe.evaluation.bootstrap import group_mean_interval, mean_intervals
+from itrpipe.analysis.questions.benchmarks import ScoredPairs, accuracy, benchmark_figures, examples, macro
 
 
 def pairs_of(rows: list[tuple[float, float, int, str, str]]) -> ScoredPairs:
@@ -84,13 +83,3 @@ def test_examples_may_come_in_any_order() -> None:
     other = [(0.9, 0.1, 2, "Relation", "12"), (0.9, 0.1, 3, "Relation", "12")]
     found = examples(pairs_of([first, other[0], other[1], second]), 100, 0.95)
     assert {name: each.value for name, each in found.items()} == {"text": 100.0, "image": 50.0, "group": 50.0}
-
-
-def test_the_interval_of_one_group_is_that_of_a_mean() -> None:
-    random = np.random.default_rng(1)
-    values, images = random.random(50), random.integers(0, 12, 50)
-    images = np.unique(images, return_inverse=True)[1]
-    count = int(images.max()) + 1
-    wanted = mean_intervals({"own": values}, images, count, 200, 0.9)["own"]
-    found = group_mean_interval(values, images, np.zeros(50, dtype=np.int64), (count, 1), 200, 0.9)
-    assert (found.value, found.low, found.high) == pytest.approx((wanted.value, wanted.low, wanted.high))

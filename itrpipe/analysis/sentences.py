@@ -1,0 +1,122 @@
+"""Scores of sentences beside the captions that they were made of, by a trained model; only pairs are scored.
+
+Shapes: T captions, S sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.vocabulary import tokenize
+from itrpipe.features.store import FeatureFile
+from itrpipe.models.base import TextBatch
+from itrpipe.scene_graph.build import SentenceParser
+from itrpipe.scene_graph.phrases import CaptionPhrases
+from itrpipe.storage.artifact import read_manifest
+from itrpipe.training.data import SplitData, blocks
+from itrpipe.training.saved import SavedModel
+from itrpipe.training.splits import open_split
+
+GRAPHS = "graphs"
+"""Folder for the scene graphs of sentences, which only resuming needs."""
+ParseTexts = Callable[[pa.Table], Path]
+"""Rows with caption_id, image_id and text to a folder with their scene graphs."""
+
+
+def sentence_parser(evaluation: Evaluation) -> ParseTexts | None:
+    """Makes scene graphs of sentences, for a model that reads phrases; None for others.
+
+    Raises:
+        UsageError: the captions' own graphs came out of a file, or another version of the parser made them.
+        MissingInputError: they were removed since.
+    """
+    if not evaluation.backbone.reads_phrases:
+        return None
+    graphs = evaluation.existing("parse")
+    return SentenceParser(graphs, read_manifest(graphs), evaluation.work / GRAPHS, evaluation.reporter)
+
+
+@torch.inference_mode()
+def compared(
+    evaluation: Evaluation,
+    parse: ParseTexts | None,
+    split: Split,
+    features: FeatureFile,
+    sentences: pa.Table,
+    owners: np.ndarray,
+    what: str,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores sentences and their captions, once each, every image of a block encoded once.
+
+    Args:
+        evaluation: of the model.
+        parse: see `sentence_parser`.
+        split: captions and their images.
+        features: of these images.
+        sentences: S rows with image_id, that of their caption, and text.
+        owners: [S] row of each one's caption among those of the split.
+        what: is scored, for the progress.
+
+    Returns:
+        float32 [S] each: of the image with the sentence, that of the caption where the model reads both alike, since it
+        does not know the words that differ; and of the image with the caption.
+    """
+    saved, block, device = evaluation.saved, evaluation.block, torch.device(evaluation.place)
+    used, owner = np.unique(owners, return_inverse=True)
+    images = split.caption_image[np.concatenate([used, owners])]
+    order = np.argsort(images, kind="stable")  # all that is said of an image follows each other
+    columns = ["image_id", "text"]
+    captions = split.captions.select(columns).take(pa.array(used))
+    texts = pa.concat_tables([captions, sentences.select(columns)]).take(pa.array(order))
+    ids = pa.array([str(row) for row in range(len(texts))], pa.string())
+    words = pa.array([tokenize(text) for text in texts["text"].to_pylist()], pa.list_(pa.string()))
+    texts = texts.append_column("caption_id", ids).append_column("tokens", words)
+    data = _opened(saved, Split(split.name, split.images, texts), features, parse)
+    if reason := data.cut("captions and negatives"):
+        evaluation.warn(reason)
+    found = np.empty(len(order), dtype=np.float32)
+    with evaluation.reporter.task(f"scoring {what}", len(order), "captions and negatives") as task:
+        for part in blocks(len(order), block):
+            rows, image = np.unique(data.caption_image[part], return_inverse=True)
+            seen = saved.model.encode_images(data.images(rows).to(device))
+            read = saved.model.encode_texts(data.texts(part).to(device))
+            places = torch.from_numpy(image).to(device), torch.arange(len(part))
+            found[part] = saved.model.score_at(seen, read, *places).float().cpu().numpy()
+            task.advance(len(part))
+    place = np.argsort(order)
+    sides = place[owner], place[len(used) :]
+    caption_scores, scores = (found[side] for side in sides)
+    for part in blocks(len(owners), block):
+        alike = _same_tokens(*(data.texts(side[part]) for side in sides))
+        scores[part] = np.where(alike, caption_scores[part], scores[part])
+    return scores, caption_scores
+
+
+def _opened(saved: SavedModel, split: Split, features: FeatureFile, parse: ParseTexts | None) -> SplitData:
+    if parse is None:
+        return open_split(split, features, saved.tokens, saved.settings, saved.frame)
+    settings: Any = saved.settings
+    phrases = CaptionPhrases.read(parse(split.captions), settings.max_words)
+    used = pc.SetLookupOptions(split.captions["image_id"].combine_chunks())
+    described = pc.call_function("is_in", [split.images["image_id"]], used)  # others have no scene graph in the file
+    own = Split(split.name, split.images.filter(described), split.captions)
+    return open_split(own, features, saved.tokens, settings, phrases=phrases)
+
+
+def _same_tokens(texts: TextBatch, others: TextBatch) -> np.ndarray:
+    """bool [B], where both have the same tokens; nowhere with phrases, which equal tokens may have others of."""
+    if texts.phrases is not None:
+        return np.zeros(len(texts.lengths), dtype=bool)
+    width = min(texts.tokens.shape[1], others.tokens.shape[1])
+    differs = texts.tokens[:, :width] != others.tokens[:, :width]
+    real = torch.arange(width) < texts.lengths[:, None]
+    return ((texts.lengths == others.lengths) & ~(differs & real).any(dim=1)).numpy()

@@ -1,0 +1,453 @@
+"""Which words of a sentence do not belong to an image, and what should stand there: the word heads of TAGS-DC.
+
+A word counts as wrong where the probability that it does not match the image, of a word in pieces the highest of
+theirs, is above one half; its wrong pieces are then replaced by the likeliest that the correction head knows.
+
+How well a model does that is tested with sentences that it writes itself. The captions of a split are masked as in
+training, phrase by phrase or word by word, and refilled by the model, so which words are wrong is known: those that are
+not the caption's own. Sentences that are the caption itself, that say nothing but what other captions of the image say,
+or that stand there twice are left out, as in training. Unlike there, all that is refilled was masked: no random words,
+and no special tokens are written.
+
+Source: Fan et al., "Negative Sample is Negative in Its Own Way: Tailoring Negative Sentences for Image-Text Retrieval"
+(TAGS-DC), Findings of NAACL 2022, sections 2.4 and 4.4, Table 4 and Fig. 4. The paper does not say how its test
+sentences were chosen; here every sentence counts that the filters let through. Nor does it say where corrections count:
+at all words that were masked, where the loss is computed (often the caption says what was written), or at the wrong
+ones alone; here both are counted.
+
+Shapes: B images, T captions of a split or a block, K masked copies of each, L draws for each copy, N sentences,
+W tokens, M labelled positions, V token ids, d width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
+from itrpipe.features.store import FeatureFile
+from itrpipe.learning import sentences as synthetic
+from itrpipe.learning.sentences import NO_WORD, UNLABELLED
+from itrpipe.methods.tags_dc.declaration import TagsDc
+from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.uniter.network import UniterEncoder, UniterImages
+from itrpipe.synthesis.language_model import LanguageModel, mean
+from itrpipe.synthesis.tokens import Spelled, respell
+from itrpipe.training.captions import PieceIds, caption_masks, special_tokens, token_captions
+from itrpipe.training.data import blocks
+from itrpipe.training.saved import SavedModel
+from itrpipe.training.splits import open_split
+
+THRESHOLD = 0.5
+"""Probability of a mismatch above which a word counts as wrong. Source: TAGS-DC, section 4.4."""
+CAPTIONS, EXAMPLES = 500, 12
+COPIES, DRAWS = 4, 4
+"""Sentences of a caption before the filters: masked copies, and refills of each."""
+BLOCK = 32
+"""Captions at a time. What is drawn depends on it."""
+_WORD = pa.struct(
+    {
+        "start": pa.int32(),
+        "end": pa.int32(),
+        "mismatch": pa.float32(),
+        "flagged": pa.bool_(),
+        "wrong": pa.bool_(),
+        "corrected_start": pa.int32(),
+        "corrected_end": pa.int32(),
+        "restored": pa.bool_(),
+    }
+)
+CORRECTION_SCHEMA = pa.schema(
+    {
+        "example": pa.int32(),
+        "caption_id": pa.string(),
+        "image_id": pa.string(),
+        "caption": pa.string(),
+        "sentence": pa.string(),
+        "corrected": pa.string(),
+        "caption_score": pa.float32(),
+        "sentence_score": pa.float32(),
+        "corrected_score": pa.float32(),
+        "words": pa.list_(_WORD),
+    }
+)
+
+
+class ReadTokens(NamedTuple):
+    """What the model makes of N sentences, each with an image.
+
+    Attributes:
+        scores: float32 [N], raw, higher for a better match.
+        mismatch: float32 [N, W], probability that a token does not belong to the image; 0 for start, end and padding.
+        corrections: int64 [N, W], what should stand at the positions that are wrong or were asked for; elsewhere the
+            tokens of the sentence.
+    """
+
+    scores: np.ndarray
+    mismatch: np.ndarray
+    corrections: np.ndarray
+
+
+class CorrectedSentence(NamedTuple):
+    """A sentence beside an image.
+
+    Attributes:
+        sentence: as it is given.
+        mismatch: float32 [words], probability that a word does not belong to the image; of the words that are read.
+        corrected: the sentence with what should stand at its wrong words.
+        corrected_tokens: int64 [W], the same as tokens.
+        score: probability that the sentence matches the image, 0..1.
+    """
+
+    sentence: Spelled
+    mismatch: np.ndarray
+    corrected: Spelled
+    corrected_tokens: np.ndarray
+    score: float
+
+    @property
+    def flagged(self) -> np.ndarray:
+        """bool [words], words that count as wrong."""
+        return self.mismatch > THRESHOLD
+
+
+def trains_word_heads(settings: Mapping[str, Any]) -> bool:
+    """Whether a model of these settings of `itrpipe train` learns which of its words are wrong."""
+    return settings["loss"].get("weight_discrimination", 0.0) > 0
+
+
+def has_word_heads(saved: SavedModel) -> bool:
+    """Whether a model was trained to find wrong words, and its tokenizer tells which characters a piece is of."""
+    located = isinstance(saved.tokens, Vocabulary) or (
+        isinstance(saved.tokens, PieceIds) and saved.tokens.locates_words
+    )
+    return located and "words" in saved.settings.answers and trains_word_heads(saved.config)
+
+
+class WordReader:
+    """Reads sentences made of the captions of a split with the word heads of a model.
+
+    Args:
+        saved: a model for which `has_word_heads` holds.
+        split: the captions.
+        device: `cpu` or `cuda`.
+
+    Attributes:
+        captions: as the model reads them.
+        specials: token ids that are no words.
+        corrects: whether it was trained to correct words; otherwise it leaves every sentence as it is.
+        unknown_id: token id of words that the model does not know; None where its tokenizer spells every word.
+    """
+
+    def __init__(self, saved: SavedModel, split: Split, device: torch.device | str) -> None:
+        self._model = cast(UniterEncoder, saved.model.to(device))
+        self._device = torch.device(device)
+        self.captions = token_captions(split, saved.tokens, self._model)
+        self.specials = special_tokens(saved.tokens, self.captions.pieces)
+        self.corrects = saved.config["loss"]["weight_correction"] > 0
+        self.unknown_id = saved.tokens.tokenizer.unk_token_id if isinstance(saved.tokens, PieceIds) else UNKNOWN
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a sentence that the model has positions for, start and end included."""
+        return self._model.text.max_tokens
+
+    @torch.inference_mode()
+    def embed(self, images: ImageBatch) -> UniterImages:
+        """Images [B] as the encoder reads them."""
+        return self._model.encode_images(images.to(self._device))
+
+    @torch.inference_mode()
+    def read(
+        self,
+        images: UniterImages,
+        image_rows: np.ndarray,
+        rows: np.ndarray,
+        tokens: np.ndarray,
+        asked: np.ndarray | bool = False,
+    ) -> ReadTokens:
+        """Reads N sentences, each with an image.
+
+        Args:
+            images: embedded.
+            image_rows: int64 [N], row of each sentence's image among these.
+            rows: int64 [N], caption that each sentence has its words from.
+            tokens: int64 [N, W].
+            asked: bool [N, W], positions whose correction is wanted also where the word is not found wrong.
+        """
+        states = self._states(images, image_rows, rows, tokens)
+        scores = self._model.rank_score(states[:, 0]).cpu().numpy()
+        mismatch = self._model.word_match_logits(states).float().softmax(dim=-1)[..., 0].cpu().numpy()
+        mismatch[self.captions.words[rows, : tokens.shape[1]] == NO_WORD] = 0.0
+        corrections = tokens.copy()
+        if self.corrects:
+            wanted = (mismatch > THRESHOLD) | asked
+            corrections[wanted] = self._likeliest(states[torch.from_numpy(wanted).to(self._device)])
+        return ReadTokens(scores, mismatch, corrections)
+
+    @torch.inference_mode()
+    def masked_word_logits(
+        self, images: UniterImages, image_rows: np.ndarray, rows: np.ndarray, tokens: np.ndarray, labelled: np.ndarray
+    ) -> Tensor:
+        """What stands at labelled positions bool [N, W], float32 [M, V], sentence by sentence; others as for `read`."""
+        states = self._states(images, image_rows, rows, tokens)
+        return self._model.masked_word_logits(states[torch.from_numpy(labelled).to(self._device)]).float()
+
+    def corrected(self, rows: np.ndarray, tokens: np.ndarray, read: ReadTokens) -> list[CorrectedSentence]:
+        """The sentences as text with their words and what these should be; the arguments are those of `read`."""
+        fixed = np.where(read.mismatch > THRESHOLD, read.corrections, tokens)
+        words = self.captions.words[rows, : tokens.shape[1]]
+        chances = word_maxima(read.mismatch, words)
+        return [
+            CorrectedSentence(
+                sentence=respell(self.captions, row, tokens[number]),
+                mismatch=chances[number, : words[number].max() + 1],
+                corrected=respell(self.captions, row, fixed[number]),
+                corrected_tokens=fixed[number],
+                score=match_probability(read.scores[number]),
+            )
+            for number, row in enumerate(rows.tolist())
+        ]
+
+    def _states(self, images: UniterImages, image_rows: np.ndarray, rows: np.ndarray, tokens: np.ndarray) -> Tensor:
+        """Last states [N, W, d] of the tokens of sentences."""
+        if not len(rows):
+            return torch.zeros(0, tokens.shape[1], self._model.settings.embed_dim, device=self._device)
+        lengths = torch.from_numpy(self.captions.lengths[rows])
+        texts = self._model.encode_texts(TextBatch(torch.from_numpy(tokens), lengths).to(self._device))
+        places = torch.from_numpy(image_rows), torch.arange(len(rows))
+        return self._model.read_at(images, texts, *places, tokens.shape[1], lambda states: states)
+
+    def _likeliest(self, states: Tensor) -> np.ndarray:
+        """Words int64 [M] that should stand at positions with these states [M, d]."""
+        logits = self._model.correction_logits(states).float()
+        logits[:, list(self.specials.all)] = float("-inf")
+        return logits.argmax(dim=1).cpu().numpy()
+
+
+def match_probability(score: float) -> float:
+    """The probability of a match that a raw score stands for, 0..1."""
+    return 1.0 / (1.0 + math.exp(-score)) if score > 0 else math.exp(score) / (1.0 + math.exp(score))
+
+
+def word_maxima(values: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """The highest of the values [N, W] of the tokens of every word, [N, words]; 0 where a sentence has fewer words.
+
+    Args:
+        values: not negative.
+        words: int64 [N, W], number of the word that each token is part of; `NO_WORD` for others.
+    """
+    found = np.zeros((len(values), int(words.max(initial=NO_WORD)) + 1), values.dtype)
+    sentence, place = np.nonzero(words != NO_WORD)
+    np.maximum.at(found, (sentence, words[sentence, place]), values[sentence, place])
+    return found
+
+
+class WordTest:
+    """A model and the captions of a split that it is tested with.
+
+    Args:
+        saved: for which `has_word_heads` holds.
+        split: images and captions.
+        features: of its images.
+        device: `cpu` or `cuda`.
+        graphs: artifact of `itrpipe parse` that a model was trained with which masks phrases; None for others.
+        seed: of the captions and sentences.
+
+    Raises:
+        DataError: a caption has no scene graph.
+    """
+
+    def __init__(
+        self,
+        saved: SavedModel,
+        split: Split,
+        features: FeatureFile,
+        device: str,
+        graphs: Path | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._reader = WordReader(saved, split, device)
+        self._data = open_split(split, features, saved.tokens, saved.settings)
+        self._device, self._seed = torch.device(device), seed
+        self._trained = TagsDc.model_validate(saved.config["loss"])
+        assert (graphs is not None) == (self._trained.mask == "phrases")
+        self._masks = caption_masks(self._reader.captions, saved.tokens, graphs, self._trained.compare)
+
+    @torch.inference_mode()
+    def run(
+        self, captions: int = CAPTIONS, examples: int = EXAMPLES, language_model: LanguageModel | None = None
+    ) -> tuple[dict[str, Any], pa.Table]:
+        """Writes sentences and reads them.
+
+        Args:
+            captions: tested at most, chosen by the seed.
+            examples: of them that are shown.
+            language_model: measures how fluent they are.
+
+        Returns:
+            Figures: `captions`, how many; `mask`, what of them was masked together; `drawn`, sentences by what became
+            of them; `discrimination` of `all` words, of those that are the caption's (`matching`) and of the others
+            (`mismatching`), `correction` of the latter and `correction_masked` of all words that were masked, be what
+            was written the caption's own: `percent` of `words` that are right, None where there is none, and None for
+            both corrections where the model was not trained to correct; `below_caption`: `percent` of `sentences` that
+            score below their caption. Words are tokens, so pieces of words where a tokenizer cuts them. With a language
+            model also `fluency`, see `_fluency`.
+
+            And rows of `CORRECTION_SCHEMA`: of every shown caption the sentence with the highest score. `mismatch` is
+            the probability that a word does not belong to the image, `flagged` whether that is above one half, `wrong`
+            whether the word is not the caption's, `restored` whether the caption's own word stands there in the
+            corrected sentence, which is null where the model was not trained to correct; scores are probabilities of a
+            match.
+        """
+        reader, rng = self._reader, np.random.default_rng(self._seed)
+        known, split = reader.captions, reader.captions.split
+        chosen = rng.permutation(len(split.caption_ids))[:captions]
+        shown = chosen[:examples]
+        wanted, chosen = shown if language_model is None else chosen, np.sort(chosen)
+        drawn, right, counted = Counter[str](), Counter[str](), Counter[str]()
+        rows: list[dict[str, Any]] = []
+        for block in (chosen[part] for part in blocks(len(chosen), BLOCK)):
+            images = reader.embed(self._data.images(split.caption_image[block]))
+            own = known.tokens[block, : int(known.lengths[block].max())]
+            owners, tokens, masked = self._write(block, images, own, rng, drawn)
+            read = reader.read(images, owners, block[owners], tokens, masked)
+            own_scores = reader.read(images, np.arange(len(block)), block, own).scores
+            words = known.words[block[owners], : own.shape[1]] != NO_WORD
+            wrong, flagged = (tokens != own[owners]) & words, (read.mismatch > THRESHOLD) & words
+            mended = read.corrections == own[owners]
+            below = read.scores < own_scores[owners]
+            for name, found, count in (
+                ("matching", ~flagged, words & ~wrong),
+                ("mismatching", flagged, wrong),
+                ("correction", mended, wrong),
+                ("correction_masked", mended, masked),
+                ("below_caption", below, np.ones_like(below)),
+            ):
+                right[name] += int((found & count).sum())
+                counted[name] += int(count.sum())
+            best = np.lexsort((-read.scores, owners))  # sentences by their caption, the highest score first
+            best = best[np.unique(owners[best], return_index=True)[1]]
+            best = best[np.isin(block[owners[best]], wanted)]
+            if len(best):
+                caption_scores = own_scores[owners[best]]
+                read = ReadTokens(*(each[best] for each in read))
+                rows += self._examples(images, owners[best], block[owners[best]], tokens[best], read, caption_scores)
+        for counts in (right, counted):
+            counts["all"] = counts["matching"] + counts["mismatching"]
+
+        def figure(name: str, unit: str = "words") -> dict[str, float | int | None]:
+            count = counted[name]
+            return {"percent": 100.0 * right[name] / count if count else None, unit: count}
+
+        figures = {
+            "captions": len(chosen),
+            "mask": self._trained.mask,
+            "drawn": dict(sorted(drawn.items())),
+            "discrimination": {name: figure(name) for name in ("all", "matching", "mismatching")},
+            **{name: figure(name) if reader.corrects else None for name in ("correction", "correction_masked")},
+            "below_caption": figure("below_caption", "sentences"),
+        }
+        if language_model is not None:
+            figures["fluency"] = _fluency(rows, language_model)
+        ids = set(split.caption_ids[shown].tolist())
+        table = [row for row in rows if row["caption_id"] in ids]
+        numbered = [{"example": number, **row} for number, row in enumerate(table)]
+        return figures, pa.Table.from_pylist(numbered, CORRECTION_SCHEMA)
+
+    def _write(
+        self, block: np.ndarray, images: UniterImages, own: np.ndarray, rng: np.random.Generator, drawn: Counter[str]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Masks, refills and filters captions of a block with tokens int64 [T, W]; counts in `drawn` what became of it.
+
+        Returns:
+            Of the sentences that the filters let through the number of each one's caption in the block, int64 [N];
+            their tokens, int64 [N, W]; and what the model wrote, be it the caption's own, bool [N, W].
+        """
+        count, width = own.shape
+        copies, labels = self._masks.draw(block, width, COPIES, False, rng)
+        owners, labelled = np.repeat(np.arange(count), COPIES), labels != UNLABELLED
+        logits = self._reader.masked_word_logits(images, owners, block[owners], copies, labelled)
+        generator = torch.Generator(self._device).manual_seed(int(rng.integers(2**63)))
+        masks = torch.from_numpy(copies).to(self._device), torch.from_numpy(labels).to(self._device)
+        excluded, temperature = self._masks.specials.all, self._trained.temperature
+        refilled = synthetic.refill(*masks, logits, DRAWS, temperature, excluded, generator)  # [T K, L, W]
+        sentences, captions = refilled.view(count, -1, width), torch.from_numpy(own).to(self._device)
+        known = self._masks.known(block)
+        reasons = synthetic.reject(sentences, captions, None if known is None else known.to(self._device))
+        drawn.update(synthetic.REASONS[reason] for reason in reasons.flatten().tolist())
+        kept = reasons == synthetic.KEPT
+        numbers, places = (each.cpu().numpy() for each in kept.nonzero(as_tuple=True))
+        masked = labelled.reshape(count, COPIES, width)[numbers, places // DRAWS]
+        return numbers, sentences[kept].cpu().numpy(), masked
+
+    def _examples(
+        self,
+        images: UniterImages,
+        image_rows: np.ndarray,
+        rows: np.ndarray,
+        tokens: np.ndarray,
+        read: ReadTokens,
+        caption_scores: np.ndarray,
+    ) -> Iterator[dict[str, Any]]:
+        """Rows of sentences; `images` to `tokens` are those of `WordReader.read`."""
+        found = self._reader.corrected(rows, tokens, read)
+        again = self._reader.read(images, image_rows, rows, np.stack([each.corrected_tokens for each in found])).scores
+        split, corrects = self._reader.captions.split, self._reader.corrects
+        for number, (row, each) in enumerate(zip(rows.tolist(), found, strict=True)):
+            yield {
+                "caption_id": split.caption_ids[row],
+                "image_id": split.image_ids[split.caption_image[row]],
+                "caption": split.texts[row],
+                "sentence": each.sentence.text,
+                "corrected": each.corrected.text if corrects else None,
+                "caption_score": match_probability(float(caption_scores[number])),
+                "sentence_score": each.score,
+                "corrected_score": match_probability(float(again[number])) if corrects else None,
+                "words": self._word_rows(row, tokens[number], each),
+            }
+
+    def _word_rows(self, row: int, tokens: np.ndarray, each: CorrectedSentence) -> list[dict[str, Any]]:
+        """The words of a sentence that the model reads."""
+        own, words = (part[row, : len(tokens)] for part in (self._reader.captions.tokens, self._reader.captions.words))
+        wrong, lost = (set(words[found != own].tolist()) for found in (tokens, each.corrected_tokens))
+        return [
+            {
+                "start": each.sentence.spans[word][0],
+                "end": each.sentence.spans[word][1],
+                "mismatch": float(chance),
+                "flagged": bool(chance > THRESHOLD),
+                "wrong": word in wrong,
+                "corrected_start": each.corrected.spans[word][0],
+                "corrected_end": each.corrected.spans[word][1],
+                "restored": word not in lost,
+            }
+            for word, chance in enumerate(each.mismatch)
+        ]
+
+
+def _fluency(rows: Sequence[Mapping[str, Any]], model: LanguageModel) -> dict[str, Any]:
+    """Mean perplexities of captions, of a sentence of each, and of these corrected.
+
+    Source: TAGS-DC, Table 3. It does not say which sentences; here it is that of a caption with the highest score.
+
+    Args:
+        rows: with `caption`, `sentence` and `corrected`.
+        model: reads them.
+
+    Returns:
+        `sentences`, how many of each kind, and the means of `captions`, `written` and `corrected`; None without a
+        sentence, and of the last where the model was not trained to correct.
+    """
+    kinds = {"captions": "caption", "written": "sentence", "corrected": "corrected"}
+    texts = {kind: [row[column] for row in rows if row[column] is not None] for kind, column in kinds.items()}
+    return {"sentences": len(rows), **{kind: mean(model.perplexities(read)) for kind, read in texts.items()}}

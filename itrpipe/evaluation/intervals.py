@@ -1,0 +1,322 @@
+"""How sure a score or a difference is, and when it may be called significant.
+
+*Over test images*: bootstrap intervals tell how much of a score is due to which images happened to be in the test set.
+The images are resampled with replacement, each with all its captions, since captions of one image rank alike; the
+gallery stays whole, so ranks are those of the real test set. The same seed draws the same test sets.
+
+*Over seeds*: Student's t distribution. A difference of two methods is *significant* when all of this holds:
+
+1. It is a mean over two seeds or more, of pairs of runs that differ in the method alone.
+2. Its interval over seeds (Student's t) and its interval over test images (paired bootstrap) both exclude zero.
+3. Its p-value passes Holm's correction over all comparisons that are shown beside it.
+
+The p-value is the largest of three: for other seeds, for other test images, and for both at once, because either
+interval holds the other source still. With five seeds of a standard deviation of 7 and test images of one of 6, both
+intervals exclude zero in 8.7 % of cases in which nothing differs.
+
+Source: Efron, 1979, the percentile method; S. Holm, "A simple sequentially rejective multiple test procedure", 1979;
+Student, 1908.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist, fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from itrpipe.evaluation.metrics import CUTOFFS, RECALLS, RSUM, SIDES, Ranks, metrics
+
+_BLOCK_VALUES = 1 << 22
+"""Resampled caption weights held at a time."""
+_MOST_FREEDOM = 200
+"""Degrees of freedom from which on Student's t is taken for normal."""
+
+
+class Interval(NamedTuple):
+    """A measured value and its interval.
+
+    Attributes:
+        value: the metric, or the difference, on the test set as it is.
+        low: lower end of the interval.
+        high: upper end.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether all values within it have one sign."""
+        return self.low > 0 or self.high < 0
+
+    @property
+    def nearer_half(self) -> float:
+        """Distance of the value from the end that is nearer to zero."""
+        return self.value - self.low if self.value > 0 else self.high - self.value
+
+
+def fold_intervals(
+    folds: Sequence[tuple[Ranks, np.ndarray]], samples: int = 1000, level: float = 0.95, seed: int = 0
+) -> dict[str, Interval]:
+    """Percentile interval of the mean over folds of every metric; the images of each fold are resampled apart.
+
+    Args:
+        folds: of `itrpipe.evaluation.metrics.protocol_folds`: ranks, and the row of the image of each caption.
+        samples: number of resampled test sets.
+        level: share of them inside the interval, 0..1.
+        seed: of the resampling.
+
+    Returns:
+        Interval of each metric of `itrpipe.evaluation.metrics.metrics` but the median ranks, by its name.
+    """
+    measured = [metrics(each) for each, _ in folds]
+    seeds = np.random.SeedSequence(seed).spawn(len(folds)) if len(folds) > 1 else [seed]
+    drawn = [_resampled(*fold, samples, own) for fold, own in zip(folds, seeds, strict=True)]
+    return {
+        name: _interval(
+            np.mean([each[name] for each in measured]), np.mean([each[name] for each in drawn], axis=0), level
+        )
+        for name in drawn[0]
+    }
+
+
+def paired_intervals(
+    pairs: Sequence[tuple[Ranks, Ranks]],
+    caption_image: np.ndarray,
+    samples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Percentile interval of the mean over several pairs of systems of the differences `second - first`.
+
+    The pairs are the same two methods trained with several seeds. All of them are evaluated on the same resampled
+    images, which cancels what makes an image hard for both; so the interval tells how the mean over these very seeds
+    depends on the images, and nothing about others.
+
+    Args:
+        pairs: ranks of the system compared with and of the system under test, one pair for each seed.
+        caption_image: [T] row of the image each caption belongs to.
+        samples: number of resampled test sets.
+        level: share of them inside the interval, 0..1.
+        seed: of the resampling, not of training.
+    """
+    values, drawn = dict[str, list[float]](), dict[str, np.ndarray]()
+    for first, second in pairs:
+        measured = [metrics(side) for side in (first, second)]
+        before, after = (_resampled(side, caption_image, samples, seed) for side in (first, second))
+        for name in before:
+            drawn[name] = drawn.get(name, 0.0) + (after[name] - before[name]) / len(pairs)
+            values.setdefault(name, []).append(measured[1][name] - measured[0][name])
+    return {name: _interval(np.mean(values[name]), each, level) for name, each in drawn.items()}
+
+
+def mean_intervals(
+    values: Mapping[str, np.ndarray], query_image: np.ndarray, images: int, samples: int, level: float
+) -> dict[str, Interval]:
+    """Percentile interval of means over queries.
+
+    Args:
+        values: name -> one number [Q] of every query, such as its average precision.
+        query_image: [Q] row of the image each query is or belongs to.
+        images: N.
+        samples, level: as for `fold_intervals`.
+    """
+    drawn = _means(values, query_image, images, len(query_image), samples)
+    return {name: _interval(np.mean(each), drawn[name], level) for name, each in values.items()}
+
+
+def group_mean_interval(
+    values: np.ndarray,
+    query_image: np.ndarray,
+    query_group: np.ndarray,
+    sizes: tuple[int, int],
+    samples: int,
+    level: float,
+) -> Interval:
+    """Percentile interval of the mean over groups of their means over queries.
+
+    A group that a resampled test set has no query of does not count there.
+
+    Args:
+        values: [Q] one number of every query.
+        query_image: [Q] row of the image each query belongs to.
+        query_group: [Q] row of its group; every group has a query.
+        sizes: N images and G groups.
+        samples, level: as for `fold_intervals`.
+    """
+    images, groups = sizes
+    cells = query_image * groups + query_group
+    sums, counts = (
+        np.bincount(cells, each, images * groups).reshape(sizes) for each in (values, np.ones(len(values)))
+    )  # [N, G] each
+
+    def mean(weights: np.ndarray) -> np.ndarray:
+        totals = weights @ counts
+        seen = totals > 0
+        return np.where(seen, weights @ sums / np.maximum(totals, 1), 0.0).sum(axis=-1) / seen.sum(axis=-1)
+
+    drawn = [mean(weights) for weights in _image_weights(images, len(values), samples)]
+    return _interval(mean(np.ones(images)), np.concatenate(drawn), level)
+
+
+def _interval(value: Any, drawn: np.ndarray, level: float) -> Interval:
+    tail = 50.0 * (1.0 - level)
+    return Interval(float(value), *map(float, np.percentile(drawn, [tail, 100.0 - tail])))
+
+
+def _resampled(
+    split: Ranks, caption_image: np.ndarray, samples: int, seed: int | np.random.SeedSequence
+) -> dict[str, np.ndarray]:
+    """The metrics but the median ranks [samples] of every resampled test set."""
+    images, texts, found = len(split.images_to_texts), len(caption_image), {}
+    sides = (split.images_to_texts, np.arange(images)), (split.texts_to_images, caption_image)
+    for direction, (side, rows) in zip(SIDES, sides, strict=True):
+        values = {f"{direction}_r{k}": 100.0 * (side < k) for k in CUTOFFS} | {f"{direction}_mean_rank": side}
+        found |= _means(values, rows, images, texts, samples, seed)
+        found[f"{direction}_mean_rank"] += 1.0
+    return found | {RSUM: np.sum([found[name] for name in RECALLS], axis=0)}
+
+
+def _means(
+    values: Mapping[str, np.ndarray],
+    query_image: np.ndarray,
+    images: int,
+    most: int,
+    samples: int,
+    seed: int | np.random.SeedSequence = 0,
+) -> dict[str, np.ndarray]:
+    """Means [samples] over the queries of every resampled test set; `most` bounds the memory."""
+    per_query = np.stack([np.ones(len(query_image)), *values.values()])
+    per_image = np.stack([np.bincount(query_image, weights=each, minlength=images) for each in per_query], axis=1)
+    sums = np.concatenate([weights @ per_image for weights in _image_weights(images, most, samples, seed)])
+    return {name: sums[:, column] / sums[:, 0] for column, name in enumerate(values, 1)}
+
+
+def _image_weights(
+    images: int, most: int, samples: int, seed: int | np.random.SeedSequence = 0
+) -> Iterator[np.ndarray]:
+    """How often each image occurs in each resampled test set: blocks [s, N]."""
+    generator = np.random.default_rng(seed)
+    height = max(1, _BLOCK_VALUES // max(images, most))
+    for start in range(0, samples, height):
+        count = min(height, samples - start)
+        drawn = generator.integers(images, size=(count, images)) + images * np.arange(count)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=count * images).reshape(count, images).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean over seeds of the difference of one metric.
+
+    Attributes:
+        value: the mean.
+        seeds: interval over seeds, of Student's t distribution; None for a single seed.
+        images: interval over test images, of the paired bootstrap.
+        count: number of seeds.
+        level: share of seeds, or of test sets, that the intervals hold.
+        significant: by the rule above, among the differences that `significances` was given.
+    """
+
+    value: float
+    seeds: Interval | None
+    images: Interval
+    count: int
+    level: float
+    significant: bool = False
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided; the largest for seeds, for test images, and for both at once; 1 for a single seed.
+
+            t = value / sqrt(s^2 / n + d^2)    with (n - 1) (s^2 / n + d^2) / (s^2 / n) degrees of freedom, rounded down
+
+        s is the deviation of the n seeds, d that of the bootstrap, read off the end of its interval nearer to zero.
+        The degrees of freedom are fewer than Welch's and Satterthwaite's, whose test is wrong too often for few seeds.
+        """
+        if self.seeds is None or not self.value:
+            return 1.0
+        normal, freedom, size = NormalDist(), self.count - 1, abs(self.value)
+        over_images = self.images.nearer_half / normal.inv_cdf((1 + self.level) / 2)
+        over_seeds = self.seeds.nearer_half / quantile_within(self.level, freedom)
+        if not over_seeds:  # every seed gave the same, and the images decide
+            return 1 - probability_within(size / over_images, _MOST_FREEDOM) if over_images else 0.0
+        both = min(math.floor(freedom * (1 + (over_images / over_seeds) ** 2) + 1e-9), _MOST_FREEDOM)
+        return max(
+            1 - probability_within(size / over_seeds, freedom),
+            2 * normal.cdf(-size / over_images) if over_images else 0.0,
+            1 - probability_within(size / math.hypot(over_images, over_seeds), both),
+        )
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether both intervals do."""
+        return self.seeds is not None and self.seeds.excludes_zero and self.images.excludes_zero
+
+
+def seed_interval(differences: Sequence[float], level: float) -> Interval:
+    """Mean of the differences of n seeds with its interval, Student's t with n - 1 degrees of freedom.
+
+        mean ± t * s / sqrt(n)
+
+    Args:
+        differences: one for each seed, two at least.
+        level: 0..1.
+    """
+    count, mean = len(differences), fmean(differences)
+    half = quantile_within(level, count - 1) * float(np.std(differences, ddof=1)) / math.sqrt(count)
+    return Interval(mean, mean - half, mean + half)
+
+
+def significances(differences: Sequence[Difference]) -> list[bool]:
+    """Which of the differences that are shown together are significant: by the p-values as Holm corrects them.
+
+    p'_(k) = max_{j <= k} min(1, (m - j + 1) p_(j))    for the k-th smallest of m
+    """
+    p_values = [each.p_value for each in differences]
+    found, highest = [False] * len(p_values), 0.0
+    for place, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        highest = max(highest, (len(p_values) - place) * p_values[index])
+        found[index] = differences[index].excludes_zero and highest <= 1 - differences[index].level
+    return found
+
+
+def probability_within(t: float, degrees: int) -> float:
+    """Probability that a t-distributed number lies between -t and t.
+
+    A finite sum of powers of cos(arctan(t / sqrt(degrees))), so exact for every whole number of degrees of freedom.
+
+    Args:
+        t: 0 or more.
+        degrees: of freedom, 1 or more.
+
+    Source: Abramowitz and Stegun, 1964, equations 26.7.3 and 26.7.4.
+    """
+    angle = math.atan(t / math.sqrt(degrees))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    term, total = (cosine, 0.0) if degrees % 2 else (1.0, 0.0)
+    for power in range(degrees % 2, degrees - 1, 2):
+        total += term
+        term *= cosine * cosine * (power + 1) / (power + 2)
+    return (angle + sine * total) * 2 / math.pi if degrees % 2 else sine * total
+
+
+@functools.lru_cache(maxsize=1_000)
+def quantile_within(level: float, degrees: int) -> float:
+    """The t between whose negative and itself a share `level` of the distribution lies: 2.776 for 0.95 and 4.
+
+    Args:
+        level: above 0 and below 1.
+        degrees: of freedom, 1 or more.
+    """
+    low, high = 0.0, 1.0
+    while probability_within(high, degrees) < level:
+        low, high = high, 2 * high
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (middle, high) if probability_within(middle, degrees) < level else (low, middle)
+    return high

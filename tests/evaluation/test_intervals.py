@@ -1,0 +1,203 @@
+"""Intervals against real repetition and printed tables; how often a difference is called one where there is none."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from itrpipe.evaluation import intervals
+from itrpipe.evaluation.intervals import (
+    Difference,
+    Interval,
+    fold_intervals,
+    group_mean_interval,
+    mean_intervals,
+    paired_intervals,
+    probability_within,
+    quantile_within,
+    seed_interval,
+    significances,
+)
+from itrpipe.evaluation.metrics import Ranks, metrics, ranks
+
+SEED_DEVIATION = 7.0
+PAGES = 3_000
+LEVELS = st.floats(0.01, 0.999)
+
+
+def synthetic(images: int = 40, seed: int = 0) -> tuple[Ranks, np.ndarray]:
+    random = np.random.default_rng(seed)
+    owners = random.permutation(np.r_[np.arange(images), random.integers(0, images, 3 * images)])
+    scores = random.standard_normal((images, len(owners)))
+    scores[owners, np.arange(len(owners))] += 1
+    return ranks(scores, owners), owners
+
+
+def repeated(split: Ranks, owners: np.ndarray, weights: np.ndarray) -> dict[str, float]:
+    """Metrics where every image stands there as often as its weight says, with all its captions."""
+    whole = Ranks(np.repeat(split.images_to_texts, weights), np.repeat(split.texts_to_images, weights[owners]))
+    return {name: value for name, value in metrics(whole).items() if "median" not in name}
+
+
+def test_intervals_are_percentiles_over_images_that_are_repeated_with_all_their_captions() -> None:
+    (split, owners), level = synthetic(), 0.9
+    weights = np.concatenate([*intervals._image_weights(40, 40, 50, 7)]).astype(int)
+    assert (weights.sum(axis=1) == 40).all()
+    drawn = [repeated(split, owners, each) for each in weights]
+    found = fold_intervals([(split, owners)], 50, level, seed=7)
+    other = Ranks(split.images_to_texts // 2, split.texts_to_images // 3)
+    paired = paired_intervals([(split, other), (other, split), (split, other)], owners, 50, level, seed=7)
+    again = [repeated(other, owners, each) for each in weights]
+    for name, own in repeated(split, owners, np.ones(40, dtype=int)).items():
+        sample = np.array([each[name] for each in drawn])
+        assert found[name] == pytest.approx((own, *np.percentile(sample, [5, 95])))
+        differences = (np.array([each[name] for each in again]) - sample) / 3  # two for, one against
+        assert paired[name][1:] == pytest.approx((*np.percentile(differences, [5, 95]),))
+        assert paired[name].value == pytest.approx((metrics(other)[name] - own) / 3)
+    values = {"r5": 100.0 * (split.texts_to_images < 5)}
+    assert mean_intervals(values, owners, 40, 50, level)["r5"] == pytest.approx(
+        fold_intervals([(split, owners)], 50, level)["t2i_r5"]
+    )
+
+
+def test_the_mean_over_groups_leaves_out_those_that_a_test_set_has_nothing_of() -> None:
+    random = np.random.default_rng(1)
+    values, images, groups = random.random(30), np.arange(30) % 6, np.arange(30) % 7
+    found = group_mean_interval(values, images, groups, (6, 7), 80, 0.9)
+    drawn = []
+    for weights in np.concatenate([*intervals._image_weights(6, 30, 80)]).astype(int):
+        rows = np.repeat(np.arange(30), weights[images])
+        drawn.append(np.mean([values[rows][groups[rows] == each].mean() for each in set(groups[rows].tolist())]))
+    assert found[1:] == pytest.approx((*np.percentile(drawn, [5, 95]),))
+    assert found.value == pytest.approx(np.mean([values[groups == each].mean() for each in range(7)]))
+
+
+def test_folds_are_resampled_apart() -> None:
+    """With every fold drawn for itself, the mean over three varies less than one fold by the root of three."""
+    folds = [synthetic(60, seed) for seed in range(3)]
+    found = fold_intervals(folds, 2000)["rsum"]
+    widths = [high - low for _, low, high in (fold_intervals([each], 2000)["rsum"] for each in folds)]
+    assert found.high - found.low == pytest.approx(np.sqrt(np.mean(np.square(widths)) / 3), rel=0.1)
+    assert found.value == pytest.approx(np.mean([metrics(each)["rsum"] for each, _ in folds]))
+
+
+def test_the_same_seed_gives_the_same_interval_in_any_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = synthetic()
+    whole = fold_intervals([split], 200, seed=5)
+    assert whole != fold_intervals([split], 200, seed=6)
+    monkeypatch.setattr(intervals, "_BLOCK_VALUES", 7 * len(split[1]))
+    assert whole == fold_intervals([split], 200, seed=5)
+
+
+def test_intervals_cover_the_true_recall_about_as_often_as_they_say() -> None:
+    random, covered, chance, owners = np.random.default_rng(0), 0, 0.4, np.repeat(np.arange(100), 2)
+    for test_set in range(200):
+        side = np.where(random.random(100) < chance, 0, 20)  # both captions of an image rank alike
+        found = fold_intervals([(Ranks(side, side[owners]), owners)], 200, level=0.9, seed=test_set)["t2i_r1"]
+        covered += found.low <= 100 * chance <= found.high
+    assert 0.83 <= covered / 200 <= 0.97
+
+
+# Student's t
+
+
+@pytest.mark.parametrize(
+    ("degrees", "printed"),
+    [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (9, 2.262), (10, 2.228), (29, 2.045), (120, 1.980)],
+)
+def test_the_95_percent_column_of_the_table(degrees: int, printed: float) -> None:
+    assert quantile_within(0.95, degrees) == pytest.approx(printed, abs=5e-4)
+
+
+@given(LEVELS, st.integers(1, 60))
+def test_the_quantile_inverts_the_probability(level: float, degrees: int) -> None:
+    assert probability_within(quantile_within(level, degrees), degrees) == pytest.approx(level, abs=1e-12)
+    assert quantile_within(level, 2) == pytest.approx(level * math.sqrt(2 / (1 - level**2)), rel=1e-9)
+
+
+def test_the_interval_over_seeds_is_that_of_students_t() -> None:
+    assert seed_interval([1.0, 2.0, 6.0], 0.95) == pytest.approx((3, 3 - 4.302653 * 7**0.5 / 3**0.5, 9.57241), abs=1e-5)
+
+
+# What may be called significant
+
+
+def difference(single: np.ndarray, over_images: float, level: float = 0.95) -> Difference:
+    """Of one difference for each seed, with an interval over images of a normal deviation about what was measured."""
+    mean, half = float(single.mean()), 1.959964 * over_images
+    seeds = seed_interval(single.tolist(), level) if len(single) > 1 else None
+    return Difference(mean, seeds, Interval(mean, mean - half, mean + half), len(single), level)
+
+
+def page(
+    rng: np.random.Generator, seeds: int, methods: int, references: int, over_images: float = 4.0, effect: float = 0.0
+) -> list[Difference]:
+    """Every method with every reference; all are drawn alike, for every seed and for the test images they share."""
+    scores = rng.normal(0, SEED_DEVIATION, (methods + references, seeds))
+    scores += rng.normal(0, over_images / np.sqrt(2), (methods + references, 1))
+    scores[:methods] += effect
+    return [
+        difference(scores[row] - scores[methods + column], over_images)
+        for row in range(methods)
+        for column in range(references)
+    ]
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("over_images", [0.0, 4.0, 8.0])
+@pytest.mark.parametrize(("methods", "references"), [(1, 1), (6, 2)])
+def test_where_nothing_differs_at_most_one_page_in_twenty_claims_anything(
+    seeds: int, over_images: float, methods: int, references: int
+) -> None:
+    rng = np.random.default_rng([seeds, methods, references])
+    false = sum(any(significances(page(rng, seeds, methods, references, over_images))) for _ in range(PAGES))
+    assert false / PAGES <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / PAGES)
+
+
+def test_without_the_correction_pages_with_many_comparisons_would_claim_too_often() -> None:
+    """The simulation can fail: single intervals over images are wrong on most pages."""
+    rng = np.random.default_rng(0)
+    pages = [page(rng, 3, 6, 2) for _ in range(300)]
+    assert np.mean([any(each.images.excludes_zero for each in one) for one in pages]) > 0.5
+    assert np.mean([any(each.excludes_zero for each in one) for one in pages]) > 0.1
+    found = [significances(page(np.random.default_rng(seed), 5, 1, 2, effect=60.0)) for seed in range(200)]
+    assert np.mean(found) > 0.95  # and a large effect is found
+
+
+@pytest.mark.parametrize(
+    ("single", "over_images", "p_value"),
+    [
+        # Student's t with 3 degrees of freedom: 3.182 and 5.841 are 5 % and 1 %.
+        (3.182446 + np.array([-1, 1, -1, 1]) * 3**0.5, 1e-6, 0.05),
+        (-5.840909 + np.array([-1, 1, -1, 1]) * 3**0.5, 1e-6, 0.01),
+        (np.full(3, 1.959964), 1.0, 0.052),  # seeds agree: the images decide
+        (np.array([1.9599, 1.96, 1.9601]), 1.0, 0.051),
+        # Equal errors of 1 from three seeds and from images: t = 4 / sqrt(2) with 2 x 2 degrees of freedom.
+        (4 + np.array([-1.0, 0.0, 1.0]) * np.sqrt(3), 1.0, max(1 - probability_within(4.0, 2), 0.0474)),
+        (np.array([50.0]), 0.1, 1.0),
+        (np.array([0.0, 0.0]), 1.0, 1.0),
+        (np.array([5.0, 5.0]), 0.0, 0.0),
+    ],
+)
+def test_the_p_value_is_the_largest_of_three(single: np.ndarray, over_images: float, p_value: float) -> None:
+    assert difference(single, over_images).p_value == pytest.approx(p_value, rel=0.02)
+
+
+def test_a_lopsided_interval_counts_with_its_end_nearer_to_zero() -> None:
+    steady = Interval(5.0, 5.0 - 1e-9, 5.0 + 1e-9)
+    near, far = (Difference(5.0, steady, each, 3, 0.95) for each in (Interval(5, 1, 6), Interval(5, 4, 9)))
+    assert near.p_value > far.p_value
+
+
+def test_marks_are_corrected_by_holm_and_need_both_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.01, 0.04, 0.03 and 0.005 become 0.03, 0.06, 0.06 and 0.02."""
+    given = [difference(np.array([each, each + 1e-9]), 1e-9) for each in (0.01, 0.04, 0.03, 0.005)]
+    monkeypatch.setattr(Difference, "p_value", property(lambda self: self.value))
+    assert significances(given) == [True, False, False, True]
+    assert significances(given[1:2]) == [True]
+    assert significances([difference(np.array([0.01, 0.01]), 1.0), difference(np.array([0.01]), 0.0)]) == [False, False]
+    assert significances([]) == []
