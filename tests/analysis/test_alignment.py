@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def test_figures_are_those_of_all_pairs(values: int, monkeypatch: pytest.MonkeyP
     found = alignment_and_uniformity(images, texts, owner)
     v, w = unit(images), unit(texts)
     firsts = [int(np.flatnonzero(owner == image)[0]) for image in range(9)]
-    expected = {
+    expected: dict[str, Any] = {
         "image_text": [np.linalg.norm(v[image] - w[row]) for row, image in enumerate(owner)],
         "text_text": [np.linalg.norm(w[a] - w[b]) for a, b in combinations(range(29), 2) if owner[a] == owner[b]],
         "images": [np.linalg.norm(v[a] - v[b]) for a, b in combinations(range(9), 2)],

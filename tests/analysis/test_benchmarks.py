@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,9 +9,8 @@ from itrpipe.analysis.questions.benchmarks import ScoredPairs, accuracy, benchma
 
 
 def pairs_of(rows: list[tuple[float, float, int, str, str]]) -> ScoredPairs:
-    scores, negatives, images, categories, groups = zip(*rows, strict=True)
-    own: Any = (np.array(scores, dtype=np.float32), np.array(negatives, dtype=np.float32), np.array(images))
-    return ScoredPairs(*own, np.array(categories), np.array(groups))
+    scores, negatives, images, categories, groups = map(np.array, zip(*rows, strict=True))
+    return ScoredPairs(scores.astype(np.float32), negatives.astype(np.float32), images, categories, groups)
 
 
 @pytest.fixture

@@ -178,7 +178,7 @@ def found_in(tokens: Any, text: str) -> list[tuple[str, tuple[int, ...]]]:
     ],
 )
 def test_words_of_a_vocabulary_follow_the_start(cleaned: bool, most: int, expected: list[str]) -> None:
-    tokens = WordIds(Vocabulary(["<pad>", "<start>", "<end>", "<unk>", "dog"]), Reading(cleaned, most))
+    tokens = WordIds(Vocabulary(("<pad>", "<start>", "<end>", "<unk>", "dog")), Reading(cleaned, most))
     text = "A wet-dog,  runs away."
     assert found_in(tokens, text) == [(word, (place,)) for place, word in enumerate(expected, 1)]
     assert tokens.encode_split(split_of([text]))[1].tolist() == [len(expected) + 2]

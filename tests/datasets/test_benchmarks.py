@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from itrpipe.analysis.questions.benchmarks import MEASURES
 from itrpipe.datasets.benchmarks import SUITES, Named, benchmark_names, digests, named, read_benchmark
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.analysis.questions.benchmarks import MEASURES
 from itrpipe.features.extraction import ImageFiles, decode_image
 from itrpipe.storage.integrity import DigestCache
 from tests.datasets.sources import refusal

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.bootstrap import Interval, paired_intervals
-from itrpipe.evaluation.claims import Difference, holm
+from itrpipe.evaluation.intervals import Difference, Interval, paired_intervals
 from itrpipe.evaluation.metrics import RSUM, Ranks, metrics
 from itrpipe.report.claims import Claim, judged
 from itrpipe.report.series import Series
@@ -203,7 +202,7 @@ def test_of_models_that_do_not_differ_few_are_called_better_or_worse() -> None:
 def test_marks_are_corrected_over_all_test_sets_of_a_page() -> None:
     one, none = claim(3.0, (2.5, 3.5), (2.0, 4.0)), claim(0.1, (-5, 5), (-5, 5))
     p_value = one.rsum.p_value
-    assert holm([p_value])[0] <= 0.05 < holm([p_value] + [1.0] * 40)[0]
+    assert p_value <= 0.05 < 41 * p_value  # as Holm corrects the smallest of 41
     assert judged([[one]])[0][0].rsum.significant
     assert not judged([[one], [none] * 40])[0][0].rsum.significant
 
