@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 from itrpipe.progress import Reporter
@@ -30,6 +29,8 @@ from itrpipe.training.splits import Sources
 BATCH = 128
 """Captions among which a hard negative is looked for, as in training."""
 CHOICES = ("uniform", "hardest")
+EXAMPLES = 6
+"""Captions whose words and phrases are shown."""
 PAIRS_AT_ONCE = 512
 """Pairs that are scored in full at a time."""
 FRAGMENT_SCHEMA = pa.schema(
@@ -59,14 +60,12 @@ class PhraseModel:
         data: the split.
         device: where to compute.
         graphs: the scene graphs of the dataset.
-        max_words: words that the model reads of a caption.
     """
 
     model: SsamtEncoder
     data: PhraseSplitData
     device: torch.device
     graphs: SceneGraphFile
-    max_words: int
 
     @classmethod
     def open(cls, saved: SavedModel, sources: Sources, split: str, device: str) -> PhraseModel:
@@ -74,21 +73,17 @@ class PhraseModel:
 
         Args:
             saved: the model.
-            sources: what it was trained on.
+            sources: what it was trained on, scene graphs among it.
             split: name.
             device: `cpu` or `cuda`.
-
-        Raises:
-            DataError: the model reads no phrases.
         """
-        if not saved.settings.reads_phrases or sources.parse is None:
-            raise DataError("phrases are asked of a model that reads none; evaluate one of the method ssamt")
+        assert sources.parse is not None
         model, place = cast(SsamtEncoder, saved.model), torch.device(device)
         settings, features = model.settings, FeatureFile.open(sources.extract / FEATURES)
         phrases = CaptionPhrases.read(sources.parse, settings.max_words)
         rows = PreparedDataset.open(sources.prepare).split(split)
         data = PhraseSplitData(rows, features, saved.vocabulary, phrases, settings.phrases)
-        return cls(model.to(place), data, place, SceneGraphFile(sources.parse), settings.max_words)
+        return cls(model.to(place), data, place, SceneGraphFile(sources.parse))
 
     def texts(self, rows: np.ndarray) -> SsamtTexts:
         """Encoded captions at the given rows."""
@@ -100,7 +95,7 @@ class PhraseModel:
 
 
 @torch.inference_mode()
-def matching_accuracy(opened: PhraseModel, seed: int = 0) -> dict[str, dict[str, dict[str, float | int | None]]]:
+def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, float | int | None]]]:
     """How often a pair beats its negative, and phrases that hold beat those that do not (Table 4).
 
     Every caption with its image is compared with a negative caption (`i2t`) and with a negative image (`t2i`), drawn
@@ -111,14 +106,13 @@ def matching_accuracy(opened: PhraseModel, seed: int = 0) -> dict[str, dict[str,
 
     Args:
         opened: model and split.
-        seed: of the batches and of uniform negatives.
 
     Returns:
         Choice of negatives -> direction -> percent of each score, None where no pair counts, and how many counted.
     """
     data, model, device = opened.data, opened.model, opened.device
     counts = {choice: {side: Counter[str]() for side in ("i2t", "t2i")} for choice in CHOICES}
-    order, generator = np.random.default_rng(seed).permutation(data.num_captions), torch.Generator().manual_seed(seed)
+    order, generator = np.random.default_rng(0).permutation(data.num_captions), torch.Generator().manual_seed(0)
     for captions in (order[rows] for rows in blocks(len(order), BATCH)):
         own = data.caption_image[captions]
         texts, images = opened.texts(captions), opened.images(own)
@@ -160,13 +154,11 @@ def _percents(counts: Counter[str]) -> dict[str, float | int | None]:
 
 
 @torch.inference_mode()
-def fragment_scores(opened: PhraseModel, examples: int = 6, seed: int = 0, block: int = 256) -> pa.Table:
+def fragment_scores(opened: PhraseModel, block: int) -> pa.Table:
     """Score of every word and phrase of some captions with their own image and with the hardest wrong one.
 
     Args:
         opened: model and split.
-        examples: captions, chosen by the seed.
-        seed: of that choice.
         block: images encoded at a time.
 
     Returns:
@@ -174,7 +166,7 @@ def fragment_scores(opened: PhraseModel, examples: int = 6, seed: int = 0, block
         captions say it, `pair_score` the score of the whole pair.
     """
     data = opened.data
-    captions = np.sort(np.random.default_rng(seed).permutation(data.num_captions)[:examples])
+    captions = np.sort(np.random.default_rng(0).permutation(data.num_captions)[:EXAMPLES])
     texts = opened.texts(captions)
     pooled = torch.cat([opened.images(rows).pooled for rows in blocks(data.num_images, block)])
     intra = texts.pooled @ pooled.T
@@ -204,8 +196,9 @@ def _fragments(
     """The words of a caption, then its phrases; `scored` holds the phrases first."""
     graph = opened.graphs.graph_at(row)
     padded = texts.phrase_tokens.shape[1]
-    words = [("word", (number,)) for number in range(min(len(graph.tokens), opened.max_words))]
-    phrases = [(phrase.kind, phrase.tokens) for phrase in phrases_of(graph, max_words=opened.max_words)[:padded]]
+    longest = opened.model.settings.max_words
+    words = [("word", (number,)) for number in range(min(len(graph.tokens), longest))]
+    phrases = [(phrase.kind, phrase.tokens) for phrase in phrases_of(graph, max_words=longest)[:padded]]
     for (kind, tokens), (score, holds) in zip(
         [*words, *phrases], [*scored[padded : padded + len(words)], *scored[: len(phrases)]], strict=True
     ):

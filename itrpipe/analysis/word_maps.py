@@ -53,9 +53,7 @@ def has_word_maps(saved: SavedModel) -> bool:
     return located and "word-maps" in saved.settings.answers and cast(Any, saved.model).has_word_maps
 
 
-def word_maps(
-    saved: SavedModel, sources: Sources, split: str, scores: SplitScores, examples: int = EXAMPLES, seed: int = 0
-) -> pa.Table:
+def word_maps(saved: SavedModel, sources: Sources, split: str, scores: SplitScores) -> pa.Table:
     """Map of every word of some captions, with their own image and with the wrong one that scores highest.
 
     Args:
@@ -63,8 +61,6 @@ def word_maps(
         sources: what it was trained on.
         split: name.
         scores: of the split by this model.
-        examples: captions, chosen by the seed.
-        seed: of that choice.
 
     Returns:
         Rows of `WORD_MAP_SCHEMA`, a word each: `text` is the caption as the model reads it and `start` to `end` the
@@ -72,7 +68,7 @@ def word_maps(
         mean of their maps; `area` is what the patches cover of the photograph, x0, y0, x1, y1 as fractions;
         `word_score` the mean of the map over all tokens of the image, a class token too; `score` that of the pair.
     """
-    captions = np.sort(np.random.default_rng(seed).permutation(len(scores.caption_ids))[:examples])
+    captions = np.sort(np.random.default_rng(0).permutation(len(scores.caption_ids))[:EXAMPLES])
     own, wrong = scores.caption_image[captions], scores.matrix[:, captions].astype(np.float32)
     wrong[own, np.arange(len(captions))] = -np.inf
     images = {True: own, False: wrong.argmax(axis=0)} if len(wrong) > 1 else {True: own}

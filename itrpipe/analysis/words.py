@@ -191,7 +191,9 @@ class WordReader:
         corrections = tokens.copy()
         if self.corrects:
             wanted = (mismatch > THRESHOLD) | asked
-            corrections[wanted] = self._likeliest(states[torch.from_numpy(wanted).to(self._device)])
+            logits = self._model.correction_logits(states[torch.from_numpy(wanted).to(self._device)]).float()
+            logits[:, list(self.specials.all)] = float("-inf")
+            corrections[wanted] = logits.argmax(dim=1).cpu().numpy()
         return ReadTokens(scores, mismatch, corrections)
 
     @torch.inference_mode()
@@ -226,12 +228,6 @@ class WordReader:
         texts = self._model.encode_texts(TextBatch(torch.from_numpy(tokens), lengths).to(self._device))
         places = torch.from_numpy(image_rows), torch.arange(len(rows))
         return self._model.read_at(images, texts, *places, tokens.shape[1], lambda states: states)
-
-    def _likeliest(self, states: Tensor) -> np.ndarray:
-        """Words int64 [M] that should stand at positions with these states [M, d]."""
-        logits = self._model.correction_logits(states).float()
-        logits[:, list(self.specials.all)] = float("-inf")
-        return logits.argmax(dim=1).cpu().numpy()
 
 
 def match_probability(score: float) -> float:

@@ -144,9 +144,9 @@ def _explanation(trained: TrainedRun, dataset: str, image: str, caption: str) ->
     row = np.zeros(1, dtype=np.int64)
     images = reader.embed(open_split(pair, shown.features, saved.tokens, saved.settings).images(row))
     tokens = reader.captions.tokens
-    read = reader.read(images, row, row, tokens, np.zeros(tokens.shape, bool))
+    read = reader.read(images, row, row, tokens)
     (found,) = reader.corrected(row, tokens, read)
-    again = reader.read(images, row, row, found.corrected_tokens[None], np.zeros(tokens.shape, bool))
+    again = reader.read(images, row, row, found.corrected_tokens[None])
     return Explanation(
         run=trained.label,
         image_id=shown.image_id,

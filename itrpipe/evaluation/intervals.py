@@ -37,6 +37,9 @@ _MOST_FREEDOM = 200
 """Degrees of freedom from which on Student's t is taken for normal."""
 
 
+Seed = int | np.random.SeedSequence
+
+
 class Interval(NamedTuple):
     """A measured value and its interval.
 
@@ -170,9 +173,7 @@ def _interval(value: Any, drawn: np.ndarray, level: float) -> Interval:
     return Interval(float(value), *map(float, np.percentile(drawn, [tail, 100.0 - tail])))
 
 
-def _resampled(
-    split: Ranks, caption_image: np.ndarray, samples: int, seed: int | np.random.SeedSequence
-) -> dict[str, np.ndarray]:
+def _resampled(split: Ranks, caption_image: np.ndarray, samples: int, seed: Seed) -> dict[str, np.ndarray]:
     """The metrics but the median ranks [samples] of every resampled test set."""
     images, texts, found = len(split.images_to_texts), len(caption_image), {}
     sides = (split.images_to_texts, np.arange(images)), (split.texts_to_images, caption_image)
@@ -189,7 +190,7 @@ def _means(
     images: int,
     most: int,
     samples: int,
-    seed: int | np.random.SeedSequence = 0,
+    seed: Seed = 0,
 ) -> dict[str, np.ndarray]:
     """Means [samples] over the queries of every resampled test set; `most` bounds the memory."""
     per_query = np.stack([np.ones(len(query_image)), *values.values()])
@@ -198,9 +199,7 @@ def _means(
     return {name: sums[:, column] / sums[:, 0] for column, name in enumerate(values, 1)}
 
 
-def _image_weights(
-    images: int, most: int, samples: int, seed: int | np.random.SeedSequence = 0
-) -> Iterator[np.ndarray]:
+def _image_weights(images: int, most: int, samples: int, seed: Seed = 0) -> Iterator[np.ndarray]:
     """How often each image occurs in each resampled test set: blocks [s, N]."""
     generator = np.random.default_rng(seed)
     height = max(1, _BLOCK_VALUES // max(images, most))

@@ -25,7 +25,7 @@ from itrpipe.evaluation.intervals import (
 from itrpipe.evaluation.metrics import Ranks, metrics, ranks
 
 SEED_DEVIATION = 7.0
-PAGES = 3_000
+PAGES = 1_000
 LEVELS = st.floats(0.01, 0.999)
 
 

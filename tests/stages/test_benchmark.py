@@ -107,9 +107,10 @@ def test_a_pixel_model_reads_the_images_of_a_benchmark(
     asked = ("--benchmark", f"local={moved}")
     again = done(zero_shot(invoke, defined, saved_encoders, *asked))
     assert "✓ evaluate/zero-shot.dual-encoder" in again  # where it lies does not count
-    report = done(invoke("report", "--dataset", "tiny", "--data", defined))
-    assert "Captions against their hard negatives" in only(defined, "report/page").joinpath("index.html").read_text()
-    assert "own negatives first" in report
+    done(invoke("report", "--dataset", "tiny", "--data", defined))
+    page = only(defined, "report/page").joinpath("index.html").read_text()
+    assert "Hard negatives of benchmarks" in page
+    assert "own negatives first" in page
     shutil.copy(moved / "0.png", moved / "1.png")
     dry = done(zero_shot(invoke, defined, saved_encoders, *asked, "--dry-run"))
     assert "benchmark local images changed" in " ".join(dry.split())

@@ -256,7 +256,7 @@ def test_coco_prints_and_records_five_folds_and_all_at_once(tmp_path: Path, caps
     job = job_on(tmp_path, chosen, first, second)
     evaluate.run(job)
     printed, written = capsys.readouterr().out, json.loads((job.folder / METRICS).read_text())
-    assert list(written) == ["full", "coco-1k", "coco-5k"]
+    assert set(written) == {"full", "coco-1k", "coco-5k"}
     mean = (first.matrix + second.matrix) / 2
     for name, found in written.items():
         folds = [protocols.metrics(each) for each, _ in protocols.protocol_folds(name, mean, first.caption_image)]

@@ -62,7 +62,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
 
     opened = _opened(evaluation)
     write_json(evaluation.folder / MATCHING, matching_accuracy(opened))
-    pq.write_table(fragment_scores(opened, block=evaluation.block), evaluation.folder / PHRASES)
+    pq.write_table(fragment_scores(opened, evaluation.block), evaluation.folder / PHRASES)
 
 
 def reranked(evaluation: Evaluation, split: SplitScores) -> SplitScores:
