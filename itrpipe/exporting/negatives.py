@@ -28,7 +28,6 @@ import csv
 import hashlib
 import io
 import json
-import math
 import tarfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,8 +72,8 @@ class Mined:
         images: N, by the paths that other programs are to open.
         captions: T, those of an image together.
         owners: int64 [T], image of each caption, never falling.
-        lists: direction -> `row` [A, K] of the other side, `NO_ROW` behind the last, and [A, K] facts of negatives.
-            Candidates that say what the positive says are left out.
+        lists: direction -> `row` [A, K] of the other side, `NO_ROW` behind the last, and [A, K] facts of negatives as
+            Python has them. Candidates that say what the positive says are left out.
         repeats: direction -> how many were left out for those behind them.
         negatives: n, mined ones of a row.
         sentences: of every caption, m at most.
@@ -105,12 +104,11 @@ class Mined:
         text, image = self.captions[caption], self.images[owner]
         by_text = direction == "t2i"
         anchor, others, own = (caption, self.images, ()) if by_text else (owner, self.captions, self.sentences[caption])
-        names, columns = zip(
-            *((name, each[anchor].tolist()) for name, each in self.lists[direction].items()), strict=True
-        )
+        rows, *facts = (each[anchor].tolist() for each in self.lists[direction].values())
+        names = list(self.lists[direction])[1:]
         mined = [
-            others[row] | {"source": "mined"} | dict(zip(names[1:], map(_known, facts), strict=True))
-            for row, *facts in zip(*columns, strict=True)
+            others[row] | dict(zip(names, told, strict=True))
+            for row, *told in zip(rows, *facts, strict=True)
             if row != NO_ROW
         ]
         found = [*mined[: self.negatives], *own, *mined[self.negatives : self.width(direction) - len(own)]]
@@ -126,10 +124,6 @@ class Mined:
         if direction == "i2t":
             found = found[self.owners] + np.array([len(each) for each in self.sentences])
         return np.flatnonzero(found >= least)
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def open_mined(
@@ -174,7 +168,7 @@ def open_mined(
     texts, prefix = captions["text"].to_pylist(), f"{image_root.rstrip('/')}/" if image_root else ""
     same, width = DuplicateCaptions(texts, owners), negatives + most_sentences
     found = {name: _without_repeats(LISTS[name], each, same, width) for name, each in lists.items()}
-    facts = {"source": writer, **dict.fromkeys(name for name in found["i2t"][0] if name != "row")}
+    facts = dict.fromkeys(name for name in found["i2t"][0] if name != "row") | {"source": writer}
     written = _sentences(sentences, most_sentences, facts) if sentences else {}
     return Mined(
         images,
@@ -210,9 +204,11 @@ def _without_repeats(
         kept = np.where(repeated, NO_ROW, found.candidates)
         places[part] = np.argsort(kept == NO_ROW, axis=1, kind="stable")[:, :width]
         rows[part] = np.take_along_axis(kept, places[part], axis=1)
-    taken = {"row": rows, "score": np.take_along_axis(lists.scores, places, axis=1), "rank": places + 1}
-    if lists.false_negative_probability is not None:
-        taken[PROBABILITY] = np.take_along_axis(lists.false_negative_probability, places, axis=1)
+    taken: dict[str, np.ndarray] = {"row": rows, "source": np.full(shape, "mined", object), "rank": places + 1}
+    for name, values in {"score": lists.scores, PROBABILITY: lists.false_negative_probability}.items():
+        if values is not None:
+            own = np.take_along_axis(values, places, axis=1)
+            taken[name] = np.where(np.isfinite(own), own, None)
     return taken, repeats
 
 
