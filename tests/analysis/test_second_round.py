@@ -94,6 +94,8 @@ def test_six_pairs_are_as_counted_by_hand(monkeypatch: pytest.MonkeyPatch) -> No
     hardest = found["hardest"]
     assert hardest["score"] == pytest.approx((0.8 + 0.6 + 0.6 + 0.5 + 0.1 + 0.7) / 6, abs=1e-4)
     assert hardest["beaten"] == 50  # images 1, 3 and 5
+    tied = measured(training_set(np.eye(6), np.ones((6, 6)), np.arange(6), None), 2, 0.0)["texts_for_images"]
+    assert tied["hardest"]["beaten"] == tied["hardest"]["active"] == 0  # equal scores beat nothing
     assert hardest["active"] == pytest.approx(500 / 6, abs=1e-3)  # all but image 4
     assert hardest["false"] == pytest.approx(200 / 6, abs=1e-3)  # of images 0 and 3
     # The only negative of a batch of two is any of the five: 1 of image 1, 1 of image 3 and 1 of image 5 scores higher.
@@ -201,6 +203,8 @@ SHORT = {"warmup_updates": 50, "schedule": "cosine", "learning_rate": 3e-5}
         ({"gained": None}, None, "train", f"--method triplet {LONGER}"),
         ({"gained": None, "schedule": COSINE}, None, "train", "--method triplet --set epochs=18"),
         ({"fit": {"validation": 179.0, "gap": 322.0}}, None, "by-heart", f"--method contrastive {MINED}"),
+        ({"fit": {"validation": 100.0, "gap": 250.2}}, None, "by-heart", f"--method contrastive {MINED}"),
+        ({"fit": {"validation": 100.0, "gap": 249.8}}, None, "mine", f"--method contrastive {MINED}"),
         ({"fit": {"validation": 179.0, "gap": 210.0}}, None, "mine", f"--method contrastive {MINED}"),
         ({"fit": {"validation": 560.0, "gap": 30.0}}, None, "mine", f"--method contrastive {MINED}"),
         ({"fit": {"validation": 560.0, "gap": 100.5}}, None, "by-heart", f"--method contrastive {MINED}"),
@@ -298,6 +302,11 @@ def test_mined_negatives_are_candidates_of_a_contrastive_loss(method: str, objec
             240,
             300,
             ["loss.top_texts=30", "loss.top_images=24", "mine_negatives.num_texts=30", "mine_negatives.num_images=24"],
+        ),
+        (
+            60,
+            1000,
+            ["loss.top_texts=100", "loss.top_images=6", "mine_negatives.num_texts=100", "mine_negatives.num_images=6"],
         ),
         (
             50,

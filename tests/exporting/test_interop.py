@@ -16,6 +16,7 @@ import transformers
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import save_file
+from sentence_transformers import SentenceTransformer
 
 import itrpipe
 from itrpipe.commands.export import Wanted
@@ -101,7 +102,7 @@ def theirs(folder: Path, images: list[Image.Image], **backend: str) -> tuple[Any
         (("vit", "bert"), POOLED, "triplet", "VisionTextDualEncoderModel"),
     ],
 )
-def test_transformers_embeds_photographs_and_captions_as_we_do(
+def test_transformers_and_sentence_transformers_embed_photographs_and_captions_as_we_do(
     pair: tuple[str, str],
     sets: tuple[str, ...],
     method: str,
@@ -114,30 +115,23 @@ def test_transformers_embeds_photographs_and_captions_as_we_do(
     ours = itrpipe.load(trained, device="cpu")
     model, images, texts = theirs(folder, photographs, backend="pil")
     assert type(model).__name__ == architecture
-    np.testing.assert_allclose(images, ours.encode_images(photographs), **CLOSE)
-    np.testing.assert_allclose(texts, ours.encode_texts(TEXTS), **CLOSE)
+    sentences = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    for seen, read in ((images, texts), (sentences.encode(photographs), sentences.encode(TEXTS))):
+        np.testing.assert_allclose(seen, ours.encode_images(photographs), **CLOSE)
+        np.testing.assert_allclose(read, ours.encode_texts(TEXTS), **CLOSE)
+    assert sentences.similarity_fn_name == "cosine"
     model.save_pretrained(tmp_path)
+    transformers.AutoProcessor.from_pretrained(folder).save_pretrained(tmp_path)
     with safe_open(folder / "model.safetensors", "pt") as file, safe_open(tmp_path / "model.safetensors", "pt") as own:
         assert set(file.keys()) == set(own.keys())
         assert file.metadata() == {"format": "pt"}
-    opened = itrpipe.load(folder, device="cpu")
-    np.testing.assert_allclose(opened.encode_images(photographs), ours.encode_images(photographs), atol=1e-6)
-    np.testing.assert_array_equal(opened.encode_texts(TEXTS), ours.encode_texts(TEXTS))
+    for place in (folder, tmp_path):  # as it was exported, and as transformers saves it again
+        opened = itrpipe.load(place, device="cpu")
+        np.testing.assert_allclose(opened.encode_images(photographs), ours.encode_images(photographs), atol=1e-6)
+        np.testing.assert_array_equal(opened.encode_texts(TEXTS), ours.encode_texts(TEXTS))
     whole = "".join(path.read_text() for path in folder.rglob("*.json"))
     assert "auto_map" not in whole
     assert str(trained.parents[3]) not in whole
-
-
-@pytest.mark.parametrize("kind", ["siglip", "pair"])
-def test_a_model_that_transformers_saves_again_is_opened(
-    kind: str, exported: Callable[..., Any], photographs: list[Image.Image], tmp_path: Path
-) -> None:
-    folder, _ = of_kind(exported, kind)
-    transformers.AutoModel.from_pretrained(folder).save_pretrained(tmp_path)
-    transformers.AutoProcessor.from_pretrained(folder).save_pretrained(tmp_path)
-    again, ours = itrpipe.load(tmp_path, device="cpu"), itrpipe.load(folder, device="cpu")
-    np.testing.assert_array_equal(again.encode_images(photographs), ours.encode_images(photographs))
-    np.testing.assert_array_equal(again.encode_texts(TEXTS), ours.encode_texts(TEXTS))
 
 
 def test_a_folder_that_lost_our_settings_or_a_weight_is_told(exported: Callable[..., Any], tmp_path: Path) -> None:
@@ -256,24 +250,6 @@ def test_the_lines_of_code_in_the_card_open_the_model(
     assert len(found["datasets"]["captions"]) == 20
 
 
-# sentence-transformers
-
-
-@pytest.mark.parametrize("kind", ["clip", "siglip", "pair"])
-def test_sentence_transformers_encodes_sentences_and_photographs_as_we_do(
-    kind: str, exported: Callable[..., Any], photographs: list[Image.Image]
-) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    folder, trained = of_kind(exported, kind)
-    ours = itrpipe.load(trained, device="cpu")
-    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-    np.testing.assert_allclose(model.encode(TEXTS), ours.encode_texts(TEXTS), **CLOSE)
-    np.testing.assert_allclose(model.encode(photographs), ours.encode_images(photographs), **CLOSE)
-    pairs = model.similarity(model.encode(photographs), model.encode(TEXTS))
-    np.testing.assert_allclose(pairs, ours.encode_images(photographs) @ ours.encode_texts(TEXTS).T, **CLOSE)
-
-
 # open_clip
 
 
@@ -323,33 +299,18 @@ def test_open_clip_is_refused_for_what_it_has_not(exported: Callable[..., Any], 
 # datasets
 
 
-def test_datasets_does_not_take_one_export_for_another_of_the_same_name(
+def test_datasets_opens_the_tables_of_this_folder_and_of_no_other_by_their_names(
     exported: Callable[..., Any], tmp_path: Path
 ) -> None:
     from datasets import load_dataset
 
-    for name in ("clip", "siglip"):
+    for name in ("clip", "siglip"):  # both called `model`
         folder = Path(shutil.copytree(exported(name, name)[0], tmp_path / name / "model"))
-        found = load_dataset(str(folder), "images", split="test", cache_dir=str(tmp_path / "cache"))
-        assert found["embedding"] == pq.read_table(folder / "embeddings" / "images.parquet")["embedding"].to_pylist()
-
-
-def test_datasets_opens_every_table_by_its_name(exported: Callable[..., Any], tmp_path: Path) -> None:
-    from datasets import load_dataset
-
-    folder, _ = exported("clip", "clip")
-    shutil.copytree(folder, tmp_path / "with")
-    (tmp_path / "with" / "further").mkdir()
-    shutil.copyfile(folder / "embeddings" / "images.parquet", tmp_path / "with" / "further" / "other.parquet")
-    for place in (folder, tmp_path / "with"):
-        found = {
-            name: load_dataset(str(place), name, split="test", cache_dir=str(tmp_path / "cache"))
-            for name in ("images", "captions")
-        }
-        assert {name: len(each) for name, each in found.items()} == {"images": 4, "captions": 20}
-        assert set(found["captions"].column_names) == {"caption_id", "image_id", "embedding"}
-    with pytest.raises(ValueError, match="captions"):
-        load_dataset(str(folder), "trec", cache_dir=str(tmp_path / "cache"))
+        shutil.copytree(folder / "embeddings", folder / "further")
+        for table in ("images", "captions"):
+            found = load_dataset(str(folder), table, split="test", cache_dir=str(tmp_path / "cache"))
+            written = pq.read_table(folder / "embeddings" / f"{table}.parquet")
+            assert {column: found[column] for column in found.column_names} == written.to_pydict()
 
 
 # mteb

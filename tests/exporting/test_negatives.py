@@ -8,7 +8,7 @@ import io
 import json
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -23,7 +23,7 @@ from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.errors import DataError
 from itrpipe.exporting.negatives import FORMATS, LISTS, Mined, Table, open_mined
-from itrpipe.learning.mined import MinedList
+from itrpipe.learning.mined import PROBABILITY, MinedList
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 from tests.maps import write_list
@@ -31,6 +31,11 @@ from tests.maps import write_list
 IMAGES, WIDTH, NEGATIVES, SENTENCES = 7, 5, 3, 2
 ODD = ('He said "no", twice.', "Tab\there, line\nthere \\ and \\n.", "Ein süßes 🐕 \u2028 [1, 2]", "it's 'so'")
 """What ends a field, a line or a string in one format or the other."""
+SIDE_BY_SIDE = {"negative_document_ids": "docid", "negative_scores": "score", "negative_ranks": "rank"}
+SIDE_BY_SIDE |= {PROBABILITY: PROBABILITY}
+
+
+Row = tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +55,31 @@ class World:
         root = {"image_root": image_root, "most_sentences": sentences}
         return open_mined(prepared, mined, images, NEGATIVES, **root, **more)
 
-    def images_of(self, caption: int) -> list[tuple[int, float, float]]:
-        return self.lists["t2i"][caption][:NEGATIVES]
+    def rows(self, direction: str, sentences: int = SENTENCES, root: str = "") -> dict[int, Row]:
+        """Caption -> query, positive, and negatives in full, by a slow definition; those without a negative have none.
 
-    def captions_of(self, caption: int, most: int = SENTENCES) -> Sequence[tuple[str, int | None]]:
-        """Text and rank of the negatives of a caption's image: mined, written, and mined again for those missing."""
-        mined = [(self.texts[row], rank) for rank, (row, _, _) in enumerate(self.lists["i2t"][self.owners[caption]], 1)]
-        own = [(text, None) for text in self.sentences[caption][:most]]
-        return mined[:NEGATIVES] + own + mined[NEGATIVES : NEGATIVES + most - len(own)]
+        An image has mined captions, sentences of the caption, and mined captions again for those missing.
+        """
+        images = [{"docid": f"i{row}", "text": None, "image": root + file} for row, file in enumerate(self.files)]
+        captions = [{"docid": f"c{row}", "text": text, "image": None} for row, text in enumerate(self.texts)]
+        found: dict[int, Row] = {}
+        for caption, owner in enumerate(self.owners):
+            of_text = direction == "t2i"
+            anchor, others = (caption, images) if of_text else (owner, captions)
+            mined: list[dict[str, Any]] = [
+                {**others[row], "source": "mined", "score": score, "rank": rank, PROBABILITY: likely}
+                for rank, (row, score, likely) in enumerate(self.lists[direction][anchor], 1)
+            ]
+            pair, more = (captions[caption], images[owner]), 0 if of_text else sentences
+            own = [
+                {"docid": f"c{caption}/phrases-{number}", "text": text, "image": None, "source": "phrases"}
+                | dict.fromkeys(("score", "rank", PROBABILITY))
+                for number, text in enumerate(self.sentences[caption][:more], 1)
+            ]
+            negatives = [*mined[:NEGATIVES], *own, *mined[NEGATIVES : NEGATIVES + more - len(own)]]
+            if negatives:
+                found[caption] = (*(pair if of_text else pair[::-1]), negatives)
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -148,32 +170,23 @@ def loaded(kind: str, files: str, cache: Path) -> Any:
     return datasets.load_dataset(kind, data_files=files, split="train", cache_dir=str(cache / "cache"))
 
 
+@pytest.mark.parametrize(("direction", "count", "width"), [("t2i", 10, NEGATIVES), ("i2t", 9, NEGATIVES + SENTENCES)])
 def test_sentence_transformers_reads_rows_with_all_negatives(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direction: str, count: int, width: int
 ) -> None:
-    made = export(world, tmp_path / "out", "sentence-transformers", with_scores=True)
+    tables = {each.config: each for each in export(world, tmp_path / "out", "sentence-transformers", with_scores=True)}
+    assert (len(tables[direction].rows), tables[direction].left_out) == (count, len(world.texts) - count)
     monkeypatch.chdir(world.folder / "photographs")
-    captions = range(len(world.texts))
-    found = loaded("parquet", str(tmp_path / "out" / "t2i" / "*.parquet"), tmp_path)
-    complete = [row for row in captions if len(world.lists["t2i"][row]) >= NEGATIVES]
-    assert found["anchor"] == [world.texts[row] for row in complete]
-    assert found["anchor_id"] == [f"c{row}" for row in complete]
-    for seen, row in zip(found, complete, strict=True):
-        rows, scores, probabilities = zip(*world.images_of(row), strict=True)
-        columns = ("positive", *(f"negative_{number + 1}" for number in range(NEGATIVES)))
-        for column, image in zip(columns, (world.owners[row], *rows), strict=True):
-            np.testing.assert_array_equal(np.asarray(seen[column]), np.asarray(Image.open(world.files[image])))
-        assert seen["negative_ids"] == [f"i{each}" for each in rows]
-        assert (tuple(seen["negative_scores"]), seen["negative_ranks"]) == (scores, [1, 2, 3])
-        assert tuple(seen["false_negative_probability"]) == probabilities
-    found = loaded("parquet", str(tmp_path / "out" / "i2t" / "*.parquet"), tmp_path)
-    complete = [row for row in captions if len(world.captions_of(row)) == NEGATIVES + SENTENCES]
-    assert found["positive"] == [world.texts[row] for row in complete]
-    for number in range(NEGATIVES + SENTENCES):
-        assert found[f"negative_{number + 1}"] == [world.captions_of(row)[number][0] for row in complete]
-    assert list(found["negative_ranks"]) == [[rank for _, rank in world.captions_of(row)] for row in complete]
-    rows = {each.config: (len(each.rows), len(each.rows) + each.left_out) for each in made}
-    assert rows == {"t2i": (10, len(world.texts)), "i2t": (len(complete), len(world.texts))}
+    found = loaded("parquet", str(tmp_path / "out" / direction / "*.parquet"), tmp_path)
+    complete = [row for row in world.rows(direction).values() if len(row[2]) == width]
+    for seen, (query, positive, negatives) in zip(found, complete, strict=True):
+        names = ("anchor", "positive", *(f"negative_{number + 1}" for number in range(width)))
+        for name, each in zip(names, (query, positive, *negatives), strict=True):
+            expected = each["text"] if each["image"] is None else np.asarray(Image.open(each["image"]))
+            np.testing.assert_array_equal(np.asarray(seen[name]), expected)
+        assert (seen["anchor_id"], seen["positive_id"]) == (query["docid"], positive["docid"])
+        for name, key in SIDE_BY_SIDE.items():
+            assert seen[name.replace("document_", "")] == [each[key] for each in negatives]
 
 
 @pytest.mark.parametrize(("sentences", "expected"), [(SENTENCES, 12), (0, 9)])
@@ -192,80 +205,77 @@ def test_open_clip_and_negclip_read_the_table(
     lists = dict.fromkeys(("neg_caption", "neg_image"), ast.literal_eval)  # as NegCLIP reads it
     table = pd.read_csv(tmp_path / "out" / "train.tsv", sep="\t", converters=lists)
     # Caption 9 has no hard image, nor has image 5 a hard caption but sentences; who has no other images goes with them.
-    kept, before = [row for row in range(len(world.texts)) if world.captions_of(row, sentences)], -1
+    rows, hard_images = (
+        world.rows("i2t", sentences),
+        [[row for row, *_ in own[:NEGATIVES]] for own in world.lists["t2i"]],
+    )
+    kept, before = [*rows], -1
     while len(kept) != before:
         before, images = len(kept), {world.owners[row] for row in kept}
-        kept = [row for row in kept if {image for image, _, _ in world.images_of(row)} & images]
+        kept = [row for row in kept if {*hard_images[row]} & images]
     assert len(read) == len(kept) == expected == len(made.rows)
     assert made.left_out == len(world.texts) - expected
     for number, row in enumerate(kept):
         image, title = read[number]
         np.testing.assert_array_equal(image, np.asarray(Image.open(world.files[world.owners[row]])))
         assert title == world.texts[row]
-        assert table["neg_caption"].tolist()[number] == [text for text, _ in world.captions_of(row, sentences)]
+        assert table["neg_caption"].tolist()[number] == [each["text"] for each in rows[row][2]]
         hard = table["neg_image"].tolist()[number]
         assert len(hard) > 0
         assert [world.owners[kept[each]] for each in hard] == [
-            image for image, _, _ in world.images_of(row) if image in {world.owners[each] for each in kept}
+            image for image in hard_images[row] if image in {world.owners[each] for each in kept}
         ]
 
 
-def test_lines_of_json_hold_every_negative_and_tevatron_finds_the_same_documents(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("direction", "side"), [("t2i", "images"), ("i2t", "captions")])
+def test_lines_of_json_hold_every_negative_and_tevatron_names_documents(
+    world: World, tmp_path: Path, direction: str, side: str
+) -> None:
     export(world, tmp_path / "lines", "jsonl", image_root="/photos/")
     export(world, tmp_path / "ids", "tevatron", image_root="/photos/")
-    documents = {}
-    for side in ("images", "captions"):
-        read = loaded("json", str(tmp_path / "ids" / side / "*.jsonl"), tmp_path)
-        documents[side] = {row["docid"]: row for row in read}
-        assert len(documents[side]) == len(read)
-    path = [f"/photos/{file}" for file in world.files]
-    for direction, side, found in (("t2i", "images", world.images_of), ("i2t", "captions", world.captions_of)):
-        lines = list(loaded("json", str(tmp_path / "lines" / direction / "*.jsonl"), tmp_path))
-        ids = list(loaded("json", str(tmp_path / "ids" / direction / "*.jsonl"), tmp_path))
-        rows = [row for row in range(len(world.texts)) if found(row)]
-        for line, short, row in zip(lines, ids, rows, strict=True):
-            query = (world.texts[row], None) if direction == "t2i" else (None, path[world.owners[row]])
-            assert (line["query"], line["query_image"]) == (short["query_text"], short["query_image"]) == query
-            assert line["query_id"] == short["query_id"]
-            (positive,), negatives = line["positive_passages"], line["negative_passages"]
-            assert [positive["docid"]] == short["positive_document_ids"]
-            assert [each["docid"] for each in negatives] == short["negative_document_ids"]
-            for name, key in (("score", "negative_scores"), ("rank", "negative_ranks")):
-                assert [each[name] for each in negatives] == short[key]
-            own = [documents[side][each] for each in (positive["docid"], *short["negative_document_ids"])]
-            seen = [positive, *negatives]
-            if direction == "t2i":
-                images, scores, probabilities = zip(*found(row), strict=True)
-                expected = [path[world.owners[row]], *(path[each] for each in images)]
-                assert [each["image"] for each in seen] == [each["image"] for each in own] == expected
-                assert [np.float16(each["score"]) for each in negatives] == list(scores)
-                likely = [np.float16(each["false_negative_probability"]) for each in negatives]
-                assert likely == list(probabilities)
-            else:
-                texts, places = zip(*found(row), strict=True)
-                expected = [world.texts[row], *texts]
-                assert [each["text"] for each in seen] == [each["text"] for each in own] == expected
-                assert [each["rank"] for each in negatives] == list(places)
-                assert [each["source"] for each in negatives] == ["mined" if each else "phrases" for each in places]
+    lines, ids, documents = (
+        [*loaded("json", str(tmp_path / place / "*.jsonl"), tmp_path)]
+        for place in (f"lines/{direction}", f"ids/{direction}", f"ids/{side}")
+    )
+    known = {row["docid"]: row for row in documents}
+    assert len(known) == len(documents)
+    rows = world.rows(direction, root="/photos/").values()
+    for line, short, (query, positive, negatives) in zip(lines, ids, rows, strict=True):
+        told = {"query_id": query["docid"], "query": query["text"], "query_image": query["image"]}
+        told["positive_passages"] = [positive | {"title": "", "text": positive["text"] or ""}]
+        told["negative_passages"] = [each | {"title": "", "text": each["text"] or ""} for each in negatives]
+        assert line == told
+        told = {"query_id": query["docid"], "query_text": query["text"], "query_image": query["image"]}
+        told["positive_document_ids"] = [positive["docid"]]
+        assert short == told | {name: [each[key] for each in negatives] for name, key in SIDE_BY_SIDE.items()}
+        for each in (positive, *negatives):
+            assert known[each["docid"]] == {name: each[name] for name in ("docid", "text", "image")}
 
 
 def test_shards_hold_a_sample_a_caption_as_open_clip_reads_them(world: World, tmp_path: Path) -> None:
     (table,) = export(world, tmp_path / "out", "webdataset")
     read = loaded("webdataset", str(tmp_path / "out" / "*.tar"), tmp_path)
-    captions = [row for row in range(len(world.texts)) if world.images_of(row) or world.captions_of(row)]
-    assert [row["__key__"] for row in read] == [f"{row:09}" for row in captions]
-    assert len(table.rows) == len(captions)
+    images, captions = world.rows("t2i"), world.rows("i2t")
+    rows = sorted({*images, *captions})
+    assert [row["__key__"] for row in read] == [f"{row:09}" for row in rows]
+    assert len(table.rows) == len(rows)
     members = dict(members_of(tmp_path / "out"))
-    for row in captions:
+    for row in rows:
         key, image = f"{row:09}", world.owners[row]
         assert members[f"{key}.jpg"] == (world.folder / "photographs" / world.files[image]).read_bytes()
         assert members[f"{key}.txt"].decode() == world.texts[row]
-        facts = json.loads(members[f"{key}.json"])
-        assert (facts["caption_id"], facts["image_id"], facts["file"]) == (f"c{row}", f"i{image}", world.files[image])
-        expected = [(world.files[each], rank) for rank, (each, _, _) in enumerate(world.images_of(row), 1)]
-        assert [(each["file"], each["rank"]) for each in facts["images"]] == expected
-        assert [(each["text"], each["rank"]) for each in facts["captions"]] == list(world.captions_of(row))
-        assert all((each["source"] == "mined") == (each["score"] is not None) for each in facts["captions"])
+        told: dict[str, Any] = {"caption_id": f"c{row}", "image_id": f"i{image}", "file": world.files[image]}
+        for name, found, ids, shown in (
+            ("images", images, "image_id", "file"),
+            ("captions", captions, "caption_id", "text"),
+        ):
+            own = found[row][2] if row in found else []
+            facts = [{key: each[key] for key in ("source", "score", "rank", PROBABILITY)} for each in own]
+            told[name] = [
+                {ids: each["docid"], shown: each["image"] or each["text"]} | more
+                for each, more in zip(own, facts, strict=True)
+            ]
+        assert json.loads(members[f"{key}.json"]) == told
 
 
 def members_of(folder: Path) -> Iterator[tuple[str, bytes]]:

@@ -6,9 +6,12 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from itrpipe.evaluation import second_round
+from itrpipe.evaluation.metrics import evaluate
+from itrpipe.features.embeddings import read_embeddings
 from itrpipe.mining.lists import DIRECTIONS
 from itrpipe.storage.artifact import SECOND_ROUND, read_manifest
 from tests.chains import Invoke, done, sets
@@ -36,7 +39,13 @@ def test_it_says_what_the_evaluation_of_round_one_found(
     sides = [written["directions"][name] for name in DIRECTIONS]
     assert [side["candidates"] for side in sides] == [60, 12]
     assert [[each["size"] for each in side["batches"]] for side in sides] == [[16, 32], [16, 32]]
-    assert written["fit"]["images"] == 4
+    train = read_embeddings(next((chain / "tiny/train").glob("triplet.vsepp-*")) / "embeddings.h5", "train")
+    chosen = sorted(np.random.default_rng(0).permutation(12)[:4].tolist())  # as many as are validated on
+    captions = [row for row, image in enumerate(train.caption_image) if image in chosen]
+    owners = np.array([chosen.index(train.caption_image[row]) for row in captions])
+    rsum = evaluate("full", train.images[chosen] @ train.texts[captions].T, owners)["rsum"]
+    assert (written["fit"]["images"], written["fit"]["train"]) == (4, pytest.approx(rsum, abs=1e-3))
+    assert written["fit"]["gap"] == pytest.approx(rsum - written["validation"]["best"], abs=1e-3)
     assert found["advice"]["action"] == "collapsed"  # after one epoch
     for more in ((), ("--verbose",)):
         shown = advise(invoke, chain, "--no-deps", *more)
