@@ -208,7 +208,7 @@ def _without_repeats(
     for name, values in {"score": lists.scores, PROBABILITY: lists.false_negative_probability}.items():
         if values is not None:
             own = np.take_along_axis(values, places, axis=1)
-            taken[name] = np.where(np.isfinite(own), own, None)
+            taken[name] = np.where(np.isfinite(own), own, np.array(None))
     return taken, repeats
 
 

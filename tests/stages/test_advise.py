@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from itrpipe.evaluation import second_round
-from itrpipe.evaluation.metrics import evaluate
+from itrpipe.evaluation.metrics import ranks
+from itrpipe.evaluation.metrics import rsum as rsum_of
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.mining.lists import DIRECTIONS
 from itrpipe.storage.artifact import SECOND_ROUND, read_manifest
@@ -43,7 +44,7 @@ def test_it_says_what_the_evaluation_of_round_one_found(
     chosen = sorted(np.random.default_rng(0).permutation(12)[:4].tolist())  # as many as are validated on
     captions = [row for row, image in enumerate(train.caption_image) if image in chosen]
     owners = np.array([chosen.index(train.caption_image[row]) for row in captions])
-    rsum = evaluate("full", train.images[chosen] @ train.texts[captions].T, owners)["rsum"]
+    rsum = rsum_of(ranks(train.images[chosen] @ train.texts[captions].T, owners))
     assert (written["fit"]["images"], written["fit"]["train"]) == (4, pytest.approx(rsum, abs=1e-3))
     assert written["fit"]["gap"] == pytest.approx(rsum - written["validation"]["best"], abs=1e-3)
     assert found["advice"]["action"] == "collapsed"  # after one epoch
