@@ -8,6 +8,7 @@ Shapes: B captions shown, n tokens of an image, W tokens of a caption.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -19,12 +20,13 @@ import torch
 
 from itrpipe.config import leaves
 from itrpipe.datasets.prepared import PreparedDataset, Split, given_split
+from itrpipe.datasets.vocabulary import spans
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder, VisionTower
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.captions import LocatedWords, PieceIds, WordIds
+from itrpipe.training.captions import PieceIds, WordIds
 from itrpipe.training.data import SplitData
 from itrpipe.training.saved import SavedModel
 from itrpipe.training.splits import Sources, open_split
@@ -47,6 +49,13 @@ WORD_MAP_SCHEMA = pa.schema(
         ("score", pa.float32()),
     ]
 )
+
+
+_SPACED = re.compile(r"\S+")
+_WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
+Located = tuple[str, list[tuple[int, int, tuple[int, ...]]]]
+"""A caption as it is read, and its words: the first character of each, one more than its last, and the places of its
+tokens among those of the caption, counted from 0."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,8 @@ class _Seen:
 def has_word_maps(saved: SavedModel) -> bool:
     """Whether `word_maps` is defined for a model: its scores are means over words and places, and words have places."""
     tokens = saved.tokens
-    located = isinstance(tokens, WordIds) or (isinstance(tokens, PieceIds) and tokens.locates_words)
+    # Few tokenizers, written in Python, do not tell which characters a piece is of.
+    located = isinstance(tokens, WordIds) or (isinstance(tokens, PieceIds) and tokens.tokenizer.is_fast)
     return located and "word-maps" in saved.settings.answers and cast(Any, saved.model).has_word_maps
 
 
@@ -126,7 +136,7 @@ def word_maps(
     data = open_split(part, features, saved.tokens, saved.settings, saved.frame)
     assert isinstance(saved.tokens, (WordIds, PieceIds))
     model = cast(TransformerDualEncoder, saved.model.to(torch.device(device)))
-    seen, words = _seen(model, features, sources), saved.tokens.located_words(part)
+    seen, words = _seen(model, features, sources), located_words(saved.tokens, part)
     rows = []
     for each in pairs:
         rows += _rows(model, data, each.matched, np.searchsorted(shown, each.images), seen, words)
@@ -173,7 +183,7 @@ def _rows(
     matched: bool,
     images: np.ndarray,
     seen: _Seen,
-    words: list[LocatedWords],
+    words: list[Located],
 ) -> Iterator[dict[str, Any]]:
     """Rows of the words of all captions, each caption with the image at the given row."""
     device = next(model.parameters()).device
@@ -201,6 +211,30 @@ def _rows(
             }
 
 
+def located_words(tokens: WordIds | PieceIds, split: Split) -> list[Located]:
+    """The words of the captions of a split, T of them, and where each stands.
+
+    Pieces belong to the word that they end in; what is read of a caption beside words, such as its ends, is in none.
+    """
+    reading = tokens.reading
+    if isinstance(tokens, WordIds):
+        texts = reading.texts(split) if reading.cleaned else split.texts
+        found = [[each.span() for each in _SPACED.finditer(text)] if reading.cleaned else spans(text) for text in texts]
+        words = [[(*span, (at,)) for at, span in enumerate(own[: reading.max_words], 1)] for own in found]
+        return list(zip(texts, words, strict=True))
+    texts = reading.texts(split)
+    read = tokens.tokenizer(texts, truncation=True, max_length=tokens.max_tokens, return_offsets_mapping=True)
+    words = []
+    for text, pieces in zip(texts, read["offset_mapping"], strict=True):
+        located = []
+        for start, end in (each.span() for each in _WORD.finditer(text)):
+            # Some pieces begin with the space before them.
+            places = tuple(at for at, (first, last) in enumerate(pieces) if first < last and start < last <= end)
+            located += [(start, end, places)] if places else []
+        words.append(located)
+    return list(zip(texts, words, strict=True))
+
+
 @torch.inference_mode()
 def pair_map(saved: SavedModel, sources: Sources, split: str, image_id: str, sentence: str) -> list[dict[str, Any]]:
     """Map of every word of a sentence with an image of a split: rows as those of `word_maps`.
@@ -219,5 +253,5 @@ def pair_map(saved: SavedModel, sources: Sources, split: str, image_id: str, sen
     data = open_split(pair, features, saved.tokens, saved.settings, saved.frame)
     assert isinstance(saved.tokens, (WordIds, PieceIds))
     model = cast(TransformerDualEncoder, saved.model)
-    words = saved.tokens.located_words(pair)
+    words = located_words(saved.tokens, pair)
     return list(_rows(model, data, False, np.zeros(1, dtype=np.int64), _seen(model, features, sources), words))

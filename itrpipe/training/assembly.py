@@ -162,7 +162,7 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
     )
     if reason := splits["train"].cut("training captions"):
         job.warn(reason)
-    if reason := trainer.idle_patience() or trainer.never_warm():
+    if reason := trainer.never_warm():
         job.warn(reason)
     if reason := _hardly_hard(job.conf, job.settings.loss.mined(), splits["train"]):
         job.warn(reason)

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -418,7 +418,7 @@ class Feed(Generic[Item]):
         self._make, self._items, self._depth, self._device = make, items, max(1, depth), device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Generator[Batch, None, None]:
         pool, items = ThreadPoolExecutor(1, thread_name_prefix="batches"), iter(self._items)
         first = (pool.submit(self._place, item) for item in islice(items, self._depth))
         ahead: deque[Future[tuple[Batch, Any]]] = deque(first)

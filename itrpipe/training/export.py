@@ -7,8 +7,10 @@ included.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,21 +18,16 @@ import pyarrow.parquet as pq
 import torch
 import transformers
 from safetensors.torch import save
-from torch import Tensor
 
 from itrpipe.models.dual_encoder.native import CLIP, PAIR, SIGLIP, Layout, NoEquivalent, architecture_of, layout_of
 from itrpipe.storage.artifact import HISTORY
-from itrpipe.storage.disk import require_space, write_bytes, write_json
+from itrpipe.storage.disk import write_bytes, write_json
 from itrpipe.storage.integrity import checked
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.training.saved import MODEL, SavedModel, load_model
 
-SENTENCE_TRANSFORMERS = (
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "1_Normalize/config.json",
-)
+_LAYOUTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("layouts.json").read_bytes())
+"""The files of sentence-transformers 6.0 or later, as its own `save` writes them, and open_clip's names of weights."""
 _PROCESSORS = {
     CLIP: ("CLIPProcessor", "CLIPImageProcessor"),
     SIGLIP: ("SiglipProcessor", "SiglipImageProcessor"),
@@ -98,23 +95,16 @@ class NativeModel:
         images = of_images(**self.images)
         both(image_processor=images, tokenizer=self.tokenizer).save_pretrained(folder)
         images.save_pretrained(folder)  # where older releases, and libraries that read no other, look for it
-        _write_sentence_transformers(folder, padded=self.padded)
+        padded = _LAYOUTS["padded"] if self.padded else {}
+        for name, content in {**_LAYOUTS["sentence_transformers"], **padded}.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            write_json(folder / name, content)
         return {
             MODEL: f"the weights of the epoch that validated best, by the names of `{self.layout.architecture}`",
             "tokenizer*": "the tokenizer of its captions",
             "*processor_config.json": "how photographs are framed and normalised",
             "modules.json, *sentence_*.json, 1_Normalize/": "what sentence-transformers opens",
         }
-
-
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes tensors as safetensors.
-
-    Raises:
-        DiskFullError: no space is left.
-    """
-    require_space(path.parent, sum(each.nbytes for each in tensors.values()), "the weights")
-    write_bytes(path, save({name: each.contiguous() for name, each in tensors.items()}, {"format": "pt"}))
 
 
 def _trained_scale(trained: Path, epoch: int) -> tuple[float, float] | None:
@@ -228,64 +218,16 @@ def _steps(reading: Reading, max_tokens: int) -> list[Any]:
     return steps
 
 
-def _write_sentence_transformers(folder: Path, *, padded: bool) -> None:
-    """What sentence-transformers 6.0 or later opens beside the files of transformers, as its own `save` writes it."""
-    base = "sentence_transformers.base.modules"
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": f"{base}.transformer.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Normalize", "type": f"{base}.normalize.Normalize"},
-    ]
-    modalities = {
-        name: {"method": f"get_{name}_features", "method_output_name": "pooler_output"} for name in ("text", "image")
-    }
-    transformer: dict[str, Any] = {
-        "transformer_task": "feature-extraction",
-        "modality_config": modalities,
-        "module_output_name": "sentence_embedding",
-        "processor_kwargs": {"backend": "pil"},  # photographs are resized exactly as here
-        **({"processing_kwargs": {"text": {"padding": "max_length"}}} if padded else {}),
-    }
-    whole = {"model_type": "SentenceTransformer", "prompts": {}, "similarity_fn_name": "cosine"}
-    (folder / "1_Normalize").mkdir()
-    for name, content in zip(SENTENCE_TRANSFORMERS, (modules, transformer, whole, {}), strict=True):
-        write_json(folder / name, content)
-
-
 OPEN_CLIP_MODEL, OPEN_CLIP_CONFIG = "open_clip_model.safetensors", "open_clip_config.json"
 
 _PUBLISHED_TOKENS = 49_408
 _ACTIVATIONS = {"quick_gelu": True, "gelu": False}
-_BLOCK = {
-    "layer_norm1": "ln_1",
-    "layer_norm2": "ln_2",
-    "self_attn.out_proj": "attn.out_proj",
-    "mlp.fc1": "mlp.c_fc",
-    "mlp.fc2": "mlp.c_proj",
-}
-_RENAMED = {
-    "vision_model.embeddings.class_embedding": "visual.class_embedding",
-    "vision_model.embeddings.patch_embedding.weight": "visual.conv1.weight",
-    "vision_model.embeddings.position_embedding.weight": "visual.positional_embedding",
-    "text_model.embeddings.token_embedding.weight": "token_embedding.weight",
-    "text_model.embeddings.position_embedding.weight": "positional_embedding",
-    "logit_scale": "logit_scale",
-    **{
-        f"{ours}.{each}": f"{theirs}.{each}"
-        for ours, theirs in (
-            ("vision_model.pre_layrnorm", "visual.ln_pre"),
-            ("vision_model.post_layernorm", "visual.ln_post"),
-            ("text_model.final_layer_norm", "ln_final"),
-        )
-        for each in ("weight", "bias")
-    },
-}
-_TURNED = {"visual_projection.weight": "visual.proj", "text_projection.weight": "text_projection"}
-_SIDES = {"vision_model": "vision", "text_model": "text"}
-_TRANSFORMERS = {"vision_model": "visual.transformer", "text_model": "transformer"}
 
 
 def write_open_clip(folder: Path, native: NativeModel) -> None:
     """Writes weights and configuration for open_clip beside the tokenizer of transformers.
+
+    The weights are those of a `CLIPModel` by open_clip's names: projections are turned; query, key and value are one.
 
     Args:
         folder: holds that tokenizer.
@@ -295,26 +237,21 @@ def write_open_clip(folder: Path, native: NativeModel) -> None:
         NoEquivalent: open_clip has no such model.
         DiskFullError: no space is left.
     """
-    config = open_clip_config(native)
-    save_tensors(folder / OPEN_CLIP_MODEL, open_clip_weights(native))
-    write_json(folder / OPEN_CLIP_CONFIG, config)
-
-
-def open_clip_weights(native: NativeModel) -> dict[str, Tensor]:
-    """The weights of a `CLIPModel` by open_clip's names: projections are turned; query, key and value are one."""
-    weights = dict(native.layout.weights)
-    found = {theirs: weights.pop(ours) for ours, theirs in _RENAMED.items()}
-    found |= {theirs: weights.pop(ours).T for ours, theirs in _TURNED.items()}
-    for side, theirs in _TRANSFORMERS.items():
-        for layer in range(getattr(native.saved.model, _SIDES[side]).network.config.num_hidden_layers):
-            block, place = f"{side}.encoder.layers.{layer}", f"{theirs}.resblocks.{layer}"
-            for kind in ("weight", "bias"):
-                for name, name_there in _BLOCK.items():
-                    found[f"{place}.{name_there}.{kind}"] = weights.pop(f"{block}.{name}.{kind}")
-                joined = [weights.pop(f"{block}.self_attn.{each}_proj.{kind}") for each in "qkv"]
-                found[f"{place}.attn.in_proj_{kind}"] = torch.cat(joined)
+    write_json(folder / OPEN_CLIP_CONFIG, open_clip_config(native))
+    names, weights = _LAYOUTS["open_clip"], dict(native.layout.weights)
+    found = {theirs: weights.pop(ours) for ours, theirs in names["renamed"].items()}
+    found |= {theirs: weights.pop(ours).T for ours, theirs in names["turned"].items()}
+    for ours, theirs in names["layers"].items():
+        numbers = {name.removeprefix(f"{ours}.").partition(".")[0] for name in weights if name.startswith(ours)}
+        for layer, kind in product(numbers, ("weight", "bias")):
+            block, place = f"{ours}.{layer}", f"{theirs}.{layer}"
+            for name, name_there in names["of_layer"].items():
+                found[f"{place}.{name_there}.{kind}"] = weights.pop(f"{block}.{name}.{kind}")
+            joined = [weights.pop(f"{block}.self_attn.{each}_proj.{kind}") for each in "qkv"]
+            found[f"{place}.attn.in_proj_{kind}"] = torch.cat(joined)
     assert not weights, f"of CLIPModel, not written: {', '.join(weights)}"
-    return found
+    stored = {name: each.contiguous() for name, each in found.items()}
+    write_bytes(folder / OPEN_CLIP_MODEL, save(stored, {"format": "pt"}))
 
 
 def open_clip_config(native: NativeModel) -> dict[str, Any]:
@@ -326,7 +263,7 @@ def open_clip_config(native: NativeModel) -> dict[str, Any]:
     if native.layout.architecture != "CLIPModel":
         raise NoEquivalent(f"a {native.layout.architecture} is made of other networks there")
     saved, images = native.saved, native.images
-    vision, text = (getattr(saved.model, side).network.config.to_dict() for side in _SIDES.values())
+    vision, text = (getattr(saved.model, side).network.config.to_dict() for side in ("vision", "text"))
     activations = {vision["hidden_act"], text["hidden_act"]}
     if len(activations) > 1 or not activations <= _ACTIVATIONS.keys():
         raise NoEquivalent(f"it has no model with {' and '.join(sorted(activations))}")

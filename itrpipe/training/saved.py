@@ -16,7 +16,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -28,7 +28,7 @@ from itrpipe.features.hub import refuse_not_finite
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family, backbones, network_module
 from itrpipe.storage.artifact import partial_of
-from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, stamped, unavailable, write_bytes, write_json
+from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, reading, stamped, write_bytes, write_json
 from itrpipe.storage.integrity import checked, read_checked_json
 from itrpipe.training.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
 from itrpipe.training.distributed import AnyMatcher
@@ -40,6 +40,7 @@ ABOUT, SETTINGS = "itrpipe", "settings"
 class of transformers, all that does."""
 
 PHASE, NETWORKS = "phase", "networks"
+_REMEDY = "remove {} and run the same command again"
 
 
 @dataclass
@@ -96,8 +97,7 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
     Raises:
         DataError: the file is damaged or of another model.
     """
-    remedy = f"remove {partial_of(path)} and run the same command again"
-    try:
+    with reading(path, "a checkpoint of this run", remedy := _REMEDY.format(partial_of(path))):
         check_stamp(path, remedy)
         states: dict[str, dict[str, Tensor]] = {name: {} for name in (*parts, "optimizer", "random")}
         with safe_open(path, framework="pt") as file:
@@ -113,10 +113,6 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
         for name, part in parts.items():
             part.load_state_dict(states[name])
-    except (SafetensorError, KeyError, RuntimeError, TypeError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        damage = DataError(f"{path} is not a checkpoint of this run ({reason}); {remedy}")
-        raise unavailable(error, path) or damage from None
     torch.set_rng_state(states["random"]["cpu"])
     if "cuda" in states["random"] and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["random"]["cuda"])
@@ -147,14 +143,11 @@ def load_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> N
         DataError: the file is damaged or of another model.
         UnavailableError: it cannot be read now.
     """
-    try:
-        check_stamp(path, f"remove {partial_of(path)} and run the same command again") if unfinished else checked(path)
+    remedy = _REMEDY.format(partial_of(path)) if unfinished else "run `itrpipe train` again"
+    with reading(path, "the weights of this model", remedy):
+        check_stamp(path, remedy) if unfinished else checked(path)
         with safe_open(path, framework="pt") as file:
             model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, RuntimeError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        damage = DataError(f"{path} does not hold the weights of this model ({reason}); run `itrpipe train` again")
-        raise unavailable(error, path) or damage from None
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

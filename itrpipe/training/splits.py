@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import torch
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
@@ -17,7 +15,7 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading, WordIds, named_tokens, phrase_vocabulary
 from itrpipe.training.data import GlobalSplitData, PhraseSplitData, PixelSplitData, SplitData
-from itrpipe.training.saved import load_model
+from itrpipe.training.saved import SavedModel
 
 if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
@@ -38,6 +36,39 @@ class Sources:
     parse: Path | None = None
     train_share: float = 1.0
 
+    def splits(
+        self, names: Iterable[str] | None = None, warn: Callable[[str], None] = lambda message: None
+    ) -> tuple[PreparedDataset, FeatureFile, dict[str, Split]]:
+        """The dataset, its features and splits: of training images the wanted share of those that have features.
+
+        Args:
+            names: of the splits; None for all.
+            warn: is told how many training images are left out for want of features; in other splits every image must
+                be there.
+
+        Raises:
+            DataError: a file is damaged.
+        """
+        prepared, features = PreparedDataset.open(self.prepare), FeatureFile.open(self.extract / FEATURES)
+        found = {name: prepared.split(name) for name in names or prepared.splits}
+        if "train" in found:
+            split = found["train"].share(self.train_share)
+            if absent := features.absent(split.image_ids.tolist()):
+                warn(
+                    f"{len(absent):,} of {len(split.image_ids):,} training images have no features and are left out; "
+                    f"the first: {absent[0]}"
+                )
+                split = split.without(absent)
+            found["train"] = split
+        return prepared, features, found
+
+    def phrases(self, settings: Any) -> CaptionPhrases | None:
+        """The phrases of all captions, for a model of these settings that reads some."""
+        if not settings.reads_phrases:
+            return None
+        assert self.parse is not None
+        return CaptionPhrases.read(self.parse, settings.max_words)
+
 
 def load_splits(
     sources: Sources,
@@ -55,32 +86,30 @@ def load_splits(
         sources: where everything lies.
         settings: of the model.
         min_word_count: rarer words are unknown.
-        warn: is told which training images are left out for want of features; in other splits every image must be
-            there.
+        warn: see `Sources.splits`.
         encoders: opened, of a model that is made of some.
 
     Raises:
         DataError: the features are not what the model reads, or a file is damaged.
     """
-    prepared, features = PreparedDataset.open(sources.prepare), FeatureFile.open(sources.extract / FEATURES)
-    chosen = {name: usable(prepared.split(name), features, sources.train_share, warn) for name in prepared.splits}
-    # Words of training images without features count, as they did when the images had some.
-    counted = [_share(prepared.split(name), sources.train_share) for name in ("train", "val") if name in chosen]
-    phrases, frame = None, None
-    if settings.reads_phrases:
-        assert sources.parse is not None
-        phrases = CaptionPhrases.read(sources.parse, settings.max_words)
-        tokens: Any = phrase_vocabulary(phrases, chosen["train"], min_word_count)
+    prepared, features, chosen = sources.splits(warn=warn)
+    phrases, frame, reading = sources.phrases(settings), None, None
+    tokens: Any = None
+    if phrases is not None:
+        tokens = phrase_vocabulary(phrases, chosen["train"], min_word_count)
     elif encoders is None:
-        words = [split.tokens for split in counted]
-        tokens = named_tokens(settings) or Vocabulary.build(pa.concat_arrays(words), min_word_count)
+        tokens = named_tokens(settings)
     else:
         frame, reading = None if encoders.vision is None else encoders.vision.frame, Reading.of(settings)
         if encoders.tokenizer is not None and encoders.text is not None:
             tokens = PieceIds(encoders.tokenizer, reading, encoders.text.max_tokens)
-        else:
-            words = [reading.words(split) for split in counted]
-            tokens = WordIds(Vocabulary.build(pa.concat_arrays(words), min_word_count), reading)
+    if tokens is None:
+        # Words of training images without features count, as they did when the images had some.
+        counted = [prepared.split(name) for name in ("train", "val") if name in chosen]
+        counted = [split.share(sources.train_share) if split.name == "train" else split for split in counted]
+        words = [split.tokens if reading is None else reading.words(split) for split in counted]
+        tokens = Vocabulary.build(pa.concat_arrays(words), min_word_count)
+        tokens = tokens if reading is None else WordIds(tokens, reading)
     opened = {name: open_split(split, features, tokens, settings, frame, phrases) for name, split in chosen.items()}
     return opened, tokens
 
@@ -117,60 +146,20 @@ def open_split(
     return SplitData(split, features, tokens)
 
 
-def usable(
-    split: Split, features: FeatureFile, train_share: float, warn: Callable[[str], None] = lambda message: None
-) -> Split:
-    """A split as it is trained on: of training images the wanted share, and of these those that have features."""
-    split = _share(split, train_share)
-    absent = features.absent(split.image_ids.tolist()) if split.name == "train" else []
-    if not absent:
-        return split
-    warn(
-        f"{len(absent):,} of {len(split.image_ids):,} training images have no features and are left out; the first: "
-        f"{absent[0]}"
-    )
-    return split.without(absent)
-
-
-def _share(split: Split, share: float) -> Split:
-    """The training split with so many of its images, any other as it is."""
-    return split.share(share) if split.name == "train" else split
-
-
-class Reopened:
-    """A trained model and the splits that it reads.
+def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[str, SplitData]:
+    """Splits as a model was trained on them: of training images the same share, and those that have features.
 
     Args:
-        trained: folder of the model, of which its weights, settings and tokens are there.
+        saved: the model.
         sources: what it was trained on.
-        device: where it computes.
+        names: of the splits.
 
-    Attributes:
-        saved: the model with its settings.
-        model: in evaluation mode.
-        device: where it is.
+    Raises:
+        DataError: the features are not what the model reads, or a file is damaged.
     """
-
-    def __init__(self, trained: Path, sources: Sources, device: torch.device) -> None:
-        self.saved, self._sources, self.device = load_model(trained), sources, device
-        self.model: Any = self.saved.model.to(device)
-        self._splits: dict[str, SplitData] = {}
-        self._opening = threading.Lock()  # several parts may be made at the same time
-
-    def split(self, name: str) -> SplitData:
-        """A split as the model was trained on it: of training images the same share, and those that have features.
-
-        Raises:
-            DataError: the features are not what the model reads, or a file is damaged.
-        """
-        with self._opening:
-            if name not in self._splits:
-                saved, sources = self.saved, self._sources
-                features = FeatureFile.open(sources.extract / FEATURES)
-                split = usable(PreparedDataset.open(sources.prepare).split(name), features, sources.train_share)
-                phrases, settings = None, saved.settings
-                if settings.reads_phrases:
-                    assert sources.parse is not None
-                    phrases = CaptionPhrases.read(sources.parse, settings.max_words)  # pyright: ignore
-                self._splits[name] = open_split(split, features, saved.tokens, settings, saved.frame, phrases)
-            return self._splits[name]
+    _, features, chosen = sources.splits(names)
+    settings, phrases = saved.settings, sources.phrases(saved.settings)
+    return {
+        name: open_split(split, features, saved.tokens, settings, saved.frame, phrases)
+        for name, split in chosen.items()
+    }
