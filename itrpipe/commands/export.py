@@ -215,8 +215,7 @@ def _native(chain: _Chain) -> tuple[NativeModel | None, str]:
 
     trained = chain.trained
     try:
-        best = trained.manifest.metrics["best_epoch"]
-        return NativeModel.of(trained.folder, int(best), chain.extracted.manifest.settings), ""
+        return NativeModel.of(trained.folder, chain.extracted.manifest.settings), ""
     except NoEquivalent as nothing:
         return None, str(nothing)
 

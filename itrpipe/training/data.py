@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,7 +37,6 @@ _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
 # At 384 pixels an image takes 5 ms, more than a GPU needs to train on it.
 _THREADS = 8
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -194,8 +193,7 @@ class SplitData:
     def cut(self, what: str) -> str:
         """How many of the captions, which are called `what`, are longer than the model reads; empty for none."""
         count, limit = self._texts.cut or (0, "")
-        verb = "is" if count == 1 else "are"
-        told = f"{count:,} of {self.num_captions:,} {what} {verb} longer than the {limit} that the model reads"
+        told = f"longer than the {limit} that the model reads: {count:,} of {self.num_captions:,} {what}"
         return told if count else ""
 
     def pair_sizes(self) -> np.ndarray:
@@ -396,7 +394,7 @@ def blocks(count: int, size: int) -> Iterator[np.ndarray]:
         yield np.arange(start, min(start + size, count))
 
 
-class Feed(Generic[Item]):
+class Feed:
     """Makes batches in a background thread, copies them to a device, and gives them out in order.
 
     A thread suffices because making a batch is slicing of arrays, which releases the interpreter lock. A GPU has a
@@ -413,7 +411,7 @@ class Feed(Generic[Item]):
         waited_seconds: how long the consumer has waited so far.
     """
 
-    def __init__(self, make: Callable[[Item], Batch], items: Iterable[Item], depth: int, device: torch.device) -> None:
+    def __init__(self, make: Callable[[int], Batch], items: Iterable[int], depth: int, device: torch.device) -> None:
         self.waited_seconds = 0.0
         self._make, self._items, self._depth, self._device = make, items, max(1, depth), device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -440,7 +438,7 @@ class Feed(Generic[Item]):
             # A thread that Python's end meets inside torch would abort the process.
             pool.shutdown(cancel_futures=True)
 
-    def _place(self, item: Item) -> tuple[Batch, Any]:
+    def _place(self, item: int) -> tuple[Batch, Any]:
         """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
         with torch.cuda.stream(self._copies):  # parts of the batch may be made on the device; of none it does nothing
             batch = self._make(item).to(self._device)

@@ -58,12 +58,11 @@ class NativeModel:
     difference: str
 
     @classmethod
-    def of(cls, trained: Path, best_epoch: int, extractor: Mapping[str, Any]) -> NativeModel:
+    def of(cls, trained: Path, extractor: Mapping[str, Any]) -> NativeModel:
         """A finished training in that layout.
 
         Args:
             trained: the artifact.
-            best_epoch: the epoch whose weights it holds.
             extractor: settings of the pixels that it read, if it did.
 
         Raises:
@@ -72,12 +71,14 @@ class NativeModel:
         """
         saved = load_model(trained)
         architecture, model = architecture_of(saved.model), cast(Any, saved.model)
-        images = image_settings(saved, extractor)
+        images, difference = image_settings(saved, extractor)
         masked = architecture != _PADDED
         tokenizer = reading_tokenizer(saved.tokens, model.text.network.config, masked=masked)
-        own = model.pretrained_scale()
-        layout = layout_of(model, _trained_scale(trained, best_epoch) or own)
-        return cls(saved, layout, images, tokenizer, _difference(saved, extractor))
+        # Scale and bias of the logits are their means over the epoch that validated best; not every training has them.
+        best = pq.read_table(checked(trained / HISTORY), filters=[("best", "==", True)]).to_pylist()[-1]
+        temperature, bias = best.get("mean_temperature"), best.get("mean_bias") or 0.0
+        scale = (1 / temperature, bias) if temperature else model.pretrained_scale()
+        return cls(saved, layout_of(model, scale), images, tokenizer, difference)
 
     @property
     def padded(self) -> bool:
@@ -107,19 +108,8 @@ class NativeModel:
         }
 
 
-def _trained_scale(trained: Path, epoch: int) -> tuple[float, float] | None:
-    """Scale and bias of the logits, as they were on average in an epoch; None where training had none."""
-    path = checked(trained / HISTORY)
-    names = set(pq.read_schema(path).names)
-    if "mean_temperature" not in names:
-        return None
-    rows = [row for row in pq.read_table(path).to_pylist() if row["epoch"] == epoch]
-    temperature, bias = rows[-1]["mean_temperature"], rows[-1].get("mean_bias")
-    return None if not temperature else (1 / temperature, bias or 0.0)
-
-
-def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> dict[str, Any]:
-    """What an image processor of transformers is told.
+def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """What an image processor of transformers is told, and how it frames a photograph a little otherwise than we do.
 
     Args:
         saved: the model.
@@ -129,8 +119,21 @@ def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> dict[str,
         NoEquivalent: no such processor frames a photograph so.
     """
     vision: Any = saved.model.vision
-    (height, width), stored = vision.frame, (extractor["height"], extractor["width"])
-    found: dict[str, Any] = {
+    stored, (height, width) = (extractor["height"], extractor["width"]), vision.frame
+    whole = {"height": height, "width": width}
+    framing: dict[str, Any] = {"size": whole, "do_center_crop": False}
+    difference = ""
+    if extractor["fit"] == "crop":
+        if height != width or stored[0] != stored[1]:
+            raise NoEquivalent(f"its photographs are cut to the shape of {stored[0]} x {stored[1]} pixels")
+        framing = {"size": {"shortest_edge": height}, "do_center_crop": True, "crop_size": whole}
+        difference = "itrpipe crops a photograph at fractions of a pixel, the image processor at whole ones"
+    if stored != (height, width):
+        difference = (
+            f"itrpipe makes a photograph {stored[0]} x {stored[1]} pixels large before it has the model's size, the "
+            "image processor resizes it once"
+        )
+    return {
         "do_resize": True,
         "resample": _BICUBIC,
         "do_rescale": True,
@@ -139,25 +142,8 @@ def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> dict[str,
         "image_mean": [round(value / _BYTE, 8) for value in vision.mean.flatten().tolist()],
         "image_std": [round(value / _BYTE, 8) for value in vision.std.flatten().tolist()],
         "do_convert_rgb": True,
-    }
-    if extractor["fit"] == "stretch":
-        return {**found, "size": {"height": height, "width": width}, "do_center_crop": False}
-    if height != width or stored[0] != stored[1]:
-        raise NoEquivalent(f"its photographs are cut to the shape of {stored[0]} x {stored[1]} pixels")
-    crop = {"height": height, "width": width}
-    return {**found, "size": {"shortest_edge": height}, "do_center_crop": True, "crop_size": crop}
-
-
-def _difference(saved: SavedModel, extractor: Mapping[str, Any]) -> str:
-    stored = extractor["height"], extractor["width"]
-    if stored != saved.frame:
-        return (
-            f"itrpipe makes a photograph {stored[0]} x {stored[1]} pixels large before it has the model's size, the "
-            "image processor resizes it once"
-        )
-    if extractor["fit"] == "crop":
-        return "itrpipe crops a photograph at fractions of a pixel, the image processor at whole ones"
-    return ""
+        **framing,
+    }, difference
 
 
 def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> Any:

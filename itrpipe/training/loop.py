@@ -8,7 +8,6 @@ state (weights, optimiser moments, tensors of the method, dropout's generator, r
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Mapping
 from contextlib import closing, nullcontext
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import DataError
 from itrpipe.evaluation import protocols
 from itrpipe.evaluation.ranks import ranks
 from itrpipe.methods.base import Batch, Method, MomentumTwin, OrderingMethod, RefreshedMethod, StatefulMethod
@@ -51,7 +50,7 @@ class Trainer:
         model: freshly initialised.
         method: gives batches and losses.
         train, validation: the data.
-        device: `cpu` or `cuda`.
+        device: where to train.
         work: folder for checkpoints.
         reporter: prints.
         tracking: gets every number of the history, and the loss in between.
@@ -70,7 +69,7 @@ class Trainer:
         method: Method,
         train: SplitData,
         validation: SplitData,
-        device: str,
+        device: torch.device | str,
         work: Path,
         reporter: Reporter,
         tracking: Tracking | None = None,
@@ -79,7 +78,7 @@ class Trainer:
         self._settings, self._method, self._work, self._reporter = settings, method, work, reporter
         self._train, self._validation = train, validation
         self._tracking, self._refreshing = tracking or Tracking.off(), refreshing
-        self.device, self._world = training_device(device), World.joined()
+        self.device, self._world = torch.device(device), World.joined()
         self._model = model.to(self.device)
         embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else "fp32"
         precisions = settings.score_precision, embed_precision
@@ -121,8 +120,11 @@ class Trainer:
             self._tracking.following(self.position),
             self._reporter.task("training", steps, "steps", done) as task,
         ):
-            if not self._settings.epochs:
-                self._validate_untrained()
+            if not self._settings.epochs:  # nothing of the model is to be changed
+                metrics = {f"val_{name}": value for name, value in self.validate().items()}
+                row = {"epoch": 0.0, "steps": 0, "learning_rate": 0.0, "loss": None, **metrics, "best": True}
+                self.position.history = [row]
+                self._save_best()
             while self._has_more and not self._is_flat:
                 self._train_epoch(task)
         self._load_best()
@@ -157,6 +159,10 @@ class Trainer:
         position, patience = self.position, self._settings.patience
         since = max(position.best_row + 1, *position.plateaus, 0)
         return 0 < patience <= sum(row["epoch"] > self._first_epochs for row in position.history[since:])
+
+    def _save_best(self) -> None:
+        if self._world.leads:
+            save_weights(self._work / BEST, self._model, unfinished=True)
 
     def _load_best(self) -> None:
         """Takes the weights that validated best; moments and the method's state stay."""
@@ -306,14 +312,6 @@ class Trainer:
             save_checkpoint(self._work / CHECKPOINT, self._parts, self._optimizer, self.position)
         self._saved = time.monotonic()
 
-    def _validate_untrained(self) -> None:
-        """Validates a model that nothing is to be changed of; a run that was killed here does so again."""
-        metrics = self.validate()
-        row = {"epoch": 0.0, "steps": 0, "learning_rate": 0.0, "loss": None}
-        self.position.history = [{**row, **{f"val_{name}": value for name, value in metrics.items()}, "best": True}]
-        if self._world.leads:
-            save_weights(self._work / BEST, self._model, unfinished=True)
-
     def _validate_and_save(self) -> None:
         """Validates, keeps the weights if they are the best so far, writes history and checkpoint."""
         position = self.position
@@ -326,10 +324,15 @@ class Trainer:
             best = score > position.best_score + _NO_MORE
             if best:
                 position.best_score, position.best_row = score, len(position.history)
-                if self._world.leads:
-                    save_weights(self._work / BEST, self._model, unfinished=True)
-        position.history.append(self._history_row(epochs, metrics, best))
-        position.sums = {}
+                self._save_best()
+        sums, position.sums = position.sums, {}
+        pairs, steps, updates = (sums.pop(name) for name in ("pairs", "steps", "updates"))
+        losses = {name: total / pairs for name, total in sums.items() if name.startswith("loss_")}
+        means = {name: total / steps for name, total in sums.items() if name.startswith("mean_")}
+        # A row holds no times, so that a resumed run writes the same bytes.
+        row = {"epoch": epochs, "steps": int(steps), "learning_rate": self._learning_rate, "loss": sum(losses.values())}
+        row |= losses | means | {"gradient_norm": sums["gradient_norm"] / updates}
+        position.history.append(row | {f"val_{name}": value for name, value in metrics.items()} | {"best": best})
         if ends:
             position.epoch, position.step = position.epoch + 1, 0
         falls = self._settings.schedule == PLATEAU and self._is_flat and len(position.plateaus) < PLATEAUS - 1
@@ -345,36 +348,3 @@ class Trainer:
             f"{'; flat: on from the best, at a lower rate' if falls else ''}"
             f"{'; from here on the loss is another' if epochs == self._first_epochs else ''}"
         )
-
-    def _history_row(self, epochs: float, metrics: dict[str, float], best: bool) -> dict[str, Any]:
-        """One row of `history.parquet`; it holds no times, so that a resumed run writes the same bytes."""
-        sums = dict(self.position.sums)
-        pairs, steps, updates = sums.pop("pairs"), sums.pop("steps"), sums.pop("updates")
-        losses = {name: total / pairs for name, total in sums.items() if name.startswith("loss_")}
-        means = {name: total / steps for name, total in sums.items() if name.startswith("mean_")}
-        means["gradient_norm"] = sums["gradient_norm"] / updates
-        return {
-            "epoch": epochs,
-            "steps": int(steps),
-            "learning_rate": self._learning_rate,
-            "loss": sum(losses.values()),
-            **losses,
-            **means,
-            **{f"val_{name}": value for name, value in metrics.items()},
-            "best": best,
-        }
-
-
-def training_device(device: str) -> torch.device:
-    """The device of this process: with several GPUs that of its place on the machine.
-
-    Raises:
-        UsageError: CUDA was asked for and is not there.
-    """
-    if device != "cuda":
-        return torch.device(device)
-    if not torch.cuda.is_available():
-        raise UsageError("--device cuda: no CUDA device is visible; use --device cpu or check `itrpipe doctor`")
-    place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    torch.cuda.set_device(place)
-    return place
