@@ -428,10 +428,11 @@ def test_words_are_masked_and_drawn_by_the_ids_of_the_tokenizer(saved_encoders: 
         (13, (0, 1, 2, 3, 4), (5, 13)),
     ]
     tokens, model = pieces(saved_encoders), SimpleNamespace(text=SimpleNamespace(max_tokens=5))
+    tokens.tokenizer.mask_token = "[UNK]"
     assert token_captions(split_of(TEXTS), tokens, model).lengths.tolist() == [5, 5, 4, 5]  # pyright: ignore
-    tokens.tokenizer = SimpleNamespace(mask_token_id=4)
-    with pytest.raises(UsageError, match="no WordPiece tokenizer with a mask"):
-        token_captions(MASKED, tokens, model)  # pyright: ignore
+    for other in (pieces(saved_encoders).tokenizer, SimpleNamespace(mask_token_id=4, model_max_length=9)):
+        with pytest.raises(UsageError, match="no WordPiece tokenizer with a mask"):
+            token_captions(MASKED, PieceIds(other, READING, 20), model)  # pyright: ignore
 
 
 def written(folder: Path, *sentences: tuple[int, str, bool]) -> Path:
