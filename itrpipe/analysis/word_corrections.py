@@ -78,7 +78,7 @@ def trains_word_heads(settings: Mapping[str, Any]) -> bool:
 def has_word_heads(saved: SavedModel) -> bool:
     """Whether a model was trained to find wrong words, and its tokenizer tells which characters a piece is of."""
     located = isinstance(saved.tokens, Vocabulary) or (
-        isinstance(saved.tokens, PieceIds) and saved.tokens.locates_words
+        isinstance(saved.tokens, PieceIds) and saved.tokens.tokenizer.is_fast
     )
     return located and "words" in saved.settings.answers and trains_word_heads(saved.config)
 

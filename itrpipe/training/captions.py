@@ -201,12 +201,9 @@ def phrase_vocabulary(phrases: CaptionPhrases, train: Split, min_count: int) -> 
 
     Source: SSAMT, implementation details: five occurrences, training captions only.
     """
-    rows = phrases.rows(train.caption_ids.tolist())
-    numbers = phrases.batch(rows).words
-    known = numbers >= 0
-    words = pa.array(phrases.words, pa.string()).take(pa.array(numbers[known]))
-    offsets = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
-    return Vocabulary.build(pa.ListArray.from_arrays(pa.array(offsets), words), min_count)
+    words = phrases.word_ids.take(phrases.rows(train.caption_ids.tolist()))
+    texts = pa.array(phrases.words, pa.string()).take(pa.array(words.values))
+    return Vocabulary.build(pa.ListArray.from_arrays(pa.array(words.offsets, pa.int32()), texts), min_count)
 
 
 def ends_of(tokens: CaptionTokens) -> tuple[int, int]:

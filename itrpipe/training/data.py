@@ -6,7 +6,6 @@ Features are memory maps, captions one padded array of token ids, or words and p
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -280,7 +279,7 @@ class PixelSplitData(SplitData):
         self, split: Split, features: FeatureFile, tokens: CaptionTokens | None, frame: tuple[int, int], changes: str
     ) -> None:
         self._frame, self._changes = frame, changes
-        self._world, self._device, self._own = ALONE, torch.device("cpu"), threading.local()
+        self._world, self._device = ALONE, torch.device("cpu")
         self._pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), thread_name_prefix="augment")
         super().__init__(split, features, tokens)
 
@@ -288,7 +287,7 @@ class PixelSplitData(SplitData):
         """The images of the given rows [B] as they are, in the size of the frame."""
         from itrpipe.training.augment import resize  # torchvision takes seconds
 
-        pixels = resize(self._stored(rows), self._frame)
+        pixels = resize(self._stored(rows, "cpu"), self._frame)
         return ImageBatch(_no_regions(len(rows)), pixels=pixels)
 
     def pairs(
@@ -303,7 +302,7 @@ class PixelSplitData(SplitData):
         count = len(images)
         divided = self._world.size > 1 and count >= self._world.size
         own = self._world.own(count) if divided else slice(count)
-        stored = self._placed(images[own])
+        stored = self._stored(images[own], self._device)
         if rng is None or self._changes == "none":
             pixels = resize(stored, self._frame)
         else:
@@ -316,20 +315,13 @@ class PixelSplitData(SplitData):
         """Reads for this process from now on, and changes images on its device."""
         self._world, self._device = world, device
 
-    def _placed(self, rows: np.ndarray) -> Tensor:
-        """The stored images on the device, through memory of the thread that is used again: new pages cost as much."""
-        if self._device.type == "cpu":
-            return self._stored(rows)
-        held = getattr(self._own, "buffer", None)
-        if held is None or len(held) < len(rows):
-            shape, pinned = (len(rows), *self._images.shape[1:]), self._device.type == "cuda"
-            held = self._own.buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
-        read = held[: len(rows)]
+    def _stored(self, rows: np.ndarray, device: torch.device | str) -> Tensor:
+        """The stored images of rows [B] on a device, uint8 [B, 3, H, W]."""
+        # Torch uses pinned memory again; new pages would cost as much as reading.
+        pinned = torch.device(device).type == "cuda"
+        read = torch.empty((len(rows), *self._images.shape[1:]), dtype=torch.uint8, pin_memory=pinned)
         np.take(self._images, self._rows[rows], axis=0, out=read.numpy(), mode="clip")  # the other mode copies twice
-        return read.to(self._device).permute(0, 3, 1, 2)
-
-    def _stored(self, rows: np.ndarray) -> Tensor:
-        return torch.from_numpy(self._images[self._rows[rows]]).permute(0, 3, 1, 2)
+        return read.to(device).permute(0, 3, 1, 2)
 
 
 class GlobalSplitData(SplitData):

@@ -152,14 +152,13 @@ class Encoding(Work[Opened]):
 
     def parts(self) -> list[Part]:
         """Consecutive rows of one side of one split."""
-        size = BLOCKS_PER_PART * self._block
         contents = [
-            (split, side, start, min(start + size, count))
+            (split, side, part.content)
             for split, counts in self._rows.items()
             for side, count in zip(_SIDES, counts, strict=True)
-            for start in range(0, count, size)
+            for part in cut(range(count), BLOCKS_PER_PART * self._block)
         ]
-        return numbered((stop - start, (split, side, start, stop)) for split, side, start, stop in contents)
+        return numbered((len(content[-1]), content) for content in contents)
 
     def open(self) -> Opened:
         """The model, and all splits."""
@@ -168,8 +167,8 @@ class Encoding(Work[Opened]):
     def make(self, worker: Opened, part: Part, path: Path) -> None:
         """Embeds some rows."""
         encoder, splits = worker
-        split, side, start, stop = part.content
-        encodings = getattr(encoder, side)(splits[split], np.arange(start, stop))
+        split, side, rows = part.content
+        encodings = getattr(encoder, side)(splits[split], np.asarray(rows))
         write_arrays(path, {_VECTORS: np.concatenate(list(embeddings(encodings)))})
 
     def join(self, paths: Sequence[Path], target: Path, splits: Mapping[str, SplitData], measure: str) -> None:
@@ -188,8 +187,8 @@ class Encoding(Work[Opened]):
             width, split = ArrayFile(own[0][1])[_VECTORS].shape[1], data.split
             about = (split.image_ids, split.caption_ids, split.caption_image, width, measure)
             with EmbeddingWriter(target, name, *about) as writer:
-                for (_, side, start, _), path in own:
-                    writer.write(side, start, ArrayFile(path)[_VECTORS].read())
+                for (_, side, rows), path in own:
+                    writer.write(side, rows.start, ArrayFile(path)[_VECTORS].read())
 
 
 _SCORES = "scores"

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itrpipe.errors import DataError
 from itrpipe.evaluation import protocols
@@ -26,7 +26,7 @@ from itrpipe.progress import Reporter, Task
 from itrpipe.training.data import Feed, SplitData, epoch_batches
 from itrpipe.training.distributed import AnyMatcher, World, spread
 from itrpipe.training.encoding import Encoder, Refreshing
-from itrpipe.training.optimizers import OPTIMIZERS, Clipping, Trained, WeightAverage, learning_rate
+from itrpipe.training.optimizers import OPTIMIZERS, Trained, WeightAverage, learning_rate
 from itrpipe.training.saved import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 from itrpipe.training.settings import AS_TRAINED, PLATEAU, LoopSettings
 from itrpipe.training.tracking import Tracking
@@ -97,7 +97,7 @@ class Trainer:
         self.trained_seconds = 0.0
         self._saved = 0.0
         self._totals: dict[str, Tensor] = {}
-        self._clipping = Clipping(self._trained)
+        self._broken = torch.tensor(math.inf)
         # Validations of the first epochs are no reason to end; where all epochs are such, they are the method itself.
         self._first_epochs = settings.first_epochs if settings.first_epochs < settings.epochs else 0
         self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None
@@ -197,7 +197,7 @@ class Trainer:
         self._totals = {
             name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()
         }
-        self._clipping = Clipping(self._trained)
+        self._broken = torch.tensor(math.inf, device=self.device)
         self._model.train()
         if isinstance(method, StatefulMethod) and position.step == 0:
             method.start_epoch(position.epoch)
@@ -265,7 +265,8 @@ class Trainer:
         self._count("steps", 1)
         weight = len(batch.images) if self._method.means else 1
         for name, loss in losses.items():
-            self._count(f"loss_{name}", self._clipping.sound(loss) * weight)
+            # Behind a gradient that is not finite, no loss is, and the sum is to name the first one.
+            self._count(f"loss_{name}", torch.where(self._broken.isinf(), loss.detach(), 0.0) * weight)
         for name, value in statistics.items():
             self._count(f"mean_{name}", value)
         if updated:
@@ -278,7 +279,8 @@ class Trainer:
         self._learning_rate = learning_rate(self._settings, *place)
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate * group.get("scale", 1.0)
-        norm = self._clipping.clip(self._settings.gradient_clip, position.step)
+        norm = nn.utils.clip_grad_norm_(self._trained.parameters(), self._settings.gradient_clip)
+        self._broken = torch.where(norm.isfinite(), self._broken, self._broken.clamp(max=position.step))
         self._optimizer.step()
         for following in (self._average, *self._twins):
             following.follow()
@@ -301,10 +303,10 @@ class Trainer:
         self.position.sums = {name: total.item() for name, total in self._totals.items()}
         for name, total in self.position.sums.items():
             if not math.isfinite(total):
-                trouble = self._clipping.trouble()
+                first = f" (first at step {self._broken:.0f})" if self._broken.isfinite() else ""
                 raise DataError(
-                    f"{name} is {total} in epoch {self.position.epoch + 1}{f' ({trouble})' if trouble else ''}; "
-                    "lower --set learning_rate or check the features for extreme values"
+                    f"{name} is {total} in epoch {self.position.epoch + 1}{first}; lower --set learning_rate or check "
+                    "the features for extreme values"
                 )
 
     def _save(self) -> None:

@@ -246,50 +246,6 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, p
     return max(_LOWEST if schedule == "linear-uniter" else 0.0, base * rising * left)
 
 
-class Clipping:
-    """Clips gradients, and remembers the first update whose gradient was NaN or infinite, as those of such a loss are.
-
-    Args:
-        trained: whose gradients these are.
-    """
-
-    def __init__(self, trained: Trained) -> None:
-        named = ((name.partition(".")[2], each) for name, each in trained.named_parameters())
-        self._parameters = [(name, each) for name, each in named if each.requires_grad]
-        self._norms = torch.zeros(len(self._parameters), device=self._parameters[0][1].device)
-        self._step = self._norms.new_tensor(math.inf)
-
-    def clip(self, most: float, step: int) -> Tensor:
-        """Scales the gradients to a global norm of `most` at most; returns the norm that they had, as a scalar.
-
-        Args:
-            most: largest norm.
-            step: of the epoch, counted from 1.
-        """
-        none = self._norms.new_zeros(())
-        known = [none if each.grad is None else each.grad for _, each in self._parameters]
-        norms = torch.stack(torch._foreach_norm(known))  # pyright: ignore[reportPrivateImportUsage]
-        total = torch.linalg.vector_norm(norms)
-        nn.utils.clip_grads_with_norm_((each for _, each in self._parameters), most, total)
-        first = self._step.isinf() & ~total.isfinite()
-        self._norms = torch.where(first, norms, self._norms)
-        self._step = torch.where(first, float(step), self._step)
-        return total
-
-    def sound(self, loss: Tensor) -> Tensor:
-        """A loss; 0 where the gradient of an earlier update was not finite, which every later loss is a result of."""
-        return torch.where(self._step.isinf(), loss.detach(), 0.0)
-
-    def trouble(self) -> str:
-        """What was not finite first, for an error message; empty where every gradient was finite."""
-        if self._step.isinf():
-            return ""
-        broken = [name for (name, _), norm in zip(self._parameters, self._norms, strict=True) if not norm.isfinite()]
-        # Norms that are finite may have a norm that is not.
-        where = f"the gradient of {broken[0]}" if broken else "the norm of the gradient"
-        return f"first {where} at step {self._step:.0f}"
-
-
 class WeightAverage(nn.Module):
     """What is validated and saved in the place of the weights: w, as the setting `average` has it.
 

@@ -43,7 +43,7 @@ from itrpipe.training.captions import (
     token_captions,
 )
 from itrpipe.training.data import Feed, GlobalSplitData, PixelSplitData, TokenTexts, epoch_batches
-from itrpipe.training.distributed import ALONE, OwnImages, World
+from itrpipe.training.distributed import OwnImages, World
 
 CPU = torch.device("cpu")
 IDS = ["a", "b", "c"]
@@ -269,20 +269,6 @@ def test_each_of_several_processes_reads_and_changes_the_images_that_it_encodes(
     assert after[0] == after[1]  # as many draws, for what comes next
     data.train_on(World(1, 4), CPU)
     assert not isinstance(data.pairs(rows, rows)[0], OwnImages)  # every process encodes so few
-
-
-def test_images_for_a_gpu_go_through_memory_that_is_used_again(features: FeatureFile) -> None:
-    data = opened(features, "none")
-    data.train_on(ALONE, torch.device("meta"))  # takes anything
-    rows, held = [np.array(each) for each in ([0, 1], [2], [2, 0, 1, 2], [1])], []
-    for each in rows:
-        found = data.pairs(each, each)[0].pixels
-        assert found is not None
-        assert (found.device.type, found.shape) == ("meta", (len(each), 3, 12, 16))
-        held.append(data._own.buffer)
-        assert torch.equal(held[-1][: len(each)], torch.from_numpy(PIXELS[2 - each]))  # stored the other way round
-    assert held[0] is held[1]
-    assert held[2] is held[3]
 
 
 def test_only_flips_mirror(monkeypatch: pytest.MonkeyPatch) -> None:

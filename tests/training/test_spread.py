@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import triplet_loss
-from itrpipe.models.base import ENCODERS, ImageBatch, ImageEncoding, Matcher, TextBatch, rows_of
+from itrpipe.models.base import ImageBatch, ImageEncoding, Matcher, TextBatch
 from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.scan import network as scan
@@ -24,7 +24,7 @@ from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.testing import ToyPairs
 from itrpipe.training.assembly import chosen_chunk, compile_encoders, fitting_chunk
-from itrpipe.training.distributed import spread, tensors_of
+from itrpipe.training.distributed import spread
 
 PAIRS, REGIONS, WIDTH, WORDS = 24, 3, 12, 40
 """Pairs of a batch, regions of an image, width of these, and words that are known."""
@@ -71,7 +71,7 @@ def assert_near(found: dict[str, Tensor], expected: dict[str, Tensor], most: flo
     assert max(float((found[name] - each).abs().max()) for name, each in expected.items()) < most * norm
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 8, PAIRS, 100])
+@pytest.mark.parametrize("chunk", [1, 7, PAIRS])
 @pytest.mark.parametrize(("kind", "dtype", "most"), [("vsepp", torch.float32, 1e-6), ("scan", torch.float64, 1e-14)])
 def test_chunks_have_the_gradients_of_the_whole_batch(kind: str, chunk: int, dtype: torch.dtype, most: float) -> None:
     plain, chunked = small(kind).to(dtype), small(kind).to(dtype)
@@ -139,23 +139,6 @@ def test_a_copy_of_a_model_is_divided_too_and_computes_with_its_own_weights() ->
     assert twin.encode_images(batches()[0]).embedding.detach().abs().max() == 0
     assert model.encode_images(batches()[0]).embedding.detach().abs().max() > 0
     assert isinstance(model, vsepp.VseppEncoder)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_model_says_what_it_computes_by_rows(kind: str) -> None:
-    """Row k of the result is that of row k alone."""
-    model = small(kind).eval()
-    images, texts = batches()
-    sides = {"encode_images": (images,), "encode_texts": (texts,)}
-    with torch.no_grad():
-        encoded = model.encode_images(images), model.encode_texts(texts)
-        for name, places in model.by_rows.items():
-            arguments = sides.get(name, encoded)
-            part = [rows_of(each, slice(3, 9)) if place in places else each for place, each in enumerate(arguments)]
-            whole, own = getattr(model, name)(*arguments), getattr(model, name)(*part)
-            for one, other in zip(tensors_of(rows_of(whole, slice(3, 9))), tensors_of(own), strict=True):
-                torch.testing.assert_close(one, other)
-    assert ENCODERS.keys() <= model.by_rows.keys()
 
 
 @pytest.mark.parametrize(
