@@ -423,7 +423,9 @@ def test_words_are_masked_and_drawn_by_the_ids_of_the_tokenizer(saved_encoders: 
 
 def written(folder: Path, *sentences: tuple[int, str, bool]) -> Path:
     rows = [
-        Sentence(f"c{caption}", IDS[caption % 2], text, (), *[None] * 4, kept, "kept" if kept else "outranked")
+        Sentence(
+            f"c{caption}", IDS[caption % 2], text, (), None, None, None, None, kept, "kept" if kept else "outranked"
+        )
         for caption, text, kept in sentences
     ]
     write_part(folder / "part.parquet", rows, {"kept": len(rows)})
@@ -437,7 +439,7 @@ def test_kept_sentences_of_the_training_captions_are_read(tmp_path: Path) -> Non
     with pytest.raises(MissingInputError, match="sentences"):
         read_sentences(tmp_path, MASKED, OWN_WORDS)
     bank = read_sentences(written(tmp_path, *rows), MASKED, OWN_WORDS)
-    assert len(bank) == 3
+    assert len(bank.tokens) == 3
     texts, owners, places = bank.take(np.array([2, 1, 0]), 5)
     assert (owners.tolist(), places.tolist()) == ([0, 2, 2], [0, 0, 1])
     found = [
