@@ -19,7 +19,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
 from itrpipe.engine.work import CUDA, resolve_device
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning.mined import FILES, PROBABILITY_OF, read_list
 from itrpipe.methods.base import Method
@@ -345,10 +345,9 @@ def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
     try:
         torch.compile(torch.sin, dynamic=True)(torch.zeros(8, device=device))
     except Exception as error:  # torch raises errors of its own, of the compiler and of the system
-        reason = str(error).strip().partition("\n")[0]
         raise UsageError(
-            f"compile = true, but torch cannot compile for {device.type} here ({reason}); install what it misses, or "
-            "give --set train.compile=false"
+            f"compile = true, but torch cannot compile for {device.type} here ({reason_of(error)}); install what it "
+            "misses, or give --set train.compile=false"
         ) from None
     vision, mode = model.encoders().get("vision"), "max-autotune-no-cudagraphs" if device.type == "cuda" else None
     parts = list(model.children())
@@ -364,11 +363,10 @@ def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
 def _tracking(job: TrainingJob) -> Tracking:
     """What follows the training; in one folder for all trainings of the dataset, where trackers compare them."""
     execution = job.execution
-    if not World.joined().leads:
-        return Tracking.off()
+    names = execution.trackers if World.joined().leads else ()
     folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
-    if execution.trackers:
-        job.reporter.say(f"  followed by {' and '.join(execution.trackers)} in {folder}")
+    if names:
+        job.reporter.say(f"  followed by {' and '.join(names)} in {folder}")
     run = TrackedRun(
         name=job.folder.name.removesuffix(PARTIAL),
         project=f"itrpipe-{job.dataset}",
@@ -376,4 +374,4 @@ def _tracking(job: TrainingJob) -> Tracking:
         settings=dict(leaves(job.settings.model_dump(mode="json"))),
         work=job.work,
     )
-    return Tracking(execution.trackers, run, job.warn)
+    return Tracking(names, run, job.warn)

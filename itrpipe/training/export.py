@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import torch
 import transformers
 from safetensors.torch import save
+from tokenizers import Regex, Tokenizer, normalizers
 
 from itrpipe.models.dual_encoder.native import CLIP, PAIR, SIGLIP, Layout, NoEquivalent, architecture_of, layout_of
 from itrpipe.storage.artifact import HISTORY
@@ -159,10 +160,18 @@ def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> An
     """
     if not isinstance(tokens, PieceIds):
         raise NoEquivalent("its captions are words of a vocabulary of its own")
-    steps = _steps(tokens.reading, tokens.max_tokens)
-    if steps and not tokens.tokenizer.is_fast:
-        raise NoEquivalent(f"its captions are cleaned or cut, which {type(tokens.tokenizer).__name__} cannot do")
-    made = _with_steps(tokens.tokenizer, steps) if steps else tokens.tokenizer
+    steps, tokenizer = _steps(tokens.reading, tokens.max_tokens), tokens.tokenizer
+    if steps and not tokenizer.is_fast:
+        raise NoEquivalent(f"its captions are cleaned or cut, which {type(tokenizer).__name__} cannot do")
+    made = tokenizer
+    if steps:  # before those of its own, of a class that takes all of them from its file
+        backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        own = [backend.normalizer] if backend.normalizer is not None else []
+        backend.normalizer = normalizers.Sequence([*steps, *own])  # pyright: ignore[reportAttributeAccessIssue]
+        named = {name: getattr(tokenizer, name) for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
+        known = {name: value for name, value in named.items() if isinstance(value, str)}
+        known |= {"padding_side": tokenizer.padding_side, "truncation_side": tokenizer.truncation_side}
+        made = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **known)
     if not masked or made.pad_token is None:
         made.pad_token = made.convert_ids_to_tokens(config.pad_token_id or 0)
     made.model_max_length = tokens.max_tokens
@@ -171,23 +180,8 @@ def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> An
     return made
 
 
-def _with_steps(tokenizer: Any, steps: list[Any]) -> Any:
-    """The tokenizer with further steps before those of its own, of a class that takes all of them from its file."""
-    from tokenizers import Tokenizer, normalizers
-
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    own = [backend.normalizer] if backend.normalizer is not None else []
-    backend.normalizer = normalizers.Sequence([*steps, *own])  # pyright: ignore[reportAttributeAccessIssue]
-    named = {name: getattr(tokenizer, name) for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
-    known = {name: value for name, value in named.items() if isinstance(value, str)}
-    sides = {"padding_side": tokenizer.padding_side, "truncation_side": tokenizer.truncation_side}
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **known, **sides)
-
-
 def _steps(reading: Reading, max_tokens: int) -> list[Any]:
     """What `Reading.texts` does to a caption as steps of a normaliser; where tokens are cut first, words are not."""
-    from tokenizers import Regex, normalizers
-
     replace: Any = normalizers.Replace
     steps: list[Any] = []
     if reading.cleaned:
@@ -254,6 +248,13 @@ def open_clip_config(native: NativeModel) -> dict[str, Any]:
     if len(activations) > 1 or not activations <= _ACTIVATIONS.keys():
         raise NoEquivalent(f"it has no model with {' and '.join(sorted(activations))}")
     (activation,) = activations
+    end, tokenizer = text["eos_token_id"], native.tokenizer
+    # Where the text vector stands: at the first end token, or, by old configurations, at the largest id.
+    argmax = end in (2, len(saved.tokens) - 1)
+    pooling = {"pool_type": "argmax"} if argmax else {"pool_type": "eos", "eos_id": end}
+    # CLIP's published tokenizer is open_clip's own; of any other the files beside are read, by `local-dir:` alone.
+    own = type(tokenizer).__name__.removesuffix("Fast") == "CLIPTokenizer" and len(tokenizer) == _PUBLISHED_TOKENS
+    reads = {} if own else {"hf_tokenizer_name": "local-dir", "tokenizer_kwargs": {"local_files_only": True}}
     model = {
         "embed_dim": saved.embed_dim,
         "quick_gelu": _ACTIVATIONS[activation],
@@ -268,8 +269,8 @@ def open_clip_config(native: NativeModel) -> dict[str, Any]:
             "heads": text["num_attention_heads"],
             "context_length": text["max_position_embeddings"],
             "vocab_size": text["vocab_size"],
-            **_pooling(text, len(saved.tokens)),
-            **_tokenizer(native.tokenizer),
+            **pooling,
+            **reads,
         },
     }
     framing = "shortest" if images["do_center_crop"] else "squash"
@@ -288,16 +289,3 @@ def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
     if (eps := config["layer_norm_eps"]) != 1e-5:
         found["norm_kwargs"] = {"eps": eps}
     return found
-
-
-def _pooling(config: Mapping[str, Any], tokens: int) -> dict[str, Any]:
-    """Where CLIP's text vector stands: at the first end token, or, by old configurations, at the largest id."""
-    end = config["eos_token_id"]
-    return {"pool_type": "argmax"} if end == 2 or end == tokens - 1 else {"pool_type": "eos", "eos_id": end}
-
-
-def _tokenizer(tokenizer: Any) -> dict[str, Any]:
-    """CLIP's published tokenizer is open_clip's own; of any other the files beside are read, by `local-dir:` alone."""
-    if type(tokenizer).__name__.removesuffix("Fast") == "CLIPTokenizer" and len(tokenizer) == _PUBLISHED_TOKENS:
-        return {}
-    return {"hf_tokenizer_name": "local-dir", "tokenizer_kwargs": {"local_files_only": True}}

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from safetensors import safe_open
-from safetensors.torch import save
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from itrpipe.config import leaves
@@ -100,10 +100,10 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
     with reading(path, "a checkpoint of this run", remedy := _REMEDY.format(partial_of(path))):
         check_stamp(path, remedy)
         states: dict[str, dict[str, Tensor]] = {name: {} for name in (*parts, "optimizer", "random")}
+        for key, tensor in load_file(path).items():
+            part, _, name = key.partition("/")
+            states[part][name] = tensor
         with safe_open(path, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 (not a mapping)
-                part, _, name = key.partition("/")
-                states[part][name] = file.get_tensor(key)
             known = json.loads(file.metadata()["position"])
         position = Position(**{key: value for key, value in known.items() if key != CHECKSUM})
         moments: dict[int, dict[str, Tensor]] = {}
@@ -146,8 +146,7 @@ def load_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> N
     remedy = _REMEDY.format(partial_of(path)) if unfinished else "run `itrpipe train` again"
     with reading(path, "the weights of this model", remedy):
         check_stamp(path, remedy) if unfinished else checked(path)
-        with safe_open(path, framework="pt") as file:
-            model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (not a mapping)
+        model.load_state_dict(load_file(path))
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -273,29 +272,23 @@ def load_model(folder: Path) -> SavedModel:
     Raises:
         DataError: one of the files is damaged, holds values that are not finite, or they do not belong together.
     """
-    config, native = _settings_in(folder / CONFIG)
+    path = folder / CONFIG
+    with reading(path, "settings of itrpipe", "run `itrpipe train` or `itrpipe export` again"):
+        config = read_checked_json(path)
+        about = config.get(ABOUT, {})
+        if native := SETTINGS in about:  # in the configuration of a class of transformers
+            config = {**about.pop(SETTINGS), ABOUT: about}
+        family = backbone_family(config["backbone"])
+    if family not in backbones():
+        raise DataError(f"{path}: there is no backbone {family!r}; install the package that brings it")
     encoders = network_module(config["backbone"]).restored(config[NETWORKS]) if NETWORKS in config else None
     model = build_model(config, config["image_dim"], config["vocabulary_size"], encoders)
     tokens = load_tokens(folder, _backbone(config), max_tokens_of(model))
     if len(tokens) != config["vocabulary_size"]:
-        raise DataError(f"{folder / CONFIG} and {VOCABULARY} do not belong together; run `itrpipe train` again")
+        raise DataError(f"{path} and {VOCABULARY} do not belong together; run `itrpipe train` again")
     _load_finite(folder, model, native=native)
     model.eval()
     return SavedModel(model, tokens, config)
-
-
-def _settings_in(path: Path) -> tuple[dict[str, Any], bool]:
-    """Settings of a model, and whether they stand in the configuration of a class of transformers."""
-    config = read_checked_json(path)
-    about = config.get(ABOUT) if isinstance(config, dict) else None
-    native = False
-    if isinstance(about, dict) and isinstance(about.get(SETTINGS), dict):
-        config, native = {**about[SETTINGS], ABOUT: {key: about[key] for key in about if key != SETTINGS}}, True
-    if not isinstance(config, dict) or "backbone" not in config:
-        raise DataError(f"{path} holds no settings of itrpipe; run `itrpipe train` or `itrpipe export` again")
-    if backbone_family(str(config["backbone"])) not in backbones():
-        raise DataError(f"{path}: there is no backbone {config['backbone']!r}; install the package that brings it")
-    return config, native
 
 
 def _load_finite(folder: Path, model: AnyMatcher, *, native: bool = False) -> None:

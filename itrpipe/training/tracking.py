@@ -24,7 +24,7 @@ from accelerate.state import PartialState
 from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracker, WandBTracker
 from torch import Tensor
 
-from itrpipe.errors import UsageError
+from itrpipe.errors import UsageError, reason_of
 from itrpipe.progress import PLAIN_INTERVAL_SECONDS
 from itrpipe.storage.disk import make_folder, read_stamped_json, write_stamped_json
 from itrpipe.training.saved import Position
@@ -165,7 +165,7 @@ class Tracking:
             # Every library has errors of its own: no account, a server that does not answer, a run that is gone.
             except Exception as error:
                 raise UsageError(
-                    f"--track {name}: {name} did not start: {_reason(error)}; see to that or leave it out"
+                    f"--track {name}: {name} did not start: {reason_of(error)}; see to that or leave it out"
                 ) from error
             self._record()
 
@@ -181,7 +181,7 @@ class Tracking:
             action()
         except Exception as error:  # as above; hours of training are worth more than a curve of them
             del self._trackers[name]
-            self._warn(f"{name} is left behind: {_reason(error)}; history.parquet will hold every epoch")
+            self._warn(f"{name} is left behind: {reason_of(error)}; history.parquet will hold every epoch")
             return False
         return True
 
@@ -242,9 +242,3 @@ OPENERS: dict[str, Callable[[TrackedRun, Sent], GeneralTracker]] = {
     "wandb": _wandb,
 }
 """Name of `itrpipe.training.settings.TRACKERS` -> starts it, or starts it again after what it has been given."""
-
-
-def _reason(error: Exception) -> str:
-    """First line of what an error says."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}{f': {lines[0]}' if lines else ''}"

@@ -197,7 +197,7 @@ def test_images_are_compiled_for_one_shape_and_a_machine_that_cannot_is_told_so(
     assert asked["text"] == {}
 
     def refuse(function: object, **options: object) -> object:
-        raise RuntimeError("no C++ compiler was found\nand more")
+        raise RuntimeError("no C++ compiler was found")
 
     monkeypatch.setattr(torch, "compile", refuse)
     expected = r"cannot compile for cpu here \(no C\+\+ compiler was found\); install what it misses, or give --set"
