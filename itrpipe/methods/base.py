@@ -248,7 +248,8 @@ class MomentumTwin(nn.Module):
     @torch.no_grad()
     def encode(self, images: ImageBatch, texts: TextBatch) -> tuple[Tensor, Tensor]:
         """Embeddings of images and captions, [B, D] each, without gradient."""
-        return self.model.encode_images(images).embedding, self.model.encode_texts(texts).embedding
+        image, text = encoded(self.model, (images, texts))
+        return image.embedding, text.embedding
 
 
 @contextmanager
@@ -282,11 +283,17 @@ def sentences_drawn(data: TrainingSet, captions: np.ndarray, most: int, rng: np.
     return OwnedTexts(in_training(texts), *places) if len(texts.lengths) else None
 
 
-def auxiliary_terms(model: Matcher[Any, Any], images: Any, texts: TextBatch, weight: float) -> dict[str, Tensor]:
-    """The backbone's own loss under the name `auxiliary`, or nothing when it has none or weighs nothing.
+def encoded(model: Matcher[Any, Any], pairs: Pairs) -> tuple[Any, Any]:
+    """Images and captions as a model encodes them, in this order."""
+    images, texts = pairs
+    return model.encode_images(images), model.encode_texts(texts)
+
+
+def auxiliary_terms(model: Matcher[Any, Any], images: Any, batch: Batch, weight: float) -> dict[str, Tensor]:
+    """The backbone's own loss of the positives under the name `auxiliary`; nothing when it has none or weighs nothing.
 
     It is a mean over the batch, which published methods add to a sum of B ranking losses. A method whose losses are
-    means divides the weight by B, so that both count as they do there.
+    means divides the weight by B, so that both count as they do there. `images` are encoded.
     """
-    loss = model.auxiliary_loss(images, texts) if weight else None
+    loss = model.auxiliary_loss(images, batch.pairs["positive"][1]) if weight else None
     return {} if loss is None else {"auxiliary": weight * loss}

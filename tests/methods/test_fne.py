@@ -136,11 +136,11 @@ class NothingRead(TorchDispatchMode):
 
 @pytest.mark.parametrize("choice", ["drawn", "hardest"])
 def test_a_step_reads_no_value_from_the_device(choice):
-    report, loss = {}, FneLoss(DIM, Fne(min_count=0, memory_size=12, candidates=choice))
+    loss = FneLoss(DIM, Fne(min_count=0, memory_size=12, candidates=choice))
     with NothingRead():
-        loss(*unit_vectors(), torch.arange(6), report=report).backward()
+        loss(*unit_vectors(), torch.arange(6)).backward()
     with NothingRead(), pytest.raises(AssertionError, match="_local_scalar_dense"):
-        report["retained"].item()
+        loss.figures["retained"].item()
 
 
 @pytest.mark.parametrize("case", CASES)

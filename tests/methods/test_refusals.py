@@ -43,7 +43,7 @@ CONTRADICTIONS: list[tuple[type[MethodSettings], dict[str, Any], str]] = [
     (Contrastive, {"negatives": ["mined"], "skip_texts": 300}, "are fewer than mined_texts"),
     (Contrastive, {"weigh": "positive-aware", "relative_margin": None}, "give one"),
     (Contrastive, {"negatives": ["minde"]}, "Input should be 'batch', 'mined'"),
-    (Contrastive, {"negatives": "mined"}, "give a list"),
+    (Contrastive, {"negatives": "mined"}, "valid tuple"),
     (Contrastive, {"temperature": 0.0}, "above 0"),
     (Contrastive, {"temperature": "warm"}, "give a number"),
     (Ssamt, {"phase": "inter", "margin_intra": 0.3}, "margin_intra = 0.3 is an option that this method does not read"),

@@ -30,7 +30,7 @@ from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hinge, online_hard_negatives, triplet_loss
 from itrpipe.learning.mined import PROBABILITY_OF, candidates_of
 from itrpipe.methods.aoq.declaration import Aoq
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, auxiliary_terms, same_image_mask
+from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, auxiliary_terms, encoded, same_image_mask
 from itrpipe.models.base import Matcher
 from itrpipe.storage.ragged import Ragged
 
@@ -259,22 +259,18 @@ class AoqMethod(PairsMethod[Aoq]):
         In the first `sum_epochs` epochs (paper: 0) it is `triplet`, over all negatives of the batch, instead.
         """
         settings, mask = self.settings, same_image_mask(batch, self.settings.mask_same_image)
-
-        def encoded(name: str) -> tuple[Any, Any]:
-            image_batch, text_batch = batch.pairs[name]
-            return model.encode_images(image_batch), model.encode_texts(text_batch)
-
-        images, texts = encoded("positive")
+        images, texts = encoded(model, batch.pairs["positive"])
         if epoch < settings.sum_epochs:
             scores = model.score_matrix(images, texts).float()  # [B, B]
             found = {"triplet": triplet_loss(scores, settings.margin_online, max_violation=False, not_negative=mask)}
         else:
-            (offline_images, offline_texts), derived = encoded("offline"), encoded("derived")
+            offline_images, offline_texts = encoded(model, batch.pairs["offline"])
+            derived = encoded(model, batch.pairs["derived"])
             compared = (images, offline_texts), (offline_images, texts), (offline_images, offline_texts), derived
             offline = OfflineScores(*(model.score_pairs(*pair).float() for pair in compared))  # a, b, c, d
             scores = model.score_matrix(images, texts).float()  # [B, B]
             found = {"aoq": aoq_loss(scores, offline, settings, mask)}
-        return found | auxiliary_terms(model, images, batch.pairs["positive"][1], settings.auxiliary_weight)
+        return found | auxiliary_terms(model, images, batch, settings.auxiliary_weight)
 
 
 build = AoqMethod

@@ -36,6 +36,7 @@ from itrpipe.methods.base import (
     PairsMethod,
     TrainingSet,
     auxiliary_terms,
+    encoded,
     in_training,
     same_image_mask,
     sentences_drawn,
@@ -121,9 +122,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
     def __init__(self, settings: Contrastive, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
         super().__init__(settings, data, lists)
         asked = {"matching": getattr(data, "matches", None), "decided": getattr(data, "decided_matches", None)}
-        self._matches: dict[str, Mapping[str, np.ndarray]] = {
-            name: each for name, each in asked.items() if each is not None
-        }
+        self._matches = {name: each for name, each in asked.items() if each is not None}
         if settings.weigh == "truth" and "matching" not in self._matches:
             raise UsageError(
                 "loss.weigh = truth needs a dataset that knows all correct matches, such as scenes; give fne or "
@@ -140,9 +139,10 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         settings, self._lists = self.settings, dict(lists)
         if settings.weigh == "guard":
             candidates_of(lists, TEXTS, 0, "weigh = guard")
-        cuts = {TEXTS: (settings.top_texts, settings.skip_texts), IMAGES: (settings.top_images, settings.skip_images)}
-        mined = "mined" in settings.negatives
-        self._mined = {name: MinedCandidates(lists, name, *cut) for name, cut in cuts.items() if mined}
+        self._mined: dict[str, MinedCandidates] = {}
+        if "mined" in settings.negatives:
+            self._mined[TEXTS] = MinedCandidates(lists, TEXTS, settings.top_texts, settings.skip_texts)
+            self._mined[IMAGES] = MinedCandidates(lists, IMAGES, settings.top_images, settings.skip_images)
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Captions [T] in the order of an epoch; None for the usual one."""
@@ -150,15 +150,13 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         if settings.batches != "neighbours":
             return None
         lists = self._lists[TEXTS][:, settings.skip_texts : settings.top_texts]
-        rng = np.random.default_rng([seed, epoch, 0, 2])
         group = settings.neighbour_group, settings.neighbour_share
-        return neighbours_order(lists, self.data.caption_image, *group, rng)
+        return neighbours_order(lists, self.data.caption_image, *group, np.random.default_rng([seed, epoch, 0, 2]))
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ContrastiveBatch:
         """The captions and their images, and what is drawn for each."""
         settings, images = self.settings, self.data.caption_image[captions]
-        pairs = {"positive": self.data.pairs(images, captions, rng)}
-        batch = ContrastiveBatch(pairs, torch.from_numpy(images), captions=captions)
+        batch = ContrastiveBatch(**vars(super().collate(captions, rng)))
         batch.candidates = {
             TEXTS: self._candidates(TEXTS, images, captions, settings.mined_texts, rng),
             IMAGES: self._candidates(IMAGES, captions, images, settings.mined_images, rng),
@@ -225,8 +223,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`contrastive` and the backbone's `auxiliary` loss; means over the batch."""
         settings, state, batch = self.settings, self._state, cast(ContrastiveBatch, batch)
-        image_batch, text_batch = batch.pairs["positive"]
-        images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
+        images, texts = encoded(model, batch.pairs["positive"])
         size = len(batch.images)
         anchors = model.anchors(size)
         rows, alone = anchors.rows, anchors.rows == slice(0, size)
@@ -265,7 +262,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         share = 0.5 if settings.objective in ("infonce", "sigmoid") else 1.0
         return {
             "contrastive": share * (loss + other) * anchors.weight,
-            **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight / size),
+            **auxiliary_terms(model, images, batch, settings.auxiliary_weight / size),
         }
 
     def _direction(
@@ -315,7 +312,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             if name != "matching" or settings.weigh == "truth":
                 held[anchors, candidates] += log_weights
         if settings.weigh == "hardest":  # what weighs nothing is never the highest
-            place = scores.masked_fill(weights.isneginf(), _NONE).argsort(dim=1, descending=True, stable=True)[:, :1]
+            place = scores.masked_fill(weights.isneginf(), _NONE).argmax(dim=1, keepdim=True)
             return torch.full_like(weights, _NONE).scatter(1, place, weights.gather(1, place))
         if settings.weigh == "positive-aware":
             above = above_positive(scores.diagonal(first), doubted, settings)

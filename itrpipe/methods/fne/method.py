@@ -25,15 +25,13 @@ Source: FNE (Li et al., ACM MM 2023), section 3; its released code for what the 
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from itrpipe.learning.false_negatives import Gaussians, SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import hinge, triplet_loss
-from itrpipe.methods.base import Batch, MomentumTwin, PairsMethod, auxiliary_terms, same_image_mask, scoring
+from itrpipe.methods.base import Batch, MomentumTwin, PairsMethod, auxiliary_terms, encoded, same_image_mask, scoring
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.base import DualEncoder, inner_products
 
@@ -56,10 +54,12 @@ def sampling_weights(
         settings: see `Fne`.
 
     Returns:
-        [A, M], 0..1. A row is zero where nothing may be drawn.
+        [A, M], 0..1. A row is zero where nothing may be drawn. Of the `hardest`, the others of their rows are zero.
 
     Source: FNE, Eq. 11 to 13; window and fallback of the released code.
     """
+    if settings.candidates == "hardest":
+        return hardest_only(similarities, excluded)
     probability = match_probability(similarities, gaussians, settings)
     easy = torch.exp(-settings.alpha * (similarities - positive[:, None]).square())
     likely_match = probability > settings.posterior_threshold
@@ -166,6 +166,9 @@ class FneLoss(nn.Module):
         statistics: of matches and mismatches; the released code calls `statistics.reset()` at the start of every epoch.
         queues: the memory.
         twin: the momentum copy that the method `fne` keeps beside them; None without.
+        figures: of the last batch, tensors []: how many pairs were `retained` for the statistics, and of each side how
+            often the hardest candidate was drawn, how likely the drawn ones are matches, and how often the window left
+            none.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -186,6 +189,7 @@ class FneLoss(nn.Module):
     def __init__(self, width: int, settings: Fne) -> None:
         super().__init__()
         self._settings, self.statistics = settings, SimilarityStatistics()
+        self.figures: dict[str, Tensor] = {}
         self.twin: MomentumTwin | None = None
         self.queues = FeatureQueues(settings.memory_size, width, random=not settings.mask_unfilled)
 
@@ -196,7 +200,6 @@ class FneLoss(nn.Module):
         owners: Tensor,
         momentum_images: Tensor | None = None,
         momentum_texts: Tensor | None = None,
-        report: MutableMapping[str, Tensor] | None = None,
     ) -> Tensor:
         """The loss of a batch, whose momentum embeddings enter the memory.
 
@@ -206,14 +209,11 @@ class FneLoss(nn.Module):
             owners: [B] int64, row of the image of each pair in the training set, 0 or more.
             momentum_images, momentum_texts: [B, D] likewise, by a slowly following copy of the model, without gradient;
                 None takes the model's own.
-            report: takes in figures of the step, tensors []: how many pairs were `retained` for the statistics, and of
-                each side how often the hardest candidate was drawn, how likely the drawn ones are matches, and how
-                often the window left none.
 
         Returns:
             Scalar, a mean over the batch.
         """
-        settings, queues, report = self._settings, self.queues, {} if report is None else report
+        settings, queues = self._settings, self.queues
         images, texts = images.float(), texts.float()
         slow_images = images if momentum_images is None else momentum_images.float()
         slow_texts = texts if momentum_texts is None else momentum_texts.float()
@@ -222,22 +222,14 @@ class FneLoss(nn.Module):
 
         # What matches and mismatches look like comes from the model itself.
         scores, mask = inner_products(images, texts), own_image if settings.mask_same_image else None
-        report["retained"] = self.statistics.update(scores, mask, settings.negative_source, settings.ties)
+        self.figures["retained"] = self.statistics.update(scores, mask, settings.negative_source, settings.ties)
 
-        hinges = self._hinges(images, slow_texts, queues.texts, excluded, report, "text")
-        hinges = hinges + self._hinges(texts, slow_images, queues.images, excluded, report, "image")
+        hinges = self._hinges(images, slow_texts, queues.texts, excluded, "text")
+        hinges = hinges + self._hinges(texts, slow_images, queues.images, excluded, "image")
         queues.write(slow_images, slow_texts, owners)
         return hinges.mean()
 
-    def _hinges(
-        self,
-        anchors: Tensor,
-        candidates: Tensor,
-        queue: Tensor,
-        excluded: Tensor,
-        report: MutableMapping[str, Tensor],
-        side: str,
-    ) -> Tensor:
+    def _hinges(self, anchors: Tensor, candidates: Tensor, queue: Tensor, excluded: Tensor, side: str) -> Tensor:
         """[margin - s+ + s-]+ of anchors [B, D] with candidates [B, D] and queue [Q, D]; 0 where nothing may be drawn.
 
         Similarities with all candidates carry no gradient; that of the drawn ones is computed again from their rows. So
@@ -247,19 +239,15 @@ class FneLoss(nn.Module):
         settings, gaussians, size = self._settings, self.statistics.gaussians(), len(candidates)
         with torch.no_grad():
             similarities = torch.cat([inner_products(anchors, pool) for pool in (candidates, queue)], dim=1)  # [B, B+Q]
-        if settings.candidates == "hardest":
-            weights = hardest_only(similarities, excluded)
-        else:
-            weights = sampling_weights(similarities, similarities.diagonal(), excluded, gaussians, settings)
-        drawn, found = draw(weights)
+        drawn, found = draw(sampling_weights(similarities, similarities.diagonal(), excluded, gaussians, settings))
 
         value = similarities.gather(1, drawn[:, None])
         hardest = similarities.masked_fill(excluded, float("-inf")).amax(dim=1, keepdim=True)
-        report[f"hardest_{side}_share"] = (value >= hardest).double().mean()
-        report[f"{side}_probability"] = match_probability(value, gaussians, settings).double().mean()
+        self.figures[f"hardest_{side}_share"] = (value >= hardest).double().mean()
+        self.figures[f"{side}_probability"] = match_probability(value, gaussians, settings).double().mean()
         if settings.window and settings.fallback and settings.candidates == "drawn":
             below = hardest.isfinite() & (hardest <= gaussians.mean[0] - settings.margin)
-            report[f"fallback_{side}_share"] = below.double().mean()
+            self.figures[f"fallback_{side}_share"] = below.double().mean()
 
         positive, rows = (anchors * candidates).sum(dim=1), candidates[drawn.clamp(max=size - 1)]
         if len(queue):
@@ -290,17 +278,17 @@ class FneMethod(PairsMethod[Fne]):
     def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`fne` (Eq. 15), in the first epochs `triplet`, means over the batch; the backbone's `auxiliary` loss / B."""
         settings, state = self.settings, self._state
-        image_batch, text_batch = batch.pairs["positive"]
-        images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
+        images, texts = encoded(model, batch.pairs["positive"])
         image, text = images.embedding, texts.embedding  # [B, D]
         if epoch < settings.first_epochs():
             mask, size = same_image_mask(batch, settings.mask_same_image), len(batch.images)
             hardest = epoch >= settings.sum_epochs
             found = {"triplet": triplet_loss(inner_products(image, text), settings.margin, hardest, mask) / size}
         else:
-            slow = (None, None) if state.twin is None else state.twin.encode(image_batch, text_batch)
-            found = {"fne": state(image, text, batch.images, *slow, report=batch.statistics)}
-        return found | auxiliary_terms(model, images, text_batch, settings.auxiliary_weight / len(batch.images))
+            slow = () if state.twin is None else state.twin.encode(*batch.pairs["positive"])
+            found = {"fne": state(image, text, batch.images, *slow)}
+            batch.statistics |= state.figures
+        return found | auxiliary_terms(model, images, batch, settings.auxiliary_weight / len(batch.images))
 
 
 build = FneMethod

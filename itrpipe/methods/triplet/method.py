@@ -19,6 +19,7 @@ from itrpipe.methods.base import (
     Batch,
     PairsMethod,
     auxiliary_terms,
+    encoded,
     in_training,
     same_image_mask,
     sentences_drawn,
@@ -50,12 +51,11 @@ class TripletMethod(PairsMethod[Triplet]):
         captions: each meets the images of the other pairs, and each image the positives of the other pairs.
         """
         settings = self.settings
-        image_batch, text_batch = batch.pairs["positive"]
-        images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
+        images, texts = encoded(model, batch.pairs["positive"])
         scores = model.score_matrix(images, texts).float()  # [B, B]
         terms = {
             "triplet": self._ranking(scores, batch, epoch),
-            **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight),
+            **auxiliary_terms(model, images, batch, settings.auxiliary_weight),
         }
         if batch.sentences is not None:
             owners = batch.sentences.owners
