@@ -93,19 +93,12 @@ def test_what_the_captions_of_an_image_say_is_known_without_what_is_no_word() ->
     assert masks(compare="off").known(np.array([2, 1])) is None
 
 
-def test_all_pieces_of_a_word_are_masked_together():
-    candidates = np.array([[[True, False, True], [False, True, False]]])
-    pieces = np.array([[-1, 0, 1, 1, 2, -1, -1]])
-    found = over_pieces(candidates, pieces)
-    assert [np.flatnonzero(row).tolist() for row in found[0]] == [[1, 4], [2, 3]]
-    assert not over_pieces(np.zeros((1, 2, 0), dtype=bool), np.full((1, 7), -1)).any()
-
-
 def test_a_caption_without_words_stays_as_it_is():
     tokens = np.array([[1, 2]])
-    masked = mask_captions(tokens, np.zeros((1, 2, 2), dtype=bool), 3, SPECIALS, True, np.random.default_rng(0))
-    assert (masked[0] == tokens).all()
-    assert (masked[1] == UNLABELLED).all()
+    nothing = over_pieces(np.zeros((1, 2, 0), dtype=bool), np.full((1, 2), NO_WORD))
+    masked, labels = mask_captions(tokens, nothing, 3, SPECIALS, True, np.random.default_rng(0))
+    assert (masked == tokens).all()
+    assert (labels == UNLABELLED).all()
 
 
 REFERENCE = Path(__file__).parents[1] / "reference" / "tags_generation.npz"

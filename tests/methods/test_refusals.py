@@ -120,9 +120,10 @@ def test_so_few_epochs_that_no_negative_is_drawn_are_refused(chosen: MethodSetti
     chosen.check_epochs(3)
 
 
-@pytest.mark.parametrize("name", methods())
-def test_what_a_configuration_of_the_same_name_says_is_the_default(name: str) -> None:
-    table = tomllib.loads((ROOT / "stages" / "4_train.toml").read_text(encoding="utf-8"))["conf"].get(name, {})
+@pytest.mark.parametrize(("conf", "name"), [*zip(methods(), methods(), strict=True), ("synthetic-triplet", "triplet")])
+def test_what_a_configuration_says_of_its_method_is_the_default(conf: str, name: str) -> None:
+    table = tomllib.loads((ROOT / "stages" / "4_train.toml").read_text(encoding="utf-8"))["conf"].get(conf, {})
     chosen = {key.removeprefix("loss."): value for key, value in table.items() if key.startswith("loss.")}
-    chosen.pop("memory_size", None)  # of FNE's released code: a multiple of its batch size
+    for other in ("memory_size", "synthetic_sentences"):  # a multiple of the batch size of FNE's code; none by default
+        chosen.pop(other, None)
     assert methods()[name]().model_dump(mode="json").items() >= chosen.items()

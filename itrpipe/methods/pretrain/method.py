@@ -94,8 +94,7 @@ def word_loss(logits: Tensor, words: Tensor, owners: Tensor, count: int) -> Tens
         owners: [M] int64, caption of each.
         count: of the captions.
     """
-    with torch.autocast(logits.device.type, enabled=False):
-        return mean_over_captions(F.cross_entropy(logits.float(), words, reduction="none"), owners, count)
+    return mean_over_captions(F.cross_entropy(logits.float(), words, reduction="none"), owners, count)
 
 
 def mean_over_captions(losses: Tensor, owners: Tensor, count: int) -> Tensor:

@@ -50,10 +50,9 @@ def synthetic_triplet_loss(positive: Tensor, negatives: Tensor, real: Tensor, ma
     References:
         TAGS-DC, Eq. 7.
     """
-    with torch.autocast(positive.device.type, enabled=False):
-        violation = hinge(positive.float().sigmoid()[:, None], negatives.float().sigmoid(), margin)
-        counted = torch.where(real, violation, 0.0).sum(dim=1)
-        return (counted / real.sum(dim=1).clamp(min=1)).mean()
+    violation = hinge(positive.float().sigmoid()[:, None], negatives.float().sigmoid(), margin)
+    counted = torch.where(real, violation, 0.0).sum(dim=1)
+    return (counted / real.sum(dim=1).clamp(min=1)).mean()
 
 
 @dataclass(eq=False, kw_only=True)

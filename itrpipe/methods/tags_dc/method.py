@@ -40,10 +40,9 @@ def discrimination_loss(logits: Tensor, equal: Tensor, owners: Tensor, count: in
     References:
         TAGS-DC, Eq. 8, which has no weights.
     """
-    with torch.autocast(logits.device.type, enabled=False):
-        chances = logits.float().softmax(dim=1).gather(1, equal.long()[:, None])[:, 0]
-        losses = torch.where(equal, match_weight, 1.0) * -chances.clamp(min=SMALLEST).log()
-        return mean_over_captions(losses, owners, count)
+    chances = logits.float().softmax(dim=1).gather(1, equal.long()[:, None])[:, 0]
+    losses = torch.where(equal, match_weight, 1.0) * -chances.clamp(min=SMALLEST).log()
+    return mean_over_captions(losses, owners, count)
 
 
 class TagsDcMethod(TagsMethod[TagsDc]):
