@@ -136,18 +136,6 @@ def test_known_matches_are_dropped_and_what_people_have_found_to_fit_whatever_th
     assert step(*made(rows, **given))[1] == expected(rows, texts, images)
 
 
-@pytest.mark.parametrize(("chance", "counted"), [(0.0, True), (1.0, False)])
-def test_a_likely_match_is_no_hardest_candidate(chance, counted):
-    rows = Rows()
-    found = {name: np.full_like(each, chance) if PROBABILITY_OF in name else each for name, each in lists().items()}
-    settings = Contrastive(objective="hardest", weigh="guard", top_texts=14, top_images=7)
-    method, model = contrastive.build(settings, rows, found), Lookup(rows)  # pyright: ignore
-    method.attach(model)
-    plain = step(*made(rows, objective="hardest"))[1]
-    assert plain > 0
-    assert step(method, model)[1] == pytest.approx(plain if counted else 0)
-
-
 def test_weights_are_one_minus_the_probability_of_the_similarities_seen():
     rows, everything = Rows(), np.arange(0, TEXTS, 2)
     rows.image_table = F.normalize(rows.text_table[everything] + 0.3 * rows.image_table, dim=1)  # pairs that match

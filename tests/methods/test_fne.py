@@ -18,7 +18,7 @@ from itrpipe.learning.losses import triplet_loss
 from itrpipe.methods.base import MomentumTwin, encoded
 from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
-from itrpipe.methods.fne.method import EMPTY, FeatureQueues, FneLoss, draw, hardest_only, sampling_weights
+from itrpipe.methods.fne.method import EMPTY, FeatureQueues, FneLoss, draw, sampling_weights
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs
@@ -153,29 +153,26 @@ def test_weights_match_reference(case):
     np.testing.assert_array_equal(weights.argmax(dim=1)[:, None], posterior[f"{case}/argmax_index"])
 
 
-@pytest.mark.parametrize("options", [{"window": False}, {"fallback": False}, {}])
-def test_a_similarity_that_is_nan_is_drawn(options):
+@pytest.mark.parametrize("chosen", ["drawn", "hardest"])
+def test_a_similarity_that_is_nan_is_drawn(chosen):
     similarities = torch.rand(4, 6, generator=torch.Generator().manual_seed(0))
     similarities[1, 4] = float("nan")
-    excluded, rules = torch.eye(4, 6).bool(), Fne(prior=0.1, min_count=0, **options)
-    for weights in (
-        sampling_weights(similarities, torch.ones(4), excluded, gaussians(), rules),
-        hardest_only(similarities, excluded),
-    ):
-        columns, found = draw(weights)
-        assert columns[1] == 4
-        assert found[1]
+    rules = Fne(prior=0.1, min_count=0, candidates=chosen)
+    columns, found = draw(sampling_weights(similarities, torch.ones(4), torch.eye(4, 6).bool(), gaussians(), rules))
+    assert (columns[1], found[1]) == (4, True)
 
 
 def test_a_row_without_candidates_draws_nothing_and_costs_nothing():
     similarities = torch.tensor([[0.9, 0.1, 0.2], [0.1, 0.9, 0.2]])
     excluded = torch.tensor([[True, True, True], [False, True, False]])
-    weights = sampling_weights(similarities, similarities[:, 0], excluded, gaussians(), Fne())
-    assert weights.tolist() == [[0, 0, 0], [0, 0, 1]]  # below the window, so the hardest
-    without = Fne(fallback=False)
-    assert not sampling_weights(similarities, similarities[:, 0], excluded, gaussians(), without).any()
-    anywhere = Fne(window=False)
-    assert (sampling_weights(similarities, similarities[:, 0], excluded, gaussians(), anywhere) > 0).sum() == 2
+    below, without, anywhere = (
+        sampling_weights(similarities, similarities[:, 0], excluded, gaussians(), Fne(**given)) > 0
+        for given in ({}, {"fallback": False}, {"window": False})
+    )
+    assert below.tolist() == [[False] * 3, [False, False, True]]  # below the window, so the hardest
+    assert not without.any()
+    assert anywhere.sum() == 2
+    weights = below.float()
     drawn, found = draw(weights)
     assert found.tolist() == [False, True]
     assert drawn[1] == 2

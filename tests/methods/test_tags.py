@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from itrpipe.learning import sentences as synthetic
-from itrpipe.learning.sentences import UNLABELLED, CaptionMasks, SpecialTokens
+from itrpipe.learning.sentences import UNLABELLED
 from itrpipe.methods.base import OwnedTexts
 from itrpipe.methods.itm.method import PairRows
 from itrpipe.methods.pretrain.method import MaskedTexts, word_loss
@@ -25,7 +25,8 @@ from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.methods.tags_dc.method import discrimination_loss
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
-from tests.methods.toys import CaptionRows, reference, reference_uniter, small_uniter
+from itrpipe.testing import VOCABULARY, ToyPairs
+from tests.methods.toys import reference, reference_uniter, small_uniter
 
 
 def sigmoid(value: float) -> float:
@@ -74,29 +75,16 @@ def test_hopeless_words_cost_a_bounded_amount():
     assert logits.grad.isfinite().all()
 
 
-WORDS, MASK = range(4, 12), 12
-"""The tokens of a vocabulary of our own; so few words that many a refill is its caption, or true of its image."""
 SMALL = {"sampled_negatives": 3, "hard_negatives": 2, "copies": 5, "draws": 6, "keep": 4}
 HEADS = {"weight_discrimination": 2.0, "weight_correction": 3.0}
 
 
-class Rows(CaptionRows):
-    """Phrases are pairs of words."""
-
-    def __init__(self, compare: str = "piece") -> None:
-        super().__init__(WORDS)
-        specials = SpecialTokens(MASK, (0, self.start, self.end, self.unknown), (WORDS.start, WORDS.stop))
-        phrases = np.repeat(np.repeat(np.eye(3, dtype=bool), 2, axis=1)[None], len(self.tokens), axis=0)
-        own = self.tokens, self.word_of, self.caption_image
-        self.masks = CaptionMasks(*own, lambda rows: phrases[rows], specials, compare)  # pyright: ignore
+def method(**changed: object) -> TagsMethod:
+    return tags.build(Tags(**{**SMALL, **changed}), ToyPairs(uneven=False), {})  # pyright: ignore
 
 
-def method(rows: Rows | None = None, **changed: object) -> TagsMethod:
-    return tags.build(Tags(**{**SMALL, **changed}), rows or Rows(), {})  # pyright: ignore
-
-
-def method_with_heads(rows: Rows | None = None, **changed: object) -> TagsMethod:
-    return tags_dc.build(TagsDc(**{**SMALL, **HEADS, **changed}), rows or Rows(), {})  # pyright: ignore
+def method_with_heads(**changed: object) -> TagsMethod:
+    return tags_dc.build(TagsDc(**{**SMALL, **HEADS, **changed}), ToyPairs(uneven=False), {})  # pyright: ignore
 
 
 def step(trained: TagsMethod, model: UniterEncoder, batch: TagsBatch) -> tuple[dict[str, Tensor], OwnedTexts]:
@@ -143,8 +131,7 @@ def reference_batch(monkeypatch: pytest.MonkeyPatch) -> TagsBatch:
     return TagsBatch(pool, anchors, rows=PairRows(one, one), masked=masked)
 
 
-RELEASED = {"compare": "off", "sampled_negatives": 1, "hard_negatives": 1, "copies": 6, "draws": 6, "keep": 8}
-"""The released code compares sentences with their captions only."""
+RELEASED = {"sampled_negatives": 1, "hard_negatives": 1, "copies": 6, "draws": 6, "keep": 8}
 
 
 def query_gradient(model: UniterEncoder) -> Tensor:
@@ -155,7 +142,7 @@ def query_gradient(model: UniterEncoder) -> Tensor:
 
 
 def test_losses_and_gradients_match_the_reference(reference_model: UniterEncoder, reference_batch: TagsBatch):
-    trained = method(Rows("off"), **RELEASED, weight_words=1.0, weight_sentences=1.0)
+    trained = method(**RELEASED, weight_words=1.0, weight_sentences=1.0)
     losses, made = step(trained, reference_model, reference_batch)
     assert_close(losses["words"], arrays()["mlm/loss_per_label"].mean(), atol=1e-5, rtol=1e-5)
     assert_close(losses["sentences"], arrays()["istm/correct/loss_per_negative"].mean(), atol=1e-5, rtol=1e-5)
@@ -170,7 +157,7 @@ def test_losses_and_gradients_match_the_reference(reference_model: UniterEncoder
 def test_words_of_sentences_cost_and_teach_what_they_do_in_the_reference(
     reference_model: UniterEncoder, reference_batch: TagsBatch
 ):
-    trained = method_with_heads(Rows("off"), **RELEASED, weight_discrimination=1.0, weight_correction=1.0)
+    trained = method_with_heads(**RELEASED, weight_discrimination=1.0, weight_correction=1.0)
     losses, made = step(trained, reference_model, reference_batch)
     assert made.masked is not None
     assert torch.equal(made.masked, arrays()["dc/txt_labels"] != UNLABELLED)
@@ -191,7 +178,7 @@ def test_without_a_sentence_nothing_is_trained_with_them(
     build: Callable[..., TagsMethod], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(synthetic, "refill", captions_again)
-    trained, model = build(noise=False), small_uniter(MASK + 1)
+    trained, model = build(noise=False), small_uniter()
     batch = trained.collate(np.array([1, 3]), np.random.default_rng(0))
     losses, made = step(trained, model, batch)
     assert len(made.owners) == 0
@@ -205,17 +192,16 @@ def test_without_a_sentence_nothing_is_trained_with_them(
 
 
 def test_words_are_judged_and_corrected_one_by_one():
-    rows, captions = Rows(), np.array([1, 4, 5])
-    trained, model = method_with_heads(rows, correct="all", count_ends=False), small_uniter(MASK + 1)
+    captions, trained, model = np.array([1, 4, 5]), method_with_heads(correct="all", count_ends=False), small_uniter()
     batch = trained.collate(captions, np.random.default_rng(0))
     losses, made = step(trained, model, batch)
     assert made.masked is not None
     judged: list[list[float]] = [[], [], []]
     corrected: list[list[float]] = [[], [], []]
     for each, number in enumerate(made.owners.tolist()):
-        length, own = int(made.texts.lengths[each]), rows.tokens[captions[number]]
+        length, (own,) = int(made.texts.lengths[each]), trained.data.texts(captions[[number]]).tokens
         text = model.encode_texts(TextBatch(made.texts.tokens[each, None, :length], torch.tensor([length])))
-        regions = model.encode_images(rows.images(Rows.caption_image[captions[number], None])).regions
+        regions = model.encode_images(trained.data.images(trained.data.caption_image[captions[[number]]])).regions
         states = model.layers(torch.cat([text.words, regions], dim=1))[0]
         for place in range(1, length - 1):
             same = bool(made.texts.tokens[each, place] == own[place])
@@ -229,12 +215,12 @@ def test_words_are_judged_and_corrected_one_by_one():
 
 
 def test_specials_are_drawn_only_on_request():
-    model = small_uniter(MASK + 1)
+    model = small_uniter()
     with torch.no_grad():
-        model.masked_word.bias[[0, MASK]] = 20.0  # all but certain
+        model.masked_word.bias[[0, VOCABULARY]] = 20.0  # all but certain
     for exclude, some in ((True, False), (False, True)):
         trained = method(exclude_specials=exclude)
         batch = trained.collate(np.array([1, 4]), np.random.default_rng(0))
         _, made = step(trained, model, batch)
         inner = made.texts.tokens[made.masked]
-        assert bool(((inner == 0) | (inner == MASK)).any()) is some
+        assert bool(((inner == 0) | (inner == VOCABULARY)).any()) is some

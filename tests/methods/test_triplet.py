@@ -55,22 +55,3 @@ def test_sentences_count_with_the_hardest_of_each_pair(counts, seed):
     assert loss.item() == pytest.approx(sum(max(0.0, each) for each in costs), abs=1e-12)
     assert positive.grad is not None
     assert positive.grad.tolist() == [-1.0 if each > 0 else 0.0 for each in costs]
-
-
-@pytest.mark.parametrize(("kind", "epoch"), [("shortened", 1), ("joined", 0)])
-def test_half_of_the_loss_is_that_of_captions_made_of_those_of_the_image(kind, epoch):
-    """Captions of one token are their own halves; of joined ones the model of these tests reads the first."""
-    rows, captions = KnownPairs(), np.array([0, 3, 5, 10])
-    rows.ends, rows.max_tokens = (0, 0), 9  # pyright: ignore
-    settings = Triplet(generated_positives=kind, margin=0.8, sum_epochs=1, auxiliary_weight=0.5)
-    method, model = triplet.build(settings, rows, {}), Lookup(rows, auxiliary=3.0)
-    batch = method.collate(captions, np.random.default_rng(0))
-    assert batch.generated is not None
-    found = batch.generated.tokens[:, 0].numpy()
-    np.testing.assert_array_equal(CAPTION_IMAGE[found], CAPTION_IMAGE[captions])
-    assert (found == captions).all() == (kind == "shortened")
-    losses = method.losses(model, batch, epoch)
-    for name, texts in (("triplet", captions), ("positives", found)):
-        scores = rows.image_table[CAPTION_IMAGE[captions]] @ rows.text_table[texts].T
-        assert losses[name].item() == pytest.approx(triplet_loss(scores, 0.8, epoch >= 1).item() / 2, abs=1e-5)
-    assert losses["auxiliary"].item() == 1.5
