@@ -108,8 +108,8 @@ def test_sentences_say_what_filters_left_and_how_lists_become_longer():
         "num_texts",
         "images for captions: 2 candidates for 3 captions",
         "images for captions: 1 of 3 candidates cut by relative_margin, with all that score above the own image",
-        "warning: images for captions: lists are short, 0.7 of 1.0 candidates on average, and 1 of 3 captions have "
-        "none left; loosen relative_margin",
+        "images for captions: 1 of 3 captions have none left",
+        "warning: images for captions: lists are short, 0.7 of 1.0 candidates on average; loosen relative_margin",
     ]
     cut = figures({name: {"absolute_margin": 0} for name in DIRECTIONS})
     assert [beaten_percent(cut, name) for name in DIRECTIONS] == [None, None]
