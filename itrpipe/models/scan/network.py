@@ -37,7 +37,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -54,6 +53,7 @@ from itrpipe.models.base import (
     TextBatch,
     WordEncoding,
     real_count,
+    rows_of,
     tiled_scores,
     unit_vectors,
 )
@@ -242,8 +242,8 @@ def score_matrix(
             yield rows, side(words[:, :longest].index_select(0, rows), own, not words_attend)
 
     with torch.autocast(device, enabled=False):
-        counts = repeat(None) if images.count is None else images.count.split(block)
-        blocks = [side(*each, words_attend) for each in zip(regions.split(block), counts, strict=False)]
+        parts = (rows_of(images, slice(start, start + block)) for start in range(0, len(regions), block))
+        blocks = [side(part.regions, part.count, words_attend) for part in parts]
         return tiled_scores(blocks, captions(), partial(tile_scores, scoring=scoring, products=products), recompute)
 
 

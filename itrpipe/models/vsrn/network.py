@@ -116,7 +116,7 @@ class VsrnEncoder(DualEncoder):
             DataError: an image has fewer regions than the batch is wide; the graph, its BatchNorm and the
                 GRU mix all R rows, so padding would change the image.
         """
-        if (count := real_count(images)) is not None:
+        if (count := real_count(images)) is not None:  # None where every image has all R
             raise DataError(
                 f"an image has {count.min()} of {images.regions.shape[1]} regions, but vsrn needs the same number for "
                 "every image: extract a fixed number of regions, or train vsepp, which leaves out missing ones"
