@@ -190,21 +190,12 @@ def test_a_list_is_complete_unless_its_last_score_is_below_the_floor_of_a_part(p
     assert len(again[0]) < 20
     again[1].clear()
     last = expected.image_scores[:, -1]
-    at, above = [text for text in range(900) if text not in before][:2]
-    with_floors(paths[2], {at: float(last[at]), above: float(np.nextafter(last[above], np.float32(np.inf)))})
+    at, above, never, unknown = [text for text in range(900) if text not in before][:4]
+    floors = {at: float(last[at]), above: float(np.nextafter(last[above], np.float32(np.inf)))}
+    with_floors(paths[2], floors | {never: np.inf, unknown: np.nan})
     monkeypatch.setattr(exact, "_PLACES", 100)  # joined a few lists at a time
     assert_same(joined(work, paths, folder), expected)
-    assert set(again[1]) == before | {above}
-
-
-@pytest.mark.parametrize("floor", [float("inf"), float("nan")])
-def test_floors_that_let_nothing_in_lose_nothing(parted, again, floor):
-    work, paths, expected, folder = parted
-    every = dict.fromkeys(range(0, 900, 3), float(floor))
-    for path in (paths[0], paths[3]):
-        with_floors(path, every)
-    assert_same(joined(work, paths, folder), expected)
-    assert set(every) <= set(again[1])
+    assert set(again[1]) == before | {above, never, unknown}
 
 
 @pytest.mark.parametrize(("kind", "side"), [("falling", 0), ("islands", 1), ("negative", 1)])
