@@ -17,7 +17,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.mining import exact, search
 from itrpipe.mining.exact import COUNTS, FLOORS, KEYS, ExactMining
 from itrpipe.mining.lists import MinedLists, Searched
-from itrpipe.mining.search import BYTES_PER_PAIR, NO_CANDIDATE, Searcher, pack, pair_scores, reaching, unpack
+from itrpipe.mining.search import BYTES_PER_PAIR, NO_CANDIDATE, Searcher, pack, pair_scores, unpack
 from itrpipe.storage.parts import ArrayFile, write_arrays
 from tests.maps import made
 from tests.mining.mine import as_gpu, assert_same, exact_work, joined, mine, searched
@@ -245,21 +245,6 @@ def test_the_bound_of_the_rounding_error_holds_and_is_not_idle(monkeypatch):
         error = (ours.rounded.double() @ others.rounded.double().T - true).abs().amax(dim=1)
         assert bool((least * bounds <= error).all())
         assert bool((error <= bounds).all())
-
-
-NUMBERS = st.sampled_from([float("-inf"), -2.0, -0.5, -0.0, 0.0, 0.5, 2.0])
-
-
-@given(
-    scores=st.lists(NUMBERS, min_size=12, max_size=12),
-    rows=st.lists(NUMBERS, min_size=3, max_size=3),
-    columns=st.lists(NUMBERS, min_size=4, max_size=4),
-)
-def test_either_limit_admits_a_product_and_own_pairs_never_enter(scores, rows, columns):
-    products, by_row, by_column = torch.tensor(scores).reshape(3, 4), torch.tensor(rows), torch.tensor(columns)
-    expected = ((products >= by_row[:, None]) | (products >= by_column)) & (products > float("-inf"))
-    for seen in (products, products.bfloat16()):
-        assert torch.stack(reaching(seen, by_row, by_column), dim=1).tolist() == expected.nonzero().tolist()
 
 
 @given(st.lists(st.tuples(st.floats(width=32, allow_nan=False), st.integers(0, 2**32 - 2)), min_size=2, max_size=20))
