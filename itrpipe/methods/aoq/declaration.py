@@ -28,8 +28,8 @@ class Aoq(MethodSettings):
         teacher: backbone, or method, whose model mines; None: the model's own backbone, or VSRN where the backbone
             scores pairs.
         false_negatives: candidates that mining took for false negatives (`--guard fne`) are drawn like others (`keep`),
-            with weight 1 - P (`weigh`), or not at all where P is above `drop_above` (`drop`; those further down the list
-            then move up).
+            with weight 1 - P (`weigh`), or not at all where P is above `drop_above` (`drop`; those further down the
+            list then move up).
         drop_above: probability of `drop`.
 
     Inherited from `MethodSettings`: `sum_epochs`, `mask_same_image`, `auxiliary_weight`.
