@@ -14,11 +14,10 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import DualEncoder
-from itrpipe.training.data import SplitData
+from itrpipe.training.data import Sources, SplitData, open_split
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import load_model
-from itrpipe.training.splits import Sources, open_split
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,9 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import TextBatch
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.synthesis.sentences import SentenceFile
-from itrpipe.training.data import PhraseSplitData, SplitData, blocks
+from itrpipe.training.data import PhraseSplitData, Sources, SplitData, blocks, open_split
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.saved import SavedModel, load_model
-from itrpipe.training.splits import Sources, open_split
 
 ReadSplit = Callable[[Split], SplitData]
 ParseTexts = Callable[[pa.Table], Path]

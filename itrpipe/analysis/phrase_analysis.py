@@ -22,9 +22,8 @@ from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 from itrpipe.scene_graph.graph import phrases_of
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.stored import SceneGraphFile
-from itrpipe.training.data import PhraseSplitData, blocks
+from itrpipe.training.data import PhraseSplitData, Sources, blocks
 from itrpipe.training.saved import load_model
-from itrpipe.training.splits import Sources
 
 BATCH = 128
 """Captions among which a hard negative is looked for, as in training."""

@@ -24,10 +24,9 @@ from itrpipe.models.base import DualEncoder
 from itrpipe.retrieval.captions import known_words, read_captions
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.training.data import PhraseSplitData, PhraseTexts, SplitData, TokenTexts
+from itrpipe.training.data import PhraseSplitData, PhraseTexts, SplitData, TokenTexts, open_split
 from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import load_model
-from itrpipe.training.splits import open_split
 
 BLOCK = 256
 _FIRST = np.zeros(1, dtype=np.int64)

@@ -33,9 +33,8 @@ from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.uniter.network import UniterImages
 from itrpipe.synthesis.language_model import LanguageModel, mean
 from itrpipe.training.captions import caption_masks
-from itrpipe.training.data import SplitData, blocks
+from itrpipe.training.data import SplitData, blocks, open_split
 from itrpipe.training.saved import SavedModel
-from itrpipe.training.splits import open_split
 
 CAPTIONS, EXAMPLES = 500, 12
 COPIES, DRAWS = 4, 4

@@ -27,9 +27,8 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder, VisionTower
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.captions import PieceIds, WordIds
-from itrpipe.training.data import SplitData
+from itrpipe.training.data import Sources, SplitData, open_split
 from itrpipe.training.saved import SavedModel
-from itrpipe.training.splits import Sources, open_split
 
 EXAMPLES = 12
 WORD_MAP_SCHEMA = pa.schema(

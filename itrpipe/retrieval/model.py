@@ -29,10 +29,9 @@ from itrpipe.progress import Reporter, SafeConsole, Task
 from itrpipe.retrieval.captions import known_words, read_captions
 from itrpipe.scene_graph.build import parse_captions
 from itrpipe.scene_graph.settings import ParseSettings
-from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks
+from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks, open_split
 from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import SavedModel
-from itrpipe.training.splits import open_split
 
 Images: TypeAlias = Photograph | Sequence[Photograph] | FeatureFile
 """One photograph or several, or features: a path that ends in .h5, or such a file opened."""

@@ -35,14 +35,13 @@ from itrpipe.training.captions import (
     read_sentences,
     token_captions,
 )
-from itrpipe.training.data import SplitData
+from itrpipe.training.data import Sources, SplitData, load_splits
 from itrpipe.training.distributed import AnyMatcher, World, tensors_of
 from itrpipe.training.encoding import Refreshing
 from itrpipe.training.loop import Trainer
 from itrpipe.training.optimizers import limit_training, trained_weights
 from itrpipe.training.saved import build_model, chosen_precision, max_tokens_of, start_from
 from itrpipe.training.settings import NO_AVERAGE, NOTHING, LoopSettings, TrainExecution, TrainSettings
-from itrpipe.training.splits import Sources, load_splits
 from itrpipe.training.tracking import TrackedRun, Tracking
 
 if TYPE_CHECKING:

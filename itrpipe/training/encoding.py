@@ -23,10 +23,9 @@ from itrpipe.models.vectors import at_least_single
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading
 from itrpipe.storage.parts import ArrayFile, write_arrays
-from itrpipe.training.data import SplitData, blocks
+from itrpipe.training.data import Sources, SplitData, blocks, reopened
 from itrpipe.training.distributed import World
 from itrpipe.training.saved import SavedModel, load_model
-from itrpipe.training.splits import Sources, reopened
 
 
 class ImageRows(Protocol):

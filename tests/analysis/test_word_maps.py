@@ -23,8 +23,8 @@ from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.plan.planning import parse_override
 from itrpipe.storage.artifact import WORD_MAPS, read_manifest
 from itrpipe.training.captions import PieceIds, Reading, WordIds, clean
+from itrpipe.training.data import Sources, open_split
 from itrpipe.training.saved import load_model
-from itrpipe.training.splits import Sources, open_split
 
 MODEL = ["image_size=[32, 50]", "width=16", "vision_layers=1", "text_layers=1", "vision=random", "text=random"]
 SMALL = ["train.epochs=1", "train.batch_size=20", "train.min_word_count=1", "evaluate.bootstrap_samples=100"]

@@ -17,8 +17,8 @@ from itrpipe.features.embeddings import SCORES, SplitScores, read_scores, write_
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import PARTS, Need
 from itrpipe.storage.artifact import ALIGNMENT, read_manifest
+from itrpipe.training.data import Sources
 from itrpipe.training.encoding import Encoder, Scoring
-from itrpipe.training.splits import Sources
 from tests.chains import Invoke, copied, done, interrupted, only, planned, refused, same_files, sets
 from tests.conftest import Outcome
 from tests.trained_model import TrainedModel

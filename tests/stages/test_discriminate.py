@@ -29,9 +29,8 @@ from itrpipe.storage.artifact import read_manifest
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.synthesis.swaps import open_rule_maker, tagged_captions
-from itrpipe.training.data import PhraseSplitData, SplitData
+from itrpipe.training.data import PhraseSplitData, Sources, SplitData
 from itrpipe.training.saved import load_model
-from itrpipe.training.splits import Sources
 from tests.chains import TINY_SSAMT, Invoke, copied, define_scenes, done, only, sets
 
 IMAGES, PER_IMAGE = 4, 5

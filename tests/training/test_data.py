@@ -42,7 +42,7 @@ from itrpipe.training.captions import (
     special_tokens,
     token_captions,
 )
-from itrpipe.training.data import Feed, GlobalSplitData, PixelSplitData, TokenTexts, epoch_batches
+from itrpipe.training.data import Feed, PixelSplitData, SplitData, TokenTexts, epoch_batches
 from itrpipe.training.distributed import OwnImages, World
 
 CPU = torch.device("cpu")
@@ -301,7 +301,7 @@ def test_operations_are_as_strong_as_their_level_says() -> None:
 
 
 def test_global_vectors_stand_for_images(features: FeatureFile) -> None:
-    data = GlobalSplitData(split_of(TEXTS), features, WordIds(VOCABULARY, READING))
+    data = SplitData(split_of(TEXTS), features, WordIds(VOCABULARY, READING), "global")
     found = data.images(np.array([0, 2])).global_
     assert found is not None
     assert found.tolist() == [[10, 11, 12, 13, 14], [0, 1, 2, 3, 4]]
@@ -314,7 +314,7 @@ def test_features_without_pixels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds no pixels.*give --features pixels"):
         opened(file, "none")
     with pytest.raises(DataError, match="holds no global vectors"):
-        GlobalSplitData(split_of(TEXTS), file, WordIds(VOCABULARY, READING))
+        SplitData(split_of(TEXTS), file, WordIds(VOCABULARY, READING), "global")
 
 
 # Captions as token ids

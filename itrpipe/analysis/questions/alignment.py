@@ -39,8 +39,8 @@ def _answer_of_means(evaluation: Evaluation) -> None:
     from itrpipe.evaluation.alignment import alignment_and_uniformity
     from itrpipe.features.store import FEATURES, FeatureFile
     from itrpipe.models.ascl.network import AsclEncoder
+    from itrpipe.training.data import open_split
     from itrpipe.training.saved import load_model
-    from itrpipe.training.splits import open_split
 
     sources = evaluation.sources_for(ALIGNMENT)
     if sources is None:

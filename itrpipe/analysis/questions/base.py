@@ -20,7 +20,7 @@ from itrpipe.training.settings import method_of, settings_of
 if TYPE_CHECKING:
     from itrpipe.engine.run import Made
     from itrpipe.scene_graph.build import SentenceParser
-    from itrpipe.training.splits import Sources
+    from itrpipe.training.data import Sources
 
 GRAPHS = "graphs"
 """Folder for the scene graphs of sentences, which only resuming needs."""
@@ -110,7 +110,7 @@ class Evaluation:
 
         The metrics of models with embeddings do not need it, so that their evaluation does without.
         """
-        from itrpipe.training.splits import Sources
+        from itrpipe.training.data import Sources
 
         prepare, extract = self.read_by("prepare"), self.read_by("extract")
         parse = self.read_by("parse") if graphs else None

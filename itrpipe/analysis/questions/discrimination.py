@@ -29,7 +29,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         UsageError: the model reads scene graphs and there are none of sentences.
     """
     from itrpipe.analysis.discrimination import SentenceJudge, discrimination
-    from itrpipe.training.splits import Sources
+    from itrpipe.training.data import Sources
 
     settings = evaluation.settings
     sources = Sources(evaluation.existing("prepare"), evaluation.existing("extract"))

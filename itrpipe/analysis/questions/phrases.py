@@ -55,7 +55,7 @@ def reranked(evaluation: Evaluation, split: SplitScores) -> SplitScores:
 def open_phrase_model(evaluation: Evaluation) -> PhraseModel:
     """The model with the split."""
     from itrpipe.analysis.phrase_analysis import PhraseModel
-    from itrpipe.training.splits import Sources
+    from itrpipe.training.data import Sources
 
     sources = Sources(evaluation.existing("prepare"), evaluation.existing("extract"), evaluation.existing("parse"))
     return PhraseModel.open(evaluation.trained, sources, evaluation.settings.split, evaluation.place)
