@@ -168,7 +168,7 @@ def test_a_training_goes_on_with_another_number_of_processes(
     there, here = ([updates.get(each, each) for each in command("aoq", root, bert)] for root in (whole, root))
     often = sets("checkpoint_seconds=0")
     app([*there, *often], standalone_mode=False)
-    killed = launched([[*here, *often]], tmp_path, **{several.DIE: "3"})
+    killed = launched([[*here, *often]], tmp_path, **{several.DIE_AS: "0", several.DIE_AT: "3"})
     assert killed.returncode != 0
     with interrupted(4):
         alone = invoke(*here, *often)
