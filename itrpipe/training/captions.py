@@ -22,7 +22,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.learning.sentences import CaptionMasks, Compare, SentenceBank, SpecialTokens
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.scene_graph.phrases import CaptionPhrases, MaskCandidates
+from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.storage.integrity import checked
 from itrpipe.storage.ragged import Ragged
 from itrpipe.synthesis.sentences import SentenceFile
@@ -179,31 +179,6 @@ class PieceIds:
         again = self.tokenizer(full, verbose=False)["input_ids"] if full else []
         count = int(longer.sum()) + sum(len(ids) > self.max_tokens for ids in again)
         return Cut(count, most if words >= self.max_tokens else f"{words} words or {most}")
-
-
-def named_tokens(settings: Any) -> CaptionTokens | None:
-    """The tokenizer that the settings of a backbone name; None where they name none.
-
-    Raises:
-        MissingInputError: there is no such folder or hub id, it has no tokenizer, or the hub cannot be reached.
-        DataError: a file is damaged.
-    """
-    if not settings.pretrained().get("tokenizer"):
-        return None
-    from itrpipe.models.dual_encoder.network import find_tokenizer  # transformers is large
-
-    tokenizer = find_tokenizer(settings.tokenizer, settings.tokenizer_revision)
-    return PieceIds(tokenizer, Reading.of(settings), settings.max_words)
-
-
-def phrase_vocabulary(phrases: CaptionPhrases, train: Split, min_count: int) -> Vocabulary:
-    """The words of the training captions that occur often enough.
-
-    Source: SSAMT, implementation details: five occurrences, training captions only.
-    """
-    words = phrases.word_ids.take(phrases.rows(train.caption_ids.tolist()))
-    texts = pa.array(phrases.words, pa.string()).take(pa.array(words.values))
-    return Vocabulary.build(pa.ListArray.from_arrays(pa.array(words.offsets, pa.int32()), texts), min_count)
 
 
 def ends_of(tokens: CaptionTokens) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.training.captions import CaptionTokens, Cut, PieceIds, Reading, WordIds, named_tokens, phrase_vocabulary
+from itrpipe.training.captions import CaptionTokens, Cut, PieceIds, Reading, WordIds
 from itrpipe.training.distributed import ALONE, OwnImages, World
 from itrpipe.training.saved import SavedModel
 
@@ -231,7 +231,7 @@ class PhraseSplitData(SplitData):
     Args:
         split: images and captions.
         features: file that holds the features of all its images.
-        vocabulary: of `phrase_vocabulary`.
+        vocabulary: gives words their ids.
         phrases: of all captions of the dataset.
         with_phrases: give the words only when off.
 
@@ -501,10 +501,16 @@ def load_splits(
     phrases, frame, reading = sources.phrases(settings), None, None
     tokens: Any = None
     if phrases is not None:
-        tokens = phrase_vocabulary(phrases, chosen["train"], min_word_count)
-    elif encoders is None:
-        tokens = named_tokens(settings)
-    else:
+        # Source: SSAMT, implementation details: five occurrences, training captions only.
+        words = phrases.word_ids.take(phrases.rows(chosen["train"].caption_ids.tolist()))
+        texts = pa.array(phrases.words, pa.string()).take(pa.array(words.values))
+        tokens = Vocabulary.build(pa.ListArray.from_arrays(pa.array(words.offsets, pa.int32()), texts), min_word_count)
+    elif encoders is None and settings.pretrained().get("tokenizer"):
+        from itrpipe.models.dual_encoder.network import find_tokenizer  # transformers is large
+
+        tokenizer = find_tokenizer(settings.tokenizer, settings.tokenizer_revision)
+        tokens = PieceIds(tokenizer, Reading.of(settings), settings.max_words)
+    elif encoders is not None:
         frame, reading = None if encoders.vision is None else encoders.vision.frame, Reading.of(settings)
         if encoders.tokenizer is not None and encoders.text is not None:
             tokens = PieceIds(encoders.tokenizer, reading, encoders.text.max_tokens)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ ABOUT, SETTINGS = "itrpipe", "settings"
 class of transformers, all that does."""
 
 PHASE, NETWORKS = "phase", "networks"
+_MOMENTS = "optimizer/"
 _REMEDY = "remove {} and run the same command again"
 
 
@@ -82,7 +84,7 @@ def save_checkpoint(
     """
     tensors = {f"{name}/{key}": each for name, part in parts.items() for key, each in part.state_dict().items()}
     for number, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer/{number}/{name}": torch.as_tensor(value) for name, value in state.items()}
+        tensors |= {f"{_MOMENTS}{number}/{name}": torch.as_tensor(value) for name, value in state.items()}
     tensors["random/cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["random/cuda"] = torch.cuda.get_rng_state()
@@ -99,17 +101,14 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
     """
     with reading(path, "a checkpoint of this run", remedy := _REMEDY.format(partial_of(path))):
         check_stamp(path, remedy)
-        states: dict[str, dict[str, Tensor]] = {name: {} for name in (*parts, "optimizer", "random")}
+        states: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
         for key, tensor in load_file(path).items():
-            part, _, name = key.partition("/")
-            states[part][name] = tensor
+            place, _, name = key.rpartition("/")
+            states[place][name] = tensor
         with safe_open(path, framework="pt") as file:
             known = json.loads(file.metadata()["position"])
         position = Position(**{key: value for key, value in known.items() if key != CHECKSUM})
-        moments: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in states["optimizer"].items():
-            number, _, name = key.partition("/")
-            moments.setdefault(int(number), {})[name] = tensor
+        moments = {int(place[len(_MOMENTS) :]): state for place, state in states.items() if place.startswith(_MOMENTS)}
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
         for name, part in parts.items():
             part.load_state_dict(states[name])

@@ -118,7 +118,9 @@ def test_embeddings_are_the_same_bytes_whoever_makes_them_and_whatever_was_made_
     with interrupted(99, Encoding, "make") as others:
         done(train(invoke, killed))
     # Both sides of three splits, none of them twice.
-    assert sorted(part.name for _, part, _ in (*first, *others)) == [f"{number:06}" for number in range(6)]
+    found = [part for _, part, _ in (*first, *others)]
+    assert sorted(part.name for part in found) == [f"{number:06}" for number in range(6)]
+    assert all(part.rows == len(part.content[2]) for part in found)
     for root in roots:
         same_files("train/triplet.vsepp", (root, chain), EMBEDDINGS)
         assert not (only(root, "train/triplet.vsepp") / SCORES).exists()
