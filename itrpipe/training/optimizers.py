@@ -267,10 +267,12 @@ class WeightAverage(nn.Module):
         super().__init__()
         self._kind, self._number = parsed_average(average)
         trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-        # An adapter adds B A, and B is zero at the start: a B A lies between, and takes A as it is.
-        kept = {EMA: trained, WISE_FT: [named for named in trained if ".lora_A." not in named[0]], NO_AVERAGE: []}
+        if (
+            self._kind == WISE_FT
+        ):  # an adapter adds B A, and B is zero at the start: a B A lies between, with A as it is
+            trained = [(name, each) for name, each in trained if ".lora_A." not in name]
         # In a tuple, so that they are no part of this module and of its state.
-        self._followed = tuple(each for _, each in kept[self._kind])
+        self._followed = () if self._kind == NO_AVERAGE else tuple(each for _, each in trained)
         for number, each in enumerate(self._followed):
             self.register_buffer(str(number), each.detach().clone(), persistent=self._kind == EMA)
 
