@@ -7,7 +7,6 @@ Features are memory maps, captions one padded array of token ids, or words and p
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
-# At 384 pixels an image takes 5 ms, more than a GPU needs to train on it.
-_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -290,7 +287,6 @@ class PixelSplitData(SplitData):
     ) -> None:
         self._frame, self._changes = frame, changes
         self._world, self._device = ALONE, torch.device("cpu")
-        self._pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), thread_name_prefix="augment")
         super().__init__(split, features, tokens, "pixels")
 
     def images(self, rows: np.ndarray) -> ImageBatch:
@@ -317,7 +313,7 @@ class PixelSplitData(SplitData):
             pixels = resize(stored, self._frame)
         else:
             changes = draw_changes(count, (stored.shape[2], stored.shape[3]), self._changes, rng).of(own)
-            pixels = augment(stored, self._frame, changes, self._pool)
+            pixels = augment(stored, self._frame, changes)
         kind = partial(OwnImages, rows=count) if divided else ImageBatch
         return kind(torch.empty(len(pixels), 0, 0), pixels=pixels), self.texts(captions)
 
