@@ -388,7 +388,7 @@ class Feed:
         waited_seconds: how long the consumer has waited so far.
     """
 
-    def __init__(self, make: Callable[[int], Batch], items: Iterable[int], depth: int, device: torch.device) -> None:
+    def __init__(self, make: Callable[[Any], Batch], items: Iterable[Any], depth: int, device: torch.device) -> None:
         self.waited_seconds = 0.0
         self._make, self._items, self._depth, self._device = make, items, max(1, depth), device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -415,7 +415,7 @@ class Feed:
             # A thread that Python's end meets inside torch would abort the process.
             pool.shutdown(cancel_futures=True)
 
-    def _place(self, item: int) -> tuple[Batch, Any]:
+    def _place(self, item: Any) -> tuple[Batch, Any]:
         """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
         with torch.cuda.stream(self._copies):  # parts of the batch may be made on the device; of none it does nothing
             batch = self._make(item).to(self._device)
