@@ -94,8 +94,8 @@ class ListWriter:
         columns: list[pa.Array] = [pa.array(anchor_ids, pa.string())]
         for values, field in zip((candidates, scores, probability), list(self._schema)[1:], strict=False):
             assert values is not None
-            plain = values.astype(field.type.value_type.to_pandas_dtype())
-            columns.append(pa.FixedSizeListArray.from_arrays(pa.array(plain.reshape(-1)), self._width))
+            values = pa.array(values.reshape(-1), field.type.value_type)
+            columns.append(pa.FixedSizeListArray.from_arrays(values, self._width))
         table = pa.Table.from_arrays(columns, schema=self._schema)
         with on_disk(self._path):
             self._writer.write_table(table, row_group_size=max(1, len(table)))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from itrpipe.learning.sentences import CaptionMasks, SentenceBank
 from itrpipe.methods.declaration import MethodSettings
-from itrpipe.models.base import ImageBatch, Matcher, TextBatch
+from itrpipe.models.base import ImageBatch, Matcher, Tensors, TextBatch
 from itrpipe.storage.ragged import Ragged
 
 Pairs = tuple[ImageBatch, TextBatch]
@@ -63,28 +63,8 @@ class TrainingSet(Protocol):
         ...
 
 
-class Movable:
-    """Something made on the host that a training step takes to its device with all that it holds."""
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same on a device; numpy arrays, numbers and what cannot be moved stay where they are."""
-        placed = copy.copy(self)
-        vars(placed).update({name: _moved(value, device) for name, value in vars(self).items()})
-        return placed
-
-
-def _moved(value: Any, device: torch.device | str) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, dict):
-        return {name: _moved(each, device) for name, each in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_moved(each, device) for each in value)
-    return value.to(device) if hasattr(value, "to") else value
-
-
 @dataclass(frozen=True)
-class OwnedTexts(Movable):
+class OwnedTexts(Tensors):
     """n negative sentences of the captions of a batch.
 
     Attributes:
@@ -101,7 +81,7 @@ class OwnedTexts(Movable):
 
 
 @dataclass(eq=False)
-class Batch(Movable):
+class Batch(Tensors):
     """One training batch: the positives, named further pairs, and the rows of every positive.
 
     Attributes:

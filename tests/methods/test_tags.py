@@ -24,7 +24,7 @@ from itrpipe.methods.tags_dc import method as tags_dc
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.methods.tags_dc.method import discrimination_loss
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.models.uniter.network import UniterEncoder, UniterImages
+from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.testing import VOCABULARY, ToyPairs
 from tests.methods.toys import reference, reference_uniter, small_uniter
 
@@ -90,14 +90,14 @@ def method_with_heads(**changed: object) -> TagsMethod:
 def step(trained: TagsMethod, model: UniterEncoder, batch: TagsBatch) -> tuple[dict[str, Tensor], OwnedTexts]:
     """The losses of a batch, and the sentences that were trained."""
     seen: list[OwnedTexts] = []
-    read = trained.read_sentences
+    word_terms = trained.word_terms
 
-    def keeping(model: UniterEncoder, images: UniterImages, made: OwnedTexts, first: int) -> Tensor:
+    def keeping(model: UniterEncoder, batch: TagsBatch, made: OwnedTexts, states: Tensor) -> dict[str, Tensor]:
         seen.append(made)
-        return read(model, images, made, first)
+        return word_terms(model, batch, made, states)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trained, "read_sentences", keeping)
+        patch.setattr(trained, "word_terms", keeping)
         losses = trained.losses(model, batch, epoch=0)
     assert len(seen) == 1
     return losses, seen[0]

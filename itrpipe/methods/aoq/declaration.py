@@ -9,6 +9,13 @@ from pydantic import Field, model_validator
 from itrpipe.methods.declaration import MOST, MethodSettings, Mined
 from itrpipe.papers import AOQ, FNE, Paper
 
+_READ_BY = {
+    "online_term": ("offline-triplet", "quintuplet"),
+    "quintuplet_pairs": ("quintuplet",),
+    "weight_by": ("adaptive-quintuplet",),
+}
+"""Option -> the variants that read it."""
+
 
 class Aoq(MethodSettings):
     """Adaptive offline quintuplet loss. Source: AOQ (Chen et al., ECCV 2020), Eq. 3 to 5.
@@ -58,6 +65,10 @@ class Aoq(MethodSettings):
         """FNE too, if its probabilities filter the lists."""
         return (*self.papers, FNE) if self.false_negatives != "keep" else self.papers
 
+    def unread_options(self) -> tuple[str, ...]:
+        """Those of other variants."""
+        return tuple(option for option, variants in _READ_BY.items() if self.variant not in variants)
+
     def mined(self) -> Mined:
         """The teacher's; the lists of SCAN and BFAN are VSRN's (AOQ §4.2)."""
         guard = "" if self.false_negatives == "keep" else "fne"
@@ -69,16 +80,4 @@ class Aoq(MethodSettings):
             raise ValueError("coupled ranks need top_images <= top_texts")
         if self.coupled and self.false_negatives == "weigh":
             raise ValueError("coupled leaves no rank of images to weigh; give --set loss.false_negatives=drop")
-        return self
-
-    @model_validator(mode="after")
-    def _options_are_read(self) -> Aoq:
-        for option, usual, variants in (
-            ("online_term", True, ("offline-triplet", "quintuplet")),
-            ("quintuplet_pairs", "offline", ("quintuplet",)),
-            ("weight_by", "offline", ("adaptive-quintuplet",)),
-        ):
-            value = getattr(self, option)
-            if value != usual and self.variant not in variants:
-                raise ValueError(f"{option} = {value} is an option of variant {' and '.join(variants)} only")
         return self

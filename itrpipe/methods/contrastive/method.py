@@ -32,7 +32,6 @@ from itrpipe.learning.losses import hardest_triplet, infonce, sigmoid, sum_of_tr
 from itrpipe.learning.mined import PROBABILITY_OF, MinedCandidates, candidates_of, known_pairs, neighbours_order
 from itrpipe.methods.base import (
     Batch,
-    Movable,
     PairsMethod,
     TrainingSet,
     auxiliary_terms,
@@ -42,7 +41,7 @@ from itrpipe.methods.base import (
     sentences_drawn,
 )
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
-from itrpipe.models.base import Anchors, Matcher, rows_of
+from itrpipe.models.base import Anchors, Matcher, Tensors, rows_of
 
 TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 _NONE = float("-inf")
@@ -53,7 +52,7 @@ _SURE = 1 - 1e-6
 
 
 @dataclass(frozen=True)
-class Candidates(Movable):
+class Candidates(Tensors):
     """What anchors of one kind meet beside the batch, and what is known of all of it.
 
     Attributes:
@@ -251,31 +250,34 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
                 whole = scores if alone else model.score_matrix(images, texts).float()
             mask = same_image_mask(batch, settings.mask_same_image)
             batch.statistics["retained"] = state.statistics.update(whole.detach(), mask)
-        sides = (
-            ("text", zip(*of_images, strict=True), further_texts),
-            ("image", zip(*of_texts, strict=True), further_images),
-        )
-        loss, other = (
-            self._direction(torch.cat(scored, dim=1), torch.cat(left_out, dim=1), batch, known, side, epoch, anchors)
-            for side, (scored, left_out), known in sides
-        )
+        loss = self._direction("text", of_images, further_texts, batch, epoch, anchors)
+        loss = loss + self._direction("image", of_texts, further_images, batch, epoch, anchors)
         share = 0.5 if settings.objective in ("infonce", "sigmoid") else 1.0
         return {
-            "contrastive": share * (loss + other) * anchors.weight,
+            "contrastive": share * loss * anchors.weight,
             **auxiliary_terms(model, images, batch, settings.auxiliary_weight / size),
         }
 
     def _direction(
         self,
-        scores: Tensor,
-        excluded: Tensor,
-        batch: Batch,
-        known: Candidates,
         side: str,
+        blocks: list[tuple[Tensor, Tensor]],
+        known: Candidates,
+        batch: Batch,
         epoch: int,
         anchors: Anchors,
     ) -> Tensor:
-        """Loss of anchors [A] with their candidates [A, C], of which the first B are those of the batch."""
+        """Loss of anchors [A] with their candidates [A, C], of which the first B are those of the batch.
+
+        Args:
+            side: what candidates are, `text` or `image`.
+            blocks: scores of candidates, and which are excluded, [A, c] each.
+            known: of the candidates.
+            batch: takes the statistics.
+            epoch: 0-based.
+            anchors: of this process.
+        """
+        scores, excluded = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
         settings, state, positive = self.settings, self._state, scores.diagonal(anchors.rows.start)
         written = len(batch.sentences.owners) if side == "text" and batch.sentences is not None else 0
         weights = self._log_weights(scores.detach(), excluded, known, written, anchors.rows.start)

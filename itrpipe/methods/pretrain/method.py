@@ -19,15 +19,15 @@ from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.sentences import UNLABELLED
-from itrpipe.methods.base import Batch, Movable, PairsMethod, TrainingSet
+from itrpipe.methods.base import Batch, PairsMethod, TrainingSet
 from itrpipe.methods.itm.method import draw_others
 from itrpipe.methods.pretrain.declaration import Pretrain
-from itrpipe.models.base import TextBatch, rows_of
+from itrpipe.models.base import Tensors, TextBatch, rows_of
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 
 
 @dataclass(frozen=True)
-class MaskedTexts(Movable):
+class MaskedTexts(Tensors):
     """B captions with K masked copies of each.
 
     Attributes:

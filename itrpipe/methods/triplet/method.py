@@ -15,15 +15,7 @@ from torch import Tensor
 
 from itrpipe.learning.losses import hinge, triplet_loss
 from itrpipe.methods.ascl.method import generated_positives
-from itrpipe.methods.base import (
-    Batch,
-    PairsMethod,
-    auxiliary_terms,
-    encoded,
-    in_training,
-    same_image_mask,
-    sentences_drawn,
-)
+from itrpipe.methods.base import Batch, PairsMethod, auxiliary_terms, encoded, same_image_mask, sentences_drawn
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.base import Matcher, rows_of
 
@@ -41,7 +33,7 @@ class TripletMethod(PairsMethod[Triplet]):
         if settings.joins_captions():
             sides = self.data, self.captions_of, captions
             reads = self.data.ends, self.data.max_tokens
-            batch.generated = in_training(generated_positives(settings.generated_positives, *sides, *reads, rng))
+            batch.generated = generated_positives(settings.generated_positives, *sides, *reads, rng)
         return batch
 
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
