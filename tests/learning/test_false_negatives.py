@@ -52,18 +52,6 @@ def test_running_statistics_match_reference():
             assert found.variance[k].item() == pytest.approx(statistics[f"var_{side}"][batch].item(), abs=1e-5)
 
 
-def test_a_single_pair_has_a_mean_and_no_variance():
-    statistics = reference("fne_statistics")
-    running = SimilarityStatistics()
-    running.update(statistics["one/img"] @ statistics["one/txt"].T)
-    found = running.gaussians()
-    assert found.mean[0].item() == pytest.approx(float(statistics["one/avg_pos"]), abs=1e-6)
-    assert found.variance[0].isnan()
-    assert found.variance[1].item() == pytest.approx(float(statistics["one/var_neg"]), abs=1e-5)
-    assert found.count.tolist() == [1, 2]
-    assert (false_negative_probability(torch.rand(5), found, PRIOR) == 0).all()
-
-
 def test_equal_scores_keep_no_pair_or_the_first():
     scores = torch.tensor([[0.5, 0.1, 0.1], [0.1, 0.9, 0.2], [0.1, 0.9, 0.3]])
     assert retained_pairs(scores).tolist() == [True, False, False]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +13,9 @@ from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.aoq import method as aoq
 from itrpipe.methods.aoq.method import Aoq, OfflineNegatives, OfflineScores, aoq_loss, online_pairs
 from itrpipe.testing import ToyPairs
-from tests.methods.toys import KnownPairs, Lookup
+from tests.methods.toys import KnownPairs, Lookup, reference
 
-REFERENCE = Path(__file__).resolve().parents[1] / "reference"
+REFERENCE = reference("aoq_losses")
 CASES = ["A", "B_bfan_range", "C_negative_weight"]
 INPUTS = ["S", "s_i_toff", "s_ioff_t", "s_ioff_toff", "s_ioff2_toff2"]
 EQUATION_3, EQUATION_4, EQUATION_5 = Aoq(variant="offline-triplet"), Aoq(variant="quintuplet"), Aoq()
@@ -31,26 +30,20 @@ VARIANTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def reference() -> dict[str, np.ndarray]:
-    with np.load(REFERENCE / "aoq_losses.npz", allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def leaves(reference, case):
-    return [torch.tensor(reference[f"in_{case}_{name}"], requires_grad=True) for name in INPUTS]
+def leaves(case: str) -> list[torch.Tensor]:
+    return [REFERENCE[f"in_{case}_{name}"].clone().requires_grad_() for name in INPUTS]
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(("variant", "chosen"), [(name, each) for name, all_ in VARIANTS.items() for each in all_])
-def test_value_and_gradients_match_reference(reference, case, variant, chosen):
-    inputs = leaves(reference, case)
+def test_value_and_gradients_match_reference(case, variant, chosen):
+    inputs = leaves(case)
     value = aoq_loss(inputs[0], OfflineScores(*inputs[1:]), chosen)
     value.backward()
-    assert value.item() == pytest.approx(float(reference[f"out_{case}_{variant}"]), abs=4e-6)
+    assert value.item() == pytest.approx(float(REFERENCE[f"out_{case}_{variant}"]), abs=4e-6)
     for name, leaf in zip(INPUTS, inputs, strict=True):
         gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-        np.testing.assert_allclose(gradient, reference[f"grad_{case}_{variant}_{name}"], atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(gradient, REFERENCE[f"grad_{case}_{variant}_{name}"], atol=2e-6, err_msg=name)
 
 
 def test_a_batch_without_in_batch_negatives_keeps_the_offline_terms():
@@ -68,8 +61,8 @@ def test_a_batch_without_in_batch_negatives_keeps_the_offline_terms():
     [ONLINE, Aoq(weight_by="positive"), Aoq(variant="quintuplet", online_term=False, margin_offline=0.1)],
     ids=lambda chosen: f"{chosen.quintuplet_pairs}-{chosen.weight_by}-{chosen.online_term}",
 )
-def test_the_ablations_are_the_loss_written_out_pair_by_pair(reference, chosen):
-    scores, *offline = leaves(reference, "A")
+def test_the_ablations_are_the_loss_written_out_pair_by_pair(chosen):
+    scores, *offline = leaves("A")
     loss, positive, expected, met = aoq_loss(scores, OfflineScores(*offline), chosen), scores.diagonal(), 0.0, 0
     for k, own in enumerate(positive.tolist()):
         others = [j for j in range(10) if j != k]

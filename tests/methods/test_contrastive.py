@@ -187,14 +187,6 @@ def test_an_epoch_of_neighbours_has_every_caption_once_and_depends_on_seed_and_e
     assert made()[0].order(0, 0) is None
 
 
-def test_no_filter_doubts_sentences_that_were_made_to_be_false():
-    method, model = made(negatives=["synthetic"], weigh="positive-aware", max_score=-9.0)
-    batch, _ = step(method, model)
-    assert batch.sentences is not None
-    assert batch.statistics["text_candidates"] == len(batch.sentences.owners)
-    assert batch.statistics["image_candidates"] == 0
-
-
 def test_options_without_a_use_are_named():
     assert Contrastive(objective="sigmoid").temperature == 0.1  # SigLIP's, where CLIP's is 0.07
     unused = Contrastive().unused_options()

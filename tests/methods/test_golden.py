@@ -62,22 +62,13 @@ def test_ten_steps_are_those_that_were_recorded(conf: str) -> None:
         assert values == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
 
 
-@pytest.mark.parametrize(
-    ("conf", "option", "term"),
-    [
-        ("triplet", "auxiliary_weight", "auxiliary"),
-        ("synthetic-triplet", "synthetic_weight", "synthetic"),
-        ("pretrain", "weight_words", "words"),
-        ("pretrain", "weight_matching", "matching"),
-        ("tags", "weight_words", "words"),
-        ("tags", "weight_sentences", "sentences"),
-        ("tags-dc", "weight_discrimination", "discrimination"),
-        ("tags-dc", "weight_correction", "correction"),
-        ("ssamt", "weight_global", "global"),
-        ("ssamt", "weight_local", "local"),
-        ("ssamt", "weight_phrase", "phrase"),
-    ],
-)
+WEIGHTED = {"pretrain": ("words", "matching"), "tags": ("words", "sentences")}
+WEIGHTED |= {"tags-dc": ("discrimination", "correction"), "ssamt": ("global", "local", "phrase")}
+WEIGHTS = [(conf, f"weight_{term}", term) for conf, terms in WEIGHTED.items() for term in terms]
+WEIGHTS += [("triplet", "auxiliary_weight", "auxiliary"), ("synthetic-triplet", "synthetic_weight", "synthetic")]
+
+
+@pytest.mark.parametrize(("conf", "option", "term"), WEIGHTS)
 def test_a_weight_scales_its_term(conf: str, option: str, term: str) -> None:
     found = []
     for weight in (0.5, 1.5):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 import pytest
@@ -103,69 +102,45 @@ def step(trained: TagsMethod, model: UniterEncoder, batch: TagsBatch) -> tuple[d
     return losses, seen[0]
 
 
-@cache
-def arrays() -> dict[str, Tensor]:
-    return reference("tags_generation")
-
-
-@pytest.fixture
-def reference_model() -> UniterEncoder:
-    return reference_uniter(arrays())
-
-
-@pytest.fixture
-def reference_batch(monkeypatch: pytest.MonkeyPatch) -> TagsBatch:
-    """The caption and image of the reference with its masks; the refills are those that were recorded."""
+def test_losses_and_gradients_match_the_reference(monkeypatch: pytest.MonkeyPatch):
+    """Of the caption and image of the reference with its masks; the refills are those that were recorded."""
+    arrays = reference("tags_generation")
 
     def recorded(masked: Tensor, labels: Tensor, logits: Tensor, draws: int, temperature: float, excluded: object):
         assert (draws, temperature) == (6, 1.5)
-        assert_close(logits, arrays()["mlm/logits_at_labels"], atol=1e-5, rtol=1e-5)
-        return arrays()["mlm/refilled_ids"].view(6, 6, 10)
+        assert_close(logits, arrays["mlm/logits_at_labels"], atol=1e-5, rtol=1e-5)
+        return arrays["mlm/refilled_ids"].view(6, 6, 10)
 
     monkeypatch.setattr(synthetic, "refill", recorded)
-    images = ImageBatch(arrays()["in/img_feat"][None], None, boxes=arrays()["in/img_pos_feat"][None, :, :4])
-    texts = TextBatch(arrays()["in/gt_input_ids"], torch.tensor([10]))
-    one = torch.zeros(2, 2, dtype=torch.int64)
-    masked = MaskedTexts(texts, arrays()["in/mlm_input_ids"], arrays()["in/mlm_txt_labels"])
-    pool, anchors = {"pool": (images, texts)}, torch.zeros(1, dtype=torch.int64)
-    return TagsBatch(pool, anchors, rows=PairRows(one, one), masked=masked)
-
-
-RELEASED = {"sampled_negatives": 1, "hard_negatives": 1, "copies": 6, "draws": 6, "keep": 8}
-
-
-def query_gradient(model: UniterEncoder) -> Tensor:
-    """Gradient of the query weights of the first layer, which stand before those of keys and values."""
-    gradient = dict(model.named_parameters())["layers.0.project.weight"].grad
-    assert gradient is not None
-    return gradient[:48]
-
-
-def test_losses_and_gradients_match_the_reference(reference_model: UniterEncoder, reference_batch: TagsBatch):
-    trained = method(**RELEASED, weight_words=1.0, weight_sentences=1.0)
-    losses, made = step(trained, reference_model, reference_batch)
-    assert_close(losses["words"], arrays()["mlm/loss_per_label"].mean(), atol=1e-5, rtol=1e-5)
-    assert_close(losses["sentences"], arrays()["istm/correct/loss_per_negative"].mean(), atol=1e-5, rtol=1e-5)
-    assert torch.equal(made.texts.tokens, arrays()["dc/syn_ids"])
-    assert reference_batch.statistics["scored_sentences"] == arrays()["istm/correct/effect_num"]
-    assert_close(reference_batch.statistics["masked_word_accuracy"], arrays()["mlm/corrects"].mean())
-    losses["sentences"].backward()
-    for found, name in ((reference_model.rank.weight.grad, "rank_output"), (query_gradient(reference_model), "q0")):
-        assert_close(found, arrays()[f"istm/correct/grad_{name}"], atol=1e-5, rtol=1e-5)
-
-
-def test_words_of_sentences_cost_and_teach_what_they_do_in_the_reference(
-    reference_model: UniterEncoder, reference_batch: TagsBatch
-):
-    trained = method_with_heads(**RELEASED, weight_discrimination=1.0, weight_correction=1.0)
-    losses, made = step(trained, reference_model, reference_batch)
+    images = ImageBatch(arrays["in/img_feat"][None], None, boxes=arrays["in/img_pos_feat"][None, :, :4])
+    texts, one = TextBatch(arrays["in/gt_input_ids"], torch.tensor([10])), torch.zeros(2, 2, dtype=torch.int64)
+    masked = MaskedTexts(texts, arrays["in/mlm_input_ids"], arrays["in/mlm_txt_labels"])
+    batch = TagsBatch({"pool": (images, texts)}, torch.tensor([0]), rows=PairRows(one, one), masked=masked)
+    weights = dict.fromkeys(("words", "sentences", "discrimination", "correction"), 1.0)
+    sizes = {"sampled_negatives": 1, "hard_negatives": 1, "copies": 6, "draws": 6, "keep": 8}
+    trained = method_with_heads(**sizes, **{f"weight_{name}": weight for name, weight in weights.items()})
+    model = reference_uniter(arrays)
+    losses, made = step(trained, model, batch)
+    for name, expected in (
+        ("words", arrays["mlm/loss_per_label"].mean()),
+        ("sentences", arrays["istm/correct/loss_per_negative"].mean()),
+        ("discrimination", arrays["dc/disc_loss_mean"]),
+        ("correction", arrays["dc/correction_loss_mean"]),
+    ):
+        assert_close(losses[name], expected, atol=1e-5, rtol=1e-5)
+    assert torch.equal(made.texts.tokens, arrays["dc/syn_ids"])
     assert made.masked is not None
-    assert torch.equal(made.masked, arrays()["dc/txt_labels"] != UNLABELLED)
-    assert_close(losses["discrimination"], arrays()["dc/disc_loss_mean"], atol=1e-5, rtol=1e-5)
-    assert_close(losses["correction"], arrays()["dc/correction_loss_mean"], atol=1e-5, rtol=1e-5)
-    (losses["discrimination"] + losses["correction"]).backward()
-    assert_close(reference_model.word_match.weight.grad, arrays()["dc/grad_disc_output"], atol=1e-5, rtol=1e-5)
-    assert_close(query_gradient(reference_model), arrays()["dc/grad_q0"], atol=1e-5, rtol=1e-4)
+    assert torch.equal(made.masked, arrays["dc/txt_labels"] != UNLABELLED)
+    assert batch.statistics["scored_sentences"] == arrays["istm/correct/effect_num"]
+    assert_close(batch.statistics["masked_word_accuracy"], arrays["mlm/corrects"].mean())
+    queries = model.get_parameter("layers.0.project.weight")  # of the first layer, above those of keys and values
+    for loss, head, name in (
+        (losses["sentences"], model.rank.weight, "istm/correct/grad_rank_output"),
+        (losses["discrimination"] + losses["correction"], model.word_match.weight, "dc/grad_disc_output"),
+    ):
+        of_head, of_queries = torch.autograd.grad(loss, [head, queries], retain_graph=True)
+        assert_close(of_head, arrays[name], atol=1e-5, rtol=1e-5)
+        assert_close(of_queries[:48], arrays[f"{name.rpartition('/')[0]}/grad_q0"], atol=1e-5, rtol=1e-4)
 
 
 def captions_again(masked: Tensor, labels: Tensor, logits: Tensor, draws: int, *rest: object) -> Tensor:
