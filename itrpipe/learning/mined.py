@@ -75,12 +75,9 @@ class ListWriter:
 
     def __init__(self, folder: Path, direction: str, width: int, *, guarded: bool = False, wide: bool = False) -> None:
         self._path, self._width = folder / FILES[direction], width
-        fields = [
-            ("anchor_id", pa.string()),
-            ("candidate_rows", pa.list_(pa.int64() if wide else pa.int32(), width)),
-            ("scores", pa.list_(pa.float16(), width)),
-        ]
-        self._schema = pa.schema(fields + ([(PROBABILITY, pa.list_(pa.float16(), width))] if guarded else []))
+        fields = [("anchor_id", pa.string()), ("candidate_rows", pa.list_(pa.int64() if wide else pa.int32(), width))]
+        fields += [(name, pa.list_(pa.float16(), width)) for name in ("scores", *((PROBABILITY,) if guarded else ()))]
+        self._schema = pa.schema(fields)
         self._writer = pq.ParquetWriter(self._path, self._schema, compression="zstd")
 
     def write(
@@ -151,8 +148,7 @@ def candidates_of(lists: Mapping[str, np.ndarray], direction: str, top: int, jud
     held, side = lists[direction].shape[1], direction.partition("_")[0]
     if top > held:
         raise UsageError(
-            f"loss.top_{side} = {top} but the mined lists hold {held}; lower it, or raise --set "
-            f"mine_negatives.num_{side}"
+            f"loss.top_{side} = {top} but the mined lists hold {held}; lower it, or raise mine_negatives.num_{side}"
         )
     if judges and PROBABILITY_OF + direction not in lists:
         raise UsageError(
