@@ -24,7 +24,8 @@ CASES |= {conf: next(b for b in ("vsepp", "ssamt", "uniter", "ascl") if trains(c
 def arranged(conf: str, backbone: str, **changed: float) -> tuple[ToyPairs, Any, Any, list[torch.nn.Parameter]]:
     """Toy pairs, method and model, which it is attached to, and the parameters of both."""
     chosen = settings(conf, backbone)
-    chosen = chosen.model_copy(update={"loss": chosen.loss.model_copy(update=changed)})
+    loss = type(chosen.loss).model_validate({**chosen.loss.model_dump(), **changed})
+    chosen = chosen.model_copy(update={"loss": loss})
     torch.manual_seed(0)
     data = ToyPairs(uneven=backbone not in EVEN)
     method, model = method_builder(chosen)(data), builder(chosen)().train()
