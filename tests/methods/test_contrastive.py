@@ -161,6 +161,7 @@ def test_temperature_and_bias_are_learned_and_clamped():
     assert method._state.bias.grad is not None
     assert batch.statistics["temperature"].item() == pytest.approx(1 / 40)
     assert not made(objective="sum")[0]._state.log_scale.requires_grad
+    assert not made(objective="infonce")[0]._state.log_scale.requires_grad
     assert not made(objective="infonce", learn_temperature=True)[0]._state.bias.requires_grad
 
 
