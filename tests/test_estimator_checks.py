@@ -161,7 +161,7 @@ def test_the_region_tokens_of_the_dual_encoder(check: str, pool: str, boxes: boo
 @pytest.mark.parametrize(("conf", "backbone"), PAIRS, ids=lambda name: name)
 def test_methods(conf: str, backbone: str) -> None:
     chosen = settings(conf, backbone)
-    check_method(method_builder(chosen), builder(chosen), uneven=backbone not in EVEN)
+    check_method(method_builder(chosen), builder(chosen))
 
 
 @pytest.mark.parametrize("conf", sorted({conf for conf, backbone in PAIRS if backbone == "vsrn"}))

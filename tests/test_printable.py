@@ -20,8 +20,8 @@ from rich.tree import Tree
 
 from itrpipe.printable import printable, printable_json
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.report.search_page import render
 from itrpipe.report.pictures import Picture
+from itrpipe.report.search_page import render
 from itrpipe.retrieval.answers import FOLDER, Answer, Answers, lines
 
 # Clears the screen, names the window, steers in one byte, turns the writing direction, ends a line or paragraph.

@@ -16,8 +16,7 @@ from itrpipe.commands.reproduction import Options, run_recipe
 from itrpipe.config import load_declaration, stages_folder
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.evaluation.metrics import PROTOCOLS, metrics
-from itrpipe.evaluation.metrics import Ranks
+from itrpipe.evaluation.metrics import PROTOCOLS, Ranks, metrics
 from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import backbone_family
 from itrpipe.plan.planning import parse_override

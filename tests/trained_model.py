@@ -14,11 +14,10 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import DualEncoder
-from itrpipe.training.data import SplitData
+from itrpipe.training.data import Sources, SplitData, open_split
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import load_model
-from itrpipe.training.splits import Sources, open_split
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,9 @@ class TrainedModel:
             block: images or captions per forward pass.
         """
         encoder, captions = Encoder(self.model, self.device, block, self.precision), np.arange(rows.num_captions)
-        if not isinstance(self.model, DualEncoder):
-            return encoder.scores(rows, rows.num_images, captions)
         sides = encoder.images(rows, np.arange(rows.num_images)), encoder.texts(rows, captions)
+        if not isinstance(self.model, DualEncoder):
+            return encoder.scores(*sides)
         images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
         split = self.data.split
         ids = (split.image_ids[: len(images)], split.caption_ids[: len(texts)], split.caption_image[: len(texts)])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+_BY_INDEX = ("index", "index_put", "index_put_")
 _WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal")
 
 
@@ -25,7 +26,7 @@ class Waits(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.overloadpacket.__name__
-        if name in _WAITING or (name.startswith("index") and any(map(_is_mask, args[1]))):
+        if name in _WAITING or (name in _BY_INDEX and any(map(_is_mask, args[1]))):
             self.seen.append(name)
         return function(*args, **(kwargs or {}))
 

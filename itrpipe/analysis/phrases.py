@@ -22,9 +22,8 @@ from itrpipe.progress import Reporter
 from itrpipe.scene_graph.graph import phrases_of
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.stored import SceneGraphFile
-from itrpipe.training.data import PhraseSplitData, blocks
+from itrpipe.training.data import PhraseSplitData, Sources, blocks
 from itrpipe.training.saved import SavedModel
-from itrpipe.training.splits import Sources
 
 BATCH = 128
 """Captions among which a hard negative is looked for, as in training."""

@@ -22,9 +22,8 @@ from itrpipe.models.base import TextBatch
 from itrpipe.scene_graph.build import SentenceParser
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.data import SplitData, blocks
+from itrpipe.training.data import SplitData, blocks, open_split
 from itrpipe.training.saved import SavedModel
-from itrpipe.training.splits import open_split
 
 GRAPHS = "graphs"
 """Folder for the scene graphs of sentences, which only resuming needs."""

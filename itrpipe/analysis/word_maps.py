@@ -8,6 +8,7 @@ Shapes: B captions shown, n tokens of an image, W tokens of a caption.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
@@ -18,13 +19,14 @@ import torch
 
 from itrpipe.config import leaves
 from itrpipe.datasets.prepared import PreparedDataset, Split, given_split
+from itrpipe.datasets.vocabulary import spans
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.captions import PieceIds, WordIds
+from itrpipe.training.data import Sources, open_split
 from itrpipe.training.saved import SavedModel
-from itrpipe.training.splits import Sources, open_split
 
 EXAMPLES = 12
 WORD_MAP_SCHEMA = pa.schema(
@@ -46,10 +48,18 @@ WORD_MAP_SCHEMA = pa.schema(
 )
 
 
+_SPACED = re.compile(r"\S+")
+_WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
+Located = tuple[str, list[tuple[int, int, tuple[int, ...]]]]
+"""A caption as it is read, and its words: the first character of each, one more than its last, and the places of its
+tokens among those of the caption, counted from 0."""
+
+
 def has_word_maps(saved: SavedModel) -> bool:
     """Whether `word_maps` is defined for a model: its scores are means over words and places, and words have places."""
     tokens = saved.tokens
-    located = isinstance(tokens, WordIds) or (isinstance(tokens, PieceIds) and tokens.locates_words)
+    # Few tokenizers, written in Python, do not tell which characters a piece is of.
+    located = isinstance(tokens, WordIds) or (isinstance(tokens, PieceIds) and tokens.tokenizer.is_fast)
     return located and "word-maps" in saved.settings.answers and cast(Any, saved.model).has_word_maps
 
 
@@ -82,6 +92,30 @@ def word_maps(saved: SavedModel, sources: Sources, split: str, scores: SplitScor
     return pa.Table.from_pylist(sorted(rows, key=lambda row: (row["example"], not row["matched"])), WORD_MAP_SCHEMA)
 
 
+def located_words(tokens: WordIds | PieceIds, split: Split) -> list[Located]:
+    """The words of the captions of a split, T of them, and where each stands.
+
+    Pieces belong to the word that they end in; what is read of a caption beside words, such as its ends, is in none.
+    """
+    reading = tokens.reading
+    if isinstance(tokens, WordIds):
+        texts = reading.texts(split) if reading.cleaned else split.texts
+        found = [[each.span() for each in _SPACED.finditer(text)] if reading.cleaned else spans(text) for text in texts]
+        words = [[(*span, (at,)) for at, span in enumerate(own[: reading.max_words], 1)] for own in found]
+        return list(zip(texts, words, strict=True))
+    texts = reading.texts(split)
+    read = tokens.tokenizer(texts, truncation=True, max_length=tokens.max_tokens, return_offsets_mapping=True)
+    words = []
+    for text, pieces in zip(texts, read["offset_mapping"], strict=True):
+        located = []
+        for start, end in (each.span() for each in _WORD.finditer(text)):
+            # Some pieces begin with the space before them.
+            places = tuple(at for at, (first, last) in enumerate(pieces) if first < last and start < last <= end)
+            located += [(start, end, places)] if places else []
+        words.append(located)
+    return list(zip(texts, words, strict=True))
+
+
 def pair_map(saved: SavedModel, sources: Sources, split: str, image_id: str, sentence: str) -> list[dict[str, Any]]:
     """Map of every word of a sentence with an image of a split: rows as those of `word_maps`.
 
@@ -106,7 +140,7 @@ def _rows(
     features = FeatureFile.open(sources.extract / FEATURES)
     data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
     assert isinstance(saved.tokens, (WordIds, PieceIds))
-    model, words = cast(Any, saved.model), saved.tokens.located_words(split)
+    model, words = cast(Any, saved.model), located_words(saved.tokens, split)
     grid, frame, device = model.vision.grid(), model.vision.frame, next(model.parameters()).device
     # How photographs became pixels; of pixels that were imported nobody knows, and they count as whole.
     given = {key.rpartition(".")[2]: value for key, value in leaves(read_manifest(sources.extract).settings)}

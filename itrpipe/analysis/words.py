@@ -43,9 +43,8 @@ from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.synthesis.language_model import LanguageModel, mean
 from itrpipe.synthesis.tokens import Spelled, respell
 from itrpipe.training.captions import PieceIds, caption_masks, special_tokens, token_captions
-from itrpipe.training.data import blocks
+from itrpipe.training.data import blocks, open_split
 from itrpipe.training.saved import SavedModel
-from itrpipe.training.splits import open_split
 
 THRESHOLD = 0.5
 """Probability of a mismatch above which a word counts as wrong. Source: TAGS-DC, section 4.4."""
@@ -128,7 +127,7 @@ def trains_word_heads(settings: Mapping[str, Any]) -> bool:
 def has_word_heads(saved: SavedModel) -> bool:
     """Whether a model was trained to find wrong words, and its tokenizer tells which characters a piece is of."""
     located = isinstance(saved.tokens, Vocabulary) or (
-        isinstance(saved.tokens, PieceIds) and saved.tokens.locates_words
+        isinstance(saved.tokens, PieceIds) and saved.tokens.tokenizer.is_fast
     )
     return located and "words" in saved.settings.answers and trains_word_heads(saved.config)
 

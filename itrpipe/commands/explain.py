@@ -133,8 +133,8 @@ def _explanation(trained: TrainedRun, dataset: str, image: str, caption: str) ->
 
     from itrpipe.analysis.words import WordReader, match_probability
     from itrpipe.datasets.prepared import given_split
+    from itrpipe.training.data import open_split
     from itrpipe.training.saved import load_model
-    from itrpipe.training.splits import open_split
 
     saved = load_model(trained.folder)
     shown = find_image(trained, dataset, image)

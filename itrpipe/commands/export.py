@@ -231,8 +231,7 @@ def _native(chain: _Chain, wanted: Wanted) -> tuple[NativeModel | None, str]:
 
     trained, native, reason = chain.trained, None, ""
     try:
-        best = int(trained.manifest.metrics["best_epoch"])
-        native = NativeModel.of(trained.folder, best, chain.extracted.manifest.settings)
+        native = NativeModel.of(trained.folder, chain.extracted.manifest.settings)
         if wanted.open_clip:
             open_clip_config(native)
     except NoEquivalent as nothing:

@@ -171,7 +171,7 @@ def _maps(trained: Path, manifest: Manifest, device: str) -> WordMaps | None:
     if "word-maps" not in settings_of(manifest.settings["backbone"]).answers:
         return None
     from itrpipe.serving.why import WordMaps
-    from itrpipe.training.splits import Sources
+    from itrpipe.training.data import Sources
 
     prepare, extract = (existing_input(trained, manifest, name) for name in ("prepare", "extract"))
     maps = WordMaps(trained, Sources(prepare, extract), device)

@@ -27,7 +27,6 @@ from itrpipe.learning.losses import excluded_pairs, online_hard_negatives
 
 NegativeSource = Literal["hardest", "all"]
 Ties = Literal["none", "first"]
-_VALUES_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -211,9 +210,6 @@ def probabilities(scores: np.ndarray, gaussians: Gaussians, prior: float) -> np.
     Returns:
         Of the shape of `scores`, float32, 0..1; 0 for padding.
     """
-    flat = torch.from_numpy(np.ascontiguousarray(scores, dtype=np.float32).reshape(-1))
-    found = [
-        false_negative_probability(part, gaussians, prior, monotone=True).masked_fill(part.isneginf(), 0.0)
-        for part in flat.split(_VALUES_AT_ONCE)
-    ]
-    return torch.cat(found).numpy().reshape(scores.shape)
+    found = torch.from_numpy(np.asarray(scores, dtype=np.float32))
+    chances = false_negative_probability(found, gaussians, prior, monotone=True)
+    return chances.masked_fill(found.isneginf(), 0.0).numpy()

@@ -108,7 +108,7 @@ def infonce(
 
     Args:
         positive: [B] scores of anchors with their positives.
-        candidates: [B, C] scores of anchors with their candidates.
+        candidates: [B, C] scores of anchors with their candidates, one of them at least.
         log_weights: [B, C], at most 0, -inf for what is no candidate; None for zeros.
         temperature: t, above 0.
 
@@ -178,8 +178,7 @@ def hardest_triplet(
     """
     if log_weights is not None:
         candidates = candidates.masked_fill(log_weights.isneginf(), float("-inf"))
-    # One more column, so that there is a highest candidate where there is none.
-    return hinge(positive, F.pad(candidates, (0, 1), value=float("-inf")).amax(dim=1), margin).mean()
+    return hinge(positive, candidates.amax(dim=1), margin).mean()
 
 
 def sum_of_triplets(

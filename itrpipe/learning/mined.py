@@ -75,12 +75,9 @@ class ListWriter:
 
     def __init__(self, folder: Path, direction: str, width: int, *, guarded: bool = False, wide: bool = False) -> None:
         self._path, self._width = folder / FILES[direction], width
-        fields = [
-            ("anchor_id", pa.string()),
-            ("candidate_rows", pa.list_(pa.int64() if wide else pa.int32(), width)),
-            ("scores", pa.list_(pa.float16(), width)),
-        ]
-        self._schema = pa.schema(fields + ([(PROBABILITY, pa.list_(pa.float16(), width))] if guarded else []))
+        fields = [("anchor_id", pa.string()), ("candidate_rows", pa.list_(pa.int64() if wide else pa.int32(), width))]
+        fields += [(name, pa.list_(pa.float16(), width)) for name in ("scores", *((PROBABILITY,) if guarded else ()))]
+        self._schema = pa.schema(fields)
         self._writer = pq.ParquetWriter(self._path, self._schema, compression="zstd")
 
     def write(
@@ -94,8 +91,8 @@ class ListWriter:
         columns: list[pa.Array] = [pa.array(anchor_ids, pa.string())]
         for values, field in zip((candidates, scores, probability), list(self._schema)[1:], strict=False):
             assert values is not None
-            plain = values.astype(pa.array([], field.type.value_type).to_numpy().dtype)
-            columns.append(pa.FixedSizeListArray.from_arrays(pa.array(plain.reshape(-1)), self._width))
+            values = pa.array(values.reshape(-1), field.type.value_type)
+            columns.append(pa.FixedSizeListArray.from_arrays(values, self._width))
         table = pa.Table.from_arrays(columns, schema=self._schema)
         with on_disk(self._path):
             self._writer.write_table(table, row_group_size=max(1, len(table)))
@@ -124,18 +121,16 @@ def read_list(folder: Path, direction: str, most: int | None = None) -> MinedLis
         reading(path, "mined lists", "run `itrpipe mine-negatives` again"),
         pq.ParquetFile(checked(path)) as file,
     ):
-        schema = file.schema_arrow
-        width = schema.field("candidate_rows").type.list_size
-        ids: list[str] = []
-        parts: dict[str, list[np.ndarray]] = {name: [] for name in schema.names if name != "anchor_id"}
-        for batch in file.iter_batches(_ANCHORS_AT_ONCE):
-            ids += batch["anchor_id"].to_pylist()
-            for name, found in parts.items():
-                # A copy, so that what is cut off does not stay in memory.
-                table = batch[name].flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
-                found.append(table[:, :most].copy())
-        lists = {name: np.concatenate(found) for name, found in parts.items()}
-        return MinedList(np.asarray(ids, dtype=str), lists["candidate_rows"], lists["scores"], lists.get(PROBABILITY))
+        width = file.schema_arrow.field("candidate_rows").type.list_size
+
+        def column(name: str) -> np.ndarray:
+            batches = (batch[0] for batch in file.iter_batches(_ANCHORS_AT_ONCE, columns=[name]))
+            tables = (each.flatten().to_numpy(zero_copy_only=False).reshape(-1, width) for each in batches)
+            return np.concatenate([each[:, :most].copy() for each in tables])  # what is cut off does not stay in memory
+
+        ids = np.asarray(file.read(["anchor_id"])["anchor_id"].to_pylist(), dtype=str)
+        chances = column(PROBABILITY) if PROBABILITY in file.schema_arrow.names else None
+        return MinedList(ids, column("candidate_rows"), column("scores"), chances)
 
 
 def candidates_of(lists: Mapping[str, np.ndarray], direction: str, top: int, judges: str = "") -> np.ndarray:
@@ -153,8 +148,7 @@ def candidates_of(lists: Mapping[str, np.ndarray], direction: str, top: int, jud
     held, side = lists[direction].shape[1], direction.partition("_")[0]
     if top > held:
         raise UsageError(
-            f"loss.top_{side} = {top} but the mined lists hold {held}; lower it, or raise --set "
-            f"mine_negatives.num_{side}"
+            f"loss.top_{side} = {top} but the mined lists hold {held}; lower it, or raise mine_negatives.num_{side}"
         )
     if judges and PROBABILITY_OF + direction not in lists:
         raise UsageError(

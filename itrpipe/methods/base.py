@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from itrpipe.learning.sentences import CaptionMasks, SentenceBank
 from itrpipe.methods.declaration import MethodSettings
-from itrpipe.models.base import ImageBatch, Matcher, TextBatch
+from itrpipe.models.base import ImageBatch, Matcher, Tensors, TextBatch
 from itrpipe.storage.ragged import Ragged
 
 Pairs = tuple[ImageBatch, TextBatch]
@@ -63,28 +63,8 @@ class TrainingSet(Protocol):
         ...
 
 
-class Movable:
-    """Something made on the host that a training step takes to its device with all that it holds."""
-
-    def to(self, device: torch.device | str) -> Self:
-        """The same on a device; numpy arrays, numbers and what cannot be moved stay where they are."""
-        placed = copy.copy(self)
-        vars(placed).update({name: _moved(value, device) for name, value in vars(self).items()})
-        return placed
-
-
-def _moved(value: Any, device: torch.device | str) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, dict):
-        return {name: _moved(each, device) for name, each in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_moved(each, device) for each in value)
-    return value.to(device) if hasattr(value, "to") else value
-
-
 @dataclass(frozen=True)
-class OwnedTexts(Movable):
+class OwnedTexts(Tensors):
     """n negative sentences of the captions of a batch.
 
     Attributes:
@@ -101,7 +81,7 @@ class OwnedTexts(Movable):
 
 
 @dataclass(eq=False)
-class Batch(Movable):
+class Batch(Tensors):
     """One training batch: the positives, named further pairs, and the rows of every positive.
 
     Attributes:
@@ -248,7 +228,8 @@ class MomentumTwin(nn.Module):
     @torch.no_grad()
     def encode(self, images: ImageBatch, texts: TextBatch) -> tuple[Tensor, Tensor]:
         """Embeddings of images and captions, [B, D] each, without gradient."""
-        return self.model.encode_images(images).embedding, self.model.encode_texts(texts).embedding
+        image, text = encoded(self.model, (images, texts))
+        return image.embedding, text.embedding
 
 
 @contextmanager
@@ -282,11 +263,17 @@ def sentences_drawn(data: TrainingSet, captions: np.ndarray, most: int, rng: np.
     return OwnedTexts(in_training(texts), *places) if len(texts.lengths) else None
 
 
-def auxiliary_terms(model: Matcher[Any, Any], images: Any, texts: TextBatch, weight: float) -> dict[str, Tensor]:
-    """The backbone's own loss under the name `auxiliary`, or nothing when it has none or weighs nothing.
+def encoded(model: Matcher[Any, Any], pairs: Pairs) -> tuple[Any, Any]:
+    """Images and captions as a model encodes them, in this order."""
+    images, texts = pairs
+    return model.encode_images(images), model.encode_texts(texts)
+
+
+def auxiliary_terms(model: Matcher[Any, Any], images: Any, batch: Batch, weight: float) -> dict[str, Tensor]:
+    """The backbone's own loss of the positives under the name `auxiliary`; nothing when it has none or weighs nothing.
 
     It is a mean over the batch, which published methods add to a sum of B ranking losses. A method whose losses are
-    means divides the weight by B, so that both count as they do there.
+    means divides the weight by B, so that both count as they do there. `images` are encoded.
     """
-    loss = model.auxiliary_loss(images, texts) if weight else None
+    loss = model.auxiliary_loss(images, batch.pairs["positive"][1]) if weight else None
     return {} if loss is None else {"auxiliary": weight * loss}

@@ -103,9 +103,8 @@ class MethodSettings(Settings):
     @model_validator(mode="after")
     def _reads_what_is_given(self) -> MethodSettings:
         for name in self.unread_options():
-            if getattr(self, name) != type(self).model_fields[name].default:
-                value = getattr(self, name)
-                raise ValueError(f"{name} = {value} is an option that this method does not read; leave it out")
+            if (value := getattr(self, name)) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} = {value} is an option that is not read with the others; leave it out")
         return self
 
     def unread_options(self) -> tuple[str, ...]:

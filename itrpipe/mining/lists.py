@@ -171,11 +171,9 @@ def _longest(name: str, values: Rows) -> float:
     """The largest norm of the vectors of one side."""
     bad, longest = 0, 0.0
     for part in slices(values.shape[0], rows_at_once(values)):
-        vectors = np.asarray(values.read(part.start, part.stop), dtype=np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):
-            norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))
-        if not np.isfinite(norms).all():
-            bad += int((~np.isfinite(vectors).all(axis=1)).sum())
+        vectors = values.read(part.start, part.stop)
+        norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))  # where no finite number overflows
+        bad += int((~np.isfinite(norms)).sum())
         longest = max(longest, float(norms.max()))
     if bad:
         raise DataError(f"{bad} of {values.shape[0]} {name} embeddings hold NaN or infinity: embed or train again")

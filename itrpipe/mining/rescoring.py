@@ -33,10 +33,9 @@ from itrpipe.models.base import (
     WordEncoding,
 )
 from itrpipe.models.scan.network import CrossAttentionModel
-from itrpipe.training.data import SplitData, blocks
+from itrpipe.training.data import SplitData, blocks, open_split
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.saved import SavedModel, load_model
-from itrpipe.training.splits import open_split
 
 ScorePairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """Image rows [P] and caption rows [P] -> scores [P], higher for a better match."""

@@ -197,12 +197,12 @@ class TopLists:
             rows: [P] the candidate.
             scores: [P] float32.
         """
-        keys, enters = pack(scores, rows), scores >= self._thresholds()[places]
-        if on_gpu(keys):  # how many enter would have to be waited for
-            self.put(places, keys.masked_fill(~enters, NO_CANDIDATE))
+        enters = scores >= self._thresholds()[places]
+        if on_gpu(scores):  # how many enter would have to be waited for
+            self.put(places, pack(scores, rows).masked_fill(~enters, NO_CANDIDATE))
         else:
             chosen = enters.nonzero()[:, 0]
-            self.put(places[chosen], keys[chosen])
+            self.put(places[chosen], pack(scores[chosen], rows[chosen]))
 
     def put(self, places: Tensor, keys: Tensor) -> None:
         """Puts keys [P] into the lists of anchors [P], when there are enough of them to make it worth while."""

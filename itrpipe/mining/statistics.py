@@ -157,33 +157,25 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
         said.append(f"{kept} of each list are in the order of {second['model']}, whose scores these are")
     for name, words in WORDS.items():
         candidates, dropped, own = statistics["candidates"][name], statistics["dropped"][name], _OWN[name]
+        anchors, empty = statistics["anchors"][name], statistics["anchors_without_candidates"][name]
         total = candidates + sum(dropped.values())
-        said.append(f"{words}: {candidates:,} candidates for {statistics['anchors'][name]:,} {_ANCHORS[name]}")
+        said.append(f"{words}: {candidates:,} candidates for {anchors:,} {_ANCHORS[name]}")
         if (beaten := beaten_percent(statistics, name)) is not None:
             said.append(f"{words}: the hardest scores at least as high as the {own} in {beaten}% of the pairs")
         for reason, count in dropped.items():
             above = f", with all that score above the {own}" if reason in POSITIVE_LIMITS and count else ""
             said.append(f"{words}: {count:,} of {total:,} candidates cut by {reason}{above}")
-        said += _shortage(statistics, name)
+        if empty:
+            said.append(f"{words}: {empty:,} of {anchors:,} {_ANCHORS[name]} have none left")
+        if candidates < _FEW * total or empty > _EMPTY * anchors:
+            left = f"lists are short, {candidates / anchors:.1f} of {total / anchors:.1f} candidates on average"
+            said.append("; ".join(filter(None, [f"warning: {words}: {left}", remedy(statistics, name)])))
         if guard := statistics.get("guard"):
             said += [
                 f"{words}: {count:,} of {candidates:,} candidates are false negatives with a probability above {level}"
                 for level, count in guard["above"][name].items()
             ]
     return said
-
-
-def _shortage(statistics: Mapping[str, Any], direction: str) -> list[str]:
-    """A warning where filters left few candidates, or none for many anchors."""
-    kept, count = statistics["candidates"][direction], statistics["anchors"][direction]
-    total = kept + sum(statistics["dropped"][direction].values())
-    empty = statistics["anchors_without_candidates"][direction]
-    none = f"{empty:,} of {count:,} {_ANCHORS[direction]} have none left" if empty else ""
-    if kept >= _FEW * total and empty <= _EMPTY * count:
-        return [f"{WORDS[direction]}: {none}"] if none else []
-    left = f"lists are short, {kept / count:.1f} of {total / count:.1f} candidates on average"
-    told = "; ".join(filter(None, [", and ".join(filter(None, [left, none])), remedy(statistics, direction)]))
-    return [f"warning: {WORDS[direction]}: {told}"]
 
 
 def remedy(statistics: Mapping[str, Any], direction: str) -> str:

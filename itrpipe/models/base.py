@@ -19,6 +19,7 @@ Shapes: B images, T captions, R regions, W words, D embedding width, G width of 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
@@ -54,12 +55,25 @@ def to_device(indices: Tensor, device: torch.device) -> Tensor:
     return indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices.to(device)
 
 
+def moved(held: Held, device: torch.device | str) -> Held:
+    """A tensor, what can be moved itself, or a dictionary or tuple of these on a device; all else as it is."""
+    if isinstance(held, Tensor):
+        return held.to(device, non_blocking=True)  # pyright: ignore[reportReturnType]
+    if isinstance(held, dict):
+        return {name: moved(each, device) for name, each in held.items()}  # pyright: ignore[reportReturnType]
+    if isinstance(held, tuple):
+        return tuple(moved(each, device) for each in held)  # pyright: ignore[reportReturnType]
+    return held.to(device) if isinstance(held, Tensors) else held
+
+
 class Tensors:
     """Base of the dataclasses of tensors that are moved from the host to a device, or of which some rows are taken."""
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on `device`, copied asynchronously where the memory is pinned."""
-        return changed(self, lambda tensor: tensor.to(device, non_blocking=True))
+        """The same on `device`, with all that it holds, copied asynchronously where the memory is pinned."""
+        placed = copy.copy(self)
+        vars(placed).update({name: moved(value, device) for name, value in vars(self).items()})
+        return placed
 
     def __getitem__(self, rows: Tensor | slice) -> Self:
         """The given rows."""

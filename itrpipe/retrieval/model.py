@@ -29,10 +29,9 @@ from itrpipe.progress import Reporter, SafeConsole, Task
 from itrpipe.retrieval.captions import known_words, read_captions
 from itrpipe.scene_graph.build import parse_captions
 from itrpipe.scene_graph.settings import ParseSettings
-from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks
+from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks, open_split
 from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import SavedModel
-from itrpipe.training.splits import open_split
 
 Images: TypeAlias = Photograph | Sequence[Photograph] | FeatureFile
 """One photograph or several, or features: a path that ends in .h5, or such a file opened."""
@@ -283,16 +282,14 @@ class RetrievalModel:
             )
         encoder = Encoder.of(self._saved, self._place, batch_size)
         read, written = self._images(images, batch_size), self._texts(texts)
+        captions = np.arange(written.num_captions)
         scores, done = np.empty((read.count, written.num_captions), dtype=np.float32), 0
         with _task("scoring", scores.size, progress, "pairs") as task, torch.inference_mode():
-            while group := list(islice(read.batches, max(1, _IMAGES_KEPT // batch_size))):
+            while len(captions) and (group := list(islice(read.batches, max(1, _IMAGES_KEPT // batch_size)))):
                 encoded = [self._model.encode_images(batch.to(self._place)) for batch in group]
-                for columns in blocks(written.num_captions, batch_size):
-                    (block,) = encoder.texts(written, columns)
-                    found = torch.cat(list(encoder.block_scores(encoded, block))).cpu().numpy()
-                    scores[done : done + len(found), columns] = found
-                    task.advance(found.size)
-                done += sum(len(batch.regions) for batch in group)
+                found = encoder.scores(encoded, encoder.texts(written, captions), task.advance)
+                scores[done : done + len(found)] = found
+                done += len(found)
         return scores
 
     def _embedding(self, method: str) -> DualEncoder:

@@ -20,14 +20,13 @@ from itrpipe.datasets.prepared import PreparedDataset, Split, no_known_word
 from itrpipe.evaluation.metrics import check_finite
 from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
+from itrpipe.models.base import DualEncoder
 from itrpipe.retrieval.captions import known_words, read_captions
 from itrpipe.scene_graph.graph import SceneGraph
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.training.data import PhraseSplitData, PhraseTexts, SplitData, TokenTexts
-from itrpipe.training.encoding import Encoder, ImageRows, TextRows, embeddings
+from itrpipe.training.data import PhraseSplitData, PhraseTexts, SplitData, TokenTexts, open_split
+from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import load_model
-from itrpipe.training.splits import open_split
 
 BLOCK = 256
 _FIRST = np.zeros(1, dtype=np.int64)
@@ -103,41 +102,6 @@ class Found(NamedTuple):
     scores: np.ndarray
 
 
-@dataclass(frozen=True)
-class Pairing:
-    """Some images of one data with some captions of another, as `Encoder` takes them; see `Rows`.
-
-    Attributes:
-        of_images: holds the images.
-        image_rows: [N] int64, which.
-        of_captions: holds the captions.
-        caption_rows: [T] int64, which.
-    """
-
-    of_images: ImageRows
-    image_rows: np.ndarray
-    of_captions: TextRows
-    caption_rows: np.ndarray
-
-    @property
-    def num_images(self) -> int:
-        """N."""
-        return len(self.image_rows)
-
-    @property
-    def num_captions(self) -> int:
-        """T."""
-        return len(self.caption_rows)
-
-    def images(self, rows: np.ndarray) -> ImageBatch:
-        """The given images [B]."""
-        return self.of_images.images(self.image_rows[rows])
-
-    def texts(self, rows: np.ndarray) -> TextBatch:
-        """The given captions [T]."""
-        return self.of_captions.texts(self.caption_rows[rows])
-
-
 class SearchModel:
     """A trained model that reads queries.
 
@@ -185,14 +149,14 @@ class SearchModel:
             searched: what holds them.
             advance: called with the number of pairs done.
         """
-        one, rows = _FIRST, np.arange(len(searched.ids(query.finds)))
+        encoder, rows = self._encoder, np.arange(len(searched.ids(query.finds)))
         if query.finds == "images":
-            pairing = Pairing(self._images(searched.split, searched.features), rows, self._query_text(query), one)
+            images = encoder.images(self._images(searched.split, searched.features), rows)
+            texts = encoder.texts(self._query_text(query), _FIRST)
         else:
-            captions = self._captions(searched.split, searched.features, searched.graphs)
-            pairing = Pairing(self._images(query.pair, query.features), one, captions, rows)
-        captions = np.arange(pairing.num_captions)
-        return self._encoder.scores(pairing, pairing.num_images, captions, advance).reshape(-1)
+            images = encoder.images(self._images(query.pair, query.features), _FIRST)
+            texts = encoder.texts(self._captions(searched.split, searched.features, searched.graphs), rows)
+        return encoder.scores(images, texts, advance).reshape(-1)
 
     def _query_text(self, query: Query) -> TokenTexts | PhraseTexts:
         words = known_words(self._saved, query.pair)

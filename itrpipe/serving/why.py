@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.analysis.word_maps import has_word_maps, pair_map
+from itrpipe.training.data import Sources
 from itrpipe.training.saved import load_model
-from itrpipe.training.splits import Sources
 
 _TOLD = ("text", "start", "end", "rows", "columns", "area", "values", "word_score")
 

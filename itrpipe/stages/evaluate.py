@@ -361,8 +361,8 @@ def _scored(job: Job) -> SplitScores:
         MissingInputError: what the model was trained on was removed.
     """
     from itrpipe.features.embeddings import SCORES, write_scores
+    from itrpipe.training.data import Sources
     from itrpipe.training.encoding import Scoring
-    from itrpipe.training.splits import Sources
 
     trained, manifest, split = job.inputs["train"].folder, job.inputs["train"].manifest, job.settings.split
     read = ["prepare", "extract"]

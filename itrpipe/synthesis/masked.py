@@ -28,8 +28,8 @@ from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.synthesis.sentences import Opened, Sentence
 from itrpipe.synthesis.tokens import TokenCaptions, respell
 from itrpipe.training.captions import caption_masks, token_captions
+from itrpipe.training.data import open_split
 from itrpipe.training.saved import load_model
-from itrpipe.training.splits import open_split
 
 _PARTS_OF_A_WORD = 8
 """Vectors of width d that are in memory for every word: its embedding, queries, keys and values, and temporaries."""

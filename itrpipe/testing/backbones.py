@@ -12,11 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.learning.losses import triplet_loss
 from itrpipe.models.base import DualEncoder, ImageBatch, Matcher, TextBatch, tiled_scores
-from itrpipe.testing.toy_pairs import ToyPairs
+from itrpipe.testing.toy_pairs import ToyPairs, readable
 
 AnyMatcher = Matcher[Any, Any]
 TOLERANCE = 1e-3
@@ -174,12 +173,8 @@ def _ready(
 ) -> tuple[AnyMatcher, ImageBatch, TextBatch, Tensor]:
     """A model in evaluation mode, images that it reads, if it can of different numbers of regions, captions, scores."""
     torch.manual_seed(0)
-    model, data = build().eval(), ToyPairs(images=40)
-    try:
-        with torch.no_grad():
-            model.encode_images(data.images(np.arange(images)))
-    except DataError:
-        data = ToyPairs(images=40, uneven=False)
+    model = build().eval()
+    data = readable(model, images=40)
     sides = data.images(np.arange(images)), data.texts(np.arange(captions))
     return model, *sides, _scores(model, *sides)
 

@@ -5,12 +5,16 @@ Shapes: N images, R regions, T captions, W tokens, P phrases.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import torch
 
+from itrpipe.errors import DataError
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.learning.sentences import NO_WORD, CaptionMasks, SentenceBank, SpecialTokens
-from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
+from itrpipe.models.base import ImageBatch, Matcher, PhraseBatch, TextBatch
 
 IMAGE_DIM, GLOBAL_DIM, FRAME = 8, 8, (32, 32)
 """Width of a region feature and of the vector of a whole image; height and width of the pixels."""
@@ -21,6 +25,22 @@ VOCABULARY = WORDS.stop
 MASK = VOCABULARY
 """Token id that models which mask words add to these."""
 REGIONS, LONGEST, CAPTIONS, PHRASES = 4, 8, 2, 3
+
+
+def readable(model: Matcher[Any, Any], **given: Any) -> ToyPairs:
+    """A training set of which a model reads the images: their numbers of regions differ, unless it refuses that.
+
+    Args:
+        model: is put into evaluation mode.
+        given: to `ToyPairs`.
+    """
+    data = ToyPairs(**given)
+    try:
+        with torch.no_grad():
+            model.eval().encode_images(data.images(np.arange(data.num_images)))
+    except DataError:
+        return ToyPairs(**given, uneven=False)
+    return data
 
 
 class ToyPairs:
@@ -41,35 +61,44 @@ class ToyPairs:
         rng = np.random.default_rng(seed)
         self.num_images, self.num_captions = images, CAPTIONS * images
         self.caption_image = np.repeat(np.arange(images), CAPTIONS)
-        self._regions = torch.from_numpy(rng.standard_normal((images, REGIONS, IMAGE_DIM), dtype=np.float32))
-        self._count = torch.from_numpy(rng.integers(2, REGIONS + 1, images)) if uneven else None
-        if self._count is not None:
-            self._regions[torch.arange(REGIONS) >= self._count[:, None]] = 0.0
-        self._global = torch.from_numpy(rng.standard_normal((images, GLOBAL_DIM), dtype=np.float32))
-        self._pixels = torch.from_numpy(rng.integers(0, 256, (images, 3, *FRAME), dtype=np.uint8))
+        regions = torch.from_numpy(rng.standard_normal((images, REGIONS, IMAGE_DIM), dtype=np.float32))
+        count = torch.from_numpy(rng.integers(2, REGIONS + 1, images)) if uneven else None
+        if count is not None:
+            regions[torch.arange(REGIONS) >= count[:, None]] = 0.0
+        whole = torch.from_numpy(rng.standard_normal((images, GLOBAL_DIM), dtype=np.float32))
+        pixels = torch.from_numpy(rng.integers(0, 256, (images, 3, *FRAME), dtype=np.uint8))
         corners = np.sort(rng.random((images, REGIONS, 2, 2), dtype=np.float32), axis=2)
-        self._boxes = torch.from_numpy(corners.reshape(images, REGIONS, 4))
-        self._lengths = rng.integers(5, LONGEST + 1, self.num_captions)
-        self._tokens = _captions(self._lengths, rng)
+        self._images = ImageBatch(regions, count, whole, pixels, torch.from_numpy(corners.reshape(images, REGIONS, 4)))
+        lengths = rng.integers(5, LONGEST + 1, self.num_captions)
+        place, ends = np.arange(LONGEST), lengths[:, None] - 1
+        words = rng.integers(WORDS.start, WORDS.stop, (self.num_captions, LONGEST))
+        words[:, 0] = START
+        tokens = np.where(place == ends, END, np.where(place < ends, words, 0))
+        members = (np.arange(PHRASES)[:, None] == place % PHRASES) & (place <= ends)[:, None]  # [T, P, W]
+        phrases = PhraseBatch(torch.arange(PHRASES).expand(len(tokens), -1), torch.from_numpy(members))
+        self._texts = TextBatch(torch.from_numpy(tokens), torch.from_numpy(lengths), phrases)
         self.ends, self.max_tokens = (1, 1), 4 * LONGEST
-        self._phrases = np.arange(PHRASES)[:, None] == np.arange(LONGEST) % PHRASES  # [P, W]
-        self.masks = _masks(self._tokens, self._lengths, self.caption_image)
-        self.sentences = _sentences(self._tokens, self._lengths)
+        words = np.where((place > 0) & (place < ends), place - 1, NO_WORD)
+        single = np.eye(LONGEST - 2, dtype=bool)[None]
+        specials = SpecialTokens(MASK, (0, START, END, UNKNOWN), (WORDS.start, WORDS.stop))
+        known = tokens, words, self.caption_image
+        self.masks = CaptionMasks(*known, lambda rows: np.repeat(single, len(rows), axis=0), specials, "piece")
+        written = np.repeat(tokens, 2, axis=0)
+        written[:, 1] = WORDS.start + np.arange(len(written)) % len(WORDS)
+        starts = 2 * np.arange(self.num_captions + 1)
+        self.sentences = SentenceBank(written, np.repeat(lengths, 2), starts)
 
     def images(self, rows: np.ndarray) -> ImageBatch:
         """Everything that is known of the given image rows [B]."""
-        count = None if self._count is None else self._count[rows]
-        return ImageBatch(self._regions[rows], count, self._global[rows], self._pixels[rows], self._boxes[rows])
+        return self._images[torch.from_numpy(rows)]
 
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Tokens and phrases of the given caption rows [T], cut to the longest of them."""
-        lengths = self._lengths[rows]
-        width = int(lengths.max())
-        real = np.arange(width) < lengths[:, None]
-        members = torch.from_numpy(self._phrases[None, :, :width] & real[:, None])
-        kinds = torch.arange(PHRASES).expand(len(rows), -1)
-        tokens = torch.from_numpy(self._tokens[rows, :width])
-        return TextBatch(tokens, torch.from_numpy(lengths), PhraseBatch(kinds, members))
+        found = self._texts[torch.from_numpy(rows)]
+        width, phrases = int(found.lengths.max()), found.phrases
+        assert phrases is not None
+        cut = replace(phrases, tokens=phrases.tokens[..., :width])
+        return replace(found, tokens=found.tokens[:, :width], phrases=cut)
 
     def pairs(
         self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
@@ -95,28 +124,4 @@ class ToyPairs:
 
     def pair_sizes(self) -> np.ndarray:
         """[T] words of each caption and regions of its image together."""
-        return self._lengths + REGIONS
-
-
-def _captions(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    tokens = rng.integers(WORDS.start, WORDS.stop, (len(lengths), LONGEST))
-    place = np.arange(LONGEST)
-    tokens[:, 0] = START
-    return np.where(place == lengths[:, None] - 1, END, np.where(place < lengths[:, None], tokens, 0))
-
-
-def _masks(tokens: np.ndarray, lengths: np.ndarray, caption_image: np.ndarray) -> CaptionMasks:
-    place = np.arange(LONGEST)
-    words = np.where((place > 0) & (place < lengths[:, None] - 1), place - 1, NO_WORD)
-    specials = SpecialTokens(MASK, (0, START, END, UNKNOWN), (WORDS.start, WORDS.stop))
-    single = np.eye(LONGEST - 2, dtype=bool)
-    return CaptionMasks(
-        tokens, words, caption_image, lambda rows: np.repeat(single[None], len(rows), axis=0), specials, "piece"
-    )
-
-
-def _sentences(tokens: np.ndarray, lengths: np.ndarray) -> SentenceBank:
-    owners = np.repeat(np.arange(len(tokens)), 2)
-    written = tokens[owners]
-    written[:, 1] = WORDS.start + np.arange(len(owners)) % len(WORDS)
-    return SentenceBank(written, lengths[owners], 2 * np.arange(len(tokens) + 1))
+        return self._texts.lengths.numpy() + REGIONS

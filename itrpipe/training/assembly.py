@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,12 +18,12 @@ from itrpipe.config import leaves
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
-from itrpipe.engine.work import resolve_device
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.engine.work import CUDA, resolve_device
+from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning.mined import FILES, PROBABILITY_OF, read_list
 from itrpipe.methods.base import Method
-from itrpipe.methods.declaration import Mined, method_module, methods
+from itrpipe.methods.declaration import method_module, methods
 from itrpipe.models.registry import network_module
 from itrpipe.progress import Reporter
 from itrpipe.review.pairs import Decided
@@ -34,15 +35,14 @@ from itrpipe.training.captions import (
     read_sentences,
     token_captions,
 )
-from itrpipe.training.data import SplitData
+from itrpipe.training.data import Sources, SplitData, load_splits
 from itrpipe.training.distributed import AnyMatcher, World, tensors_of
 from itrpipe.training.encoding import Refreshing
-from itrpipe.training.loop import Trainer, training_device
+from itrpipe.training.loop import Trainer
 from itrpipe.training.optimizers import limit_training, trained_weights
 from itrpipe.training.saved import build_model, chosen_precision, max_tokens_of, start_from
-from itrpipe.training.settings import NOTHING, LoopSettings, TrainExecution, TrainSettings
-from itrpipe.training.splits import Sources, load_splits
-from itrpipe.training.tracking import TrackedRun, Tracking, tracking_with
+from itrpipe.training.settings import NO_AVERAGE, NOTHING, LoopSettings, TrainExecution, TrainSettings
+from itrpipe.training.tracking import TrackedRun, Tracking
 
 if TYPE_CHECKING:
     from itrpipe.models.dual_encoder.network import Encoders
@@ -98,7 +98,7 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
     if job.execution.threads:
         torch.set_num_threads(job.execution.threads)
     torch.manual_seed(job.settings.seed)
-    encoders = open_encoders(job)
+    encoders = _open_encoders(job)
     splits, tokens = load_splits(sources_of(job), job.settings.model, job.settings.min_word_count, job.warn, encoders)
     vocabulary = getattr(tokens, "vocabulary", tokens)
     if isinstance(vocabulary, Vocabulary) and len(vocabulary) == len(SPECIALS):
@@ -112,103 +112,75 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
                 f"dataset {job.dataset!r} has no {split} split, which training needs; "
                 "add images, or give a column split, and prepare it again"
             )
-    image_dim = splits["train"].image_dim
-    settings = job.settings.model_dump(mode="json")
-    model = build_model(settings, image_dim, len(tokens), encoders)
-    longest, room = job.settings.loss.longest_made(), max_tokens_of(model)
-    if longest > room:
-        raise UsageError(
-            f"loss.max_tokens = {longest}, but the text encoder reads {room} tokens at most; give "
-            f"--set loss.max_tokens={room} or less"
-        )
-    if published := job.settings.model.published_weights():
-        job.reporter.say(
-            f"  {network_module(job.settings.backbone).load_published(model, Path(published).expanduser())}"
-        )
-    if "start" in job.inputs:
-        start_from(job.inputs["start"].folder, model, settings, tokens)
-        # Heads that the run which this one starts from has not trained begin as copies of those that it has.
-        trained = methods()[job.inputs["start"].manifest.settings["method"]].heads
-        if new := job.settings.loss.heads - trained:
-            model.derive_heads(new)  # pyright: ignore[reportCallIssue]
-    _read_captions(job, splits["train"], tokens, model)
-    if "writer" in job.inputs:
-        splits["train"].writer = writer = copy.deepcopy(model).requires_grad_(False).eval()
-        start_from(job.inputs["writer"].folder, writer, settings, tokens)
-    method = _build_method(job, splits["train"])
-    if job.settings.loss.trains and (job.settings.adapts or job.settings.freeze != NOTHING):
+    train, loss = splits["train"], job.settings.loss
+    model = _model(job, train.image_dim, tokens, encoders)
+    method = _method(job, train, tokens, model)
+    if loss.trains and (job.settings.adapts or job.settings.freeze != NOTHING):
         limit_training(model, job.settings)
         trained, everything = trained_weights(model)
         job.metrics["trained_weights"] = trained
         job.reporter.say(f"  {trained:,} of {everything:,} weights are trained")
-    device = resolve_device(job.execution.device)
-    precision = _precision(job, device)
-    chunk = _encode_chunk(job, model, splits["train"], precision)
-    place = training_device(device)
-    splits["train"].train_on(World.joined(), place)
+    place = torch.device(resolve_device(job.execution.device))
+    if place.type == CUDA:  # with several of them, that of this process
+        place = torch.device(CUDA, int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(place)
+    precision = chosen_precision(job.settings.precision, place)
+    if job.settings.precision == "auto":
+        job.metrics["precision"] = precision
+        job.reporter.say(f"  precision {precision}")
+    values = {**dict(job.settings), **dict(job.execution), "precision": precision, "first_epochs": loss.first_epochs()}
+    values["encode_chunk"] = _encode_chunk(job, model, train, place, precision)
+    if not loss.trains:
+        values |= {"epochs": 0, "layer_decay": 1.0, "average": NO_AVERAGE}
+    train.train_on(World.joined(), place)
     if job.execution.compile:
         compile_encoders(model, place)
     trainer = Trainer(
-        _loop_settings(job, precision, chunk),
+        LoopSettings.model_construct(**values),
         model,
         method,
-        splits["train"],
+        train,
         splits["val"],
-        device,
+        place,
         job.work,
         job.reporter,
         _tracking(job),
-        _refreshing(job, splits["train"], mine),
+        _refreshing(job, train, mine),
     )
-    if reason := splits["train"].cut("training captions"):
-        job.warn(reason)
-    if reason := trainer.idle_patience() or trainer.never_warm():
-        job.warn(reason)
-    if reason := _hardly_hard(job.conf, job.settings.loss.mined(), splits["train"]):
-        job.warn(reason)
+    for reason in (train.cut("training captions"), trainer.never_warm()):
+        if reason:
+            job.warn(reason)
+    mined = loss.mined()
+    if mined is not None and (shorter := mined.shorter(train.num_captions, train.num_images)):
+        job.warn(
+            f"mined negatives are drawn from the first {mined.texts:,} of {train.num_captions:,} captions and the "
+            f"first {mined.images:,} of {train.num_images:,} images, which are hardly harder than others; draw from "
+            f"fewer, such as {' '.join(f'--set {job.conf}.loss.{name}={count}' for name, count in shorter.items())}"
+        )
     return trainer, splits, tokens
 
 
-def _hardly_hard(conf: str, mined: Mined | None, train: SplitData) -> str:
-    """What is to be known of lists that hold a large part of a small training set; empty where they do not."""
-    shorter = {} if mined is None else mined.shorter(train.num_captions, train.num_images)
-    if mined is None or not shorter:
-        return ""
-    return (
-        f"mined negatives are drawn from the first {mined.texts:,} of {train.num_captions:,} captions and the first "
-        f"{mined.images:,} of {train.num_images:,} images, which are hardly harder than others; draw from fewer, such "
-        f"as {' '.join(f'--set {conf}.loss.{name}={count}' for name, count in shorter.items())}"
-    )
-
-
-def open_encoders(job: TrainingJob) -> Encoders | None:
+def _open_encoders(job: TrainingJob) -> Encoders | None:
     """The encoders of transformers that the model is made of, where it is."""
     if not job.settings.model.opens_encoders:
         return None
     held = FeatureFile.open(job.inputs["extract"].folder / FEATURES).arrays
     has = held["global"].shape[1] if "global" in held else 0, "boxes" in held
     encoders = network_module(job.settings.backbone).open_encoders(job.settings.model, *has)
-    for note in (*encoders.notes, _framed_otherwise(job, getattr(encoders, "vision", None))):
-        if note:
-            job.warn(note)
-    return encoders
-
-
-def _framed_otherwise(job: TrainingJob, vision: Any) -> str:
-    """That an encoder was trained on the middle of images and sees these stretched; empty where that is not so."""
+    for note in encoders.notes:
+        job.warn(note)
     pixels = job.inputs["extract"].manifest.settings
-    if not getattr(vision, "crops", False) or pixels.get("fit") != "stretch":
-        return ""
+    if not getattr(encoders.vision, "crops", False) or pixels.get("fit") != "stretch":
+        return encoders
     sizes = PreparedDataset.open(job.inputs["prepare"].folder).sizes()
     shape, known = pixels["height"] / pixels["width"], sizes[sizes.min(axis=1) > 0]
-    stretched = int((abs(known[:, 0] / known[:, 1] / shape - 1) > _STRETCHED).sum())
-    if not stretched:
-        return ""
-    return (
-        f"the vision encoder was trained on the middle of photographs, and {stretched:,} of {len(known):,} are "
-        "stretched here, so that it is not quite the model that was published; crop them once, before you train the "
-        f"models that you compare: itrpipe extract --dataset {job.dataset} --features pixels --set fit=crop"
-    )
+    if stretched := int((abs(known[:, 0] / known[:, 1] / shape - 1) > _STRETCHED).sum()):
+        job.warn(
+            f"the vision encoder was trained on the middle of photographs, and {stretched:,} of {len(known):,} are "
+            "stretched here, so that it is not quite the model that was published; crop them once, before you train "
+            f"the models that you compare: itrpipe extract --dataset {job.dataset} --features pixels --set fit=crop"
+        )
+    return encoders
 
 
 def sources_of(job: TrainingJob) -> Sources:
@@ -218,34 +190,51 @@ def sources_of(job: TrainingJob) -> Sources:
     return Sources(**folders, train_share=job.settings.train_share)
 
 
-def _read_captions(job: TrainingJob, train: SplitData, tokens: CaptionTokens, model: Any) -> None:
-    """Gives the training set what methods mask, the sentences they read, and what they make captions by."""
-    loss, masked = job.settings.loss, job.settings.loss.masked()
+def _model(job: TrainingJob, image_dim: int, tokens: CaptionTokens, encoders: Encoders | None) -> AnyMatcher:
+    """The model with the weights that it starts from."""
+    settings = job.settings.model_dump(mode="json")
+    model = build_model(settings, image_dim, len(tokens), encoders)
+    longest, room = job.settings.loss.longest_made(), max_tokens_of(model)
+    if longest > room:
+        raise UsageError(
+            f"loss.max_tokens = {longest}, but the text encoder reads {room} tokens at most; give "
+            f"--set loss.max_tokens={room} or less"
+        )
+    if published := job.settings.model.published_weights():
+        told = network_module(job.settings.backbone).load_published(model, Path(published).expanduser())
+        job.reporter.say(f"  {told}")
+    if "start" in job.inputs:
+        start_from(job.inputs["start"].folder, model, settings, tokens)
+        # Heads that the run which this one starts from has not trained begin as copies of those that it has.
+        trained = methods()[job.inputs["start"].manifest.settings["method"]].heads
+        if new := job.settings.loss.heads - trained:
+            model.derive_heads(new)  # pyright: ignore[reportCallIssue]
+    return model
+
+
+def _method(job: TrainingJob, train: SplitData, tokens: CaptionTokens, model: Any) -> Method:
+    """The method, and in the training set what it reads: masks, sentences, their writer, lists and matches."""
+    loss, masked, inputs = job.settings.loss, job.settings.loss.masked(), job.inputs
     if loss.joins_captions():
         train.ends, train.max_tokens = ends_of(tokens), max_tokens_of(model)
     if loss.reads_sentences():
-        train.sentences = read_sentences(job.inputs["synthesize"].folder, train.split, tokens)
+        train.sentences = read_sentences(inputs["synthesize"].folder, train.split, tokens)
     if masked is not None:
         captions = token_captions(train.split, tokens, model)
-        graphs = job.inputs["parse"].folder if masked.units == "phrases" else None
+        graphs = inputs["parse"].folder if masked.units == "phrases" else None
         train.masks = caption_masks(captions, tokens, graphs, masked.compare)
-
-
-def _build_method(job: TrainingJob, train: SplitData) -> Method:
-    lists = _mined_lists(job.inputs["mine_negatives"].folder, train) if "mine_negatives" in job.inputs else {}
-    if job.settings.loss.counts_matches:
-        train.matches = known_matches(job.inputs["prepare"].folder, train.split)
-    if lists:
-        ids = train.split.image_ids, train.split.caption_ids
-        decided = Decided.read(job.inputs["mine_negatives"].folder, *ids)
-        train.decided_matches = None if decided is None else decided.fits.lists(len(ids[1]))
-    method = method_module(job.settings.method).build(job.settings.loss, train, lists)
-    if not hasattr(method, "means"):
-        raise UsageError(
-            f"method {job.settings.method!r} does not say whether its losses are means over a batch; define `means` in "
-            f"{type(method).__name__}"
-        )
-    return method
+    if "writer" in inputs:
+        train.writer = copy.deepcopy(model).requires_grad_(False).eval()
+        start_from(inputs["writer"].folder, train.writer, job.settings.model_dump(mode="json"), tokens)
+    if loss.counts_matches:
+        train.matches = known_matches(inputs["prepare"].folder, train.split)
+    lists = {}
+    if "mine_negatives" in inputs:
+        folder, ids = inputs["mine_negatives"].folder, (train.split.image_ids, train.split.caption_ids)
+        lists = _mined_lists(folder, train)
+        if decided := Decided.read(folder, *ids):
+            train.decided_matches = decided.fits.lists(len(ids[1]))
+    return method_module(job.settings.method).build(loss, train, lists)
 
 
 def _mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
@@ -277,26 +266,14 @@ def _refreshing(job: TrainingJob, train: SplitData, mine: Mine) -> Refreshing | 
     return Refreshing(every, job.work / "refreshed", lists) if every else None
 
 
-def _precision(job: TrainingJob, device: str) -> str:
-    """That of the settings; for `auto` that of the device, which is told and recorded."""
-    chosen = chosen_precision(job.settings.precision, torch.device(device))
-    if job.settings.precision == "auto":
-        job.metrics["precision"] = chosen
-        job.reporter.say(f"  precision {chosen}")
-    return chosen
-
-
-def _encode_chunk(job: TrainingJob, model: AnyMatcher, data: SplitData, precision: str) -> int:
+def _encode_chunk(job: TrainingJob, model: AnyMatcher, data: SplitData, device: torch.device, precision: str) -> int:
     """That of the settings; for `auto` what fits in memory, which is told and recorded."""
     settings, world, asked, rows = job.settings, World.joined(), job.execution.encode_chunk, 0
     if isinstance(asked, int):
         return asked
     if world.leads:
-        pairs = settings.batch_size
-        if settings.batch_by == "tokens":
-            pairs = int(pairs / data.pair_sizes().mean())
-        device = training_device(resolve_device(job.execution.device))
-        rows = chosen_chunk(model, data, -(-pairs // world.size), device, precision)
+        each = data.pair_sizes().mean() if settings.batch_by == "tokens" else 1
+        rows = chosen_chunk(model, data, -(-int(settings.batch_size / each) // world.size), device, precision)
     job.metrics["encode_chunk"] = rows = world.agreed(rows)
     job.reporter.say(f"  encode_chunk {rows} ({'by free memory' if rows else 'the whole batch'})")
     return rows
@@ -351,13 +328,6 @@ def _bytes(model: AnyMatcher, data: SplitData, device: torch.device, precision: 
     return float(torch.cuda.max_memory_allocated(device) - before)
 
 
-def _loop_settings(job: TrainingJob, precision: str, encode_chunk: int) -> LoopSettings:
-    values = {**dict(job.settings), **dict(job.execution), "precision": precision, "encode_chunk": encode_chunk}
-    if not job.settings.loss.trains:
-        values |= {"epochs": 0, "layer_decay": 1.0, "average": "none"}
-    return LoopSettings.model_construct(**values, first_epochs=job.settings.loss.first_epochs())
-
-
 def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
     """Lets torch compile the parts of a model when they are first called; their weights and names stay as they are.
 
@@ -374,10 +344,9 @@ def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
     try:
         torch.compile(torch.sin, dynamic=True)(torch.zeros(8, device=device))
     except Exception as error:  # torch raises errors of its own, of the compiler and of the system
-        reason = str(error).strip().partition("\n")[0]
         raise UsageError(
-            f"compile = true, but torch cannot compile for {device.type} here ({reason}); install what it misses, or "
-            "give --set train.compile=false"
+            f"compile = true, but torch cannot compile for {device.type} here ({reason_of(error)}); install what it "
+            "misses, or give --set train.compile=false"
         ) from None
     vision, mode = model.encoders().get("vision"), "max-autotune-no-cudagraphs" if device.type == "cuda" else None
     parts = list(model.children())
@@ -393,11 +362,10 @@ def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
 def _tracking(job: TrainingJob) -> Tracking:
     """What follows the training; in one folder for all trainings of the dataset, where trackers compare them."""
     execution = job.execution
-    if not World.joined().leads:
-        return Tracking.off()
+    names = execution.trackers if World.joined().leads else ()
     folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
-    if execution.trackers:
-        job.reporter.say(f"  followed by {' and '.join(execution.trackers)} in {folder}")
+    if names:
+        job.reporter.say(f"  followed by {' and '.join(names)} in {folder}")
     run = TrackedRun(
         name=job.folder.name.removesuffix(PARTIAL),
         project=f"itrpipe-{job.dataset}",
@@ -405,4 +373,4 @@ def _tracking(job: TrainingJob) -> Tracking:
         settings=dict(leaves(job.settings.model_dump(mode="json"))),
         work=job.work,
     )
-    return tracking_with(execution.trackers, run, job.warn)
+    return Tracking(names, run, job.warn)

@@ -9,6 +9,7 @@ Source: RandAugment (Cubuk et al., 2020); which operations and how strong they a
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -30,6 +31,9 @@ _FILL = [128.0]
 # Full strength of each kind; a shift is of the side, 10 pixels of 384.
 _ROTATION, _SHEAR, _SHIFT = 30.0, 0.3, 10 / 384
 _ENHANCEMENT = 0.1 + 1.8 * _LEVEL
+
+# At 384 pixels an image takes 5 ms, more than a GPU needs to train on it.
+_THREADS = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="augment")
 
 Operation = Callable[[Tensor, float], Tensor]
 
@@ -87,22 +91,19 @@ def crop_boxes(count: int, height: int, width: int, rng: np.random.Generator) ->
     return np.stack([top, left, kept_height, kept_width], axis=1)
 
 
-def augment(images: Tensor, frame: tuple[int, int], changes: Changes, pool: ThreadPoolExecutor | None = None) -> Tensor:
+def augment(images: Tensor, frame: tuple[int, int], changes: Changes) -> Tensor:
     """Changes every image of a batch, where the images are.
 
     Args:
         images: [B, 3, H, W] uint8.
         frame: height and width of the results.
         changes: of each image.
-        pool: threads that share the work of a processor, which changes nothing about the result.
 
     Returns:
         [B, 3, h, w] uint8, on the device of the images. A GPU rounds once where a processor rounds twice.
     """
     device = images.device
-    changed = (
-        resampled(images, frame, changes.boxes) if device.type != "cpu" else _cropped(images, frame, changes, pool)
-    )
+    changed = resampled(images, frame, changes.boxes) if device.type != "cpu" else _cropped(images, frame, changes)
     changed = torch.where(torch.from_numpy(changes.flips).to(device)[:, None, None, None], changed.flip(-1), changed)
     for numbers, signs in zip(changes.operations.T, changes.signs.T, strict=True):
         for number, operation in enumerate(_OPERATIONS):
@@ -155,15 +156,14 @@ def _bicubic(start: Tensor, extent: Tensor, size: int, whole: int) -> Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
-def _cropped(images: Tensor, frame: tuple[int, int], changes: Changes, pool: ThreadPoolExecutor | None) -> Tensor:
+def _cropped(images: Tensor, frame: tuple[int, int], changes: Changes) -> Tensor:
     cropped = torch.empty(len(images), 3, *frame, dtype=torch.uint8)
 
     def crop(row: int) -> None:
         top, left, height, width = changes.boxes[row]
         cropped[row] = resize(images[row, :, top : top + height, left : left + width], frame)
 
-    for _ in map(crop, range(len(images))) if pool is None else pool.map(crop, range(len(images))):
-        pass
+    list(_THREADS.map(crop, range(len(images))))
     return cropped
 
 

@@ -14,23 +14,23 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans, tokenize
+from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.learning.sentences import CaptionMasks, Compare, SentenceBank, SpecialTokens
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.scene_graph.phrases import CaptionPhrases, MaskCandidates
+from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.storage.integrity import checked
+from itrpipe.storage.ragged import Ragged
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.synthesis.tokens import CONTINUATION, GraphCandidates, TokenCaptions
 
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
-_SPACED = re.compile(r"\S+")
-_WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
 _DROPPED = str.maketrans("-/", "  ", ",.'!?\"()*#:;~")
 
 
@@ -61,31 +61,6 @@ class Cut(NamedTuple):
 
     count: int
     limit: str
-
-
-class LocatedWord(NamedTuple):
-    """A word of a caption.
-
-    Attributes:
-        start, end: its characters in the text that is read, end exclusive.
-        places: of its tokens among those of the caption, counted from 0; several where it is cut into pieces.
-    """
-
-    start: int
-    end: int
-    places: tuple[int, ...]
-
-
-class LocatedWords(NamedTuple):
-    """A caption with its words.
-
-    Attributes:
-        text: as it is read.
-        words: in order; what is read of a caption beside words, such as its ends, is in none.
-    """
-
-    text: str
-    words: list[LocatedWord]
 
 
 def clean(text: str) -> str:
@@ -153,17 +128,6 @@ class WordIds:
         words = self.reading.whole.words(split).value_lengths().to_numpy()
         return Cut(int((words > self.reading.max_words).sum()), f"{self.reading.max_words} words")
 
-    def located_words(self, split: Split) -> list[LocatedWords]:
-        """The words of the captions of a split, T of them, and where each stands."""
-        if self.reading.cleaned:
-            found = [(text, [each.span() for each in _SPACED.finditer(text)]) for text in self.reading.texts(split)]
-        else:
-            found = [(text, spans(text)[: self.reading.max_words]) for text in split.texts]
-        return [
-            LocatedWords(text, [LocatedWord(*span, (place,)) for place, span in enumerate(words, 1)])
-            for text, words in found
-        ]
-
 
 class PieceIds:
     """Pieces of words by the tokenizer of a pretrained text encoder.
@@ -197,11 +161,9 @@ class PieceIds:
 
     def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
         """See `CaptionTokens`."""
-        found = self._tokenized(self.reading.texts(split))["input_ids"]
-        lengths = np.array([len(ids) for ids in found], dtype=np.int32)
-        tokens = np.zeros((len(found), int(lengths.max(initial=1))), dtype=np.int32)
-        tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.concatenate([np.asarray(ids) for ids in found])
-        return tokens, lengths
+        found = self.tokenizer(self.reading.texts(split), truncation=True, max_length=self.max_tokens)
+        ids = Ragged.of_lists(found["input_ids"], np.int32)
+        return ids.padded(), ids.counts.astype(np.int32)
 
     def cut(self, split: Split, lengths: np.ndarray) -> Cut:
         """The captions of a split of which the end is not read.
@@ -218,70 +180,14 @@ class PieceIds:
         count = int(longer.sum()) + sum(len(ids) > self.max_tokens for ids in again)
         return Cut(count, most if words >= self.max_tokens else f"{words} words or {most}")
 
-    @property
-    def ends(self) -> tuple[int, int]:
-        """How many tokens the tokenizer puts before the words of every caption, and how many behind."""
-        added = np.array(self.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"], dtype=bool)
-        words = np.flatnonzero(~added)
-        return int(words[0]), int(len(added) - 1 - words[-1])
-
-    @property
-    def locates_words(self) -> bool:
-        """Whether the tokenizer tells which characters a piece is of; few that are written in Python do not."""
-        return self.tokenizer.is_fast
-
-    def located_words(self, split: Split) -> list[LocatedWords]:
-        """The words of the captions of a split, T of them, and where each stands; see `locates_words`."""
-        texts = self.reading.texts(split)
-        pieces = self._tokenized(texts, return_offsets_mapping=True)["offset_mapping"]
-        return [LocatedWords(text, _words_of(text, own)) for text, own in zip(texts, pieces, strict=True)]
-
-    def _tokenized(self, texts: list[str], **more: Any) -> Any:
-        return self.tokenizer(texts, truncation=True, max_length=self.max_tokens, **more)
-
-
-def _words_of(text: str, pieces: list[tuple[int, int]]) -> list[LocatedWord]:
-    """Words with the pieces that end in them, given the characters of every piece; some begin with a space."""
-    found = []
-    for word in _WORD.finditer(text):
-        places = [
-            place for place, (start, end) in enumerate(pieces) if start < end and word.start() < end <= word.end()
-        ]
-        found += [LocatedWord(*word.span(), tuple(places))] if places else []
-    return found
-
-
-def named_tokens(settings: Any) -> CaptionTokens | None:
-    """The tokenizer that the settings of a backbone name; None where they name none.
-
-    Raises:
-        MissingInputError: there is no such folder or hub id, it has no tokenizer, or the hub cannot be reached.
-        DataError: a file is damaged.
-    """
-    if not settings.pretrained().get("tokenizer"):
-        return None
-    from itrpipe.models.dual_encoder.network import find_tokenizer  # transformers is large
-
-    tokenizer = find_tokenizer(settings.tokenizer, settings.tokenizer_revision)
-    return PieceIds(tokenizer, Reading.of(settings), settings.max_words)
-
-
-def phrase_vocabulary(phrases: CaptionPhrases, train: Split, min_count: int) -> Vocabulary:
-    """The words of the training captions that occur often enough.
-
-    Source: SSAMT, implementation details: five occurrences, training captions only.
-    """
-    rows = phrases.rows(train.caption_ids.tolist())
-    numbers = phrases.batch(rows).words
-    known = numbers >= 0
-    words = pa.array(phrases.words, pa.string()).take(pa.array(numbers[known]))
-    offsets = np.concatenate([[0], np.cumsum(known.sum(axis=1))]).astype(np.int32)
-    return Vocabulary.build(pa.ListArray.from_arrays(pa.array(offsets), words), min_count)
-
 
 def ends_of(tokens: CaptionTokens) -> tuple[int, int]:
     """How many tokens stand before the words of every caption and how many behind; a vocabulary gives both one."""
-    return tokens.ends if isinstance(tokens, PieceIds) else (1, 1)
+    if not isinstance(tokens, PieceIds):
+        return 1, 1
+    added = np.array(tokens.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"], dtype=bool)
+    words = np.flatnonzero(~added)
+    return int(words[0]), int(len(added) - 1 - words[-1])
 
 
 def save_tokens(folder: Path, tokens: CaptionTokens) -> None:
@@ -328,29 +234,21 @@ def token_captions(split: Split, tokens: CaptionTokens, model: UniterEncoder) ->
         model: is asked for its sizes.
 
     Raises:
-        UsageError: the model's tokenizer does not tell which words its pieces are of.
-        DataError: the model knows more or fewer tokens than its vocabulary has.
+        UsageError: the model's tokenizer has no mask, or does not tell which words its pieces are of.
     """
-    if isinstance(tokens, PieceIds):
-        kind = getattr(getattr(tokens.tokenizer, "backend_tokenizer", None), "model", None)
-        # Pieces of other tokenizers do not show where a word begins.
-        if getattr(kind, "continuing_subword_prefix", None) != CONTINUATION or type(kind).__name__ != "WordPiece":
-            raise UsageError(
-                f"the tokenizer of this model is no WordPiece tokenizer with pieces that go on with {CONTINUATION!r}, "
-                "so that its words cannot be written; train one with --set model.tokenizer=bert-base-cased or the like"
-            )
-        longest = min(model.text.max_tokens, tokens.tokenizer.model_max_length)
-        captions = TokenCaptions.of_pieces(split, tokens.tokenizer, longest)
-    else:
+    if not isinstance(tokens, PieceIds):
         assert isinstance(tokens, Vocabulary)
-        captions = TokenCaptions.of_words(split, tokens)
-    known = model.text.word.num_embeddings
-    if len(captions.pieces) != known:
-        raise DataError(
-            f"the model embeds {known:,} tokens and its vocabulary has {len(captions.pieces):,}, [MASK] included; they "
-            "do not belong together, run `itrpipe train` again"
+        return TokenCaptions.of_words(split, tokens)
+    tokenizer = tokens.tokenizer
+    kind = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
+    # Pieces of other tokenizers do not show where a word begins.
+    if getattr(kind, "continuing_subword_prefix", None) != CONTINUATION or tokenizer.mask_token_id is None:
+        raise UsageError(
+            f"the tokenizer of this model is no WordPiece tokenizer with a mask and pieces that go on with "
+            f"{CONTINUATION!r}, so that its words cannot be written; train one with --set "
+            "model.tokenizer=bert-base-cased or the like"
         )
-    return captions
+    return TokenCaptions.of_pieces(split, tokenizer, min(model.text.max_tokens, tokenizer.model_max_length))
 
 
 def special_tokens(tokens: CaptionTokens, pieces: Sequence[str]) -> SpecialTokens:
@@ -359,18 +257,10 @@ def special_tokens(tokens: CaptionTokens, pieces: Sequence[str]) -> SpecialToken
     Args:
         tokens: of the model.
         pieces: V tokens as its vocabulary writes them.
-
-    Raises:
-        UsageError: the model's tokenizer has no mask.
     """
     if not isinstance(tokens, PieceIds):
         return SpecialTokens(len(pieces) - 1, tuple(range(len(SPECIALS))), (len(SPECIALS), len(pieces) - 1))
     tokenizer = tokens.tokenizer
-    if tokenizer.mask_token_id is None:
-        raise UsageError(
-            f"the tokenizer of this model has no mask among its {len(pieces):,} tokens, so that it cannot write words; "
-            "train one with another --set model.tokenizer, such as bert-base-cased"
-        )
     special = {*tokenizer.all_special_ids, *(row for row, piece in enumerate(pieces) if piece.startswith("[unused"))}
     edges = np.array([-1, *sorted(special), len(pieces)])
     longest = int(np.argmax(np.diff(edges)))
@@ -390,7 +280,6 @@ def caption_masks(
         compare: see `CaptionMasks`.
 
     Raises:
-        UsageError: the tokenizer has no mask.
         DataError: a caption has no scene graph.
     """
     candidates = None if graphs is None else GraphCandidates(captions, MaskCandidates.read(graphs))
@@ -412,16 +301,14 @@ def read_sentences(folder: Path, split: Split, tokens: CaptionTokens) -> Sentenc
     """
     file = SentenceFile(folder)
     kept = file.kept(("caption_id", "text"))
-    position = {name: row for row, name in enumerate(split.caption_ids.tolist())}
-    owners = [position.get(name, -1) for name in kept["caption_id"].to_pylist()]
-    known = np.array(owners, dtype=np.int64)
-    if not len(known) or known.max() < 0:
+    owners = pc.call_function("index_in", [kept["caption_id"]], pc.SetLookupOptions(pa.array(split.caption_ids)))
+    kept, owners = kept.filter(owners.is_valid()), owners.drop_null().to_numpy()
+    if not len(kept):
         raise DataError(f"{file.path} has no sentence for any caption of the training set; run `itrpipe synthesize`")
-    texts = [text for text, owner in zip(kept["text"].to_pylist(), owners, strict=True) if owner >= 0]
-    known = known[known >= 0]
-    if (np.diff(known) < 0).any():
+    if (np.diff(owners) < 0).any():
         raise DataError(f"{file.path} has its captions in another order; run `itrpipe synthesize` again")
-    captions = pa.table({"text": texts, "tokens": pa.array([tokenize(text) for text in texts], pa.list_(pa.string()))})
+    words = pa.array([tokenize(text) for text in kept["text"].to_pylist()], pa.list_(pa.string()))
+    captions = pa.table({"text": kept["text"], "tokens": words})
     ids, lengths = tokens.encode_split(Split(split.name, split.images, captions))
-    starts = np.searchsorted(known, np.arange(len(position) + 1))
+    starts = np.searchsorted(owners, np.arange(len(split.caption_ids) + 1))
     return SentenceBank(ids, lengths, starts)

@@ -1,43 +1,44 @@
 """The splits of a dataset as models read them, cut into batches that are copied to the device ahead of their step.
 
+`load_splits` opens them for a training, and `reopened` for a trained model.
+
 Features are memory maps, captions one padded array of token ids, or words and phrases of scene graphs.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 
-from itrpipe.datasets.prepared import Split
+from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
 from itrpipe.errors import DataError
-from itrpipe.features.store import FeatureFile
+from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.training.captions import CaptionTokens, Cut, PieceIds, WordIds
+from itrpipe.training.captions import CaptionTokens, Cut, PieceIds, Reading, WordIds
 from itrpipe.training.distributed import ALONE, OwnImages, World
+from itrpipe.training.saved import SavedModel
 
 if TYPE_CHECKING:
     from itrpipe.learning.sentences import CaptionMasks, SentenceBank
     from itrpipe.methods.base import Batch
+    from itrpipe.models.dual_encoder.network import Encoders
 
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
-# At 384 pixels an image takes 5 ms, more than a GPU needs to train on it.
-_THREADS = 8
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,15 @@ class PhraseTexts:
         )
 
 
+_MISSING = {
+    "regions": "regions, which these backbones read; extract others",
+    "global": "global vectors; name features that have some with --features, or give --set model.images=regions",
+    "pixels": "pixels, which this model is trained on; give --features pixels, or train on frozen features with --set "
+    "model.images=regions",
+}
+"""What a file of features may lack, and what to do then."""
+
+
 class SplitData:
     """Batches of one split.
 
@@ -123,9 +133,10 @@ class SplitData:
         split: images and captions.
         features: file that holds the features of all its images.
         tokens: turns captions into ids; None where only images are read.
+        read: what is read of an image: `regions` and all else, its `global` vector alone, or its `pixels`.
 
     Raises:
-        DataError: the features have no regions.
+        DataError: the features do not hold that.
 
     Attributes:
         caption_image: [T] int64, row of the image that each caption describes.
@@ -152,20 +163,18 @@ class SplitData:
     matches: dict[str, np.ndarray] | None = None
     decided_matches: dict[str, np.ndarray] | None = None
 
-    read: ClassVar = ("regions", "regions, which these backbones read; extract others")
-    """What the file must hold, and how a file that does not is refused."""
-
     _texts: TokenTexts | PhraseTexts
 
-    def __init__(self, split: Split, features: FeatureFile, tokens: CaptionTokens | None) -> None:
-        self.split = split
+    def __init__(
+        self, split: Split, features: FeatureFile, tokens: CaptionTokens | None, read: str = "regions"
+    ) -> None:
+        self.split, self._read, self._held = split, read, features.arrays
         self.caption_image = split.caption_image
         self.num_images, self.num_captions = len(split.image_ids), len(split.caption_ids)
-        self._held, (name, missing) = features.arrays, self.read
-        if name not in self._held:
-            raise DataError(f"{features.path} holds no {missing}")
-        self._images = self._held[name]  # a memory map, of which batches are cut
-        self._count = self._held["count"] if name == "regions" else np.ones(len(features), dtype=np.int16)
+        if read not in self._held:
+            raise DataError(f"{features.path} holds no {_MISSING[read]}")
+        self._images = self._held[read]  # a memory map, of which batches are cut
+        self._count = self._held["count"] if read == "regions" else np.ones(len(features), dtype=np.int16)
         self.image_dim = self._images.shape[-1]
         self._rows = features.rows(split.image_ids.tolist())
         if tokens is not None:
@@ -179,6 +188,8 @@ class SplitData:
     def images(self, rows: np.ndarray) -> ImageBatch:
         """Features of the given image rows [B]."""
         stored = self._rows[rows]
+        if self._read == "global":
+            return ImageBatch(torch.empty(len(rows), 0, 0), global_=torch.from_numpy(self._images[stored]))
         count = self._count[stored].astype(np.int64)
         return ImageBatch(
             regions=torch.from_numpy(self._images[stored]),  # [B, R, D_in] f16
@@ -194,8 +205,7 @@ class SplitData:
     def cut(self, what: str) -> str:
         """How many of the captions, which are called `what`, are longer than the model reads; empty for none."""
         count, limit = self._texts.cut or (0, "")
-        verb = "is" if count == 1 else "are"
-        told = f"{count:,} of {self.num_captions:,} {what} {verb} longer than the {limit} that the model reads"
+        told = f"longer than the {limit} that the model reads: {count:,} of {self.num_captions:,} {what}"
         return told if count else ""
 
     def pair_sizes(self) -> np.ndarray:
@@ -218,7 +228,7 @@ class PhraseSplitData(SplitData):
     Args:
         split: images and captions.
         features: file that holds the features of all its images.
-        vocabulary: of `phrase_vocabulary`.
+        vocabulary: gives words their ids.
         phrases: of all captions of the dataset.
         with_phrases: give the words only when off.
 
@@ -272,26 +282,19 @@ class PixelSplitData(SplitData):
         DataError: the features have no pixels.
     """
 
-    read: ClassVar = (
-        "pixels",
-        "pixels, which this model is trained on; give --features pixels, or train on frozen features with --set "
-        "model.images=regions",
-    )
-
     def __init__(
         self, split: Split, features: FeatureFile, tokens: CaptionTokens | None, frame: tuple[int, int], changes: str
     ) -> None:
         self._frame, self._changes = frame, changes
-        self._world, self._device, self._own = ALONE, torch.device("cpu"), threading.local()
-        self._pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), thread_name_prefix="augment")
-        super().__init__(split, features, tokens)
+        self._world, self._device = ALONE, torch.device("cpu")
+        super().__init__(split, features, tokens, "pixels")
 
     def images(self, rows: np.ndarray) -> ImageBatch:
         """The images of the given rows [B] as they are, in the size of the frame."""
         from itrpipe.training.augment import resize  # torchvision takes seconds
 
-        pixels = resize(self._stored(rows), self._frame)
-        return ImageBatch(_no_regions(len(rows)), pixels=pixels)
+        pixels = resize(self._stored(rows, "cpu"), self._frame)
+        return ImageBatch(torch.empty(len(rows), 0, 0), pixels=pixels)
 
     def pairs(
         self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
@@ -305,54 +308,26 @@ class PixelSplitData(SplitData):
         count = len(images)
         divided = self._world.size > 1 and count >= self._world.size
         own = self._world.own(count) if divided else slice(count)
-        stored = self._placed(images[own])
+        stored = self._stored(images[own], self._device)
         if rng is None or self._changes == "none":
             pixels = resize(stored, self._frame)
         else:
             changes = draw_changes(count, (stored.shape[2], stored.shape[3]), self._changes, rng).of(own)
-            pixels = augment(stored, self._frame, changes, self._pool)
+            pixels = augment(stored, self._frame, changes)
         kind = partial(OwnImages, rows=count) if divided else ImageBatch
-        return kind(_no_regions(len(pixels)), pixels=pixels), self.texts(captions)
+        return kind(torch.empty(len(pixels), 0, 0), pixels=pixels), self.texts(captions)
 
     def train_on(self, world: World, device: torch.device) -> None:
         """Reads for this process from now on, and changes images on its device."""
         self._world, self._device = world, device
 
-    def _placed(self, rows: np.ndarray) -> Tensor:
-        """The stored images on the device, through memory of the thread that is used again: new pages cost as much."""
-        if self._device.type == "cpu":
-            return self._stored(rows)
-        held = getattr(self._own, "buffer", None)
-        if held is None or len(held) < len(rows):
-            shape, pinned = (len(rows), *self._images.shape[1:]), self._device.type == "cuda"
-            held = self._own.buffer = torch.empty(shape, dtype=torch.uint8, pin_memory=pinned)
-        read = held[: len(rows)]
+    def _stored(self, rows: np.ndarray, device: torch.device | str) -> Tensor:
+        """The stored images of rows [B] on a device, uint8 [B, 3, H, W]."""
+        # Torch uses pinned memory again; new pages would cost as much as reading.
+        pinned = torch.device(device).type == "cuda"
+        read = torch.empty((len(rows), *self._images.shape[1:]), dtype=torch.uint8, pin_memory=pinned)
         np.take(self._images, self._rows[rows], axis=0, out=read.numpy(), mode="clip")  # the other mode copies twice
-        return read.to(self._device).permute(0, 3, 1, 2)
-
-    def _stored(self, rows: np.ndarray) -> Tensor:
-        return torch.from_numpy(self._images[self._rows[rows]]).permute(0, 3, 1, 2)
-
-
-class GlobalSplitData(SplitData):
-    """Batches of one split with one frozen vector per image.
-
-    Raises:
-        DataError: the features have no global vectors.
-    """
-
-    read: ClassVar = (
-        "global",
-        "global vectors; name features that have some with --features, or give --set model.images=regions",
-    )
-
-    def images(self, rows: np.ndarray) -> ImageBatch:
-        """Global vectors of the given image rows [B]."""
-        return ImageBatch(_no_regions(len(rows)), global_=torch.from_numpy(self._images[self._rows[rows]]))
-
-
-def _no_regions(images: int) -> Tensor:
-    return torch.empty(images, 0, 0)
+        return read.to(device).permute(0, 3, 1, 2)
 
 
 def epoch_batches(
@@ -396,7 +371,7 @@ def blocks(count: int, size: int) -> Iterator[np.ndarray]:
         yield np.arange(start, min(start + size, count))
 
 
-class Feed(Generic[Item]):
+class Feed:
     """Makes batches in a background thread, copies them to a device, and gives them out in order.
 
     A thread suffices because making a batch is slicing of arrays, which releases the interpreter lock. A GPU has a
@@ -413,12 +388,12 @@ class Feed(Generic[Item]):
         waited_seconds: how long the consumer has waited so far.
     """
 
-    def __init__(self, make: Callable[[Item], Batch], items: Iterable[Item], depth: int, device: torch.device) -> None:
+    def __init__(self, make: Callable[[Any], Batch], items: Iterable[Any], depth: int, device: torch.device) -> None:
         self.waited_seconds = 0.0
         self._make, self._items, self._depth, self._device = make, items, max(1, depth), device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Generator[Batch, None, None]:
         pool, items = ThreadPoolExecutor(1, thread_name_prefix="batches"), iter(self._items)
         first = (pool.submit(self._place, item) for item in islice(items, self._depth))
         ahead: deque[Future[tuple[Batch, Any]]] = deque(first)
@@ -440,8 +415,156 @@ class Feed(Generic[Item]):
             # A thread that Python's end meets inside torch would abort the process.
             pool.shutdown(cancel_futures=True)
 
-    def _place(self, item: Item) -> tuple[Batch, Any]:
+    def _place(self, item: Any) -> tuple[Batch, Any]:
         """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
         with torch.cuda.stream(self._copies):  # parts of the batch may be made on the device; of none it does nothing
             batch = self._make(item).to(self._device)
         return batch, None if self._copies is None else self._copies.record_event()
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Folders of the artifacts that training reads.
+
+    Attributes:
+        prepare, extract: images, captions and features.
+        parse: scene graphs, for models that read phrases.
+        train_share: share of the training images that are used, 0..1.
+    """
+
+    prepare: Path
+    extract: Path
+    parse: Path | None = None
+    train_share: float = 1.0
+
+    def splits(
+        self, names: Iterable[str] | None = None, warn: Callable[[str], None] = lambda message: None
+    ) -> tuple[PreparedDataset, FeatureFile, dict[str, Split]]:
+        """The dataset, its features and splits: of training images the wanted share of those that have features.
+
+        Args:
+            names: of the splits; None for all.
+            warn: is told how many training images are left out for want of features; in other splits every image must
+                be there.
+
+        Raises:
+            DataError: a file is damaged.
+        """
+        prepared, features = PreparedDataset.open(self.prepare), FeatureFile.open(self.extract / FEATURES)
+        found = {name: prepared.split(name) for name in names or prepared.splits}
+        if "train" in found:
+            split = found["train"].share(self.train_share)
+            if absent := features.absent(split.image_ids.tolist()):
+                warn(
+                    f"{len(absent):,} of {len(split.image_ids):,} training images have no features and are left out; "
+                    f"the first: {absent[0]}"
+                )
+                split = split.without(absent)
+            found["train"] = split
+        return prepared, features, found
+
+    def phrases(self, settings: Any) -> CaptionPhrases | None:
+        """The phrases of all captions, for a model of these settings that reads some."""
+        if not settings.reads_phrases:
+            return None
+        assert self.parse is not None
+        return CaptionPhrases.read(self.parse, settings.max_words)
+
+
+def load_splits(
+    sources: Sources,
+    settings: Any,
+    min_word_count: int,
+    warn: Callable[[str], None],
+    encoders: Encoders | None = None,
+) -> tuple[dict[str, SplitData], CaptionTokens]:
+    """Opens every split for a model that is to be trained, and what reads its captions.
+
+    A vocabulary of our own has the words of train and val, as in the papers; that of a model that reads phrases has the
+    words of the training captions' scene graphs.
+
+    Args:
+        sources: where everything lies.
+        settings: of the model.
+        min_word_count: rarer words are unknown.
+        warn: see `Sources.splits`.
+        encoders: opened, of a model that is made of some.
+
+    Raises:
+        DataError: the features are not what the model reads, or a file is damaged.
+    """
+    prepared, features, chosen = sources.splits(warn=warn)
+    phrases, frame, reading = sources.phrases(settings), None, None
+    tokens: Any = None
+    if phrases is not None:
+        # Source: SSAMT, implementation details: five occurrences, training captions only.
+        words = phrases.word_ids.take(phrases.rows(chosen["train"].caption_ids.tolist()))
+        texts = pa.array(phrases.words, pa.string()).take(pa.array(words.values))
+        tokens = Vocabulary.build(pa.ListArray.from_arrays(pa.array(words.offsets, pa.int32()), texts), min_word_count)
+    elif encoders is None and settings.pretrained().get("tokenizer"):
+        from itrpipe.models.dual_encoder.network import find_tokenizer  # transformers is large
+
+        tokenizer = find_tokenizer(settings.tokenizer, settings.tokenizer_revision)
+        tokens = PieceIds(tokenizer, Reading.of(settings), settings.max_words)
+    elif encoders is not None:
+        frame, reading = None if encoders.vision is None else encoders.vision.frame, Reading.of(settings)
+        if encoders.tokenizer is not None and encoders.text is not None:
+            tokens = PieceIds(encoders.tokenizer, reading, encoders.text.max_tokens)
+    if tokens is None:
+        # Words of training images without features count, as they did when the images had some.
+        counted = [prepared.split(name) for name in ("train", "val") if name in chosen]
+        counted = [split.share(sources.train_share) if split.name == "train" else split for split in counted]
+        words = [split.tokens if reading is None else reading.words(split) for split in counted]
+        tokens = Vocabulary.build(pa.concat_arrays(words), min_word_count)
+        tokens = tokens if reading is None else WordIds(tokens, reading)
+    opened = {name: open_split(split, features, tokens, settings, frame, phrases) for name, split in chosen.items()}
+    return opened, tokens
+
+
+def open_split(
+    split: Split,
+    features: FeatureFile,
+    tokens: CaptionTokens | None,
+    settings: Any,
+    frame: tuple[int, int] | None = None,
+    phrases: CaptionPhrases | None = None,
+) -> SplitData:
+    """One split as a model reads it.
+
+    Args:
+        split: images and captions.
+        features: of its images.
+        tokens: turns captions into ids; None where only images are read.
+        settings: of the model.
+        frame: height and width of the images that the model reads, where it reads images.
+        phrases: of all captions, where the model reads phrases.
+
+    Raises:
+        DataError: the features are not what the model reads.
+    """
+    if phrases is not None:
+        assert isinstance(tokens, Vocabulary)
+        return PhraseSplitData(split, features, tokens, phrases, settings.phrases)
+    if settings.reads() == ("pixels",):
+        assert frame is not None
+        return PixelSplitData(split, features, tokens, frame, settings.augment)
+    return SplitData(split, features, tokens, "global" if settings.reads() == ("global",) else "regions")
+
+
+def reopened(saved: SavedModel, sources: Sources, names: Iterable[str]) -> dict[str, SplitData]:
+    """Splits as a model was trained on them: of training images the same share, and those that have features.
+
+    Args:
+        saved: the model.
+        sources: what it was trained on.
+        names: of the splits.
+
+    Raises:
+        DataError: the features are not what the model reads, or a file is damaged.
+    """
+    _, features, chosen = sources.splits(names)
+    settings, phrases = saved.settings, sources.phrases(saved.settings)
+    return {
+        name: open_split(split, features, saved.tokens, settings, saved.frame, phrases)
+        for name, split in chosen.items()
+    }

@@ -8,31 +8,28 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from itrpipe.engine.work import Part, Work, numbered, resolve_device
-from itrpipe.errors import DataError
+from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter, SplitScores
 from itrpipe.models.base import ImageBatch, TextBatch, changed
 from itrpipe.models.vectors import at_least_single
 from itrpipe.storage.artifact import partial_of
-from itrpipe.storage.disk import check_stamp, unavailable
+from itrpipe.storage.disk import check_stamp, reading
 from itrpipe.storage.parts import ArrayFile, write_arrays
-from itrpipe.training.data import SplitData, blocks
+from itrpipe.training.data import Sources, SplitData, blocks, reopened
 from itrpipe.training.distributed import World
-from itrpipe.training.saved import SavedModel
-from itrpipe.training.splits import Reopened, Sources
+from itrpipe.training.saved import SavedModel, load_model
 
 
 class ImageRows(Protocol):
-    """Images that a model may see, by their rows."""
+    """Images that a model may see, by their rows, and nothing of which captions belong to them."""
 
     def images(self, rows: np.ndarray) -> ImageBatch:
         """The given image rows [B]."""
@@ -40,15 +37,11 @@ class ImageRows(Protocol):
 
 
 class TextRows(Protocol):
-    """Captions that a model may see, by their rows."""
+    """Captions that a model may see, by their rows, and nothing of which images belong to them."""
 
     def texts(self, rows: np.ndarray) -> TextBatch:
         """The given caption rows [T]."""
         ...
-
-
-class Rows(ImageRows, TextRows, Protocol):
-    """What a model may see of a split: images and captions, and nothing of which belong together."""
 
 
 @dataclass(frozen=True)
@@ -74,55 +67,43 @@ class Encoder:
         """Of a trained model, which is moved to the device; in the precisions of its settings."""
         return cls(saved.model.to(device), device, block, saved.score_precision, saved.embed_precision(device))
 
-    @torch.inference_mode()
     def images(self, data: ImageRows, rows: np.ndarray) -> Iterator[Any]:
         """Yields the encodings of the images of the given rows, block by block."""
-        for part in blocks(len(rows), self.block):
-            yield self._encoded(self.model.encode_images, data.images(rows[part]))
+        return self._encoded(self.model.encode_images, data.images, rows)
 
-    @torch.inference_mode()
     def texts(self, data: TextRows, rows: np.ndarray) -> Iterator[Any]:
         """Yields the encodings of the captions of the given rows, block by block."""
-        for part in blocks(len(rows), self.block):
-            yield self._encoded(self.model.encode_texts, data.texts(rows[part]))
-
-    @torch.inference_mode()
-    def block_scores(self, images: Iterable[Any], texts: Any) -> Iterator[Tensor]:
-        """Yields scores [b, t] float32 of each block of encoded images with encoded captions [t]."""
-        for each in images:
-            with self._computing(self.precision):
-                scores = self.model.score_matrix(each, texts).float()
-            yield scores
+        return self._encoded(self.model.encode_texts, data.texts, rows)
 
     @torch.inference_mode()
     def scores(
-        self, data: Rows, images: int, captions: np.ndarray, advance: Callable[[int], object] = lambda pairs: None
+        self, images: Iterable[Any], texts: Iterable[Any], advance: Callable[[int], object] = lambda pairs: None
     ) -> np.ndarray:
-        """Scores the first images of a split with some of its captions.
+        """Scores images with captions.
 
         Args:
-            data: the split.
-            images: N, how many images.
-            captions: [T] rows of captions.
-            advance: called with the number of pairs done after each block.
+            images, texts: encodings of N images and of T captions, block by block.
+            advance: called with the number of pairs done after each pair of blocks.
 
         Returns:
             Scores [N, T] float32. The encodings of all N images are kept meanwhile.
         """
-        encoded = list(self.images(data, np.arange(images)))
-        columns = []
-        for texts in self.texts(data, captions):
+        kept, columns = list(images), []
+        for block in texts:
             scores = []
-            for each in self.block_scores(encoded, texts):
-                scores.append(each)
-                advance(each.numel())
+            for each in kept:
+                with self._computing(self.precision):
+                    scores.append(self.model.score_matrix(each, block).float())
+                advance(scores[-1].numel())
             columns.append(torch.cat(scores).cpu().numpy())
         return np.concatenate(columns, axis=1)
 
-    def _encoded(self, encode: Callable[[Any], Any], batch: Any) -> Any:
-        with self._computing(self.embed_precision):
-            encoding = encode(batch.to(self.device))
-        return changed(encoding, lambda each: at_least_single(each) if each.is_floating_point() else each)
+    @torch.inference_mode()
+    def _encoded(self, encode: Callable[[Any], Any], read: Callable[[np.ndarray], Any], rows: np.ndarray) -> Any:
+        for part in blocks(len(rows), self.block):
+            with self._computing(self.embed_precision):
+                encoding = encode(read(rows[part]).to(self.device))
+            yield changed(encoding, lambda each: at_least_single(each) if each.is_floating_point() else each)
 
     def _computing(self, precision: str) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16")
@@ -134,20 +115,22 @@ def embeddings(encodings: Iterable[Any]) -> Iterator[np.ndarray]:
         yield each.embedding.cpu().numpy()
 
 
-def reopened(trained: Path, sources: Sources, device: str, block: int) -> tuple[Reopened, Encoder]:
-    """A trained model with the splits that it was trained on; see `Encoding` for the arguments."""
-    opened = Reopened(trained, sources, torch.device(resolve_device(device)))
-    return opened, Encoder.of(opened.saved, opened.device, block)
+Opened = tuple[Encoder, dict[str, SplitData]]
+"""A trained model, and splits as it was trained on them."""
+
+
+def _opened(trained: Path, sources: Sources, splits: Iterable[str], block: int, device: str) -> Opened:
+    saved = load_model(trained)
+    encoder = Encoder.of(saved, torch.device(resolve_device(device)), block)
+    return encoder, reopened(saved, sources, splits)
 
 
 BLOCKS_PER_PART = 16
+_SIDES = ("images", "texts")
 _VECTORS = "vectors"
 
 
-_SIDES = ("images", "texts")
-
-
-class Encoding(Work[tuple[Reopened, Encoder]]):
+class Encoding(Work[Opened]):
     """Embeddings of images and captions; a part's file holds `vectors` [n, D] of consecutive rows of one side.
 
     Args:
@@ -168,24 +151,23 @@ class Encoding(Work[tuple[Reopened, Encoder]]):
 
     def parts(self) -> list[Part]:
         """Consecutive rows of one side of one split."""
-        size = BLOCKS_PER_PART * self._block
         contents = [
-            (split, side, start, min(start + size, count))
+            (split, side, part.content)
             for split, counts in self._rows.items()
             for side, count in zip(_SIDES, counts, strict=True)
-            for start in range(0, count, size)
+            for part in cut(range(count), BLOCKS_PER_PART * self._block)
         ]
-        return numbered((stop - start, (split, side, start, stop)) for split, side, start, stop in contents)
+        return numbered((len(content[-1]), content) for content in contents)
 
-    def open(self) -> tuple[Reopened, Encoder]:
-        """The model."""
-        return reopened(self._trained, self._sources, self.device, self._block)
+    def open(self) -> Opened:
+        """The model, and all splits."""
+        return _opened(self._trained, self._sources, self._rows, self._block, self.device)
 
-    def make(self, worker: tuple[Reopened, Encoder], part: Part, path: Path) -> None:
+    def make(self, worker: Opened, part: Part, path: Path) -> None:
         """Embeds some rows."""
-        opened, encoder = worker
-        split, side, start, stop = part.content
-        encodings = getattr(encoder, side)(opened.split(split), np.arange(start, stop))
+        encoder, splits = worker
+        split, side, rows = part.content
+        encodings = getattr(encoder, side)(splits[split], np.asarray(rows))
         write_arrays(path, {_VECTORS: np.concatenate(list(embeddings(encodings)))})
 
     def join(self, paths: Sequence[Path], target: Path, splits: Mapping[str, SplitData], measure: str) -> None:
@@ -204,8 +186,8 @@ class Encoding(Work[tuple[Reopened, Encoder]]):
             width, split = ArrayFile(own[0][1])[_VECTORS].shape[1], data.split
             about = (split.image_ids, split.caption_ids, split.caption_image, width, measure)
             with EmbeddingWriter(target, name, *about) as writer:
-                for (_, side, start, _), path in own:
-                    writer.write(side, start, ArrayFile(path)[_VECTORS].read())
+                for (_, side, rows), path in own:
+                    writer.write(side, rows.start, ArrayFile(path)[_VECTORS].read())
 
 
 _SCORES = "scores"
@@ -235,32 +217,32 @@ class Scoring(Work[_Scorer]):
         return {name: value for name, value in self.__dict__.items() if name != "opened"}
 
     @cached_property
-    def opened(self) -> tuple[Reopened, Encoder]:
-        """The model, opened once in every process."""
-        return reopened(self._trained, self._sources, self.device, self._block)
+    def opened(self) -> Opened:
+        """The model with the split, opened once in every process."""
+        return _opened(self._trained, self._sources, [self._split], self._block, self.device)
 
     @property
     def data(self) -> SplitData:
         """The split as the model was trained on it."""
-        return self.opened[0].split(self._split)
+        return self.opened[1][self._split]
 
     def parts(self) -> list[Part]:
         """Blocks of captions."""
-        captions = range(self.data.num_captions)
-        parts = [captions[start : start + self._block] for start in captions[:: self._block]]
-        return numbered((self.data.num_images * len(part), part) for part in parts)
+        return [
+            replace(part, rows=self.data.num_images * part.rows)
+            for part in cut(range(self.data.num_captions), self._block)
+        ]
 
     def open(self) -> _Scorer:
         """The model, the split, and the encodings of all its images, block by block."""
-        (_, encoder), data = self.opened, self.data
+        (encoder, _), data = self.opened, self.data
         return encoder, data, list(encoder.images(data, np.arange(data.num_images)))
 
     def make(self, worker: _Scorer, part: Part, path: Path) -> None:
         """Scores [t, N] float32 of some captions [t] with all images."""
         encoder, data, images = worker
-        (texts,) = encoder.texts(data, np.asarray(part.content))
-        columns = encoder.block_scores(images, texts)
-        write_arrays(path, {_SCORES: torch.cat(list(columns)).T.contiguous().cpu().numpy()})
+        scores = encoder.scores(images, encoder.texts(data, np.asarray(part.content)))
+        write_arrays(path, {_SCORES: np.ascontiguousarray(scores.T)})
 
     def join(self, paths: Sequence[Path]) -> SplitScores:
         """Scores of the whole split, from all parts."""
@@ -311,7 +293,10 @@ class Refreshing:
                 self._make(path, data, images, texts, encoder.model.measure)
             world.wait()
         self._held = made_before
-        return _read(path)
+        remedy = f"remove {partial_of(path)} and run the same command again"
+        with reading(path, "mined lists", remedy):
+            check_stamp(path, remedy)
+            return {name: rows.read() for name, rows in ArrayFile(path).items()}
 
     def _make(self, path: Path, data: SplitData, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
         """Writes the lists of an epoch, and removes those of earlier ones."""
@@ -324,12 +309,3 @@ class Refreshing:
             writer.write("texts", 0, texts)
         write_arrays(path, self._mine(place))
         shutil.rmtree(place)
-
-
-def _read(path: Path) -> Lists:
-    remedy = f"remove {partial_of(path)} and run the same command again"
-    try:
-        check_stamp(path, remedy)
-        return {name: rows.read() for name, rows in ArrayFile(path).items()}
-    except OSError as error:
-        raise unavailable(error, path) or DataError(f"{path} cannot be read ({error}); {remedy}") from None

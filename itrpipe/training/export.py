@@ -7,8 +7,10 @@ included.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,21 +18,17 @@ import pyarrow.parquet as pq
 import torch
 import transformers
 from safetensors.torch import save
-from torch import Tensor
+from tokenizers import Regex, Tokenizer, normalizers
 
 from itrpipe.models.dual_encoder.native import CLIP, PAIR, SIGLIP, Layout, NoEquivalent, architecture_of, layout_of
 from itrpipe.storage.artifact import HISTORY
-from itrpipe.storage.disk import require_space, write_bytes, write_json
+from itrpipe.storage.disk import write_bytes, write_json
 from itrpipe.storage.integrity import checked
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.training.saved import MODEL, SavedModel, load_model
 
-SENTENCE_TRANSFORMERS = (
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "1_Normalize/config.json",
-)
+_LAYOUTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("layouts.json").read_bytes())
+"""The files of sentence-transformers 6.0 or later, as its own `save` writes them, and open_clip's names of weights."""
 _PROCESSORS = {
     CLIP: ("CLIPProcessor", "CLIPImageProcessor"),
     SIGLIP: ("SiglipProcessor", "SiglipImageProcessor"),
@@ -61,12 +59,11 @@ class NativeModel:
     difference: str
 
     @classmethod
-    def of(cls, trained: Path, best_epoch: int, extractor: Mapping[str, Any]) -> NativeModel:
+    def of(cls, trained: Path, extractor: Mapping[str, Any]) -> NativeModel:
         """A finished training in that layout.
 
         Args:
             trained: the artifact.
-            best_epoch: the epoch whose weights it holds.
             extractor: settings of the pixels that it read, if it did.
 
         Raises:
@@ -75,12 +72,14 @@ class NativeModel:
         """
         saved = load_model(trained)
         architecture, model = architecture_of(saved.model), cast(Any, saved.model)
-        images = image_settings(saved, extractor)
+        images, difference = image_settings(saved, extractor)
         masked = architecture != _PADDED
         tokenizer = reading_tokenizer(saved.tokens, model.text.network.config, masked=masked)
-        own = model.pretrained_scale()
-        layout = layout_of(model, _trained_scale(trained, best_epoch) or own)
-        return cls(saved, layout, images, tokenizer, _difference(saved, extractor))
+        # Scale and bias of the logits are their means over the epoch that validated best; not every training has them.
+        best = pq.read_table(checked(trained / HISTORY), filters=[("best", "==", True)]).to_pylist()[-1]
+        temperature, bias = best.get("mean_temperature"), best.get("mean_bias") or 0.0
+        scale = (1 / temperature, bias) if temperature else model.pretrained_scale()
+        return cls(saved, layout_of(model, scale), images, tokenizer, difference)
 
     @property
     def padded(self) -> bool:
@@ -98,7 +97,10 @@ class NativeModel:
         images = of_images(**self.images)
         both(image_processor=images, tokenizer=self.tokenizer).save_pretrained(folder)
         images.save_pretrained(folder)  # where older releases, and libraries that read no other, look for it
-        _write_sentence_transformers(folder, padded=self.padded)
+        padded = _LAYOUTS["padded"] if self.padded else {}
+        for name, content in {**_LAYOUTS["sentence_transformers"], **padded}.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            write_json(folder / name, content)
         return {
             MODEL: f"the weights of the epoch that validated best, by the names of `{self.layout.architecture}`",
             "tokenizer*": "the tokenizer of its captions",
@@ -107,29 +109,8 @@ class NativeModel:
         }
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Writes tensors as safetensors.
-
-    Raises:
-        DiskFullError: no space is left.
-    """
-    require_space(path.parent, sum(each.nbytes for each in tensors.values()), "the weights")
-    write_bytes(path, save({name: each.contiguous() for name, each in tensors.items()}, {"format": "pt"}))
-
-
-def _trained_scale(trained: Path, epoch: int) -> tuple[float, float] | None:
-    """Scale and bias of the logits, as they were on average in an epoch; None where training had none."""
-    path = checked(trained / HISTORY)
-    names = set(pq.read_schema(path).names)
-    if "mean_temperature" not in names:
-        return None
-    rows = [row for row in pq.read_table(path).to_pylist() if row["epoch"] == epoch]
-    temperature, bias = rows[-1]["mean_temperature"], rows[-1].get("mean_bias")
-    return None if not temperature else (1 / temperature, bias or 0.0)
-
-
-def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> dict[str, Any]:
-    """What an image processor of transformers is told.
+def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """What an image processor of transformers is told, and how it frames a photograph a little otherwise than we do.
 
     Args:
         saved: the model.
@@ -139,8 +120,21 @@ def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> dict[str,
         NoEquivalent: no such processor frames a photograph so.
     """
     vision: Any = saved.model.vision
-    (height, width), stored = vision.frame, (extractor["height"], extractor["width"])
-    found: dict[str, Any] = {
+    stored, (height, width) = (extractor["height"], extractor["width"]), vision.frame
+    whole = {"height": height, "width": width}
+    framing: dict[str, Any] = {"size": whole, "do_center_crop": False}
+    difference = ""
+    if extractor["fit"] == "crop":
+        if height != width or stored[0] != stored[1]:
+            raise NoEquivalent(f"its photographs are cut to the shape of {stored[0]} x {stored[1]} pixels")
+        framing = {"size": {"shortest_edge": height}, "do_center_crop": True, "crop_size": whole}
+        difference = "itrpipe crops a photograph at fractions of a pixel, the image processor at whole ones"
+    if stored != (height, width):
+        difference = (
+            f"itrpipe makes a photograph {stored[0]} x {stored[1]} pixels large before it has the model's size, the "
+            "image processor resizes it once"
+        )
+    return {
         "do_resize": True,
         "resample": _BICUBIC,
         "do_rescale": True,
@@ -149,25 +143,8 @@ def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> dict[str,
         "image_mean": [round(value / _BYTE, 8) for value in vision.mean.flatten().tolist()],
         "image_std": [round(value / _BYTE, 8) for value in vision.std.flatten().tolist()],
         "do_convert_rgb": True,
-    }
-    if extractor["fit"] == "stretch":
-        return {**found, "size": {"height": height, "width": width}, "do_center_crop": False}
-    if height != width or stored[0] != stored[1]:
-        raise NoEquivalent(f"its photographs are cut to the shape of {stored[0]} x {stored[1]} pixels")
-    crop = {"height": height, "width": width}
-    return {**found, "size": {"shortest_edge": height}, "do_center_crop": True, "crop_size": crop}
-
-
-def _difference(saved: SavedModel, extractor: Mapping[str, Any]) -> str:
-    stored = extractor["height"], extractor["width"]
-    if stored != saved.frame:
-        return (
-            f"itrpipe makes a photograph {stored[0]} x {stored[1]} pixels large before it has the model's size, the "
-            "image processor resizes it once"
-        )
-    if extractor["fit"] == "crop":
-        return "itrpipe crops a photograph at fractions of a pixel, the image processor at whole ones"
-    return ""
+        **framing,
+    }, difference
 
 
 def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> Any:
@@ -183,10 +160,18 @@ def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> An
     """
     if not isinstance(tokens, PieceIds):
         raise NoEquivalent("its captions are words of a vocabulary of its own")
-    steps = _steps(tokens.reading, tokens.max_tokens)
-    if steps and not tokens.tokenizer.is_fast:
-        raise NoEquivalent(f"its captions are cleaned or cut, which {type(tokens.tokenizer).__name__} cannot do")
-    made = _with_steps(tokens.tokenizer, steps) if steps else tokens.tokenizer
+    steps, tokenizer = _steps(tokens.reading, tokens.max_tokens), tokens.tokenizer
+    if steps and not tokenizer.is_fast:
+        raise NoEquivalent(f"its captions are cleaned or cut, which {type(tokenizer).__name__} cannot do")
+    made = tokenizer
+    if steps:  # before those of its own, of a class that takes all of them from its file
+        backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        own = [backend.normalizer] if backend.normalizer is not None else []
+        backend.normalizer = normalizers.Sequence([*steps, *own])  # pyright: ignore[reportAttributeAccessIssue]
+        named = {name: getattr(tokenizer, name) for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
+        known = {name: value for name, value in named.items() if isinstance(value, str)}
+        known |= {"padding_side": tokenizer.padding_side, "truncation_side": tokenizer.truncation_side}
+        made = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **known)
     if not masked or made.pad_token is None:
         made.pad_token = made.convert_ids_to_tokens(config.pad_token_id or 0)
     made.model_max_length = tokens.max_tokens
@@ -195,23 +180,8 @@ def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> An
     return made
 
 
-def _with_steps(tokenizer: Any, steps: list[Any]) -> Any:
-    """The tokenizer with further steps before those of its own, of a class that takes all of them from its file."""
-    from tokenizers import Tokenizer, normalizers
-
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    own = [backend.normalizer] if backend.normalizer is not None else []
-    backend.normalizer = normalizers.Sequence([*steps, *own])  # pyright: ignore[reportAttributeAccessIssue]
-    named = {name: getattr(tokenizer, name) for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
-    known = {name: value for name, value in named.items() if isinstance(value, str)}
-    sides = {"padding_side": tokenizer.padding_side, "truncation_side": tokenizer.truncation_side}
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **known, **sides)
-
-
 def _steps(reading: Reading, max_tokens: int) -> list[Any]:
     """What `Reading.texts` does to a caption as steps of a normaliser; where tokens are cut first, words are not."""
-    from tokenizers import Regex, normalizers
-
     replace: Any = normalizers.Replace
     steps: list[Any] = []
     if reading.cleaned:
@@ -228,64 +198,16 @@ def _steps(reading: Reading, max_tokens: int) -> list[Any]:
     return steps
 
 
-def _write_sentence_transformers(folder: Path, *, padded: bool) -> None:
-    """What sentence-transformers 6.0 or later opens beside the files of transformers, as its own `save` writes it."""
-    base = "sentence_transformers.base.modules"
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": f"{base}.transformer.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Normalize", "type": f"{base}.normalize.Normalize"},
-    ]
-    modalities = {
-        name: {"method": f"get_{name}_features", "method_output_name": "pooler_output"} for name in ("text", "image")
-    }
-    transformer: dict[str, Any] = {
-        "transformer_task": "feature-extraction",
-        "modality_config": modalities,
-        "module_output_name": "sentence_embedding",
-        "processor_kwargs": {"backend": "pil"},  # photographs are resized exactly as here
-        **({"processing_kwargs": {"text": {"padding": "max_length"}}} if padded else {}),
-    }
-    whole = {"model_type": "SentenceTransformer", "prompts": {}, "similarity_fn_name": "cosine"}
-    (folder / "1_Normalize").mkdir()
-    for name, content in zip(SENTENCE_TRANSFORMERS, (modules, transformer, whole, {}), strict=True):
-        write_json(folder / name, content)
-
-
 OPEN_CLIP_MODEL, OPEN_CLIP_CONFIG = "open_clip_model.safetensors", "open_clip_config.json"
 
 _PUBLISHED_TOKENS = 49_408
 _ACTIVATIONS = {"quick_gelu": True, "gelu": False}
-_BLOCK = {
-    "layer_norm1": "ln_1",
-    "layer_norm2": "ln_2",
-    "self_attn.out_proj": "attn.out_proj",
-    "mlp.fc1": "mlp.c_fc",
-    "mlp.fc2": "mlp.c_proj",
-}
-_RENAMED = {
-    "vision_model.embeddings.class_embedding": "visual.class_embedding",
-    "vision_model.embeddings.patch_embedding.weight": "visual.conv1.weight",
-    "vision_model.embeddings.position_embedding.weight": "visual.positional_embedding",
-    "text_model.embeddings.token_embedding.weight": "token_embedding.weight",
-    "text_model.embeddings.position_embedding.weight": "positional_embedding",
-    "logit_scale": "logit_scale",
-    **{
-        f"{ours}.{each}": f"{theirs}.{each}"
-        for ours, theirs in (
-            ("vision_model.pre_layrnorm", "visual.ln_pre"),
-            ("vision_model.post_layernorm", "visual.ln_post"),
-            ("text_model.final_layer_norm", "ln_final"),
-        )
-        for each in ("weight", "bias")
-    },
-}
-_TURNED = {"visual_projection.weight": "visual.proj", "text_projection.weight": "text_projection"}
-_SIDES = {"vision_model": "vision", "text_model": "text"}
-_TRANSFORMERS = {"vision_model": "visual.transformer", "text_model": "transformer"}
 
 
 def write_open_clip(folder: Path, native: NativeModel) -> None:
     """Writes weights and configuration for open_clip beside the tokenizer of transformers.
+
+    The weights are those of a `CLIPModel` by open_clip's names: projections are turned; query, key and value are one.
 
     Args:
         folder: holds that tokenizer.
@@ -295,26 +217,21 @@ def write_open_clip(folder: Path, native: NativeModel) -> None:
         NoEquivalent: open_clip has no such model.
         DiskFullError: no space is left.
     """
-    config = open_clip_config(native)
-    save_tensors(folder / OPEN_CLIP_MODEL, open_clip_weights(native))
-    write_json(folder / OPEN_CLIP_CONFIG, config)
-
-
-def open_clip_weights(native: NativeModel) -> dict[str, Tensor]:
-    """The weights of a `CLIPModel` by open_clip's names: projections are turned; query, key and value are one."""
-    weights = dict(native.layout.weights)
-    found = {theirs: weights.pop(ours) for ours, theirs in _RENAMED.items()}
-    found |= {theirs: weights.pop(ours).T for ours, theirs in _TURNED.items()}
-    for side, theirs in _TRANSFORMERS.items():
-        for layer in range(getattr(native.saved.model, _SIDES[side]).network.config.num_hidden_layers):
-            block, place = f"{side}.encoder.layers.{layer}", f"{theirs}.resblocks.{layer}"
-            for kind in ("weight", "bias"):
-                for name, name_there in _BLOCK.items():
-                    found[f"{place}.{name_there}.{kind}"] = weights.pop(f"{block}.{name}.{kind}")
-                joined = [weights.pop(f"{block}.self_attn.{each}_proj.{kind}") for each in "qkv"]
-                found[f"{place}.attn.in_proj_{kind}"] = torch.cat(joined)
+    write_json(folder / OPEN_CLIP_CONFIG, open_clip_config(native))
+    names, weights = _LAYOUTS["open_clip"], dict(native.layout.weights)
+    found = {theirs: weights.pop(ours) for ours, theirs in names["renamed"].items()}
+    found |= {theirs: weights.pop(ours).T for ours, theirs in names["turned"].items()}
+    for ours, theirs in names["layers"].items():
+        numbers = {name.removeprefix(f"{ours}.").partition(".")[0] for name in weights if name.startswith(ours)}
+        for layer, kind in product(numbers, ("weight", "bias")):
+            block, place = f"{ours}.{layer}", f"{theirs}.{layer}"
+            for name, name_there in names["of_layer"].items():
+                found[f"{place}.{name_there}.{kind}"] = weights.pop(f"{block}.{name}.{kind}")
+            joined = [weights.pop(f"{block}.self_attn.{each}_proj.{kind}") for each in "qkv"]
+            found[f"{place}.attn.in_proj_{kind}"] = torch.cat(joined)
     assert not weights, f"of CLIPModel, not written: {', '.join(weights)}"
-    return found
+    stored = {name: each.contiguous() for name, each in found.items()}
+    write_bytes(folder / OPEN_CLIP_MODEL, save(stored, {"format": "pt"}))
 
 
 def open_clip_config(native: NativeModel) -> dict[str, Any]:
@@ -326,11 +243,18 @@ def open_clip_config(native: NativeModel) -> dict[str, Any]:
     if native.layout.architecture != "CLIPModel":
         raise NoEquivalent(f"a {native.layout.architecture} is made of other networks there")
     saved, images = native.saved, native.images
-    vision, text = (getattr(saved.model, side).network.config.to_dict() for side in _SIDES.values())
+    vision, text = (getattr(saved.model, side).network.config.to_dict() for side in ("vision", "text"))
     activations = {vision["hidden_act"], text["hidden_act"]}
     if len(activations) > 1 or not activations <= _ACTIVATIONS.keys():
         raise NoEquivalent(f"it has no model with {' and '.join(sorted(activations))}")
     (activation,) = activations
+    end, tokenizer = text["eos_token_id"], native.tokenizer
+    # Where the text vector stands: at the first end token, or, by old configurations, at the largest id.
+    argmax = end in (2, len(saved.tokens) - 1)
+    pooling = {"pool_type": "argmax"} if argmax else {"pool_type": "eos", "eos_id": end}
+    # CLIP's published tokenizer is open_clip's own; of any other the files beside are read, by `local-dir:` alone.
+    own = type(tokenizer).__name__.removesuffix("Fast") == "CLIPTokenizer" and len(tokenizer) == _PUBLISHED_TOKENS
+    reads = {} if own else {"hf_tokenizer_name": "local-dir", "tokenizer_kwargs": {"local_files_only": True}}
     model = {
         "embed_dim": saved.embed_dim,
         "quick_gelu": _ACTIVATIONS[activation],
@@ -345,8 +269,8 @@ def open_clip_config(native: NativeModel) -> dict[str, Any]:
             "heads": text["num_attention_heads"],
             "context_length": text["max_position_embeddings"],
             "vocab_size": text["vocab_size"],
-            **_pooling(text, len(saved.tokens)),
-            **_tokenizer(native.tokenizer),
+            **pooling,
+            **reads,
         },
     }
     framing = "shortest" if images["do_center_crop"] else "squash"
@@ -365,16 +289,3 @@ def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
     if (eps := config["layer_norm_eps"]) != 1e-5:
         found["norm_kwargs"] = {"eps": eps}
     return found
-
-
-def _pooling(config: Mapping[str, Any], tokens: int) -> dict[str, Any]:
-    """Where CLIP's text vector stands: at the first end token, or, by old configurations, at the largest id."""
-    end = config["eos_token_id"]
-    return {"pool_type": "argmax"} if end == 2 or end == tokens - 1 else {"pool_type": "eos", "eos_id": end}
-
-
-def _tokenizer(tokenizer: Any) -> dict[str, Any]:
-    """CLIP's published tokenizer is open_clip's own; of any other the files beside are read, by `local-dir:` alone."""
-    if type(tokenizer).__name__.removesuffix("Fast") == "CLIPTokenizer" and len(tokenizer) == _PUBLISHED_TOKENS:
-        return {}
-    return {"hf_tokenizer_name": "local-dir", "tokenizer_kwargs": {"local_files_only": True}}

@@ -8,26 +8,24 @@ state (weights, optimiser moments, tensors of the method, dropout's generator, r
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from itrpipe.errors import DataError, UsageError
-from itrpipe.evaluation import metrics as protocols
-from itrpipe.evaluation.metrics import ranks
+from itrpipe.errors import DataError
+from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.methods.base import Batch, Method, MomentumTwin, OrderingMethod, RefreshedMethod, StatefulMethod
 from itrpipe.progress import Reporter, Task
 from itrpipe.training.data import Feed, SplitData, epoch_batches
 from itrpipe.training.distributed import AnyMatcher, World, spread
 from itrpipe.training.encoding import Encoder, Refreshing
-from itrpipe.training.optimizers import OPTIMIZERS, FirstNonFinite, Trained, WeightAverage, learning_rate
+from itrpipe.training.optimizers import OPTIMIZERS, Trained, WeightAverage, learning_rate
 from itrpipe.training.saved import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 from itrpipe.training.settings import AS_TRAINED, PLATEAU, LoopSettings
 from itrpipe.training.tracking import Tracking
@@ -51,7 +49,7 @@ class Trainer:
         model: freshly initialised.
         method: gives batches and losses.
         train, validation: the data.
-        device: `cpu` or `cuda`.
+        device: where to train.
         work: folder for checkpoints.
         reporter: prints.
         tracking: gets every number of the history, and the loss in between.
@@ -70,7 +68,7 @@ class Trainer:
         method: Method,
         train: SplitData,
         validation: SplitData,
-        device: str,
+        device: torch.device | str,
         work: Path,
         reporter: Reporter,
         tracking: Tracking | None = None,
@@ -79,14 +77,13 @@ class Trainer:
         self._settings, self._method, self._work, self._reporter = settings, method, work, reporter
         self._train, self._validation = train, validation
         self._tracking, self._refreshing = tracking or Tracking.off(), refreshing
-        self.device, self._world = training_device(device), World.joined()
+        self.device, self._world = torch.device(device), World.joined()
         self._model = model.to(self.device)
         embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else "fp32"
         precisions = settings.score_precision, embed_precision
         self._encoder = Encoder(self._model, self.device, settings.encode_block, *precisions)
         self._spread = spread(self._model, self._world, int(settings.encode_chunk), getattr(method, "local", False))
-        self._stateful = method if isinstance(method, StatefulMethod) else None
-        kept = None if self._stateful is None else self._stateful.attach(self._model)
+        kept = method.attach(self._model) if isinstance(method, StatefulMethod) else None
         self._twins = [] if kept is None else [each for each in kept.modules() if isinstance(each, MomentumTwin)]
         self._trained = Trained(self._model, method, kept, settings.layer_decay)
         self._losses = self._world.summing(self._trained)
@@ -97,8 +94,11 @@ class Trainer:
         self.position = Position()
         self.waited_seconds = 0.0
         self.trained_seconds = 0.0
+        self._saved = 0.0
         self._totals: dict[str, Tensor] = {}
-        self._finite = FirstNonFinite(self._trained)
+        self._broken = torch.tensor(math.inf)
+        # Validations of the first epochs are no reason to end; where all epochs are such, they are the method itself.
+        self._first_epochs = settings.first_epochs if settings.first_epochs < settings.epochs else 0
         self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None
         self._steps, self._total_updates = self._count_steps()
 
@@ -119,50 +119,24 @@ class Trainer:
             self._tracking.following(self.position),
             self._reporter.task("training", steps, "steps", done) as task,
         ):
-            if not self._settings.epochs:
-                self._validate_untrained()
+            if not self._settings.epochs:  # nothing of the model is to be changed
+                found = {f"val_{name}": value for name, value in self.validate().items()}
+                row = {"epoch": 0.0, "steps": 0, "learning_rate": 0.0, "loss": None, **found, "best": True}
+                self.position.history = [row]
+                self._save_best()
             while self._has_more and not self._is_flat:
                 self._train_epoch(task)
-                if not self._is_flat:
-                    self._validate_and_save()
-        self._world.wait()  # until the first process has written them
-        load_weights(self._work / BEST, self._model, unfinished=True)
+        self._load_best()
         self._spread.end(self._model)
         self._model.eval()
         return self._model
 
-    def idle_patience(self) -> str:
-        """Why `patience` cannot end the training early, if it is set; else empty."""
-        settings = self._settings
-        if not settings.patience or not settings.epochs:
-            return ""
-        ends, validations = self._validated_updates()
-        last_uncounted = max(ends[: self._first_epochs], default=0)
-        uncounted = sum(updates <= last_uncounted for updates in validations)
-        if max(1, uncounted) + settings.patience < len(validations):
-            return ""
-        first = f", {uncounted} of them in the first epochs" if uncounted else ""
-        return (
-            f"patience = {settings.patience} ends no training of {len(validations):,} validations{first}; lower it, or "
-            "validate more often with --set train.validate_every"
-        )
-
-    def _validated_updates(self) -> tuple[list[int], list[int]]:
-        """After how many updates each epoch ends, and after how many each validation comes."""
-        every, total = self._settings.validate_every, self._total_updates
-        updates = [-(-steps // self._settings.accumulate) for steps in self._steps]
-        ends = np.minimum(np.cumsum(updates), total).tolist()
-        return ends, sorted({*ends, *(range(every, total, every) if every else ())})
-
     def ended_early(self) -> str:
         """What is to be known of a training that `patience` has ended; empty where it came to its end."""
-        settings, position = self._settings, self.position
         if not self._is_flat or not self._has_more:
             return ""
-        done, every = f"{position.history[-1]['epoch']:g}", f"{settings.epochs:,} epochs"
-        if settings.max_updates:
-            done, every = f"{position.updates:,}", f"{self._total_updates:,} updates"
-        return f"ended after {done} of {every}: validation has been flat for {settings.patience}"
+        epochs = self.position.history[-1]["epoch"]
+        return f"ended after {epochs:g} epochs: validation has been flat for {self._settings.patience}"
 
     def never_warm(self) -> str:
         """What is to be known of a training that ends before its rate has risen; empty where it has."""
@@ -179,94 +153,78 @@ class Trainer:
         return self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates
 
     @property
-    def _first_epochs(self) -> int:
-        """Epochs whose validations are no reason to end; where all epochs are such, they are the method itself."""
-        return self._settings.first_epochs if self._settings.first_epochs < self._settings.epochs else 0
-
-    @property
     def _is_flat(self) -> bool:
         """Whether the last `patience` validations were no better; what is in the history is all that decides."""
         position, patience = self.position, self._settings.patience
         since = max(position.best_row + 1, *position.plateaus, 0)
         return 0 < patience <= sum(row["epoch"] > self._first_epochs for row in position.history[since:])
 
-    def _take_up_the_best(self) -> None:
-        """Goes on from the weights that validated best, at a lower rate; moments and the method's state stay."""
-        self.position.plateaus.append(len(self.position.history))
+    def _save_best(self) -> None:
+        if self._world.leads:
+            save_weights(self._work / BEST, self._model, unfinished=True)
+
+    def _load_best(self) -> None:
+        """Takes the weights that validated best; moments and the method's state stay."""
         self._world.wait()  # until the first process has written them
         load_weights(self._work / BEST, self._model, unfinished=True)
 
     def validate(self) -> dict[str, float]:
         """Metrics on the first images of the validation split, with the four-recall sum `r1+r5`."""
         self._model.eval()
-        data, limit = self._validation, self._settings.validation_images
-        captions = np.flatnonzero(data.caption_image < limit)
-        scores = self._encoder.scores(data, min(limit, data.num_images), captions)
-        metrics = protocols.metrics(ranks(scores, data.caption_image[captions]))
-        metrics["r1+r5"] = metrics["rsum"] - metrics["i2t_r10"] - metrics["t2i_r10"]
-        return self._world.agreed(metrics)
-
-    def _refresh(self) -> None:
-        """Gives the method the lists of this epoch, where they are others than those of the one before."""
-        if self._refreshing is None or not isinstance(self._method, RefreshedMethod):
-            return
-        start, position = time.monotonic(), self.position
-        self._model.eval()
-        lists = self._refreshing.lists(position.epoch, position.step, self._encoder, self._train)
-        if lists is not None:
-            self._method.refresh(lists)
-        self.trained_seconds += time.monotonic() - start
+        data, limit, encoder = self._validation, self._settings.validation_images, self._encoder
+        images, captions = np.arange(min(limit, data.num_images)), np.flatnonzero(data.caption_image < limit)
+        scores = encoder.scores(encoder.images(data, images), encoder.texts(data, captions))
+        found = metrics(ranks(scores, data.caption_image[captions]))
+        found["r1+r5"] = found["rsum"] - found["i2t_r10"] - found["t2i_r10"]
+        return self._world.agreed(found)
 
     def _train_epoch(self, task: Task) -> None:
-        settings, position = self._settings, self.position
-        self._refresh()
+        """Takes the steps that the epoch has left, and validates at its end and where `validate_every` says."""
+        settings, position, method = self._settings, self.position, self._method
+        batches = self._batches(position.epoch)
+        last = self._saved = time.monotonic()
+        self._model.eval()
+        if self._refreshing is not None and isinstance(method, RefreshedMethod):
+            lists = self._refreshing.lists(position.epoch, position.step, self._encoder, self._train)
+            if lists is not None:
+                method.refresh(lists)
+
+        def make(step: int) -> Batch:
+            rng = np.random.default_rng([settings.seed, position.epoch, step])
+            return method.collate(batches[step], rng)
+
+        self._totals = {
+            name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()
+        }
+        self._broken = torch.tensor(math.inf, device=self.device)
+        self._model.train()
+        if isinstance(method, StatefulMethod) and position.step == 0:
+            method.start_epoch(position.epoch)
         every = settings.validate_every or self._total_updates
-        start = saved = time.monotonic()
-        with closing(self.steps()) as steps:
-            for updated in steps:
+        feed = Feed(make, range(position.step, len(batches)), settings.prefetch, self.device)
+        with closing(iter(feed)) as ready:
+            for batch in ready:
+                updated = self._step(batch, len(batches))
+                self.trained_seconds += time.monotonic() - last
                 task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
                 self._tracking.send_step(position, self._totals)
                 if position.updates == self._total_updates:
                     break
                 # Between two updates there is a gradient, which no checkpoint holds.
-                if not updated or position.step == self._steps[position.epoch]:
-                    continue
-                if position.updates % every == 0:
-                    self.trained_seconds += time.monotonic() - start
-                    self._validate_and_save()
-                    start = saved = time.monotonic()
-                    if self._is_flat:
-                        break
-                    self._model.train()
-                    self._totals = {}
-                elif self._world.leads and time.monotonic() - saved >= settings.checkpoint_seconds:
-                    self._collect()
-                    self._save()
-                    saved = time.monotonic()
-        self.trained_seconds += time.monotonic() - start
-
-    def steps(self) -> Generator[bool, None, None]:
-        """Takes the steps that the epoch has left; yields after each of them whether it was an update."""
-        settings, position = self._settings, self.position
-        batches = self._batches(position.epoch)
-
-        def make(step: int) -> Batch:
-            rng = np.random.default_rng([settings.seed, position.epoch, step])
-            return self._method.collate(batches[step], rng)
-
-        self._totals = {
-            name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in position.sums.items()
-        }
-        self._finite = FirstNonFinite(self._trained)
-        self._model.train()
-        if self._stateful is not None and position.step == 0:
-            self._stateful.start_epoch(position.epoch)
-        feed = Feed(make, range(position.step, len(batches)), settings.prefetch, self.device)
-        try:
-            for batch in feed:
-                yield self._step(batch, len(batches))
-        finally:
-            self.waited_seconds += feed.waited_seconds
+                if updated and position.step < len(batches):
+                    if position.updates % every == 0:
+                        self._validate_and_save()
+                        if self._is_flat:
+                            break
+                        self._model.train()
+                        self._totals = {}
+                    elif self._world.leads and time.monotonic() - self._saved >= settings.checkpoint_seconds:
+                        self._collect()
+                        self._save()
+                last = time.monotonic()
+        self.waited_seconds += feed.waited_seconds
+        if not self._is_flat:
+            self._validate_and_save()
 
     def _count_steps(self) -> tuple[list[int], int]:
         """Steps of every epoch that is begun, and updates of all."""
@@ -302,16 +260,16 @@ class Trainer:
         statistics: Mapping[str, float | Tensor] = batch.statistics
         if self._spread.local:  # what is not finite in one process is not in any of them
             losses, statistics = self._spread.averaged(losses, statistics)
-        self._finite.see_losses(losses, position.step)
-        if updated:
-            self._update()
         self._count("pairs", len(batch.images))
         self._count("steps", 1)
         weight = len(batch.images) if self._method.means else 1
         for name, loss in losses.items():
-            self._count(f"loss_{name}", loss * weight)
+            # Behind a gradient that is not finite, no loss is, and the sum is to name the first one.
+            self._count(f"loss_{name}", torch.where(self._broken.isinf(), loss.detach(), 0.0) * weight)
         for name, value in statistics.items():
             self._count(f"mean_{name}", value)
+        if updated:
+            self._update()
         return updated
 
     def _update(self) -> None:
@@ -320,7 +278,8 @@ class Trainer:
         self._learning_rate = learning_rate(self._settings, *place)
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate * group.get("scale", 1.0)
-        norm = self._finite.clip(self._settings.gradient_clip, position.step)
+        norm = nn.utils.clip_grad_norm_(self._trained.parameters(), self._settings.gradient_clip)
+        self._broken = torch.where(norm.isfinite(), self._broken, self._broken.clamp(max=position.step))
         self._optimizer.step()
         for following in (self._average, *self._twins):
             following.follow()
@@ -343,23 +302,16 @@ class Trainer:
         self.position.sums = {name: total.item() for name, total in self._totals.items()}
         for name, total in self.position.sums.items():
             if not math.isfinite(total):
-                trouble = self._finite.trouble()
+                first = f" (first at step {self._broken:.0f})" if self._broken.isfinite() else ""
                 raise DataError(
-                    f"{name} is {total} in epoch {self.position.epoch + 1}{f' ({trouble})' if trouble else ''}; "
-                    "lower --set learning_rate or check the features for extreme values"
+                    f"{name} is {total} in epoch {self.position.epoch + 1}{first}; lower --set learning_rate or check "
+                    "the features for extreme values"
                 )
 
     def _save(self) -> None:
         if self._world.leads:
             save_checkpoint(self._work / CHECKPOINT, self._parts, self._optimizer, self.position)
-
-    def _validate_untrained(self) -> None:
-        """Validates a model that nothing is to be changed of; a run that was killed here does so again."""
-        metrics = self.validate()
-        row = {"epoch": 0.0, "steps": 0, "learning_rate": 0.0, "loss": None}
-        self.position.history = [{**row, **{f"val_{name}": value for name, value in metrics.items()}, "best": True}]
-        if self._world.leads:
-            save_weights(self._work / BEST, self._model, unfinished=True)
+        self._saved = time.monotonic()
 
     def _validate_and_save(self) -> None:
         """Validates, keeps the weights if they are the best so far, writes history and checkpoint."""
@@ -368,59 +320,32 @@ class Trainer:
         epochs = position.epoch + (1 if ends else round(position.step / self._steps[position.epoch], 3))
         self._collect()
         with self._average.applied():
-            metrics = self.validate()
-            score = metrics[self._settings.selection]
+            found = self.validate()
+            score = found[self._settings.selection]
             best = score > position.best_score + _NO_MORE
             if best:
                 position.best_score, position.best_row = score, len(position.history)
-                if self._world.leads:
-                    save_weights(self._work / BEST, self._model, unfinished=True)
-        position.history.append(self._history_row(epochs, metrics, best))
-        position.sums = {}
+                self._save_best()
+        sums, position.sums = position.sums, {}
+        pairs, steps, updates = (sums.pop(name) for name in ("pairs", "steps", "updates"))
+        losses = {name: total / pairs for name, total in sums.items() if name.startswith("loss_")}
+        means = {name: total / steps for name, total in sums.items() if name.startswith("mean_")}
+        # A row holds no times, so that a resumed run writes the same bytes.
+        row = {"epoch": epochs, "steps": int(steps), "learning_rate": self._learning_rate, "loss": sum(losses.values())}
+        row |= losses | means | {"gradient_norm": sums["gradient_norm"] / updates}
+        position.history.append(row | {f"val_{name}": value for name, value in found.items()} | {"best": best})
         if ends:
             position.epoch, position.step = position.epoch + 1, 0
         falls = self._settings.schedule == PLATEAU and self._is_flat and len(position.plateaus) < PLATEAUS - 1
         if falls:
-            self._take_up_the_best()
+            position.plateaus.append(len(position.history))
+            self._load_best()
         self._save()
         # After the checkpoint: an epoch that a kill undoes must not have been sent.
         self._tracking.send_epochs(position.history)
         self._reporter.say(
             f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, validation rsum "
-            f"{metrics['rsum']:.1f}{' (best)' if best else ''}"
+            f"{found['rsum']:.1f}{' (best)' if best else ''}"
             f"{'; flat: on from the best, at a lower rate' if falls else ''}"
             f"{'; from here on the loss is another' if epochs == self._first_epochs else ''}"
         )
-
-    def _history_row(self, epochs: float, metrics: dict[str, float], best: bool) -> dict[str, Any]:
-        """One row of `history.parquet`; it holds no times, so that a resumed run writes the same bytes."""
-        sums = dict(self.position.sums)
-        pairs, steps, updates = sums.pop("pairs"), sums.pop("steps"), sums.pop("updates")
-        losses = {name: total / pairs for name, total in sums.items() if name.startswith("loss_")}
-        means = {name: total / steps for name, total in sums.items() if name.startswith("mean_")}
-        means["gradient_norm"] = sums["gradient_norm"] / updates
-        return {
-            "epoch": epochs,
-            "steps": int(steps),
-            "learning_rate": self._learning_rate,
-            "loss": sum(losses.values()),
-            **losses,
-            **means,
-            **{f"val_{name}": value for name, value in metrics.items()},
-            "best": best,
-        }
-
-
-def training_device(device: str) -> torch.device:
-    """The device of this process: with several GPUs that of its place on the machine.
-
-    Raises:
-        UsageError: CUDA was asked for and is not there.
-    """
-    if device != "cuda":
-        return torch.device(device)
-    if not torch.cuda.is_available():
-        raise UsageError("--device cuda: no CUDA device is visible; use --device cpu or check `itrpipe doctor`")
-    place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    torch.cuda.set_device(place)
-    return place

@@ -10,7 +10,7 @@ Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 20
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -74,24 +74,25 @@ def trained_weights(model: nn.Module) -> tuple[int, int]:
     return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
 
 
-def goes_in(name: str) -> bool:
-    """Whether a parameter of this name is the factor A of an adapter."""
-    return ".lora_A." in name
-
-
 def _add_lora(model: AnyMatcher, settings: TrainSettings) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
     encoders = {name: each for name, each in model.encoders().items() if name not in model.frozen}
     linear = {name: _linear_layers(each) for name, each in encoders.items()}
-    _refuse_unknown(settings.lora_targets, sorted({_own(layer) for each in linear.values() for layer in each}))
+    known = {own for layers in linear.values() for own in layers.values()}
+    if missing := [name for name in settings.lora_targets if name not in known]:
+        raise UsageError(
+            f"lora_targets names {', '.join(missing)}, and no encoder that is trained has a linear layer of that name; "
+            f"known: {', '.join(sorted(known))}"
+        )
     for name, encoder in encoders.items():
-        chosen = [each for each in linear[name] if _own(each) in (settings.lora_targets or QUERIES_AND_VALUES)]
+        targets = settings.lora_targets or QUERIES_AND_VALUES
+        chosen = [place for place, own in linear[name].items() if own in targets]
         if not chosen:
-            known = ", ".join(sorted({_own(each) for each in linear[name]})) or "none at all"
             raise UsageError(
-                f"adapter = lora finds no layer to adapt in the {name} encoder: its linear layers are {known}; name "
-                f"some with --set train.lora_targets=[…], or give --set train.freeze={name}"
+                f"adapter = lora finds no layer to adapt in the {name} encoder: its linear layers are "
+                f"{', '.join(sorted({*linear[name].values()}))}; name some with --set train.lora_targets=[…], or give "
+                f"--set train.freeze={name}"
             )
         config: Any = LoraConfig(
             r=settings.lora_rank,
@@ -102,23 +103,14 @@ def _add_lora(model: AnyMatcher, settings: TrainSettings) -> None:
         inject_adapter_in_model(config, encoder)
 
 
-def _refuse_unknown(targets: Sequence[str], known: Sequence[str]) -> None:
-    if missing := [name for name in targets if name not in known]:
-        raise UsageError(
-            f"lora_targets names {', '.join(missing)}, and no encoder that is trained has a linear layer of that name; "
-            f"known: {', '.join(known)}"
-        )
+def _linear_layers(encoder: nn.Module) -> dict[str, str]:
+    """Place -> own name of the linear layers.
 
-
-def _linear_layers(encoder: nn.Module) -> list[str]:
-    """Places of the linear layers, without those in torch's own attention, which reads weights and calls no layer."""
+    Those in torch's own attention are left out: it reads their weights and never calls them.
+    """
     unread = tuple(f"{name}." for name, part in encoder.named_modules() if isinstance(part, nn.MultiheadAttention))
     named = (name for name, part in encoder.named_modules() if isinstance(part, nn.Linear))
-    return [name for name in named if not name.startswith(unread)]
-
-
-def _own(place: str) -> str:
-    return place.rpartition(".")[2]
+    return {name: name.rpartition(".")[2] for name in named if not name.startswith(unread)}
 
 
 def depths(model: AnyMatcher) -> dict[int, int]:
@@ -135,25 +127,23 @@ def depths(model: AnyMatcher) -> dict[int, int]:
 
     Source: Bao et al. (BEiT), ICLR 2022, released code.
     """
-    encoders = model.encoders()
-    if not encoders:
+    if not model.encoders():
         raise UsageError(f"layer_decay needs encoders with layers, and {type(model).__name__} has none; leave it out")
-    return {id(each): depth for name, part in encoders.items() for each, depth in _depths(name, part)}
-
-
-def _depths(name: str, encoder: nn.Module) -> Iterator[tuple[nn.Parameter, int]]:
-    """Parameters come in the order in which a network defines its parts: embeddings, layers, head."""
-    lists = ((f"{place}.", part) for place, part in encoder.named_modules() if isinstance(part, nn.ModuleList))
-    place, layers = next(lists, ("", None))
-    if layers is None:
-        raise UsageError(f"layer_decay needs layers, and the {name} encoder has no list of them; leave it out")
-    depth = len(layers) + 1
-    for key, each in encoder.named_parameters():
-        if key.startswith(place):
-            depth = len(layers) - int(key.removeprefix(place).partition(".")[0])
-            yield each, depth
-        else:
-            yield each, depth if depth > len(layers) else 0
+    found = {}
+    for name, encoder in model.encoders().items():
+        lists = ((place, part) for place, part in encoder.named_modules() if isinstance(part, nn.ModuleList))
+        place, layers = next(lists, ("", None))
+        if layers is None:
+            raise UsageError(f"layer_decay needs layers, and the {name} encoder has no list of them; leave it out")
+        # Parameters come in the order in which a network defines its parts: embeddings, layers, head.
+        depth = first = len(layers) + 1
+        for key, each in encoder.named_parameters():
+            if key.startswith(f"{place}."):
+                depth = len(layers) - int(key.removeprefix(f"{place}.").partition(".")[0])
+                found[id(each)] = depth
+            else:
+                found[id(each)] = first if depth == first else 0
+    return found
 
 
 def _adamw(trained: Trained, rate: float, decay: float, **options: Any) -> torch.optim.Optimizer:
@@ -215,74 +205,22 @@ Source of the moments: CLIP, Table 18, and SigLIP, section on stabilising large 
 """
 
 
-def warmed_up(rate: float, update: int, warmup: int) -> float:
-    """Learning rate of an update (0-based), which rises linearly over the first ones.
-
-    Source: Goyal et al., 2017, gradual warm-up.
-    """
-    return rate * min(1.0, (update + 1) / max(1, warmup))
-
-
-def warmup_and_linear_decay(base: float, update: int, *, warmup: int, total: int) -> float:
-    """Learning rate of an update: rising linearly to `base` over the first ones, then falling linearly to 0.
-
-    Args:
-        base: highest rate, reached at update `warmup`.
-        update: 0-based.
-        warmup: updates until then.
-        total: updates of the whole training; the rate would be 0 at the next one.
-
-    Source: Devlin et al. (BERT), NAACL 2019, appendix; used by SSAMT.
-    """
-    if update < warmup:
-        return base * (update + 1) / warmup
-    return base * max(0.0, (total - update) / max(1, total - warmup))
-
-
-def warmup_and_cosine_decay(base: float, update: int, *, warmup: int, total: int) -> float:
-    """Learning rate of an update: rising linearly to `base`, then falling to 0 along half a cosine.
-
-    Arguments as in `warmup_and_linear_decay`.
-
-    Source: Loshchilov and Hutter, "SGDR", 2017; Radford et al., "CLIP", 2021.
-    """
-    if update < warmup:
-        return warmed_up(base, update, warmup)
-    return base * (1 + math.cos(math.pi * min(1.0, (update - warmup) / max(1, total - warmup)))) / 2
-
-
-def warmup_and_decay_to_floor(base: float, update: int, *, warmup: int, total: int, floor: float = 1e-8) -> float:
-    """Learning rate of an update, as UNITER counts: the decay ends at the last update, and never below `floor`.
-
-    Args:
-        base: highest rate, reached at update `warmup`, counted from 1.
-        update: 0-based.
-        warmup: updates until then.
-        total: updates of the whole training.
-        floor: lowest rate.
-
-    Source: UNITER and TAGS-DC, released code.
-    """
-    step = update + 1
-    if step < warmup:
-        return base * step / warmup
-    return max(floor, base * (total - step) / max(1, total - warmup))
-
-
-_BY_UPDATES = {
-    "linear": warmup_and_linear_decay,
-    "cosine": warmup_and_cosine_decay,
-    "linear-uniter": warmup_and_decay_to_floor,
-}
-"""Schedules that change the rate at every update, by the names that `schedule` takes."""
 _POWERS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
+_LOWEST = 1e-8
 
 
 def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, plateaus: int) -> float:
     """Learning rate of an update, by the schedule that the settings name.
 
-    Under `step` it is multiplied by `decay_factor` after each `decay_every` epochs, as in SCAN, BFAN, VSRN and VSE++,
-    or after each of `decay_at`, as in FNE's code; under `plateau`, at each plateau.
+    It rises linearly over the first `warmup_updates`, and reaches its height at the last of them. Then it falls, by
+    `schedule`:
+
+    - `linear`: linearly to 0, which would come one update after the last one.
+    - `linear-uniter`: likewise, but updates are counted from 1, so that the last update has the lowest rate, 1e-8.
+    - `cosine`: to 0 along half a cosine.
+    - `step`: by `decay_factor` after each `decay_every` epochs, as in SCAN, BFAN, VSRN and VSE++, or after each of
+      `decay_at`, as in FNE's code.
+    - `plateau`: by `decay_factor` at each plateau.
 
     Args:
         settings: of the training; an update has `batch_size` · `accumulate` pairs.
@@ -290,67 +228,22 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, p
         total: updates of the whole training.
         plateaus: how often validation has been flat so far.
 
-    Source: of the scaling by pairs, linear, of SGD: Goyal et al., "Accurate, Large Minibatch SGD", 2017, which asks for
-        a warm-up beside it. Square root, of Adam: Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient
-        Algorithms", 2022.
+    Source: Goyal et al., "Accurate, Large Minibatch SGD", 2017, of the warm-up and of the linear scaling by pairs, of
+        SGD. Malladi et al., "On the SDEs and Scaling Rules for Adaptive Gradient Algorithms", 2022, of the square root,
+        of Adam. `linear`: Devlin et al. (BERT), NAACL 2019, appendix; used by SSAMT. `linear-uniter`: released code of
+        UNITER and TAGS-DC. `cosine`: Loshchilov and Hutter, "SGDR", 2017; Radford et al., "CLIP", 2021.
     """
-    pairs, warmup = settings.batch_size * settings.accumulate, settings.warmup_updates
-    scale = (pairs / settings.base_batch_size) ** _POWERS[settings.learning_rate_scaling]
-    base = settings.learning_rate * scale
-    if settings.schedule in _BY_UPDATES:
-        return _BY_UPDATES[settings.schedule](base, update, warmup=warmup, total=total)
-    if settings.schedule == PLATEAU:
-        decays = plateaus
-    elif settings.decay_at:
-        decays = sum(epoch >= end for end in settings.decay_at)
-    else:
-        decays = epoch // settings.decay_every
-    return warmed_up(base * settings.decay_factor**decays, update, warmup)
-
-
-class FirstNonFinite:
-    """Remembers the first step at which each loss was NaN or infinite, and the first update with such a gradient.
-
-    Args:
-        trained: whose gradients are looked at.
-    """
-
-    def __init__(self, trained: Trained) -> None:
-        named = ((name.partition(".")[2], each) for name, each in trained.named_parameters())
-        self._parameters = [(name, each) for name, each in named if each.requires_grad]
-        self._device = self._parameters[0][1].device
-        self._never = torch.tensor(math.inf, device=self._device)
-        self._losses: dict[str, Tensor] = {}
-        self._update, self._norms = self._never, torch.zeros(len(self._parameters), device=self._device)
-
-    def see_losses(self, losses: Mapping[str, Tensor], step: int) -> None:
-        """Looks at the losses of a step of the epoch, counted from 1."""
-        for name, loss in losses.items():
-            found = torch.where(loss.detach().isfinite(), math.inf, float(step)).to(self._device)
-            self._losses[name] = self._losses.get(name, self._never).minimum(found)
-
-    def clip(self, most: float, step: int) -> Tensor:
-        """Scales the gradients to a global norm of `most` at most; returns the norm that they had, as a scalar."""
-        none = self._never.new_zeros(())
-        gradients = [each.grad for _, each in self._parameters]
-        known = [none if each is None else each for each in gradients]
-        norms = torch.stack(torch._foreach_norm(known))  # pyright: ignore[reportPrivateImportUsage]
-        total = torch.linalg.vector_norm(norms)
-        nn.utils.clip_grads_with_norm_((each for _, each in self._parameters), most, total)
-        first = self._update.isinf() & ~total.isfinite()
-        self._norms = torch.where(first, norms, self._norms)
-        self._update = torch.where(first, float(step), self._update)
-        return total
-
-    def trouble(self) -> str:
-        """What was not finite first, for an error message; empty where everything was finite."""
-        found = {name: first.item() for name, first in self._losses.items() if first.isfinite()}
-        told = [f"loss_{name} first at step {found[name]:.0f}" for name in sorted(found, key=found.__getitem__)]
-        if self._update.isfinite():
-            row = int(self._norms.isfinite().logical_not().nonzero()[0]) if not self._norms.isfinite().all() else -1
-            where = f"the gradient of {self._parameters[row][0]}" if row >= 0 else "the norm of the gradient"
-            told.append(f"{where} at step {self._update.item():.0f}")
-        return ", ".join(told)
+    pairs, warmup, schedule = settings.batch_size * settings.accumulate, settings.warmup_updates, settings.schedule
+    base = settings.learning_rate * (pairs / settings.base_batch_size) ** _POWERS[settings.learning_rate_scaling]
+    rising = min(1.0, (update + 1) / max(1, warmup))
+    if schedule in ("step", PLATEAU):
+        ends = sum(epoch >= end for end in settings.decay_at) if settings.decay_at else epoch // settings.decay_every
+        return base * settings.decay_factor ** (plateaus if schedule == PLATEAU else ends) * rising
+    counted = update + (schedule == "linear-uniter")
+    left = max(0.0, (total - counted) / (total - warmup)) if counted > warmup else 1.0
+    if schedule == "cosine":
+        return base * rising * (1 - math.cos(math.pi * left)) / 2
+    return max(_LOWEST if schedule == "linear-uniter" else 0.0, base * rising * left)
 
 
 class WeightAverage(nn.Module):
@@ -374,10 +267,12 @@ class WeightAverage(nn.Module):
         super().__init__()
         self._kind, self._number = parsed_average(average)
         trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-        # An adapter adds B A, and B is zero at the start: a B A lies between, and takes A as it is.
-        kept = {EMA: trained, WISE_FT: [named for named in trained if not goes_in(named[0])], NO_AVERAGE: []}
+        if (
+            self._kind == WISE_FT
+        ):  # an adapter adds B A, and B is zero at the start: a B A lies between, with A as it is
+            trained = [(name, each) for name, each in trained if ".lora_A." not in name]
         # In a tuple, so that they are no part of this module and of its state.
-        self._followed = tuple(each for _, each in kept[self._kind])
+        self._followed = () if self._kind == NO_AVERAGE else tuple(each for _, each in trained)
         for number, each in enumerate(self._followed):
             self.register_buffer(str(number), each.detach().clone(), persistent=self._kind == EMA)
 
@@ -386,24 +281,16 @@ class WeightAverage(nn.Module):
         if self._kind == EMA:
             get_ema_multi_avg_fn(self._number)(list(self.buffers()), self._followed, 0)
 
-    @torch.no_grad()
-    def values(self) -> list[Tensor]:
-        """The averages, in the order of the weights."""
-        if self._kind != WISE_FT:
-            return list(self.buffers())
-        pairs = zip(self.buffers(), self._followed, strict=True)
-        return [torch.lerp(first, each.detach(), self._number) for first, each in pairs]
-
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Puts the averages in the place of the weights, and these back at the end, to the bit."""
-        raw = [each.data for each in self._followed]
-        self._put(self.values())
+        raw, averages = [each.data for each in self._followed], list(self.buffers())
+        if self._kind == WISE_FT:
+            averages = [torch.lerp(*ends, self._number) for ends in zip(averages, raw, strict=True)]
+        for each, value in zip(self._followed, averages, strict=True):
+            each.data = value
         try:
             yield
         finally:
-            self._put(raw)
-
-    def _put(self, values: Sequence[Tensor]) -> None:
-        for each, value in zip(self._followed, values, strict=True):
-            each.data = value
+            for each, value in zip(self._followed, raw, strict=True):
+                each.data = value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,8 +17,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import safe_open
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from itrpipe.config import leaves
@@ -28,7 +29,7 @@ from itrpipe.features.hub import refuse_not_finite
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family, backbones, network_module
 from itrpipe.storage.artifact import partial_of
-from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, stamped, unavailable, write_bytes, write_json
+from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, reading, stamped, write_bytes, write_json
 from itrpipe.storage.integrity import checked, read_checked_json
 from itrpipe.training.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
 from itrpipe.training.distributed import AnyMatcher
@@ -40,6 +41,8 @@ ABOUT, SETTINGS = "itrpipe", "settings"
 class of transformers, all that does."""
 
 PHASE, NETWORKS = "phase", "networks"
+_MOMENTS = "optimizer/"
+_REMEDY = "remove {} and run the same command again"
 
 
 @dataclass
@@ -81,7 +84,7 @@ def save_checkpoint(
     """
     tensors = {f"{name}/{key}": each for name, part in parts.items() for key, each in part.state_dict().items()}
     for number, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer/{number}/{name}": torch.as_tensor(value) for name, value in state.items()}
+        tensors |= {f"{_MOMENTS}{number}/{name}": torch.as_tensor(value) for name, value in state.items()}
     tensors["random/cpu"] = torch.get_rng_state()
     if torch.cuda.is_available():
         tensors["random/cuda"] = torch.cuda.get_rng_state()
@@ -96,27 +99,19 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
     Raises:
         DataError: the file is damaged or of another model.
     """
-    remedy = f"remove {partial_of(path)} and run the same command again"
-    try:
+    with reading(path, "a checkpoint of this run", remedy := _REMEDY.format(partial_of(path))):
         check_stamp(path, remedy)
-        states: dict[str, dict[str, Tensor]] = {name: {} for name in (*parts, "optimizer", "random")}
+        states: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+        for key, tensor in load_file(path).items():
+            place, _, name = key.rpartition("/")
+            states[place][name] = tensor
         with safe_open(path, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 (not a mapping)
-                part, _, name = key.partition("/")
-                states[part][name] = file.get_tensor(key)
             known = json.loads(file.metadata()["position"])
         position = Position(**{key: value for key, value in known.items() if key != CHECKSUM})
-        moments: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in states["optimizer"].items():
-            number, _, name = key.partition("/")
-            moments.setdefault(int(number), {})[name] = tensor
+        moments = {int(place[len(_MOMENTS) :]): state for place, state in states.items() if place.startswith(_MOMENTS)}
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
         for name, part in parts.items():
             part.load_state_dict(states[name])
-    except (SafetensorError, KeyError, RuntimeError, TypeError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        damage = DataError(f"{path} is not a checkpoint of this run ({reason}); {remedy}")
-        raise unavailable(error, path) or damage from None
     torch.set_rng_state(states["random"]["cpu"])
     if "cuda" in states["random"] and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["random"]["cuda"])
@@ -147,14 +142,10 @@ def load_weights(path: Path, model: nn.Module, *, unfinished: bool = False) -> N
         DataError: the file is damaged or of another model.
         UnavailableError: it cannot be read now.
     """
-    try:
-        check_stamp(path, f"remove {partial_of(path)} and run the same command again") if unfinished else checked(path)
-        with safe_open(path, framework="pt") as file:
-            model.load_state_dict({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, RuntimeError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        damage = DataError(f"{path} does not hold the weights of this model ({reason}); run `itrpipe train` again")
-        raise unavailable(error, path) or damage from None
+    remedy = _REMEDY.format(partial_of(path)) if unfinished else "run `itrpipe train` again"
+    with reading(path, "the weights of this model", remedy):
+        check_stamp(path, remedy) if unfinished else checked(path)
+        model.load_state_dict(load_file(path))
 
 
 def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -280,29 +271,23 @@ def load_model(folder: Path) -> SavedModel:
     Raises:
         DataError: one of the files is damaged, holds values that are not finite, or they do not belong together.
     """
-    config, native = _settings_in(folder / CONFIG)
+    path = folder / CONFIG
+    with reading(path, "settings of itrpipe", "run `itrpipe train` or `itrpipe export` again"):
+        config = read_checked_json(path)
+        about = config.get(ABOUT, {})
+        if native := SETTINGS in about:  # in the configuration of a class of transformers
+            config = {**about.pop(SETTINGS), ABOUT: about}
+        family = backbone_family(config["backbone"])
+    if family not in backbones():
+        raise DataError(f"{path}: there is no backbone {family!r}; install the package that brings it")
     encoders = network_module(config["backbone"]).restored(config[NETWORKS]) if NETWORKS in config else None
     model = build_model(config, config["image_dim"], config["vocabulary_size"], encoders)
     tokens = load_tokens(folder, _backbone(config), max_tokens_of(model))
     if len(tokens) != config["vocabulary_size"]:
-        raise DataError(f"{folder / CONFIG} and {VOCABULARY} do not belong together; run `itrpipe train` again")
+        raise DataError(f"{path} and {VOCABULARY} do not belong together; run `itrpipe train` again")
     _load_finite(folder, model, native=native)
     model.eval()
     return SavedModel(model, tokens, config)
-
-
-def _settings_in(path: Path) -> tuple[dict[str, Any], bool]:
-    """Settings of a model, and whether they stand in the configuration of a class of transformers."""
-    config = read_checked_json(path)
-    about = config.get(ABOUT) if isinstance(config, dict) else None
-    native = False
-    if isinstance(about, dict) and isinstance(about.get(SETTINGS), dict):
-        config, native = {**about[SETTINGS], ABOUT: {key: about[key] for key in about if key != SETTINGS}}, True
-    if not isinstance(config, dict) or "backbone" not in config:
-        raise DataError(f"{path} holds no settings of itrpipe; run `itrpipe train` or `itrpipe export` again")
-    if backbone_family(str(config["backbone"])) not in backbones():
-        raise DataError(f"{path}: there is no backbone {config['backbone']!r}; install the package that brings it")
-    return config, native
 
 
 def _load_finite(folder: Path, model: AnyMatcher, *, native: bool = False) -> None:

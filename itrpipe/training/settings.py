@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -153,17 +153,49 @@ class TrainSettings(Settings):
     loss: SerializeAsAny[MethodSettings] = Field(default_factory=dict)  # pyright: ignore[reportAssignmentType]
 
     @model_validator(mode="after")
-    def _uses_its_negatives(self) -> TrainSettings:
+    def _trains_what_there_is(self) -> TrainSettings:
         self.loss.check_epochs(self.epochs)
+        if not self.loss.trains:
+            return self
+        self._refuse_encoders()
+        if self.average.startswith(WISE_FT) and not self.start_from and (reason := self.model.untrained()):
+            raise ValueError(
+                f"average = {self.average} lies between a model that works already and the trained one, and {reason}; "
+                "name a trained configuration with start_from, or leave it out"
+            )
+        if self.schedule == PLATEAU and not self.patience:
+            raise ValueError(
+                "schedule = plateau needs patience: validations without improvement; give --set train.patience=3"
+            )
+        if self.schedule == PLATEAU and self.average != NO_AVERAGE:
+            raise ValueError(
+                f"schedule = plateau takes up weights again, and average = {self.average} keeps others; leave one out"
+            )
         return self
 
-    @model_validator(mode="after")
-    def _trains_what_there_is(self) -> TrainSettings:
-        if self.loss.trains:
-            for reason in (self._no_encoder(), self._no_start(), self._no_plateau()):
-                if reason:
-                    raise ValueError(reason)
-        return self
+    def _refuse_encoders(self) -> None:
+        """Refuses to train encoders in part which are not there, or whose weights would stay random."""
+        encoders, adapted = self.model.encoders(), self.adapter != NOTHING
+        usual = {"freeze": NOTHING, "adapter": NOTHING, "layer_decay": 1.0}
+        asked = [f"{name} = {value}" for name in usual if (value := getattr(self, name)) != usual[name]]
+        if asked and not encoders:
+            raise ValueError(
+                f"{asked[0]} is for encoders of layers, and backbone {self.backbone!r} has none; leave it out"
+            )
+        if self.freeze not in (NOTHING, *encoders):
+            raise ValueError(
+                f"freeze = {self.freeze}, but images are features and no pretrained encoder makes them; leave it out"
+            )
+        if adapted and encoders == (self.freeze,):
+            raise ValueError(
+                f"freeze = {self.freeze} leaves no encoder for adapter = {self.adapter}; leave one of them out"
+            )
+        for name in encoders:
+            if (adapted or name == self.freeze) and not (name in self.model.pretrained() or self.start_from):
+                raise ValueError(
+                    f"{asked[0]} keeps the weights of the {name} encoder, which are random; name a pretrained one with "
+                    f"--{name}, or a trained configuration with start_from"
+                )
 
     def unused_options(self) -> tuple[str, ...]:
         """Names of options that others leave without a use, so that their values change nothing."""
@@ -173,48 +205,6 @@ class TrainSettings(Settings):
     def adapts(self) -> bool:
         """Whether adapters are trained."""
         return self.adapter != NOTHING and self.loss.trains
-
-    def _no_encoder(self) -> str:
-        """Why the encoders cannot be trained in part, where that is asked for; else empty."""
-        encoders, pretrained = self.model.encoders(), self.model.pretrained()
-        asked = [f"{name} = {getattr(self, name)}" for name in ("freeze", "adapter") if getattr(self, name) != NOTHING]
-        asked += [f"layer_decay = {self.layer_decay}"] if self.layer_decay != 1.0 else []
-        if asked and not encoders:
-            return f"{asked[0]} is for encoders of layers, and backbone {self.backbone!r} has none; leave it out"
-        if self.freeze not in (NOTHING, *encoders):
-            return f"freeze = {self.freeze}, but images are features and no pretrained encoder makes them; leave it out"
-        if encoders == (self.freeze,) and self.adapter != NOTHING:
-            return f"freeze = {self.freeze} leaves no encoder for adapter = {self.adapter}; leave one of them out"
-        kept = [self.freeze] if self.freeze in encoders else []
-        kept += [name for name in encoders if self.adapter != NOTHING and name not in kept]
-        for name in kept:
-            if name not in pretrained and not self.start_from:
-                return (
-                    f"{asked[0]} keeps the weights of the {name} encoder, which are random; name a pretrained one with "
-                    f"--{name}, or a trained configuration with start_from"
-                )
-        return ""
-
-    def _no_start(self) -> str:
-        """Why nothing can be interpolated with the weights at the start, where that is asked for; else empty."""
-        if parsed_average(self.average)[0] != WISE_FT or self.start_from or not (reason := self.model.untrained()):
-            return ""
-        return (
-            f"average = {self.average} lies between a model that works already and the trained one, and {reason}; name "
-            "a trained configuration with start_from, or leave it out"
-        )
-
-    def _no_plateau(self) -> str:
-        """Why the rate cannot fall where validation is flat, if that is asked for; else empty."""
-        if self.schedule != PLATEAU:
-            return ""
-        if not self.patience:
-            return "schedule = plateau needs patience: validations without improvement; give --set train.patience=3"
-        if self.average != NO_AVERAGE:
-            return (
-                f"schedule = plateau takes up weights again, and average = {self.average} keeps others; leave one out"
-            )
-        return ""
 
     @field_validator("average")
     @classmethod
@@ -329,13 +319,13 @@ def parsed_average(value: str) -> tuple[str, float]:
     Raises:
         ValueError: it is none.
     """
-    kind, colon, written = value.partition(":")
-    try:
-        number = float(written) if colon else math.nan
-    except ValueError:
-        number = math.nan
-    if value == NO_AVERAGE or (kind == EMA and 0 <= number < 1) or (kind == WISE_FT and 0 <= number <= 1):
-        return kind, number
+    kind, _, written = value.partition(":")
+    with suppress(ValueError):
+        if value == NO_AVERAGE:
+            return value, 0.0
+        number = float(written)
+        if (kind == EMA and 0 <= number < 1) or (kind == WISE_FT and 0 <= number <= 1):
+            return kind, number
     raise ValueError("give none, ema:DECAY, such as ema:0.999, or wise-ft:SHARE, such as wise-ft:0.5; from 0 to 1")
 
 
@@ -524,17 +514,11 @@ class Model:
             if parts["method"] not in (None, GIVEN) or int(parts["seed"] or 0):
                 raise ValueError(f"{name!r}: given embeddings have no other method and no seed; name {backbone} alone")
             return Model(GIVEN, backbone, 0)
-        found = Model(
-            parts["method"] or self.method,
-            backbone,
-            int(parts["seed"] or self.seed),
-        )
-        known = {"backbone": (found.backbone, backbones())}
-        if parts["method"]:
-            known["method"] = (found.method, tuple(load_declaration("train").confs))
-        for what, (value, names) in known.items():
-            if value not in names:
-                raise ValueError(unknown(what, value, sorted(names)))
+        found = Model(parts["method"] or self.method, backbone, int(parts["seed"] or self.seed))
+        confs = load_declaration("train").confs
+        for what, value, known in (("backbone", backbone, backbones()), ("method", found.method, confs)):
+            if parts[what] and value not in known:
+                raise ValueError(unknown(what, value, sorted(known)))
         return found
 
     @classmethod

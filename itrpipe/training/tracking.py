@@ -24,7 +24,7 @@ from accelerate.state import PartialState
 from accelerate.tracking import GeneralTracker, MLflowTracker, TensorBoardTracker, WandBTracker
 from torch import Tensor
 
-from itrpipe.errors import UsageError
+from itrpipe.errors import UsageError, reason_of
 from itrpipe.progress import PLAIN_INTERVAL_SECONDS
 from itrpipe.storage.disk import make_folder, read_stamped_json, write_stamped_json
 from itrpipe.training.saved import Position
@@ -72,21 +72,17 @@ class Sent:
     step: int = -1
 
 
-Opener = Callable[[TrackedRun, Sent], GeneralTracker]
-"""Starts a tracker, or starts it again after what it has been given."""
-
-
 class Tracking:
     """Follows one training with any number of trackers.
 
     Args:
-        openers: name of each tracker -> what starts it.
+        names: of `OPENERS`; their packages are installed.
         run: what they are told.
         warn: called with the reason when a tracker fails during the training, which goes on without it.
     """
 
-    def __init__(self, openers: Mapping[str, Opener], run: TrackedRun, warn: Callable[[str], None]) -> None:
-        self._openers, self._run, self._warn = openers, run, warn
+    def __init__(self, names: Iterable[str], run: TrackedRun, warn: Callable[[str], None]) -> None:
+        self._names, self._run, self._warn = tuple(names), run, warn
         self._trackers: dict[str, GeneralTracker] = {}
         self._sent: dict[str, Sent] = {}
         self._before = (0.0, 0.0)
@@ -95,7 +91,7 @@ class Tracking:
     @classmethod
     def off(cls) -> Tracking:
         """Tracking of a training that nothing follows."""
-        return cls({}, TrackedRun("", "", Path(), {}, Path()), lambda message: None)
+        return cls((), TrackedRun("", "", Path(), {}, Path()), lambda message: None)
 
     @contextlib.contextmanager
     def following(self, position: Position) -> Iterator[None]:
@@ -108,7 +104,8 @@ class Tracking:
             UsageError: one of them did not start.
         """
         try:
-            self._start()
+            if self._names:
+                self._start()
             self.send_epochs(position.history)
             self._before = _pairs_and_loss(position.sums)
             yield
@@ -150,8 +147,6 @@ class Tracking:
         self._before = (0.0, 0.0)
 
     def _start(self) -> None:
-        if not self._openers:
-            return
         path = self._run.work / RECORD
         record = read_stamped_json(path, "remove it and run the same command again") if path.exists() else {}
         known = record["trackers"] if record.get("folder") == str(self._run.folder) else {}
@@ -161,16 +156,16 @@ class Tracking:
         # Trackers accept lists, and values that are not there, as text.
         settings = self._run.settings.items()
         plain = {key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings}
-        for name, opener in self._openers.items():
+        for name in self._names:
             sent = self._sent.setdefault(name, Sent())
             try:
-                self._trackers[name] = opener(self._run, sent)
+                self._trackers[name] = OPENERS[name](self._run, sent)
                 if name not in known:
                     self._trackers[name].store_init_configuration(plain)
             # Every library has errors of its own: no account, a server that does not answer, a run that is gone.
             except Exception as error:
                 raise UsageError(
-                    f"--track {name}: {name} did not start: {_reason(error)}; see to that or leave it out"
+                    f"--track {name}: {name} did not start: {reason_of(error)}; see to that or leave it out"
                 ) from error
             self._record()
 
@@ -186,24 +181,13 @@ class Tracking:
             action()
         except Exception as error:  # as above; hours of training are worth more than a curve of them
             del self._trackers[name]
-            self._warn(f"{name} is left behind: {_reason(error)}; history.parquet will hold every epoch")
+            self._warn(f"{name} is left behind: {reason_of(error)}; history.parquet will hold every epoch")
             return False
         return True
 
     def _record(self) -> None:
         trackers = {name: asdict(sent) for name, sent in self._sent.items()}
         write_stamped_json(self._run.work / RECORD, {"folder": str(self._run.folder), "trackers": trackers})
-
-
-def tracking_with(names: Iterable[str], run: TrackedRun, warn: Callable[[str], None]) -> Tracking:
-    """Tracking with some of the trackers that `itrpipe.training.settings.TRACKERS` lists.
-
-    Args:
-        names: of them; their packages are installed.
-        run, warn: see `Tracking`.
-    """
-    openers: dict[str, Opener] = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
-    return Tracking({name: openers[name] for name in names}, run, warn)
 
 
 def metric_name(column: str) -> str:
@@ -252,7 +236,9 @@ def _wandb(run: TrackedRun, sent: Sent) -> GeneralTracker:
     return tracker
 
 
-def _reason(error: Exception) -> str:
-    """First line of what an error says."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}{f': {lines[0]}' if lines else ''}"
+OPENERS: dict[str, Callable[[TrackedRun, Sent], GeneralTracker]] = {
+    "tensorboard": _tensorboard,
+    "mlflow": _mlflow,
+    "wandb": _wandb,
+}
+"""Name of `itrpipe.training.settings.TRACKERS` -> starts it, or starts it again after what it has been given."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 
-from itrpipe.analysis.word_maps import EXAMPLES, WORD_MAP_SCHEMA, has_word_maps
+from itrpipe.analysis.word_maps import EXAMPLES, WORD_MAP_SCHEMA, has_word_maps, located_words
 from itrpipe.commands.stages import run_stage
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
@@ -23,8 +23,8 @@ from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.plan.planning import parse_override
 from itrpipe.storage.artifact import WORD_MAPS, read_manifest
 from itrpipe.training.captions import PieceIds, Reading, WordIds, clean
+from itrpipe.training.data import Sources, open_split
 from itrpipe.training.saved import load_model
-from itrpipe.training.splits import Sources, open_split
 
 MODEL = ["image_size=[32, 50]", "width=16", "vision_layers=1", "text_layers=1", "vision=random", "text=random"]
 SMALL = ["train.epochs=1", "train.batch_size=20", "train.min_word_count=1", "evaluate.bootstrap_samples=100"]
@@ -131,8 +131,8 @@ def split_of(texts: list[str]) -> Split:
 
 
 def found_in(tokens: Any, text: str) -> list[tuple[str, tuple[int, ...]]]:
-    ((read, words),) = tokens.located_words(split_of([text]))
-    return [(read[word.start : word.end], word.places) for word in words]
+    ((read, words),) = located_words(tokens, split_of([text]))
+    return [(read[start:end], places) for start, end, places in words]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,6 @@ def test_words_of_a_vocabulary_follow_the_start(cleaned: bool, most: int, expect
 
 def test_pieces_belong_to_the_word_that_they_end_in(saved_encoders: Path) -> None:
     pieces = PieceIds(transformers.AutoTokenizer.from_pretrained(saved_encoders / "bert"), Reading(False, 30), 40)
-    assert pieces.locates_words
     assert found_in(pieces, "a dog, number 1234 is-on the road.") == [
         ("a", (1,)),
         ("dog", (2,)),

@@ -146,7 +146,7 @@ def test_a_folder_that_lost_our_settings_or_a_weight_is_told(exported: Callable[
         load_model(copy)
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({key: value for key, value in config.items() if key != "itrpipe"}))
-    with pytest.raises(DataError, match="holds no settings of itrpipe"):
+    with pytest.raises(DataError, match="as settings of itrpipe"):
         load_model(copy)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -49,18 +50,6 @@ def test_running_statistics_match_reference():
             assert found.count[k] == statistics[f"count_{side}"][batch]
             assert found.mean[k].item() == pytest.approx(statistics[f"avg_{side}"][batch].item(), abs=1e-5)
             assert found.variance[k].item() == pytest.approx(statistics[f"var_{side}"][batch].item(), abs=1e-5)
-
-
-def test_a_single_pair_has_a_mean_and_no_variance():
-    statistics = reference("fne_statistics")
-    running = SimilarityStatistics()
-    running.update(statistics["one/img"] @ statistics["one/txt"].T)
-    found = running.gaussians()
-    assert found.mean[0].item() == pytest.approx(float(statistics["one/avg_pos"]), abs=1e-6)
-    assert found.variance[0].isnan()
-    assert found.variance[1].item() == pytest.approx(float(statistics["one/var_neg"]), abs=1e-5)
-    assert found.count.tolist() == [1, 2]
-    assert (false_negative_probability(torch.rand(5), found, PRIOR) == 0).all()
 
 
 def test_equal_scores_keep_no_pair_or_the_first():
@@ -129,32 +118,19 @@ def test_probabilities_wait_for_their_samples():
     assert (false_negative_probability(similarities, enough, PRIOR, min_count=200) > 0).any()
 
 
-# From embeddings of a whole training set
-
-IMAGES, PER_IMAGE, WIDTH = 60, 3, 16
-CAPTION_IMAGE = np.repeat(np.arange(IMAGES), PER_IMAGE)
-
-
-def embeddings(noise: float = 0.4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal((IMAGES, WIDTH))
-    texts = images[CAPTION_IMAGE] + noise * rng.standard_normal((len(CAPTION_IMAGE), WIDTH))
-    images, texts = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (images, texts))
-    return images.astype(np.float32), texts.astype(np.float32), CAPTION_IMAGE
-
-
-def test_one_batch_of_everything_gives_its_plain_mean_and_variance():
-    images, texts, caption_image = embeddings(noise=0.01)
-    found = estimate_gaussians(images, texts, caption_image, batch_size=1000)
-    own = (images[caption_image] * texts).sum(axis=1)
-    scores = images[caption_image] @ texts.T
-    scores[caption_image[:, None] == caption_image[None]] = -np.inf
-    assert found.count.tolist() == [180, 360]
-    assert found.mean[0].item() == pytest.approx(own.mean(), abs=1e-5)
-    assert found.variance[0].item() == pytest.approx(own.var(ddof=1), rel=1e-3)
-    hardest = np.concatenate([scores.max(axis=1), scores.max(axis=0)])
-    assert found.mean[1].item() == pytest.approx(hardest.mean(), abs=1e-5)
-    assert found.variance[1].item() == pytest.approx(hardest.var(ddof=1), rel=1e-3)
+def test_one_batch_of_everything_gives_the_statistics_of_all_scores():
+    rng, owners = np.random.default_rng(0), np.repeat(np.arange(60), 3)
+    images = rng.standard_normal((60, 16)).astype(np.float32)
+    texts = images[owners] + 0.4 * rng.standard_normal((180, 16)).astype(np.float32)
+    running, scores = SimilarityStatistics(), torch.from_numpy(images[owners] @ texts.T)
+    for masked, same in ((False, None), (True, torch.from_numpy(owners[:, None] == owners))):
+        running.reset()
+        running.update(scores, same, floor=False)
+        found = estimate_gaussians(images, texts, owners, batch_size=1000, mask_same_image=masked)
+        for mine, other in zip(astuple(found), astuple(running.gaussians()), strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+    few = estimate_gaussians(images, texts, owners, batch_size=9)
+    assert few.mean[1] < found.mean[1]  # the hardest of fewer are less hard
 
 
 def test_probabilities_rise_with_the_score_and_are_zero_behind_the_end_of_a_list():

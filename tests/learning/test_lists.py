@@ -59,5 +59,3 @@ def test_rows_beyond_2_31_are_kept(tmp_path):
     found = read_list(tmp_path, "texts_for_images").candidates
     assert found.dtype == np.int64
     np.testing.assert_array_equal(found, rows)
-    write_list(tmp_path, "images_for_texts", MinedList(np.array(["a", "b", "c"]), rows, scores))
-    np.testing.assert_array_equal(read_list(tmp_path, "images_for_texts").candidates, rows)

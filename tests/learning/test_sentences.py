@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -36,19 +35,14 @@ from itrpipe.learning.sentences import (
     select_hardest,
     selection_rates,
 )
+from tests.methods.toys import reference
 
 PIECES = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "A", "a", "dog", "##s", "cat", "run", "road", "##way")
 START, END, MASK = 1, 2, 3
 SPECIALS = SpecialTokens(MASK, (0, START, END), (4, len(PIECES)))
 # "A dogs run" and "a road cat" of image 1, "roadway" of image 0, nothing of image 2.
 CAPTIONS = np.array([[START, 4, 6, 7, 9, END], [START, 10, 11, END, 0, 0], [START, 5, 10, 8, END, 0]])
-WORDS = np.array(
-    [
-        [NO_WORD, 0, 1, 1, 2, NO_WORD],
-        [NO_WORD, 0, 0, NO_WORD, NO_WORD, NO_WORD],
-        [NO_WORD, 0, 1, 2, NO_WORD, NO_WORD],
-    ]
-)
+WORDS = np.array([[NO_WORD, 0, 1, 1, 2, NO_WORD], [NO_WORD, 0, 0, *[NO_WORD] * 3], [NO_WORD, 0, 1, 2, *[NO_WORD] * 2]])
 IMAGES = np.array([1, 0, 1])
 # "dogs" and "dogs run" of the first caption, nothing of the second, "A ... cat" of the third.
 PHRASES = np.zeros((3, 2, 3), dtype=bool)
@@ -93,70 +87,43 @@ def test_what_the_captions_of_an_image_say_is_known_without_what_is_no_word() ->
     assert masks(compare="off").known(np.array([2, 1])) is None
 
 
-def test_all_pieces_of_a_word_are_masked_together():
-    candidates = np.array([[[True, False, True], [False, True, False]]])
-    pieces = np.array([[-1, 0, 1, 1, 2, -1, -1]])
-    found = over_pieces(candidates, pieces)
-    assert [np.flatnonzero(row).tolist() for row in found[0]] == [[1, 4], [2, 3]]
-    assert not over_pieces(np.zeros((1, 2, 0), dtype=bool), np.full((1, 7), -1)).any()
-
-
 def test_a_caption_without_words_stays_as_it_is():
     tokens = np.array([[1, 2]])
-    masked = mask_captions(tokens, np.zeros((1, 2, 2), dtype=bool), 3, SPECIALS, True, np.random.default_rng(0))
-    assert (masked[0] == tokens).all()
-    assert (masked[1] == UNLABELLED).all()
+    nothing = over_pieces(np.zeros((1, 2, 0), dtype=bool), np.full((1, 2), NO_WORD))
+    masked, labels = mask_captions(tokens, nothing, 3, SPECIALS, True, np.random.default_rng(0))
+    assert (masked == tokens).all()
+    assert (labels == UNLABELLED).all()
 
 
-REFERENCE = Path(__file__).parents[1] / "reference" / "tags_generation.npz"
 TEMPERATURE = 1.5
-
-
-@cache
-def reference() -> dict[str, np.ndarray]:
-    with np.load(REFERENCE, allow_pickle=False) as file:
-        return dict(file)
-
-
-def tensor(name: str) -> Tensor:
-    return torch.from_numpy(reference()[name])
-
-
-def candidates() -> np.ndarray:
-    sizes = reference()["mask/phrase_len"]
-    found = np.zeros((1, len(sizes), len(reference()["mask/caption"])), dtype=bool)
-    found[0, np.repeat(np.arange(len(sizes)), sizes), reference()["mask/phrase_flat"]] = True
-    return found
+RELEASE = reference("tags_generation")
 
 
 def test_phrases_are_masked_as_often_as_in_the_release():
-    caption, copies = reference()["mask/caption"], 40_000
-    assert_close(selection_rates(candidates())[0], reference()["mask/phrase_prob"].astype(float), atol=1e-6, rtol=0)
+    caption, sizes = RELEASE["mask/caption"].numpy(), RELEASE["mask/phrase_len"].numpy()
+    candidates, copies = np.zeros((1, len(sizes), len(caption)), dtype=bool), 40_000
+    candidates[0, np.repeat(np.arange(len(sizes)), sizes), RELEASE["mask/phrase_flat"]] = True
+    np.testing.assert_allclose(selection_rates(candidates)[0], RELEASE["mask/phrase_prob"], atol=1e-6)
     specials = SpecialTokens(103, (), (11, 90))
-    masked = mask_captions(caption[None], candidates(), copies, specials, True, np.random.default_rng(5))
-    (shown,), (labels,) = masked
+    (shown,), (labels,) = mask_captions(caption[None], candidates, copies, specials, True, np.random.default_rng(5))
     labelled = labels != UNLABELLED
-    histogram = np.bincount(labelled.sum(axis=1), minlength=9) / copies
     for found, name in (
         (labelled.mean(axis=0), "label_rate"),
         ((shown == 103).mean(axis=0), "mask_token_rate"),
         ((labelled & (shown == caption)).mean(axis=0), "kept_rate"),
-        (histogram, "num_labelled_hist"),
+        (np.bincount(labelled.sum(axis=1), minlength=9) / copies, "num_labelled_hist"),
     ):
-        assert np.abs(found - reference()[f"mask/{name}"]).max() < 0.01, name
+        np.testing.assert_allclose(found, RELEASE[f"mask/{name}"], atol=0.01, err_msg=name)
 
 
 def test_refills_follow_the_tempered_distribution_of_the_release():
-    labels, draws = tensor("in/mlm_txt_labels"), 20_000
-    logits = tensor("mlm/logits_at_labels")
+    masked, labels, draws = RELEASE["in/mlm_input_ids"], RELEASE["in/mlm_txt_labels"], 20_000
     drawing = torch.Generator().manual_seed(3)
-    found = refill(tensor("in/mlm_input_ids"), labels, logits, draws, TEMPERATURE, generator=drawing)
+    found = refill(masked, labels, RELEASE["mlm/logits_at_labels"], draws, TEMPERATURE, generator=drawing)
     labelled = labels != UNLABELLED
-    kept = found.transpose(1, 2)[~labelled]
-    assert (kept == tensor("in/mlm_input_ids")[~labelled][:, None]).all()
-    drawn = found.transpose(1, 2)[labelled]
-    frequencies = torch.stack([row.bincount(minlength=120) for row in drawn]) / draws
-    assert_close(frequencies, tensor("mlm/sampling_probs_at_labels"), atol=0.015, rtol=0)
+    assert (found.transpose(1, 2)[~labelled] == masked[~labelled][:, None]).all()
+    frequencies = torch.stack([row.bincount(minlength=120) for row in found.transpose(1, 2)[labelled]]) / draws
+    assert_close(frequencies, RELEASE["mlm/sampling_probs_at_labels"], atol=0.015, rtol=0)
 
 
 PAD, START, END = 0, 1, 2
@@ -263,15 +230,14 @@ def test_the_hardest_are_sorted_and_rejected_ones_never_fill_up():
     assert REASONS[OUTRANKED] == "outranked"
 
 
-def bank_of(counts: list[int]) -> tuple[SentenceBank, list[list[tuple[int, ...]]]]:
+def bank_of(counts: list[int]) -> tuple[SentenceBank, list[list[list[int]]]]:
     """A bank whose sentences all differ, and the sentences of every caption."""
-    random = np.random.default_rng(sum(counts))
-    lengths = random.integers(1, 6, sum(counts))
+    lengths = np.random.default_rng(sum(counts)).integers(1, 6, sum(counts))
     tokens = np.where(np.arange(6) < lengths[:, None], 10 * np.arange(len(lengths))[:, None] + np.arange(1, 7), 0)
     starts = np.concatenate([[0], np.cumsum(counts)])
-    sentences = [tuple(row[:length].tolist()) for row, length in zip(tokens, lengths, strict=True)]
-    held = [sentences[start:end] for start, end in pairwise(starts)]
-    return SentenceBank(tokens.astype(np.int32), lengths.astype(np.int32), starts), held
+    sentences = [row[:length].tolist() for row, length in zip(tokens, lengths, strict=True)]
+    bank = SentenceBank(tokens.astype(np.int32), lengths.astype(np.int32), starts)
+    return bank, [sentences[start:end] for start, end in pairwise(starts)]
 
 
 banks = st.lists(st.integers(0, 5), min_size=1, max_size=6)
@@ -283,36 +249,25 @@ choices = st.lists(st.integers(0, 100), max_size=6)
 def test_sentences_are_those_of_their_captions(counts: list[int], chosen: list[int], most: int, seed: int) -> None:
     bank, held = bank_of(counts)
     captions = np.array([each % len(counts) for each in chosen], dtype=np.int64)
-    random = np.random.default_rng(seed)
-    for begins, (texts, owners, places) in (
-        ("first", bank.take(captions, most)),
-        ("anywhere", bank.take(captions, most, random)),
-    ):
-        assert texts.tokens.dtype == texts.lengths.dtype == owners.dtype == torch.int64
-        found = [tuple(row[:length].tolist()) for row, length in zip(texts.tokens, texts.lengths, strict=True)]
+    for first in (None, np.random.default_rng(seed).integers(0, np.maximum(np.array(counts)[captions], 1))):
+        expected = []
+        for owner, row in enumerate(captions):
+            start = 0 if first is None else first[owner]
+            own = (held[row][start:] + held[row][:start])[:most]
+            expected += [(owner, place, sentence) for place, sentence in enumerate(own)]
+        texts, *numbers = bank.take(captions, most, None if first is None else np.random.default_rng(seed))
+        assert {each.dtype for each in (texts.tokens, texts.lengths, *numbers)} == {torch.int64}
+        found = [row[:length] for row, length in zip(texts.tokens.tolist(), texts.lengths.tolist(), strict=True)]
+        assert [*zip(*(each.tolist() for each in numbers), found, strict=True)] == expected
         assert texts.tokens.shape[1] == max(map(len, found), default=1)
-        expected_owners = [
-            number for number, row in enumerate(captions.tolist()) for _ in range(min(most, counts[row]))
-        ]
-        assert owners.tolist() == expected_owners
-        for number, row in enumerate(captions.tolist()):
-            own = [sentence for sentence, owner in zip(found, expected_owners, strict=True) if owner == number]
-            assert places[owners == number].tolist() == list(range(len(own)))
-            assert len(set(own)) == len(own)
-            if begins == "first":
-                assert own == held[row][:most]
-            elif own:
-                first = held[row].index(own[0])
-                assert own == (held[row][first:] + held[row][:first])[: len(own)]
 
 
 def test_every_sentence_is_drawn_equally_often() -> None:
     bank, held = bank_of([3, 0, 5])
-    random, seen = np.random.default_rng(0), dict.fromkeys(held[2], 0)
+    random, seen = np.random.default_rng(0), Counter()
     for _ in range(2000):
         texts, owners, _ = bank.take(np.array([2, 1]), 2, random)
         assert owners.tolist() == [0, 0]
-        for row, length in zip(texts.tokens, texts.lengths, strict=True):
-            seen[tuple(row[:length].tolist())] += 1
-    shares = np.array(list(seen.values())) / 4000
-    np.testing.assert_allclose(shares, 0.2, atol=0.03)
+        seen.update(row[0].item() for row in texts.tokens)
+    assert seen.keys() == {sentence[0] for sentence in held[2]}
+    np.testing.assert_allclose(np.array(list(seen.values())) / 4000, 0.2, atol=0.03)

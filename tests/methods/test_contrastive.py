@@ -66,17 +66,6 @@ def step(method: ContrastiveMethod, model: Lookup, captions: np.ndarray = BATCH,
     return batch, method.losses(model, batch, 5)["contrastive"].item()
 
 
-def softmax_loss(positive: Tensor, candidates: list[Tensor], weights: list[Tensor] | None = None) -> float:
-    """InfoNCE at t = .5 of anchors whose candidates are given one by one."""
-    total = 0.0
-    for k, own in enumerate(candidates):
-        each = torch.ones(len(own)) if weights is None else weights[k]
-        rest = (each * (own / 0.5).exp()).sum()
-        top = (positive[k] / 0.5).exp()
-        total -= (top / (top + rest)).log().item()
-    return total / len(candidates)
-
-
 def in_batch(rows: Rows) -> tuple[list[Tensor], list[Tensor]]:
     """Scores of the candidates of the images, and of the captions of the batch, among each other."""
     images = CAPTION_IMAGE[BATCH]
@@ -84,23 +73,41 @@ def in_batch(rows: Rows) -> tuple[list[Tensor], list[Tensor]]:
     return texts, [rows.scores[images[images != CAPTION_IMAGE[t]], t] for t in BATCH]
 
 
-def test_infonce_of_a_batch():
+def expected(rows: Rows, texts: list[Tensor], images: list[Tensor]) -> Any:
+    """InfoNCE at t = .5 of both directions, of anchors whose candidates are given one by one."""
+    positive, found = rows.scores[CAPTION_IMAGE[BATCH], BATCH], 0.0
+    for candidates in (texts, images):
+        for own, others in zip(positive, candidates, strict=True):
+            found -= F.log_softmax(torch.cat([own[None], others]) / 0.5, dim=0)[0].item()
+    return pytest.approx(found / (2 * len(BATCH)), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, lambda own, positive: own),
+        (
+            {"weigh": "positive-aware", "relative_margin": None, "absolute_margin": 0.1},
+            lambda own, positive: own[own <= positive - 0.1],
+        ),
+        ({"weigh": "hardest"}, lambda own, positive: own.max()[None]),
+    ],
+)
+def test_candidates_of_the_batch_are_those_that_weigh_something(given: dict[str, Any], kept: Any) -> None:
     rows = Rows()
     positive = rows.scores[CAPTION_IMAGE[BATCH], BATCH]
-    expected = sum(softmax_loss(positive, each) for each in in_batch(rows)) / 2
-    assert step(*made(rows))[1] == pytest.approx(expected, rel=1e-5)
+    sides = ([kept(own, positive[k]) for k, own in enumerate(each)] for each in in_batch(rows))
+    assert step(*made(rows, **given))[1] == expected(rows, *sides)
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_mined_captions_and_images_are_candidates_of_all_or_of_their_anchors(shared):
-    rows = Rows()
+    rows, images = Rows(), CAPTION_IMAGE[BATCH]
     method, model = made(rows, negatives=["mined"], mined_texts=2, mined_images=1, shared=shared)
     batch, loss = step(method, model)
     generator = np.random.default_rng(0)
-    images = CAPTION_IMAGE[BATCH]
     texts = method._mined["texts_for_images"].draw(images, 2, generator)
     further = method._mined["images_for_texts"].draw(BATCH, 1, generator)
-    assert all(CAPTION_IMAGE[drawn[k]] != images[row] for row, drawn in enumerate(texts) for k in range(2))
     of_images, of_texts = in_batch(rows)
     for k, (image, text) in enumerate(zip(images, BATCH, strict=True)):
         own_texts, own_images = (texts, further) if shared else (texts[[k]], further[[k]])
@@ -108,55 +115,25 @@ def test_mined_captions_and_images_are_candidates_of_all_or_of_their_anchors(sha
         of_images[k] = torch.cat([of_images[k], rows.scores[image, new]])
         new = [i for i in np.unique(own_images) if i not in images and i != CAPTION_IMAGE[text]]
         of_texts[k] = torch.cat([of_texts[k], rows.scores[new, text]])
-    positive = rows.scores[images, BATCH]
-    expected = (softmax_loss(positive, of_images) + softmax_loss(positive, of_texts)) / 2
-    assert loss == pytest.approx(expected, rel=1e-5)
+    assert loss == expected(rows, of_images, of_texts)
     assert len(batch.candidates["texts_for_images"].images) == len(np.setdiff1d(texts, BATCH))
 
 
-def test_candidates_close_to_the_positive_are_dropped():
-    rows = Rows()
-    positive = rows.scores[CAPTION_IMAGE[BATCH], BATCH]
-    given = {"weigh": "positive-aware", "relative_margin": None, "absolute_margin": 0.1}
-    kept = [[own[own <= positive[k] - 0.1] for k, own in enumerate(each)] for each in in_batch(rows)]
-    expected = sum(softmax_loss(positive, each) for each in kept) / 2
-    assert step(*made(rows, **given))[1] == pytest.approx(expected, rel=1e-5)
+def one_match() -> dict[str, np.ndarray]:
+    """Caption 4 of the batch is true of the image of caption 3, as far as is known."""
+    found = {"texts_for_images": np.full((IMAGES, 1), -1), "images_for_texts": np.full((TEXTS, 1), -1)}
+    found["texts_for_images"][CAPTION_IMAGE[3]] = 4
+    return found
 
 
-def test_known_matches_are_dropped_and_have_to_be_known():
+@pytest.mark.parametrize(("name", "given"), [("matches", {"weigh": "truth"}), ("decided_matches", {})])
+def test_known_matches_are_dropped_and_what_people_have_found_to_fit_whatever_the_weights_are(name, given):
     rows = Rows()
-    truth = {"texts_for_images": np.full((IMAGES, 1), -1), "images_for_texts": np.full((TEXTS, 1), -1)}
-    truth["texts_for_images"][CAPTION_IMAGE[3]] = 4  # caption 4 of the batch is true of the image of caption 3
-    rows.matches = truth  # pyright: ignore
-    positive = rows.scores[CAPTION_IMAGE[BATCH], BATCH]
+    setattr(rows, name, one_match())
     texts, images = in_batch(rows)
-    place = list(BATCH).index(3)
-    others = [caption for caption in BATCH if CAPTION_IMAGE[caption] != CAPTION_IMAGE[3]]
-    texts[place] = texts[place][[caption != 4 for caption in others]]
-    expected = sum(softmax_loss(positive, each) for each in (texts, images)) / 2
-    assert step(*made(rows, weigh="truth"))[1] == pytest.approx(expected, rel=1e-5)
-    # What people have found to fit is dropped whatever the weights are.
-    rows.matches, rows.decided_matches = None, truth  # pyright: ignore
-    assert step(*made(rows))[1] == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_hardest_alone():
-    rows = Rows()
-    positive = rows.scores[CAPTION_IMAGE[BATCH], BATCH]
-    expected = sum(softmax_loss(positive, [own.max()[None] for own in each]) for each in in_batch(rows)) / 2
-    assert step(*made(rows, weigh="hardest"))[1] == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize(("chance", "counted"), [(0.0, True), (1.0, False)])
-def test_a_likely_match_is_no_hardest_candidate(chance, counted):
-    rows = Rows()
-    found = {name: np.full_like(each, chance) if PROBABILITY_OF in name else each for name, each in lists().items()}
-    settings = Contrastive(objective="hardest", weigh="guard", top_texts=14, top_images=7)
-    method, model = contrastive.build(settings, rows, found), Lookup(rows)  # pyright: ignore
-    method.attach(model)
-    plain = step(*made(rows, objective="hardest"))[1]
-    assert plain > 0
-    assert step(method, model)[1] == pytest.approx(plain if counted else 0)
+    others = BATCH[CAPTION_IMAGE[BATCH] != CAPTION_IMAGE[3]]
+    texts[1] = texts[1][torch.from_numpy(others != 4)]
+    assert step(*made(rows, **given))[1] == expected(rows, texts, images)
 
 
 def test_weights_are_one_minus_the_probability_of_the_similarities_seen():
@@ -165,12 +142,10 @@ def test_weights_are_one_minus_the_probability_of_the_similarities_seen():
     method, model = made(rows, weigh="fne", prior=0.3, min_count=0, objective="sum")
     for _ in range(2):
         step(method, model, everything)
-    scores, own, expected = rows.scores[:, everything], torch.eye(IMAGES, dtype=torch.bool), SimilarityStatistics()
+    scores, own, seen = rows.scores[:, everything], torch.eye(IMAGES, dtype=torch.bool), SimilarityStatistics()
     for _ in range(2):
-        expected.update(scores)
-    found = expected.gaussians()
-    state = method._state.statistics.gaussians()  # pyright: ignore
-    torch.testing.assert_close((state.mean, state.variance), (found.mean, found.variance))
+        seen.update(scores)
+    found = seen.gaussians()
     weights, with_written = (method._log_weights(scores, own, contrastive.Candidates(), last).exp() for last in (0, 2))
     probability = false_negative_probability(scores, found, 0.3, monotone=True)
     assert 0 < probability.max() < 1
@@ -186,14 +161,13 @@ def test_temperature_and_bias_are_learned_and_clamped():
     assert method._state.bias.grad is not None
     assert batch.statistics["temperature"].item() == pytest.approx(1 / 40)
     assert not made(objective="sum")[0]._state.log_scale.requires_grad
+    assert not made(objective="infonce")[0]._state.log_scale.requires_grad
     assert not made(objective="infonce", learn_temperature=True)[0]._state.bias.requires_grad
 
 
 def test_the_gradient_of_true_matches_is_counted():
     rows = Rows()
-    unknown = {"texts_for_images": np.full((IMAGES, 1), -1), "images_for_texts": np.full((TEXTS, 1), -1)}
-    unknown["texts_for_images"][CAPTION_IMAGE[3]] = 4  # caption 4 of the batch is true of the image of caption 3
-    rows.matches = unknown  # pyright: ignore
+    rows.matches = one_match()  # pyright: ignore
     method, model = made(rows)
     batch = method.collate(BATCH, np.random.default_rng(0))
     method.losses(model, batch, 0)["contrastive"].backward()
@@ -214,21 +188,8 @@ def test_an_epoch_of_neighbours_has_every_caption_once_and_depends_on_seed_and_e
     assert made()[0].order(0, 0) is None
 
 
-def test_no_filter_doubts_sentences_that_were_made_to_be_false():
-    method, model = made(negatives=["synthetic"], weigh="positive-aware", max_score=-9.0)
-    batch, _ = step(method, model)
-    assert batch.sentences is not None
-    assert batch.statistics["text_candidates"] == len(batch.sentences.owners)
-    assert batch.statistics["image_candidates"] == 0
-
-
-def test_the_temperature_is_that_of_the_paper_of_the_objective():
-    assert Contrastive().temperature == 0.07
-    assert Contrastive(objective="sigmoid").temperature == 0.1
-    assert Contrastive(objective="sigmoid", temperature=0.05).temperature == 0.05
-
-
 def test_options_without_a_use_are_named():
+    assert Contrastive(objective="sigmoid").temperature == 0.1  # SigLIP's, where CLIP's is 0.07
     unused = Contrastive().unused_options()
     assert {"mined_texts", "bias", "margin", "prior", "neighbour_group", "shared"} <= set(unused)
     everything = Contrastive(negatives=("mined", "synthetic"), weigh="fne", batches="neighbours")

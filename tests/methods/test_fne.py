@@ -12,32 +12,28 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from itrpipe.learning.losses import triplet_loss
-from itrpipe.methods.base import MomentumTwin
+from itrpipe.methods.base import MomentumTwin, encoded
 from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
-from itrpipe.methods.fne.method import EMPTY, FeatureQueues, FneLoss, draw, hardest_only, sampling_weights
+from itrpipe.methods.fne.method import EMPTY, FeatureQueues, FneLoss, draw, sampling_weights
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs
 from tests.methods.toys import gaussians, of_case, reference
+from tests.waits import Waits
 
 IMAGES, DIM = 20, 16
 CASES = ["warm", "full", "full_wide_pos", "full_wide_neg", "empty"]
 
 
-@pytest.fixture(scope="module")
-def data() -> tuple[ToyPairs, ToyPairs]:
-    return ToyPairs(images=IMAGES), ToyPairs(seed=1, images=IMAGES)
-
-
-def attached(data, **settings: Any):
+def attached(**settings: Any):
     """A fresh model and a method attached to it, and the method's state."""
     torch.manual_seed(0)
     model = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), IMAGE_DIM, VOCABULARY)
-    method = fne.build(Fne(**{"memory_size": 12, "min_count": 0, "warm_epochs": 0, **settings}), data[0], {})
+    chosen = Fne(**{"memory_size": 12, "min_count": 0, "warm_epochs": 0, **settings})
+    method = fne.build(chosen, ToyPairs(images=IMAGES), {})  # pyright: ignore
     return model, method, method.attach(model)
 
 
@@ -46,23 +42,21 @@ def make_batch(method, seed: int, size: int = 6):
     return method.collate(rng.choice(2 * IMAGES, size, replace=False), rng)
 
 
-def test_a_step_is_the_equation_of_the_paper(data):
-    model, method, state = attached(data, margin=0.5, candidates="hardest")
+def test_a_step_is_the_equation_of_the_paper():
+    model, method, state = attached(margin=0.5, candidates="hardest")
+    twin = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.no_grad():
         for weights in model.parameters():
             weights.add_(0.1 * torch.randn_like(weights))
     memory = []  # (image row, image, text) of earlier batches, oldest first
-    twin = {name: value.clone() for name, value in state.twin.model.state_dict().items()}
     for step in range(4):
         batch = make_batch(method, step)
         state.twin.follow()
         twin = {name: 0.995 * value + 0.005 * model.state_dict()[name] for name, value in twin.items()}
-        follower = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), IMAGE_DIM, VOCABULARY)
-        follower.load_state_dict(twin)
-        images, texts = batch.pairs["positive"]
+        torch.testing.assert_close(dict(state.twin.model.state_dict()), twin)
         with torch.no_grad():
-            v, t = model.encode_images(images).embedding, model.encode_texts(texts).embedding
-            v_m, t_m = follower.encode_images(images).embedding, follower.encode_texts(texts).embedding
+            v, t = (each.embedding for each in encoded(model, batch.pairs["positive"]))
+        v_m, t_m = state.twin.encode(*batch.pairs["positive"])
         rows = batch.images.tolist()
         pool = [*zip(rows, v_m, t_m, strict=True), *memory[-12:]]
         expected = 0.0
@@ -82,12 +76,11 @@ def test_a_step_is_the_equation_of_the_paper(data):
     assert all(weights.grad is None for weights in state.parameters())
 
 
-def test_warm_epochs_are_the_triplet_loss_and_write_no_memory(data):
-    model, method, state = attached(data, warm_epochs=2, sum_epochs=1, mask_same_image=True)
+def test_warm_epochs_are_the_triplet_loss_and_write_no_memory():
+    model, method, state = attached(warm_epochs=2, sum_epochs=1, mask_same_image=True)
     for epoch, hardest in ((0, False), (1, True)):
         batch = make_batch(method, 5)
-        images, texts = batch.pairs["positive"]
-        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+        scores = model.score_matrix(*encoded(model, batch.pairs["positive"]))
         same = batch.images[:, None] == batch.images[None, :]
         losses = method.losses(model, batch, epoch)
         assert set(losses) == {"triplet"}
@@ -98,14 +91,14 @@ def test_warm_epochs_are_the_triplet_loss_and_write_no_memory(data):
     assert (state.queues.image_rows >= 0).sum() == 6
 
 
-def test_statistics_are_an_epochs_own_or_go_on(data):
-    for reset in (True, False):
-        model, method, state = attached(data, reset_each_epoch=reset)
-        for step in range(4):
-            method.losses(model, make_batch(method, step), 0)
-        assert state.statistics.count[1] > 0
-        method.start_epoch(1)
-        assert bool(state.statistics.count.any()) != reset
+@pytest.mark.parametrize("reset", [True, False])
+def test_statistics_are_an_epochs_own_or_go_on(reset):
+    model, method, state = attached(reset_each_epoch=reset)
+    for step in range(4):
+        method.losses(model, make_batch(method, step), 0)
+    assert state.statistics.count[1] > 0
+    method.start_epoch(1)
+    assert bool(state.statistics.count.any()) != reset
 
 
 def unit_vectors() -> list[torch.Tensor]:
@@ -125,22 +118,14 @@ def test_under_autocast_everything_is_compared_in_single_precision():
     torch.testing.assert_close(*found, atol=0, rtol=0)
 
 
-class NothingRead(TorchDispatchMode):
-    """Refuses what waits for a device: reading a value, and shapes that depend on values."""
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = str(function)
-        assert not any(each in name for each in ("_local_scalar_dense", "nonzero", "masked_select", "unique")), name
-        return function(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("choice", ["drawn", "hardest"])
 def test_a_step_reads_no_value_from_the_device(choice):
-    report, loss = {}, FneLoss(DIM, Fne(min_count=0, memory_size=12, candidates=choice))
-    with NothingRead():
-        loss(*unit_vectors(), torch.arange(6), report=report).backward()
-    with NothingRead(), pytest.raises(AssertionError, match="_local_scalar_dense"):
-        report["retained"].item()
+    loss = FneLoss(DIM, Fne(min_count=0, memory_size=12, candidates=choice))
+    with Waits() as waits:
+        loss(*unit_vectors(), torch.arange(6)).backward()
+        assert not waits.seen
+        loss.figures["retained"].item()
+    assert waits.seen == ["_local_scalar_dense"]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -160,38 +145,29 @@ def test_weights_match_reference(case):
     np.testing.assert_array_equal(weights.argmax(dim=1)[:, None], posterior[f"{case}/argmax_index"])
 
 
-@pytest.mark.parametrize("options", [{"window": False}, {"fallback": False}, {}])
-def test_a_similarity_that_is_nan_is_drawn(options):
+@pytest.mark.parametrize("chosen", ["drawn", "hardest"])
+def test_a_similarity_that_is_nan_is_drawn(chosen):
     similarities = torch.rand(4, 6, generator=torch.Generator().manual_seed(0))
     similarities[1, 4] = float("nan")
-    excluded, rules = torch.eye(4, 6).bool(), Fne(prior=0.1, min_count=0, **options)
-    for weights in (
-        sampling_weights(similarities, torch.ones(4), excluded, gaussians(), rules),
-        hardest_only(similarities, excluded),
-    ):
-        columns, found = draw(weights)
-        assert columns[1] == 4
-        assert found[1]
+    rules = Fne(prior=0.1, min_count=0, candidates=chosen)
+    columns, found = draw(sampling_weights(similarities, torch.ones(4), torch.eye(4, 6).bool(), gaussians(), rules))
+    assert (columns[1], found[1]) == (4, True)
 
 
 def test_a_row_without_candidates_draws_nothing_and_costs_nothing():
     similarities = torch.tensor([[0.9, 0.1, 0.2], [0.1, 0.9, 0.2]])
     excluded = torch.tensor([[True, True, True], [False, True, False]])
-    weights = sampling_weights(similarities, similarities[:, 0], excluded, gaussians(), Fne())
-    assert weights.tolist() == [[0, 0, 0], [0, 0, 1]]  # below the window, so the hardest
-    without = Fne(fallback=False)
-    assert not sampling_weights(similarities, similarities[:, 0], excluded, gaussians(), without).any()
-    anywhere = Fne(window=False)
-    assert (sampling_weights(similarities, similarities[:, 0], excluded, gaussians(), anywhere) > 0).sum() == 2
+    below, without, anywhere = (
+        sampling_weights(similarities, similarities[:, 0], excluded, gaussians(), Fne(**given)) > 0
+        for given in ({}, {"fallback": False}, {"window": False})
+    )
+    assert below.tolist() == [[False] * 3, [False, False, True]]  # below the window, so the hardest
+    assert not without.any()
+    assert anywhere.sum() == 2
+    weights = below.float()
     drawn, found = draw(weights)
     assert found.tolist() == [False, True]
     assert drawn[1] == 2
-
-
-def test_hardest_only_takes_the_most_similar_that_is_not_excluded():
-    similarities = torch.tensor([[-0.9, -0.1, -0.5], [0.3, 0.2, 0.1]])
-    excluded = torch.tensor([[False, True, False], [True, True, True]])
-    assert hardest_only(similarities, excluded).tolist() == [[0, 0, 1], [0, 0, 0]]
 
 
 def test_draws_follow_the_weights():
@@ -207,9 +183,7 @@ def test_draws_follow_the_weights():
 @settings(max_examples=40)
 @given(sizes=st.lists(st.integers(1, 9), max_size=8), size=st.integers(1, 12))
 def test_queues_hold_the_last_pairs_though_a_run_restarts_before_every_batch(sizes, size):
-    queues = FeatureQueues(size, 2)
-    assert not (queues.image_rows >= 0).any()
-    written = 0
+    queues, written = FeatureQueues(size, 2), 0
     for count in sizes:
         state, queues = queues.state_dict(), FeatureQueues(size, 2)
         queues.load_state_dict(state)
@@ -217,14 +191,11 @@ def test_queues_hold_the_last_pairs_though_a_run_restarts_before_every_batch(siz
         features = torch.stack([rows, -rows], dim=1).float()
         queues.write(features, features + 0.5, rows)
         written += count
-    kept = list(range(max(0, written - size), written))
     filled = queues.image_rows >= 0
     found = queues.image_rows[filled]
-    assert sorted(found.tolist()) == kept
+    assert sorted(found.tolist()) == list(range(max(0, written - size), written))
     np.testing.assert_array_equal(queues.images[filled][:, 0], found)
     np.testing.assert_array_equal(queues.texts[filled][:, 1], -found.float() + 0.5)
-    if sum(sizes) <= size:
-        assert queues.image_rows[:written].tolist() == kept
 
 
 def test_a_random_start_counts_as_candidates_of_unit_length():
@@ -240,30 +211,8 @@ def test_its_example_runs() -> None:
     assert not found.failed
 
 
-# The slow copy
-
-
-def test_the_twin_starts_as_a_copy_and_follows_slowly():
-    torch.manual_seed(0)
-    model = vsepp.build(Vsepp(embed_dim=6, word_dim=4), 3, 9)
-    twin = MomentumTwin(model, 0.9)
-    first = {name: value.clone() for name, value in model.state_dict().items()}
-    assert all(torch.equal(twin.model.state_dict()[name], value) for name, value in first.items())
-    expected = dict(first)
-    for _ in range(3):
-        with torch.no_grad():
-            for weights in model.parameters():
-                weights.add_(torch.randn_like(weights))
-        twin.follow()
-        expected = {name: 0.9 * value + 0.1 * model.state_dict()[name] for name, value in expected.items()}
-    for name, value in twin.model.state_dict().items():
-        torch.testing.assert_close(value, expected[name], msg=name)
-    assert not any(weights.requires_grad for weights in twin.parameters())
-    assert {name.partition(".")[0] for name in twin.state_dict()} == {"model"}
-
-
 @pytest.mark.parametrize("evaluate", [True, False])
-def test_the_mode_decides_on_dropout_and_buffers_are_copied(evaluate):
+def test_the_slow_copy_has_its_own_mode_the_models_buffers_and_no_gradient(evaluate):
     rows, model = torch.randn(5, 3), nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.5))
     twin = MomentumTwin(model, 0.99, evaluate)
     for _ in range(3):
@@ -273,3 +222,5 @@ def test_the_mode_decides_on_dropout_and_buffers_are_copied(evaluate):
     assert twin.model[0].num_batches_tracked == 3
     assert torch.equal(twin.model(rows), twin.model(rows)) == evaluate
     assert model.training
+    assert not any(weights.requires_grad for weights in twin.parameters())
+    assert {name.partition(".")[0] for name in twin.state_dict()} == {"model"}  # the followed one is no part of it

@@ -1,9 +1,10 @@
-"""Losses and statistics of ten steps of every method, and the weights after them, are those that were recorded."""
+"""Losses, statistics and weights of ten steps of every method are those recorded; a weight scales its term."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,15 +21,23 @@ CASES = {conf: backbone for conf, backbone in reversed(PAIRS) if conf not in ("z
 CASES |= {conf: next(b for b in ("vsepp", "ssamt", "uniter", "ascl") if trains(conf, b)) for conf in FURTHER}
 
 
-def measured(conf: str, backbone: str) -> dict[str, list[float]]:
-    """Losses and statistics of each step, and length and a projection of the weights in the end."""
+def arranged(conf: str, backbone: str, **changed: float) -> tuple[ToyPairs, Any, Any, list[torch.nn.Parameter]]:
+    """Toy pairs, method and model, which it is attached to, and the parameters of both."""
     chosen = settings(conf, backbone)
+    loss = type(chosen.loss).model_validate({**chosen.loss.model_dump(), **changed})
+    chosen = chosen.model_copy(update={"loss": loss})
     torch.manual_seed(0)
     data = ToyPairs(uneven=backbone not in EVEN)
     method, model = method_builder(chosen)(data), builder(chosen)().train()
     trained = list(model.parameters())
     if isinstance(method, StatefulMethod):
         trained += list(method.attach(model).parameters())
+    return data, method, model, trained
+
+
+def measured(conf: str, backbone: str) -> dict[str, list[float]]:
+    """Losses and statistics of each step, and length and a projection of the weights in the end."""
+    data, method, model, trained = arranged(conf, backbone)
     optimizer = torch.optim.SGD([each for each in trained if each.requires_grad], lr=0.01)
     rng, found = np.random.default_rng(0), {}
     for step in range(10):
@@ -52,3 +61,21 @@ def test_ten_steps_are_those_that_were_recorded(conf: str) -> None:
     assert found.keys() == expected.keys()
     for name, values in found.items():
         assert values == pytest.approx(expected[name], rel=1e-4, abs=1e-5), name
+
+
+WEIGHTED = {"pretrain": ("words", "matching"), "tags": ("words", "sentences")}
+WEIGHTED |= {"tags-dc": ("discrimination", "correction"), "ssamt": ("global", "local", "phrase")}
+WEIGHTS = [(conf, f"weight_{term}", term) for conf, terms in WEIGHTED.items() for term in terms]
+WEIGHTS += [("triplet", "auxiliary_weight", "auxiliary"), ("synthetic-triplet", "synthetic_weight", "synthetic")]
+
+
+@pytest.mark.parametrize(("conf", "option", "term"), WEIGHTS)
+def test_a_weight_scales_its_term(conf: str, option: str, term: str) -> None:
+    found = []
+    for weight in (0.5, 1.5):
+        _, method, model, _ = arranged(conf, "vsrn" if conf == "triplet" else CASES[conf], **{option: weight})
+        torch.manual_seed(1)
+        batch = method.collate(np.arange(8), np.random.default_rng(0))
+        found.append(method.losses(model, batch, 1_000)[term].item())
+    assert found[1] == pytest.approx(3 * found[0], rel=1e-5)
+    assert found[0] > 0

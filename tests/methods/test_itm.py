@@ -12,13 +12,14 @@ from itrpipe.methods.itm.declaration import Itm
 from itrpipe.methods.itm.method import ItmBatch, PairRows, draw_others
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, translate
-from tests.methods.toys import CaptionRows, reference, reference_uniter, small_uniter
+from itrpipe.testing import ToyPairs
+from tests.methods.toys import reference, reference_uniter, small_uniter
 
 CASES = ("text_anchor", "image_anchor_correct")
 
 
 def method(**changed: object) -> itm.ItmMethod:
-    return itm.build(Itm(**{"sampled_negatives": 4, "hard_negatives": 2, **changed}), CaptionRows(range(4, 19)), {})  # pyright: ignore
+    return itm.build(Itm(**{"sampled_negatives": 4, "hard_negatives": 2, **changed}), ToyPairs(), {})  # pyright: ignore
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +78,7 @@ def test_draws_are_uniform_in_every_place():
 
 
 def test_the_hardest_are_found_without_dropout_gradient_or_random_numbers():
-    model, trained = small_uniter(20, dropout=0.4, std=0.4), method(sampled_negatives=4, hard_negatives=2)
+    model, trained = small_uniter(dropout=0.4, std=0.4), method()
     batch = trained.collate(np.array([0, 3, 7]), np.random.default_rng(1))
     before = torch.get_rng_state()
     chosen = trained.hard_rows(model, batch, epoch=0)
@@ -96,7 +97,7 @@ def test_the_hardest_are_found_without_dropout_gradient_or_random_numbers():
 
 
 def test_the_first_epochs_take_the_first_negatives_and_score_nothing_else(monkeypatch):
-    model, trained = small_uniter(20, std=0.4), method(sum_epochs=1)
+    model, trained = small_uniter(std=0.4), method(sum_epochs=1)
     batch = trained.collate(np.array([0, 3]), np.random.default_rng(1))
     scored: list[tuple[int, bool, bool]] = []
     score_at = model.score_at

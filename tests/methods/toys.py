@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from itrpipe.learning.false_negatives import Gaussians
-from itrpipe.learning.sentences import NO_WORD
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder, translate
+from itrpipe.testing import IMAGE_DIM, VOCABULARY
 
 FOLDER = Path(__file__).resolve().parents[1] / "reference"
 WIDTH = 5
@@ -63,42 +63,11 @@ class Lookup(DualEncoder):
         return None if self._auxiliary is None else torch.tensor(self._auxiliary)
 
 
-class CaptionRows:
-    """Eight captions of different lengths of five images, which UNITER reads.
-
-    Args:
-        words: the tokens between start and end.
-        counts: regions of each image; three of all without it.
-    """
-
-    caption_image = np.array([0, 0, 1, 2, 3, 3, 3, 4])
-    lengths = np.array([4, 7, 5, 6, 7, 4, 6, 5])
-    start, end, unknown = 1, 2, 3
-
-    def __init__(self, words: range, counts: np.ndarray | None = None) -> None:
-        self.words, self.counts = words, counts
-        place, ends = np.arange(self.lengths.max()), self.lengths[:, None] - 1
-        tokens = np.random.default_rng(3).integers(words.start, words.stop, (len(self.lengths), len(place)))
-        tokens[:, 0] = self.start
-        self.tokens = np.where(place == ends, self.end, np.where(place < ends, tokens, 0))
-        self.word_of = np.where((place > 0) & (place < ends), place - 1, NO_WORD)
-
-    def images(self, rows: np.ndarray) -> ImageBatch:
-        width = 3 if self.counts is None else self.counts.max()
-        regions = torch.randn(5, width, 6, generator=torch.Generator().manual_seed(1))[rows]
-        boxes = torch.tensor([0.1, 0.2, 0.5, 0.9]).expand(len(rows), width, 4)
-        return ImageBatch(regions, None if self.counts is None else torch.from_numpy(self.counts[rows]), boxes=boxes)
-
-    def texts(self, rows: np.ndarray) -> TextBatch:
-        lengths = torch.from_numpy(self.lengths[rows])
-        return TextBatch(torch.from_numpy(self.tokens[rows, : int(lengths.max())]), lengths)
-
-
-def small_uniter(vocabulary: int, dropout: float = 0.0, std: float = 0.3) -> UniterEncoder:
-    """In training mode; matrices of deviation `std`, so that what can be seen is seen."""
+def small_uniter(dropout: float = 0.0, std: float = 0.3) -> UniterEncoder:
+    """Reads toy pairs, in training mode; matrices of deviation `std`, so that what can be seen is seen."""
     torch.manual_seed(0)
     sizes = Uniter(embed_dim=16, layers=2, heads=2, feed_forward_dim=24, max_words=8, dropout=dropout)
-    model = UniterEncoder(sizes, 6, vocabulary)
+    model = UniterEncoder(sizes, IMAGE_DIM, VOCABULARY + 1)
     for weights in model.parameters():
         if weights.dim() > 1:
             torch.nn.init.normal_(weights, std=std)
@@ -108,7 +77,7 @@ def small_uniter(vocabulary: int, dropout: float = 0.0, std: float = 0.3) -> Uni
 def reference(name: str) -> dict[str, Tensor]:
     """The arrays of a file of references."""
     with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as file:
-        return {key: torch.from_numpy(file[key]) for key in file}
+        return {key: torch.from_numpy(file[key]) for key in file if file[key].dtype.kind != "U"}
 
 
 def reference_uniter(*parts: dict[str, Tensor]) -> UniterEncoder:

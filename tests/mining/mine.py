@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 
-from itrpipe.engine.work import Part, Work
+from itrpipe.engine.work import Part
 from itrpipe.mining import search as module
 from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.faiss_engine import Indexing, Searching, clusters
@@ -52,15 +52,6 @@ def joined(work: ExactMining | Searching, paths: list[Path], folder: Path) -> Mi
     return MinedFile(folder / "mined.arrays").lists()
 
 
-def made_in_order(work: Work, parts: Iterable[Part], folder: Path) -> list[Path]:
-    """Makes parts one after the other in this process, and returns the files of all in their own order."""
-    folder.mkdir(exist_ok=True)
-    worker = work.open()
-    for part in parts:
-        work.make(worker, part, folder / f"{part.name}{work.suffix}")
-    return [folder / f"{part.name}{work.suffix}" for part in work.parts()]
-
-
 def mine(
     *arguments: Any, order: Callable[[list[Part]], Iterable[Part]] = list, gpu: bool = False, **options: Any
 ) -> MinedLists:
@@ -73,9 +64,11 @@ def mine(
         options: of `ExactMining`.
     """
     with TemporaryDirectory() as name, mock.patch.object(module, "has_bfloat16_units", return_value=True), as_gpu(gpu):
-        folder = Path(name)
-        work = exact_work(*arguments, **options)
-        return joined(work, made_in_order(work, order(work.parts()), folder / "parts"), folder)
+        work, folder = exact_work(*arguments, **options), Path(name)
+        worker, paths = work.open(), {part.name: folder / part.name for part in work.parts()}
+        for part in order(work.parts()):
+            work.make(worker, part, paths[part.name])
+        return joined(work, [*paths.values()], folder)
 
 
 @contextmanager
@@ -89,20 +82,15 @@ def as_gpu(yes: bool = True) -> Iterator[None]:
         yield
 
 
-def search_work(folder: Path, *arguments: Any, **options: Any) -> Searching:
-    """Search by faiss, with an index of clusters where `clusters` names their number and the probes."""
-    sides, numbers, indexes = searched(*arguments), options.pop("clusters", None), None
-    if numbers is not None:
-        sizes = [clusters(count, *numbers) for count in sides.counts[::-1]]
-        indexes = made(Indexing(sides, sizes), folder / "index").paths
-    return Searching(sides, indexes, **options)
-
-
 def search(*arguments: Any, **options: Any) -> MinedLists:
-    """Lists of arrays by faiss, as `mine` gives them."""
+    """Lists of arrays by faiss, with an index of clusters where `clusters` names their number and the probes."""
+    sides, numbers, indexes = searched(*arguments), options.pop("clusters", None), None
     with TemporaryDirectory() as name:
         folder = Path(name)
-        work = search_work(folder, *arguments, **options)
+        if numbers is not None:
+            sizes = [clusters(count, *numbers) for count in sides.counts[::-1]]
+            indexes = made(Indexing(sides, sizes), folder / "index").paths
+        work = Searching(sides, indexes, **options)
         return joined(work, made(work, folder / "parts").paths, folder)
 
 

@@ -21,7 +21,7 @@ from itrpipe.models.base import TextBatch
 from itrpipe.models.registry import network_module
 from itrpipe.models.uniter.network import load_published
 from itrpipe.testing import IMAGE_DIM, VOCABULARY
-from tests.models.toys import built, close, encoded, recorded, toys
+from tests.models.toys import PUBLISHED, built, close, encoded, recorded, toys
 
 OF_REGIONS = ("vsepp", "vsrn", "scan", "bfan", "ssamt", "uniter", "ascl")
 
@@ -125,8 +125,6 @@ def weights(value: float = 0.0, **changed: Any) -> Callable[[Path], Any]:
 
 TINY: dict[str, Any] = {"hidden_size": 16, "dim": 16, "intermediate_size": 32, "num_hidden_layers": 1}
 TINY |= {"num_attention_heads": 2, "n_heads": 2, "n_layers": 1}
-PUBLISHED = {"embed_dim": 48, "heads": 4, "feed_forward_dim": 96, "max_words": 40}
-PUBLISHED |= {"image_dim": 32, "vocabulary_size": 119}
 REFUSED: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     **{f"{name}: no region": (images(name, count=torch.tensor([4, 0, 2])), DataError, "0 to 4") for name in OF_REGIONS},
     "vsepp: too many": (images("vsepp", count=torch.tensor([1, 5, 2])), DataError, "1 to 5 in a batch of 4"),

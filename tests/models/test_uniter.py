@@ -18,16 +18,15 @@ from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter import network as uniter
 from itrpipe.models.uniter.network import load_published
 from itrpipe.testing import ToyPairs
-from tests.models.toys import built, close, encoded, recorded, toys
+from tests.models.toys import PUBLISHED, built, close, encoded, recorded, toys
 
-SIZES = {"embed_dim": 48, "heads": 4, "feed_forward_dim": 96, "max_words": 40, "image_dim": 32, "vocabulary_size": 119}
 STATE = {name[3:]: tensor for name, tensor in recorded("uniter_forward").items() if name.startswith("sd/")}
 
 
 def loaded(state: dict[str, Tensor], folder: Path, **options: Any) -> tuple[Any, str]:
     """A model with published weights, and the line that is said of them."""
     save_file({name: tensor.clone() for name, tensor in state.items()}, folder / "published.safetensors")
-    made = built("uniter", **SIZES | options)
+    made = built("uniter", **PUBLISHED | options)
     return made, load_published(made, folder / "published.safetensors")
 
 
@@ -44,15 +43,6 @@ def test_states_and_heads_match_the_reference(tmp_path: Path) -> None:
     close(model.match_logits(states[:, 0]), reference["out/itm_logits"])
     for row, length in enumerate(lengths):
         close(model.masked_word_logits(states[row, :length]), reference["out/mlm_logits"][row, :length])
-
-
-def visible(**options: Any) -> Any:
-    """A model whose weights are so large that all that can be seen is seen."""
-    made = built("uniter", **options)
-    for name, weights in made.named_parameters():
-        if name.endswith("weight") and weights.dim() > 1:
-            torch.nn.init.normal_(weights, std=0.4)
-    return made
 
 
 def test_tiles_are_full_and_hold_little_padding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +67,7 @@ def test_states_that_are_read_are_those_of_the_pair_alone(
     shape: tuple[int, int], tile: int, first: int, layers: int
 ) -> None:
     """Also where more positions are read than the pairs of a tile have."""
-    model = visible(layers=layers)
+    model = built("uniter", layers=layers, initial_deviation=0.4)  # so large that all that can be seen is seen
     pairs = torch.cartesian_prod(*map(torch.arange, shape)).flip(0)
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         patch.setitem(uniter._TILE_SIZES, "cpu", tile)
@@ -91,7 +81,7 @@ def test_states_that_are_read_are_those_of_the_pair_alone(
 
 
 def test_dropout_of_embeddings_falls_on_every_pair_anew_and_before_the_first_layer() -> None:
-    model = visible(dropout=0.3).train()
+    model = built("uniter", dropout=0.3, initial_deviation=0.4).train()
     for layer in model.layers:
         layer.dropout = 0.0
     data, rows = ToyPairs(uneven=False), torch.zeros(6, dtype=torch.int64)
@@ -150,6 +140,6 @@ def test_weights_of_bert_leave_the_image_side_as_it_was(tmp_path: Path) -> None:
     wanted = ("uniter.embeddings", "uniter.encoder", "uniter.pooler", "cls.")
     state = {name.replace("uniter", "bert"): tensor for name, tensor in STATE.items() if name.startswith(wanted)}
     model, said = loaded(state | {"cls.seq_relationship.weight": torch.zeros(2, 48)}, tmp_path)
-    assert torch.equal(model.image.region.weight, built("uniter", **SIZES).image.region.weight)
+    assert torch.equal(model.image.region.weight, built("uniter", **PUBLISHED).image.region.weight)
     assert "not in this file: correction, image, match, rank, word_match" in said
     assert "not used: 2 weights such as 'cls.predictions.decoder.weight'" in said

@@ -21,6 +21,8 @@ SIZES = {
     "image_size": FRAME,
     "max_words": 32,
 }
+PUBLISHED = {"embed_dim": 48, "heads": 4, "feed_forward_dim": 96, "max_words": 40}
+PUBLISHED |= {"image_dim": 32, "vocabulary_size": 119}  # of the recorded UNITER
 REFERENCE = Path(__file__).resolve().parents[1] / "reference"
 
 

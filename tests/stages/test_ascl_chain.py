@@ -15,7 +15,7 @@ from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.plan.planning import parse_override
 from itrpipe.stages.evaluate import PROTOCOLS
-from itrpipe.training.splits import Sources
+from itrpipe.training.data import Sources
 from tests.chains import Invoke, copied, define_scenes, done, goes_on, history, only, refused, sets
 from tests.conftest import Outcome
 from tests.trained_model import TrainedModel

@@ -17,8 +17,8 @@ from itrpipe.features.embeddings import SCORES, SplitScores, read_scores, write_
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import PARTS, Need
 from itrpipe.storage.artifact import ALIGNMENT, read_manifest
+from itrpipe.training.data import Sources
 from itrpipe.training.encoding import Encoder, Scoring
-from itrpipe.training.splits import Sources
 from tests.chains import Invoke, copied, done, interrupted, only, planned, refused, same_files, sets
 from tests.conftest import Outcome
 from tests.trained_model import TrainedModel
@@ -98,7 +98,8 @@ def test_scores_are_those_of_the_model_whoever_makes_them_and_whatever_was_made_
     evaluated = only(root, "evaluate/triplet.scan")
     found, opened = read_scores(evaluated / SCORES, "test"), opened_model(root)
     data, captions = opened.data, np.arange(opened.data.num_captions)
-    scored = Encoder(opened.model, opened.device, 6).scores(data, data.num_images, captions)
+    encoder = Encoder(opened.model, opened.device, 6)
+    scored = encoder.scores(encoder.images(data, np.arange(data.num_images)), encoder.texts(data, captions))
     np.testing.assert_allclose(found.matrix, scored, rtol=0, atol=1e-6)
     for name in ("image_ids", "caption_ids", "caption_image"):
         assert getattr(found, name).tolist() == getattr(data.split, name).tolist()

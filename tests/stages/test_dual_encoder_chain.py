@@ -18,8 +18,8 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.dual_encoder.network import open_encoders
 from itrpipe.storage.artifact import read_manifest
+from itrpipe.training.data import open_split
 from itrpipe.training.saved import CONFIG, MODEL, load_model
-from itrpipe.training.splits import open_split
 from tests.chains import Invoke, copied, done, goes_on, history, only, sets
 from tests.conftest import TINY_AOQ, Outcome
 

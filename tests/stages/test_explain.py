@@ -29,8 +29,8 @@ from itrpipe.plan.planning import parse_override
 from itrpipe.progress import Reporter
 from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.storage.artifact import WORD_CORRECTIONS, WORDS, read_manifest
+from itrpipe.training.data import open_split
 from itrpipe.training.saved import load_model
-from itrpipe.training.splits import open_split
 from tests.chains import Invoke, copied, done, only, refused, sets
 from tests.conftest import Outcome
 

@@ -28,7 +28,7 @@ from itrpipe.features.embeddings import read_embeddings, read_scores
 from itrpipe.plan.planning import parse_override
 from itrpipe.storage.artifact import existing_input, read_manifest
 from itrpipe.storage.disk import file_digest
-from itrpipe.training.splits import Sources
+from itrpipe.training.data import Sources
 from tests.chains import Invoke, copied, done, made, only, refused, sets
 from tests.conftest import TinySource
 from tests.trained_model import TrainedModel

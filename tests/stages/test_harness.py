@@ -30,12 +30,11 @@ from itrpipe.stages import train
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import read_split
 from itrpipe.testing.backbones import above_chance
-from itrpipe.training.data import SplitData
+from itrpipe.training.data import Sources, SplitData, open_split
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.encoding import Scoring
 from itrpipe.training.saved import SavedModel, build_model, load_model
 from itrpipe.training.settings import backbones, settings_of
-from itrpipe.training.splits import Sources, open_split
 from tests import maps
 from tests.definitions import save_definition
 from tests.trained_model import TrainedModel

@@ -16,8 +16,8 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter.network import UniterEncoder
+from itrpipe.training.data import open_split
 from itrpipe.training.saved import load_model
-from itrpipe.training.splits import open_split
 from tests.chains import Invoke, copied, done, goes_on, history, only, refused, same_files, sets
 from tests.conftest import Outcome
 

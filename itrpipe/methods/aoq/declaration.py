@@ -9,6 +9,13 @@ from pydantic import Field, model_validator
 from itrpipe.methods.declaration import MOST, MethodSettings, Mined
 from itrpipe.papers import AOQ, FNE, Paper
 
+_READ_BY = {
+    "online_term": ("offline-triplet", "quintuplet"),
+    "quintuplet_pairs": ("quintuplet",),
+    "weight_by": ("adaptive-quintuplet",),
+}
+"""Option -> the variants that read it."""
+
 
 class Aoq(MethodSettings):
     """Adaptive offline quintuplet loss. Source: AOQ (Chen et al., ECCV 2020), Eq. 3 to 5.
@@ -16,18 +23,23 @@ class Aoq(MethodSettings):
     Attributes:
         variant: `adaptive-quintuplet` (Eq. 5), `quintuplet` (Eq. 4) or `offline-triplet` (Eq. 3).
         online_term: count the in-batch negatives too; Eq. 5 cannot do without.
-        quintuplet_pairs: make the last two pairs of Eq. 4 of `offline` or of `online` negatives.
+        quintuplet_pairs: build c and d of Eq. 4 from `offline` or from `online` negatives.
         weight_by: whose score the weights of Eq. 5 compare in-batch negatives with, `offline` or `positive`.
         margin_online: gamma_1.
         margin_offline: gamma_2.
         alpha, beta: slope and offset of the adaptive weights.
-        top_texts, top_images: negatives are drawn among the first so many of the mined lists.
-        coupled: tie the image's rank to the text's, as the released code does.
+        top_texts, top_images: draw from the first so many entries of each mined list.
+        coupled: tie the image's rank to the text's, as the released code does, with `redraw = false`; a redrawn
+            text has a rank of its own.
         redraw: draw the text again while it describes the drawn image (paper: draw both again; released code: neither).
-        teacher: backbone whose first training is mined; None: the model's own, VSRN's where scores are of pairs.
+        teacher: backbone, or method, whose model mines; None: the model's own backbone, or VSRN where the backbone
+            scores pairs.
         false_negatives: candidates that mining took for false negatives (`--guard fne`) are drawn like others (`keep`),
-            with weight 1 - P (`weigh`), or not at all where P is above `drop_above` (`drop`).
+            with weight 1 - P (`weigh`), or not at all where P is above `drop_above` (`drop`; those further down the
+            list then move up).
         drop_above: probability of `drop`.
+
+    Inherited from `MethodSettings`: `sum_epochs`, `mask_same_image`, `auxiliary_weight`.
     """
 
     papers: ClassVar[tuple[Paper, ...]] = (AOQ,)
@@ -50,8 +62,12 @@ class Aoq(MethodSettings):
     drop_above: float = Field(default=0.5, ge=0, le=1)
 
     def cited(self) -> tuple[Paper, ...]:
-        """Also FNE's, whose probabilities guard the lists."""
+        """FNE too, if its probabilities filter the lists."""
         return (*self.papers, FNE) if self.false_negatives != "keep" else self.papers
+
+    def unread_options(self) -> tuple[str, ...]:
+        """Those of other variants."""
+        return tuple(option for option, variants in _READ_BY.items() if self.variant not in variants)
 
     def mined(self) -> Mined:
         """The teacher's; the lists of SCAN and BFAN are VSRN's (AOQ §4.2)."""
@@ -64,16 +80,4 @@ class Aoq(MethodSettings):
             raise ValueError("coupled ranks need top_images <= top_texts")
         if self.coupled and self.false_negatives == "weigh":
             raise ValueError("coupled leaves no rank of images to weigh; give --set loss.false_negatives=drop")
-        return self
-
-    @model_validator(mode="after")
-    def _options_are_read(self) -> Aoq:
-        for option, usual, variants in (
-            ("online_term", True, ("offline-triplet", "quintuplet")),
-            ("quintuplet_pairs", "offline", ("quintuplet",)),
-            ("weight_by", "offline", ("adaptive-quintuplet",)),
-        ):
-            value = getattr(self, option)
-            if value != usual and self.variant not in variants:
-                raise ValueError(f"{option} = {value} is an option of variant {' and '.join(variants)} only")
         return self

@@ -12,8 +12,8 @@ BatchNorm sees each apart, as in the released code.
 Shapes: B positive pairs in a batch, N images, T captions, K candidates of an anchor.
 
 Source: Chen, Deng and Luo, "Adaptive Offline Quintuplet Loss for Image-Text Matching" (AOQ), ECCV 2020, sections 3.2
-and 3.3, Eq. 3 to 5, and Table 3. Ours, after FNE: candidates that mining took for
-false negatives are drawn with less weight, or not at all.
+and 3.3, Eq. 3 to 5, and Table 3; all differences from paper and released code: docs/papers/aoq.md. Ours, after FNE:
+candidates that mining took for false negatives are drawn with less weight, or not at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hinge, online_hard_negatives, triplet_loss
 from itrpipe.learning.mined import PROBABILITY_OF, candidates_of
 from itrpipe.methods.aoq.declaration import Aoq
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, auxiliary_terms, same_image_mask
+from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, auxiliary_terms, encoded, same_image_mask
 from itrpipe.models.base import Matcher
 from itrpipe.storage.ragged import Ragged
 
@@ -38,6 +38,7 @@ __all__ = ["Aoq", "OfflineNegatives", "OfflineQuintuplets", "OfflineScores", "ao
 
 TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 MAX_REDRAWS = 20
+"""Tries; what still corresponds after them is kept, and counted in `corresponding`."""
 LEAST_WEIGHT = 1e-3
 """Weight of a candidate that is a match for certain, so that an anchor with no others still has a negative."""
 
@@ -59,7 +60,7 @@ class OfflineScores(NamedTuple):
 
 
 def aoq_loss(scores: Tensor, offline: OfflineScores, settings: Aoq, not_negative: Tensor | None = None) -> Tensor:
-    """Triplet loss of the batch, joined by offline negatives, summed over the batch. Of the variants of `Aoq`,
+    """In-batch triplet loss plus terms of offline negatives, summed over the batch. Variants:
 
     `offline-triplet` has one online and one offline negative per direction (Eq. 3):
 
@@ -76,9 +77,9 @@ def aoq_loss(scores: Tensor, offline: OfflineScores, settings: Aoq, not_negative
                     + (beta - (b - S(i_on,t)) / alpha) [g1 - S(i,t) + S(i_on,t)]+
                     + [g2 - S(i,t) + a]+ + [g2 - S(i,t) + b]+ + [g2 - S(i,t) + c]+ + [g2 - S(i,t) + d]+
 
-    t_on and i_on are the hardest negatives of the batch, g1 is `margin_online` and g2 `margin_offline`. The weight is
-    part of what is differentiated, as the paper's Eq. 6 and its code agree, and it is not clamped: it turns negative
-    where the offline negative beats the online one by more than alpha * beta.
+    t_on and i_on are the hardest negatives of the batch, g1 is `margin_online` and g2 `margin_offline`. Gradients flow
+    through the weight, as in the paper's Eq. 6 and in the released code, and it is not clamped: it turns negative where
+    the offline negative beats the online one by more than alpha * beta.
 
     The options of Table 3: `online_term` off leaves out the terms with g1, without which training collapses
     ("OnlyOffline"); `quintuplet_pairs = online` makes c and d of the hardest negatives of the batch, see `online_pairs`
@@ -101,7 +102,7 @@ def aoq_loss(scores: Tensor, offline: OfflineScores, settings: Aoq, not_negative
     a, b, *pairs = offline
     if settings.variant == "adaptive-quintuplet":
         for side, reference in enumerate((a, b) if settings.weight_by == "offline" else (positive, positive)):
-            # An anchor without an in-batch negative scores -inf there; its hinge is zero, and a finite weight keeps it.
+            # Without an in-batch negative an anchor scores -inf there; a finite weight keeps its hinge at zero.
             gap = reference - torch.where(on[side].isneginf(), reference, on[side])
             online[side] = (settings.beta - gap / settings.alpha) * online[side]
     elif settings.variant == "offline-triplet":
@@ -135,10 +136,10 @@ class OfflineQuintuplets:
     """Rows of the training set that one batch of positives is compared with.
 
     Attributes:
-        text: [B] hard negative text of each image.
-        image: [B] hard negative image of each text.
-        text_of_image: [B] a text of `image`, picked at random among its own.
-        image_of_text: [B] the image of `text`.
+        text: [B] t_off, hard negative text of each image.
+        image: [B] i_off, hard negative image of each text.
+        text_of_image: [B] t_off2, a text of `image`, picked at random among its own.
+        image_of_text: [B] i_off2, the image of `text`.
         corresponding: number of rows in which `text` still is a text of `image` after every redraw.
     """
 
@@ -150,11 +151,13 @@ class OfflineQuintuplets:
 
 
 class OfflineNegatives:
-    """Draws negatives from mined lists: uniformly from the top h, again while the two drawn items correspond.
+    """Draws negatives from mined lists: uniformly from the top h, redrawing the text while the two items correspond.
+
+    Where filters made a list shorter, negatives are drawn from what is left.
 
     Args:
         lists: `texts_for_images` [N, K1], caption rows of every image, and `images_for_texts` [T, K2], image rows of
-            every caption, hardest first; a missing one is negative and stands behind the last. Where candidates are to
+            every caption, hardest first, padded at the end with -1. Where candidates are to
             be judged, their probabilities to be matches, 0..1, under the same names with `PROBABILITY_OF` before them.
         caption_image: [T] row of the image that each caption describes.
         settings: how many are drawn among, whether ranks are `coupled`, whether text is drawn again (`redraw`, the
@@ -162,7 +165,7 @@ class OfflineNegatives:
 
     Raises:
         UsageError: the lists are shorter than asked for, an anchor has no candidate left, or the settings ask for
-            probabilities and there are none. Where filters made a list shorter, negatives are drawn from what is left.
+            probabilities and there are none.
 
     Source: AOQ, section 3.2.
     """
@@ -201,15 +204,15 @@ class OfflineNegatives:
 class _RankedList:
     """The lists [A, K] of one direction, of which places are drawn; candidates that are dropped stand behind the last.
 
-    Candidates that are weighed are drawn where a uniform number falls among the sums of the weights before them.
+    With `weigh`, places are drawn by inverting the cumulative weights.
     """
 
     def __init__(self, direction: str, lists: Mapping[str, np.ndarray], top: int, settings: Aoq) -> None:
         judged, self._sums = settings.false_negatives, None
         rows = candidates_of(lists, direction, top, f"false_negatives = {judged}" if judged != "keep" else "")
         if judged == "drop":
-            goes = lists[PROBABILITY_OF + direction] > settings.drop_above
-            rows = np.take_along_axis(np.where(goes, -1, rows), np.argsort(goes, axis=1, kind="stable"), axis=1)
+            dropped = lists[PROBABILITY_OF + direction] > settings.drop_above
+            rows = np.take_along_axis(np.where(dropped, -1, rows), np.argsort(dropped, axis=1, kind="stable"), axis=1)
         elif judged == "weigh":
             weights = np.maximum(1 - lists[PROBABILITY_OF + direction].astype(np.float32), LEAST_WEIGHT)
             weights = np.where(rows < 0, 0, weights)[:, :top]
@@ -256,25 +259,22 @@ class AoqMethod(PairsMethod[Aoq]):
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives.
 
-        In the first `sum_epochs` epochs (paper: 0) it is `triplet`, over all negatives of the batch, instead.
+        In the first `sum_epochs` epochs (paper: 0) it is `triplet`, over all negatives of the batch, instead;
+        what `collate` drew is then unused.
         """
         settings, mask = self.settings, same_image_mask(batch, self.settings.mask_same_image)
-
-        def encoded(name: str) -> tuple[Any, Any]:
-            image_batch, text_batch = batch.pairs[name]
-            return model.encode_images(image_batch), model.encode_texts(text_batch)
-
-        images, texts = encoded("positive")
+        images, texts = encoded(model, batch.pairs["positive"])
         if epoch < settings.sum_epochs:
             scores = model.score_matrix(images, texts).float()  # [B, B]
             found = {"triplet": triplet_loss(scores, settings.margin_online, max_violation=False, not_negative=mask)}
         else:
-            (offline_images, offline_texts), derived = encoded("offline"), encoded("derived")
+            offline_images, offline_texts = encoded(model, batch.pairs["offline"])
+            derived = encoded(model, batch.pairs["derived"])
             compared = (images, offline_texts), (offline_images, texts), (offline_images, offline_texts), derived
             offline = OfflineScores(*(model.score_pairs(*pair).float() for pair in compared))  # a, b, c, d
             scores = model.score_matrix(images, texts).float()  # [B, B]
             found = {"aoq": aoq_loss(scores, offline, settings, mask)}
-        return found | auxiliary_terms(model, images, batch.pairs["positive"][1], settings.auxiliary_weight)
+        return found | auxiliary_terms(model, images, batch, settings.auxiliary_weight)
 
 
 build = AoqMethod

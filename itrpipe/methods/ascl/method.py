@@ -32,9 +32,9 @@ from torch.nn import functional as F
 
 from itrpipe.learning.losses import excluded_pairs, hardest_triplet, infonce
 from itrpipe.methods.ascl.declaration import Ascl
-from itrpipe.methods.base import Batch, Movable, PairsMethod, TrainingSet, same_image_mask
+from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, same_image_mask
 from itrpipe.models.ascl.network import AsclEncoder
-from itrpipe.models.base import TextBatch
+from itrpipe.models.base import Tensors, TextBatch
 from itrpipe.storage.ragged import Ragged
 
 DROP_RATE = 0.5
@@ -112,10 +112,7 @@ def _uniform(generator: torch.Generator, *shape: int) -> Tensor:
 
 
 NOISES: dict[str, Callable[[Tensor, Tensor, torch.Generator], Tensor]] = {
-    "gaussian": gaussian,
-    "shuffle": shuffle,
-    "cutoff": cutoff,
-    "dropout": dropout,
+    each.__name__: each for each in (gaussian, shuffle, cutoff, dropout)
 }
 """Name -> noise on states [T, W, D] of captions with lengths [T]."""
 
@@ -196,11 +193,11 @@ def spliced(first: TextBatch, second: TextBatch, kept: Tensor, added: Tensor, en
     columns = torch.where(places < last, columns, places - last + (first.lengths - behind)[:, None])
     tokens = torch.cat([first.tokens, second.tokens], dim=1)
     found = tokens.gather(1, columns.clamp(max=tokens.shape[1] - 1))
-    return TextBatch(torch.where(places < last + behind, found, 0), lengths)
+    return TextBatch(torch.where(places < last + behind, found, 0), lengths, in_training=True)
 
 
 @dataclass(frozen=True)
-class Captions(Movable):
+class Captions(Tensors):
     """N captions, and what their negatives are made by.
 
     Attributes:

@@ -156,13 +156,10 @@ class Contrastive(MethodSettings):
     def _chosen(self) -> set[str]:
         return {*self.negatives, self.weigh, self.batches, _OBJECTIVES[self.objective][0]}
 
-    @field_validator("negatives", mode="before")
+    @field_validator("negatives")
     @classmethod
-    def _with_the_batch(cls, value: tuple[str, ...] | list[str]) -> tuple[str, ...]:
-        if not isinstance(value, list | tuple):
-            raise ValueError('give a list, such as ["mined"]')
-        known = [name for name in SOURCES if name == "batch" or name in value]
-        return (*known, *(name for name in value if name not in SOURCES))
+    def _with_the_batch(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name for name in SOURCES if name == "batch" or name in value)
 
     @field_validator("temperature", "bias")
     @classmethod

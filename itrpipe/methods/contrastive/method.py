@@ -32,16 +32,16 @@ from itrpipe.learning.losses import hardest_triplet, infonce, sigmoid, sum_of_tr
 from itrpipe.learning.mined import PROBABILITY_OF, MinedCandidates, candidates_of, known_pairs, neighbours_order
 from itrpipe.methods.base import (
     Batch,
-    Movable,
     PairsMethod,
     TrainingSet,
     auxiliary_terms,
+    encoded,
     in_training,
     same_image_mask,
     sentences_drawn,
 )
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
-from itrpipe.models.base import Anchors, Matcher, rows_of
+from itrpipe.models.base import Anchors, Matcher, Tensors, rows_of
 
 TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 _NONE = float("-inf")
@@ -52,7 +52,7 @@ _SURE = 1 - 1e-6
 
 
 @dataclass(frozen=True)
-class Candidates(Movable):
+class Candidates(Tensors):
     """What anchors of one kind meet beside the batch, and what is known of all of it.
 
     Attributes:
@@ -121,9 +121,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
     def __init__(self, settings: Contrastive, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
         super().__init__(settings, data, lists)
         asked = {"matching": getattr(data, "matches", None), "decided": getattr(data, "decided_matches", None)}
-        self._matches: dict[str, Mapping[str, np.ndarray]] = {
-            name: each for name, each in asked.items() if each is not None
-        }
+        self._matches = {name: each for name, each in asked.items() if each is not None}
         if settings.weigh == "truth" and "matching" not in self._matches:
             raise UsageError(
                 "loss.weigh = truth needs a dataset that knows all correct matches, such as scenes; give fne or "
@@ -140,9 +138,10 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         settings, self._lists = self.settings, dict(lists)
         if settings.weigh == "guard":
             candidates_of(lists, TEXTS, 0, "weigh = guard")
-        cuts = {TEXTS: (settings.top_texts, settings.skip_texts), IMAGES: (settings.top_images, settings.skip_images)}
-        mined = "mined" in settings.negatives
-        self._mined = {name: MinedCandidates(lists, name, *cut) for name, cut in cuts.items() if mined}
+        self._mined: dict[str, MinedCandidates] = {}
+        if "mined" in settings.negatives:
+            self._mined[TEXTS] = MinedCandidates(lists, TEXTS, settings.top_texts, settings.skip_texts)
+            self._mined[IMAGES] = MinedCandidates(lists, IMAGES, settings.top_images, settings.skip_images)
 
     def order(self, seed: int, epoch: int) -> np.ndarray | None:
         """Captions [T] in the order of an epoch; None for the usual one."""
@@ -150,15 +149,13 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         if settings.batches != "neighbours":
             return None
         lists = self._lists[TEXTS][:, settings.skip_texts : settings.top_texts]
-        rng = np.random.default_rng([seed, epoch, 0, 2])
         group = settings.neighbour_group, settings.neighbour_share
-        return neighbours_order(lists, self.data.caption_image, *group, rng)
+        return neighbours_order(lists, self.data.caption_image, *group, np.random.default_rng([seed, epoch, 0, 2]))
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ContrastiveBatch:
         """The captions and their images, and what is drawn for each."""
         settings, images = self.settings, self.data.caption_image[captions]
-        pairs = {"positive": self.data.pairs(images, captions, rng)}
-        batch = ContrastiveBatch(pairs, torch.from_numpy(images), captions=captions)
+        batch = ContrastiveBatch(**vars(super().collate(captions, rng)))
         batch.candidates = {
             TEXTS: self._candidates(TEXTS, images, captions, settings.mined_texts, rng),
             IMAGES: self._candidates(IMAGES, captions, images, settings.mined_images, rng),
@@ -225,8 +222,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`contrastive` and the backbone's `auxiliary` loss; means over the batch."""
         settings, state, batch = self.settings, self._state, cast(ContrastiveBatch, batch)
-        image_batch, text_batch = batch.pairs["positive"]
-        images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
+        images, texts = encoded(model, batch.pairs["positive"])
         size = len(batch.images)
         anchors = model.anchors(size)
         rows, alone = anchors.rows, anchors.rows == slice(0, size)
@@ -254,31 +250,34 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
                 whole = scores if alone else model.score_matrix(images, texts).float()
             mask = same_image_mask(batch, settings.mask_same_image)
             batch.statistics["retained"] = state.statistics.update(whole.detach(), mask)
-        sides = (
-            ("text", zip(*of_images, strict=True), further_texts),
-            ("image", zip(*of_texts, strict=True), further_images),
-        )
-        loss, other = (
-            self._direction(torch.cat(scored, dim=1), torch.cat(left_out, dim=1), batch, known, side, epoch, anchors)
-            for side, (scored, left_out), known in sides
-        )
+        loss = self._direction("text", of_images, further_texts, batch, epoch, anchors)
+        loss = loss + self._direction("image", of_texts, further_images, batch, epoch, anchors)
         share = 0.5 if settings.objective in ("infonce", "sigmoid") else 1.0
         return {
-            "contrastive": share * (loss + other) * anchors.weight,
-            **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight / size),
+            "contrastive": share * loss * anchors.weight,
+            **auxiliary_terms(model, images, batch, settings.auxiliary_weight / size),
         }
 
     def _direction(
         self,
-        scores: Tensor,
-        excluded: Tensor,
-        batch: Batch,
-        known: Candidates,
         side: str,
+        blocks: list[tuple[Tensor, Tensor]],
+        known: Candidates,
+        batch: Batch,
         epoch: int,
         anchors: Anchors,
     ) -> Tensor:
-        """Loss of anchors [A] with their candidates [A, C], of which the first B are those of the batch."""
+        """Loss of anchors [A] with their candidates [A, C], of which the first B are those of the batch.
+
+        Args:
+            side: what candidates are, `text` or `image`.
+            blocks: scores of candidates, and which are excluded, [A, c] each.
+            known: of the candidates.
+            batch: takes the statistics.
+            epoch: 0-based.
+            anchors: of this process.
+        """
+        scores, excluded = (torch.cat(parts, dim=1) for parts in zip(*blocks, strict=True))
         settings, state, positive = self.settings, self._state, scores.diagonal(anchors.rows.start)
         written = len(batch.sentences.owners) if side == "text" and batch.sentences is not None else 0
         weights = self._log_weights(scores.detach(), excluded, known, written, anchors.rows.start)
@@ -315,7 +314,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             if name != "matching" or settings.weigh == "truth":
                 held[anchors, candidates] += log_weights
         if settings.weigh == "hardest":  # what weighs nothing is never the highest
-            place = scores.masked_fill(weights.isneginf(), _NONE).argsort(dim=1, descending=True, stable=True)[:, :1]
+            place = scores.masked_fill(weights.isneginf(), _NONE).argmax(dim=1, keepdim=True)
             return torch.full_like(weights, _NONE).scatter(1, place, weights.gather(1, place))
         if settings.weigh == "positive-aware":
             above = above_positive(scores.diagonal(first), doubted, settings)

@@ -15,13 +15,13 @@ class Fne(MethodSettings):
 
     Attributes:
         margin: of the triplet loss.
-        candidates: one negative for each anchor, `drawn` by its probability to be false, or the `hardest`, which is the
-            paper's "w/o FNE".
-        momentum_twin: candidates are encoded by a slowly following copy of the model; off, by the model itself, which
-            is the paper's "w/o MMM" and has no memory.
+        candidates: one negative for each anchor, `drawn` with weights that fall with its probability of being false, or
+            the `hardest` (the paper's "w/o FNE").
+        momentum_twin: candidates are encoded by a slowly following copy of the model; off: by the model itself, and
+            there is no memory (the paper's "w/o MMM").
         momentum: m of the copy.
         momentum_eval: the copy runs in evaluation mode; in the released code dropout is active.
-        memory_size: pairs of earlier batches that are candidates too.
+        memory_size: pairs of earlier batches that are candidates too (paper: 8192; released code: 8224).
         mask_unfilled: the memory starts empty; in the released code it starts with random vectors that count.
         prior: p, share of matches among all pairs.
         alpha: of the weights of candidates that are no likely match.
@@ -29,14 +29,16 @@ class Fne(MethodSettings):
         posterior_scale: factor of the probability in the weight of a likely match (released code; paper: 1).
         window: draw only candidates above the mean similarity of matches less the margin (released code).
         fallback: the hardest candidate where the window leaves none (released code).
-        min_count: matches that an epoch must have seen before probabilities are used (released code).
-        negative_source: mismatches of the statistics are the `hardest` of the batch (released code) or `all`.
-        ties: of pairs with equal scores `none` counts as a match, or the `first` (released code).
+        min_count: P is 0 until more matches than these were counted (released code).
+        negative_source: mismatches of the statistics are the `hardest` of the batch (released code) or `all` (paper).
+        ties: of pairs tied for the highest score `none` is kept, or the `first` (released code).
         reset_each_epoch: start the statistics anew in every epoch (released code).
         monotone: let the probability not fall again for the most similar candidates.
         warm_epochs: first epochs with the hardest negatives of the batch alone (released code).
-        mask_same_image: leave out captions of one image in the first epochs and in the statistics, too (released code:
-            no); they are never drawn.
+        mask_same_image: pairs of one image are no negatives of the first epochs and of the statistics either (released
+            code: they are); they are never drawn.
+
+    Inherited from `MethodSettings`: `sum_epochs`, `auxiliary_weight`.
     """
 
     papers: ClassVar[tuple[Paper, ...]] = (FNE,)
@@ -64,11 +66,11 @@ class Fne(MethodSettings):
     warm_epochs: int = Field(default=1, ge=0)
 
     def compares_embeddings(self) -> bool:
-        """By their inner products."""
+        """Its loss compares embeddings by their inner products."""
         return True
 
     def first_epochs(self) -> int:
-        """First epochs that know the negatives of the batch only."""
+        """Number of first epochs with in-batch negatives only."""
         return max(self.warm_epochs, self.sum_epochs)
 
     @model_validator(mode="after")

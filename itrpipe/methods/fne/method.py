@@ -5,10 +5,11 @@ A step, with v and t the embeddings of a batch by the model and v', t' those by 
     S_i2t = v [t' | text queue]^T      S_t2i = t [v' | image queue]^T      s+ = diagonals (printed: v t^T)
     mean mu and variance of matches (+) and of hardest mismatches (-) take in v t^T
     j_i, k_i: one column for each row, drawn by `sampling_weights`
-    L = 1/B sum_i [margin - S_i2t[i, i] + S_i2t[i, j_i]]+ + [margin - S_t2i[i, i] + S_t2i[i, k_i]]+          (Eq. 15)
+    L = 1/B sum_i [margin - S_i2t[i, i] + S_i2t[i, j_i]]+ + [margin - S_t2i[i, i] + S_t2i[i, k_i]]+
 
-then v', t' enter the queues. The gradient reaches v and t alone; the copy follows after every update (Eq. 14). Pairs of
-one image are never drawn. The first epochs are the plain triplet loss of the batch, as in the released code.
+(Eq. 15; 1/B from the released code), then v', t' enter the queues. The gradient reaches v and t alone; the copy
+follows after every update (Eq. 14). Pairs of one image are never drawn. The first epochs are the plain triplet loss of
+the batch, as in the released code.
 
 A candidate of similarity s is a correct match with probability
 
@@ -16,16 +17,15 @@ A candidate of similarity s is a correct match with probability
 
 and is drawn with weight exp(-scale P) where P is above a threshold, with weight exp(-alpha (s - s+)^2) elsewhere. Only
 pairs that beat all others of their row and column are matches of the statistics; their hardest caption and image are
-the mismatches, of similarity 0 at least in the released code (`itrpipe.learning.false_negatives`).
+the mismatches, clamped at 0, here and in the released code (`itrpipe.learning.false_negatives`).
 
 Shapes: B pairs in a batch, Q entries of the memory, A anchors, M candidates of an anchor, D embedding width.
 
-Source: FNE (Li et al., ACM MM 2023), section 3; its released code for what the settings call so.
+Source: FNE (Li et al., ACM MM 2023), section 3; its released code where a setting says so. All
+    differences: docs/papers/fne.md.
 """
 
 from __future__ import annotations
-
-from collections.abc import MutableMapping
 
 import numpy as np
 import torch
@@ -33,14 +33,14 @@ from torch import Tensor, nn
 
 from itrpipe.learning.false_negatives import Gaussians, SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import hinge, triplet_loss
-from itrpipe.methods.base import Batch, MomentumTwin, PairsMethod, auxiliary_terms, same_image_mask, scoring
+from itrpipe.methods.base import Batch, MomentumTwin, PairsMethod, auxiliary_terms, encoded, same_image_mask, scoring
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.models.base import DualEncoder, inner_products
 
 __all__ = ["FeatureQueues", "Fne", "FneLoss", "MomentumTwin", "draw", "hardest_only", "sampling_weights"]
 
 EMPTY, NO_IMAGE = -1, -2
-"""Image rows of entries of the memory that nothing was written to: of those that are no candidates, and of others."""
+"""`image_rows` of entries never written: `EMPTY` ones are no candidates, `NO_IMAGE` ones (random vectors) are."""
 
 
 def sampling_weights(
@@ -56,10 +56,12 @@ def sampling_weights(
         settings: see `Fne`.
 
     Returns:
-        [A, M], 0..1. A row is zero where nothing may be drawn.
+        [A, M], 0..1. A row is zero where nothing may be drawn. With `candidates = hardest`, each row is one-hot.
 
     Source: FNE, Eq. 11 to 13; window and fallback of the released code.
     """
+    if settings.candidates == "hardest":
+        return hardest_only(similarities, excluded)
     probability = match_probability(similarities, gaussians, settings)
     easy = torch.exp(-settings.alpha * (similarities - positive[:, None]).square())
     likely_match = probability > settings.posterior_threshold
@@ -75,7 +77,7 @@ def sampling_weights(
 
 
 def match_probability(similarities: Tensor, gaussians: Gaussians, settings: Fne) -> Tensor:
-    """P of similarities of any shape, 0 while too few matches were seen."""
+    """P of similarities of any shape; 0 while too few matches were seen, or a variance is not positive."""
     options = {"min_count": settings.min_count, "monotone": settings.monotone}
     return false_negative_probability(similarities, gaussians, settings.prior, **options)
 
@@ -94,8 +96,8 @@ def hardest_only(similarities: Tensor, excluded: Tensor) -> Tensor:
 def draw(weights: Tensor) -> tuple[Tensor, Tensor]:
     """Draws one candidate for every anchor.
 
-    The candidate with the largest weight over an exponential variate of its own is drawn in proportion to its weight.
-    `torch.multinomial` does the same and waits for the device to check its input.
+    Each weight is divided by an exponential variate and the largest quotient wins, so that a candidate is drawn in
+    proportion to its weight. `torch.multinomial` does the same and waits for the device to check its input.
 
     Args:
         weights: [A, M], 0 or more.
@@ -135,7 +137,7 @@ class FeatureQueues(nn.Module):
 
     @torch.no_grad()
     def write(self, images: Tensor, texts: Tensor, image_rows: Tensor) -> None:
-        """Takes in a batch; of one longer than the queues, its end.
+        """Takes in a batch; only the last Q pairs if it is longer.
 
         Args:
             images, texts: [B, D] embeddings.
@@ -159,13 +161,16 @@ class FneLoss(nn.Module):
 
     Args:
         width: D.
-        settings: how candidates are weighed, the margin, and the size of the memory; see `Fne`. Those of the momentum
-            copy and of epochs are for whoever calls the loss.
+        settings: how candidates are weighed, the margin, and the size of the memory; see `Fne`. The momentum
+            and epoch settings are left to the caller.
 
     Attributes:
         statistics: of matches and mismatches; the released code calls `statistics.reset()` at the start of every epoch.
         queues: the memory.
-        twin: the momentum copy that the method `fne` keeps beside them; None without.
+        twin: the momentum copy that the method `fne` keeps here; None if the caller keeps it.
+        figures: of the last batch, tensors []: how many pairs were `retained` for the statistics, and of each side how
+            often the hardest candidate was drawn, how likely the drawn ones are matches, and how often the window left
+            none.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -178,14 +183,12 @@ class FneLoss(nn.Module):
         ...     slow = [nn.functional.normalize(twin.model(each), dim=1) for each in (photographs, sentences)]
         >>> loss = fne(image, text, owners, *slow)
         >>> loss.backward()
-
-    Relations:
-        The method `fne` trains with it.
     """
 
     def __init__(self, width: int, settings: Fne) -> None:
         super().__init__()
         self._settings, self.statistics = settings, SimilarityStatistics()
+        self.figures: dict[str, Tensor] = {}
         self.twin: MomentumTwin | None = None
         self.queues = FeatureQueues(settings.memory_size, width, random=not settings.mask_unfilled)
 
@@ -196,7 +199,6 @@ class FneLoss(nn.Module):
         owners: Tensor,
         momentum_images: Tensor | None = None,
         momentum_texts: Tensor | None = None,
-        report: MutableMapping[str, Tensor] | None = None,
     ) -> Tensor:
         """The loss of a batch, whose momentum embeddings enter the memory.
 
@@ -206,14 +208,11 @@ class FneLoss(nn.Module):
             owners: [B] int64, row of the image of each pair in the training set, 0 or more.
             momentum_images, momentum_texts: [B, D] likewise, by a slowly following copy of the model, without gradient;
                 None takes the model's own.
-            report: takes in figures of the step, tensors []: how many pairs were `retained` for the statistics, and of
-                each side how often the hardest candidate was drawn, how likely the drawn ones are matches, and how
-                often the window left none.
 
         Returns:
             Scalar, a mean over the batch.
         """
-        settings, queues, report = self._settings, self.queues, {} if report is None else report
+        settings, queues = self._settings, self.queues
         images, texts = images.float(), texts.float()
         slow_images = images if momentum_images is None else momentum_images.float()
         slow_texts = texts if momentum_texts is None else momentum_texts.float()
@@ -222,22 +221,14 @@ class FneLoss(nn.Module):
 
         # What matches and mismatches look like comes from the model itself.
         scores, mask = inner_products(images, texts), own_image if settings.mask_same_image else None
-        report["retained"] = self.statistics.update(scores, mask, settings.negative_source, settings.ties)
+        self.figures["retained"] = self.statistics.update(scores, mask, settings.negative_source, settings.ties)
 
-        hinges = self._hinges(images, slow_texts, queues.texts, excluded, report, "text")
-        hinges = hinges + self._hinges(texts, slow_images, queues.images, excluded, report, "image")
+        hinges = self._hinges(images, slow_texts, queues.texts, excluded, "text")
+        hinges = hinges + self._hinges(texts, slow_images, queues.images, excluded, "image")
         queues.write(slow_images, slow_texts, owners)
         return hinges.mean()
 
-    def _hinges(
-        self,
-        anchors: Tensor,
-        candidates: Tensor,
-        queue: Tensor,
-        excluded: Tensor,
-        report: MutableMapping[str, Tensor],
-        side: str,
-    ) -> Tensor:
+    def _hinges(self, anchors: Tensor, candidates: Tensor, queue: Tensor, excluded: Tensor, side: str) -> Tensor:
         """[margin - s+ + s-]+ of anchors [B, D] with candidates [B, D] and queue [Q, D]; 0 where nothing may be drawn.
 
         Similarities with all candidates carry no gradient; that of the drawn ones is computed again from their rows. So
@@ -247,19 +238,19 @@ class FneLoss(nn.Module):
         settings, gaussians, size = self._settings, self.statistics.gaussians(), len(candidates)
         with torch.no_grad():
             similarities = torch.cat([inner_products(anchors, pool) for pool in (candidates, queue)], dim=1)  # [B, B+Q]
-        if settings.candidates == "hardest":
-            weights = hardest_only(similarities, excluded)
-        else:
-            weights = sampling_weights(similarities, similarities.diagonal(), excluded, gaussians, settings)
-        drawn, found = draw(weights)
+        drawn, found = draw(sampling_weights(similarities, similarities.diagonal(), excluded, gaussians, settings))
 
         value = similarities.gather(1, drawn[:, None])
         hardest = similarities.masked_fill(excluded, float("-inf")).amax(dim=1, keepdim=True)
-        report[f"hardest_{side}_share"] = (value >= hardest).double().mean()
-        report[f"{side}_probability"] = match_probability(value, gaussians, settings).double().mean()
+        told = {
+            f"hardest_{side}_share": value >= hardest,
+            f"{side}_probability": match_probability(value, gaussians, settings),
+        }
+        for name, each in told.items():  # of the anchors that have a negative
+            self.figures[name] = (each[:, 0] * found).double().sum() / found.sum().clamp(min=1)
         if settings.window and settings.fallback and settings.candidates == "drawn":
             below = hardest.isfinite() & (hardest <= gaussians.mean[0] - settings.margin)
-            report[f"fallback_{side}_share"] = below.double().mean()
+            self.figures[f"fallback_{side}_share"] = below.double().mean()
 
         positive, rows = (anchors * candidates).sum(dim=1), candidates[drawn.clamp(max=size - 1)]
         if len(queue):
@@ -276,6 +267,7 @@ class FneMethod(PairsMethod[Fne]):
         """Makes the loss with queues as wide as the model's embeddings, and copies the model."""
         settings, device = self.settings, next(model.parameters()).device
         with scoring(model):
+            # One caption, for the width of its embedding.
             one = model.encode_texts(self.data.texts(np.zeros(1, dtype=np.int64)).to(device))
         self._state = FneLoss(one.embedding.shape[1], settings)
         if settings.momentum_twin:
@@ -290,17 +282,17 @@ class FneMethod(PairsMethod[Fne]):
     def losses(self, model: DualEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`fne` (Eq. 15), in the first epochs `triplet`, means over the batch; the backbone's `auxiliary` loss / B."""
         settings, state = self.settings, self._state
-        image_batch, text_batch = batch.pairs["positive"]
-        images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
+        images, texts = encoded(model, batch.pairs["positive"])
         image, text = images.embedding, texts.embedding  # [B, D]
         if epoch < settings.first_epochs():
             mask, size = same_image_mask(batch, settings.mask_same_image), len(batch.images)
             hardest = epoch >= settings.sum_epochs
             found = {"triplet": triplet_loss(inner_products(image, text), settings.margin, hardest, mask) / size}
         else:
-            slow = (None, None) if state.twin is None else state.twin.encode(image_batch, text_batch)
-            found = {"fne": state(image, text, batch.images, *slow, report=batch.statistics)}
-        return found | auxiliary_terms(model, images, text_batch, settings.auxiliary_weight / len(batch.images))
+            slow = () if state.twin is None else state.twin.encode(*batch.pairs["positive"])
+            found = {"fne": state(image, text, batch.images, *slow)}
+            batch.statistics |= state.figures
+        return found | auxiliary_terms(model, images, batch, settings.auxiliary_weight / len(batch.images))
 
 
 build = FneMethod

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.errors import UsageError
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, scoring
+from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, encoded, scoring
 from itrpipe.methods.itm.declaration import Itm
 from itrpipe.models.base import rows_of
 from itrpipe.models.uniter.network import UniterEncoder
@@ -96,12 +96,15 @@ class ItmMethod(PairsMethod[ChosenItm]):
 
     def hard_scores(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> Tensor:
         """Scores [2 B, 1 + M] of the pairs that are trained, those of each anchor with its match first."""
-        rows = self.hard_rows(model, batch, epoch)
-        images, image_rows = torch.unique(rows.images, return_inverse=True)
-        texts, text_rows = torch.unique(rows.captions, return_inverse=True)
+        return self._scores(model, batch, self.hard_rows(model, batch, epoch))
+
+    def _scores(self, model: UniterEncoder, batch: ItmBatch, pairs: PairRows) -> Tensor:
+        """Scores [2 B, n] of pairs, of which each image and each caption is embedded once."""
+        images, image_rows = torch.unique(pairs.images, return_inverse=True)
+        texts, text_rows = torch.unique(pairs.captions, return_inverse=True)
         image_batch, text_batch = batch.pairs["pool"]
-        encoded = model.encode_images(rows_of(image_batch, images)), model.encode_texts(rows_of(text_batch, texts))
-        return model.score_at(*encoded, image_rows.flatten(), text_rows.flatten()).view(rows.images.shape)
+        both = encoded(model, (rows_of(image_batch, images), rows_of(text_batch, texts)))
+        return model.score_at(*both, image_rows.flatten(), text_rows.flatten()).view(pairs.images.shape)
 
     def ranking_terms(self, scores: Tensor, batch: ItmBatch) -> dict[str, Tensor]:
         """`text_anchored` and `image_anchored` of the scores that `hard_scores` gave.
@@ -123,12 +126,9 @@ class ItmMethod(PairsMethod[ChosenItm]):
         hard = self.settings.hard_negatives
         if epoch < self.settings.sum_epochs:
             return batch.rows.at(torch.arange(hard).expand(len(batch.rows.images), -1))
-        images, texts = batch.pairs["pool"]
         with scoring(model):
-            encoded = model.encode_images(images), model.encode_texts(texts)
-            negatives = PairRows(batch.rows.images[:, 1:], batch.rows.captions[:, 1:])
-            scores = model.score_at(*encoded, negatives.images.flatten(), negatives.captions.flatten())
-        return batch.rows.at(scores.view(negatives.images.shape).topk(hard, dim=1).indices.cpu())
+            scores = self._scores(model, batch, PairRows(batch.rows.images[:, 1:], batch.rows.captions[:, 1:]))
+        return batch.rows.at(scores.topk(hard, dim=1).indices.cpu())
 
 
 def draw_others(excluded: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -19,15 +19,15 @@ from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.sentences import UNLABELLED
-from itrpipe.methods.base import Batch, Movable, PairsMethod, TrainingSet
+from itrpipe.methods.base import Batch, PairsMethod, TrainingSet
 from itrpipe.methods.itm.method import draw_others
 from itrpipe.methods.pretrain.declaration import Pretrain
-from itrpipe.models.base import TextBatch, rows_of
+from itrpipe.models.base import Tensors, TextBatch, rows_of
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 
 
 @dataclass(frozen=True)
-class MaskedTexts(Movable):
+class MaskedTexts(Tensors):
     """B captions with K masked copies of each.
 
     Attributes:
@@ -94,8 +94,7 @@ def word_loss(logits: Tensor, words: Tensor, owners: Tensor, count: int) -> Tens
         owners: [M] int64, caption of each.
         count: of the captions.
     """
-    with torch.autocast(logits.device.type, enabled=False):
-        return mean_over_captions(F.cross_entropy(logits.float(), words, reduction="none"), owners, count)
+    return mean_over_captions(F.cross_entropy(logits.float(), words, reduction="none"), owners, count)
 
 
 def mean_over_captions(losses: Tensor, owners: Tensor, count: int) -> Tensor:

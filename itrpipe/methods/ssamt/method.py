@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.learning.losses import excluded_pairs, hinge, triplet_loss
-from itrpipe.methods.base import Batch, PairsMethod, same_image_mask
+from itrpipe.methods.base import Batch, PairsMethod, encoded, same_image_mask
 from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 
@@ -77,8 +77,7 @@ class SsamtMethod(PairsMethod[Ssamt]):
     def losses(self, model: SsamtEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`intra` (L0), or `global`, `local` and `phrase` (L1, L2, L3) with their weights."""
         settings = self.settings
-        image_batch, text_batch = batch.pairs["positive"]
-        images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
+        images, texts = encoded(model, batch.pairs["positive"])
         scores = model.intra_matrix(images, texts).float()  # [B, B]
         mask = same_image_mask(batch, settings.mask_same_image)
         if settings.phase == "intra":

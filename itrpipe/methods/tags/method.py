@@ -50,10 +50,9 @@ def synthetic_triplet_loss(positive: Tensor, negatives: Tensor, real: Tensor, ma
     References:
         TAGS-DC, Eq. 7.
     """
-    with torch.autocast(positive.device.type, enabled=False):
-        violation = hinge(positive.float().sigmoid()[:, None], negatives.float().sigmoid(), margin)
-        counted = torch.where(real, violation, 0.0).sum(dim=1)
-        return (counted / real.sum(dim=1).clamp(min=1)).mean()
+    violation = hinge(positive.float().sigmoid()[:, None], negatives.float().sigmoid(), margin)
+    counted = torch.where(real, violation, 0.0).sum(dim=1)
+    return (counted / real.sum(dim=1).clamp(min=1)).mean()
 
 
 @dataclass(eq=False, kw_only=True)
@@ -74,7 +73,12 @@ class TagsMethod(ItmMethod[ChosenTags]):
 
     Raises:
         UsageError: the training set is too small for so many hard negatives.
+
+    Attributes:
+        reads_words: whether `word_terms` reads the last states of all words, not of the first token alone.
     """
+
+    reads_words = False
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> TagsBatch:
         """Hard negatives of the captions and of as many images, and masked copies of the captions."""
@@ -94,34 +98,19 @@ class TagsMethod(ItmMethod[ChosenTags]):
         images, made = model.encode_images(own_images), batch.sentences
         if made is None:
             made = self._write(model, own_images, images, batch, terms)
-        return terms | self.sentence_terms(model, images, batch, made, positive)
+        rows, first = torch.arange(len(made.owners)), made.texts.tokens.shape[1] if self.reads_words else 1
+        states = images.regions.new_zeros(0, first, images.regions.shape[-1])  # [n, first, d]
+        if len(rows):
+            states = model.read_at(images, model.encode_texts(made.texts), made.owners, rows, first, lambda each: each)
+        terms["sentences"] = self._ranking_of_sentences(model.rank_score(states[:, 0]), batch, made, positive)
+        return terms | self.word_terms(model, batch, made, states)
 
-    def sentence_terms(
-        self, model: UniterEncoder, images: UniterImages, batch: TagsBatch, made: OwnedTexts, positive: Tensor
-    ) -> dict[str, Tensor]:
-        """`sentences`: the sentences against their captions.
+    def word_terms(self, model: UniterEncoder, batch: TagsBatch, made: OwnedTexts, states: Tensor) -> dict[str, Tensor]:
+        """Losses of the words of the sentences, whose last states are [n, W, d]: none; see `reads_words`."""
+        return {}
 
-        Args:
-            model: UNITER.
-            images: of the B captions.
-            batch: takes the statistics.
-            made: the sentences.
-            positive: [B] raw scores of the captions.
-        """
-        starts = self.read_sentences(model, images, made, 1)[:, 0]
-        return self.ranking_of_sentences(model.rank_score(starts), batch, made, positive)
-
-    def read_sentences(self, model: UniterEncoder, images: UniterImages, made: OwnedTexts, first: int) -> Tensor:
-        """Last states [n, first, d] of sentences with the images of their captions."""
-        rows = torch.arange(len(made.owners))
-        if not len(rows):
-            return images.regions.new_zeros(0, first, images.regions.shape[-1])
-        return model.read_at(images, model.encode_texts(made.texts), made.owners, rows, first, lambda each: each)
-
-    def ranking_of_sentences(
-        self, scores: Tensor, batch: TagsBatch, made: OwnedTexts, positive: Tensor
-    ) -> dict[str, Tensor]:
-        """`sentences` of raw scores [n] of the sentences, with its weight."""
+    def _ranking_of_sentences(self, scores: Tensor, batch: TagsBatch, made: OwnedTexts, positive: Tensor) -> Tensor:
+        """`sentences` of raw scores [n] of the sentences and [B] of their captions, with its weight."""
         settings = self.settings
         place, table = (made.owners, made.places), scores.new_zeros(len(positive), settings.keep)
         negatives = table.index_put(place, scores)
@@ -131,7 +120,7 @@ class TagsMethod(ItmMethod[ChosenTags]):
         if len(gap):  # quartiles of how much better than their captions sentences score
             batch.statistics |= dict(zip(_QUARTILES, gap.quantile(gap.new_tensor([0.25, 0.5, 0.75])), strict=True))
         loss = synthetic_triplet_loss(positive, negatives, real, settings.margin)
-        return {"sentences": settings.weight_sentences * loss}
+        return settings.weight_sentences * loss
 
     def _write(
         self,

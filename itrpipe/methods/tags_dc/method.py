@@ -17,7 +17,7 @@ from itrpipe.methods.base import OwnedTexts
 from itrpipe.methods.pretrain.method import mean_over_captions, word_loss
 from itrpipe.methods.tags.method import TagsBatch, TagsMethod
 from itrpipe.methods.tags_dc.declaration import TagsDc
-from itrpipe.models.uniter.network import UniterEncoder, UniterImages
+from itrpipe.models.uniter.network import UniterEncoder
 
 SMALLEST = 1e-10
 """Probabilities are not taken for less before their logarithm."""
@@ -40,10 +40,9 @@ def discrimination_loss(logits: Tensor, equal: Tensor, owners: Tensor, count: in
     References:
         TAGS-DC, Eq. 8, which has no weights.
     """
-    with torch.autocast(logits.device.type, enabled=False):
-        chances = logits.float().softmax(dim=1).gather(1, equal.long()[:, None])[:, 0]
-        losses = torch.where(equal, match_weight, 1.0) * -chances.clamp(min=SMALLEST).log()
-        return mean_over_captions(losses, owners, count)
+    chances = logits.float().softmax(dim=1).gather(1, equal.long()[:, None])[:, 0]
+    losses = torch.where(equal, match_weight, 1.0) * -chances.clamp(min=SMALLEST).log()
+    return mean_over_captions(losses, owners, count)
 
 
 class TagsDcMethod(TagsMethod[TagsDc]):
@@ -53,10 +52,10 @@ class TagsDcMethod(TagsMethod[TagsDc]):
         UsageError: the training set is too small for so many hard negatives.
     """
 
-    def sentence_terms(
-        self, model: UniterEncoder, images: UniterImages, batch: TagsBatch, made: OwnedTexts, positive: Tensor
-    ) -> dict[str, Tensor]:
-        """`sentences`, `discrimination` and `correction` with their weights; see `TagsMethod.sentence_terms`.
+    reads_words = True
+
+    def word_terms(self, model: UniterEncoder, batch: TagsBatch, made: OwnedTexts, states: Tensor) -> dict[str, Tensor]:
+        """`discrimination` and `correction` with their weights; see `TagsMethod.word_terms`.
 
         Words are judged at all positions. They are corrected at those that had been labelled when the sentence was
         made, also where the draw was the caption's own word, or at all (`correct`): the paper reads as all, its code
@@ -64,14 +63,12 @@ class TagsDcMethod(TagsMethod[TagsDc]):
         """
         assert batch.masked is not None
         assert made.masked is not None
-        settings, count, tokens = self.settings, len(positive), made.texts.tokens
+        settings, count, tokens = self.settings, len(batch.images), made.texts.tokens
         place, end = torch.arange(tokens.shape[1], device=tokens.device), made.texts.lengths[:, None]
         inner = (place >= 1) & (place < end - 1)
         judged = place < end if settings.count_ends else inner  # [n, W]
         corrected = inner if settings.correct == "all" else made.masked
 
-        states = self.read_sentences(model, images, made, tokens.shape[1])
-        terms = self.ranking_of_sentences(model.rank_score(states[:, 0]), batch, made, positive)
         originals = batch.masked.captions.tokens[made.owners]
         judged_owners, corrected_owners = (made.owners[where.nonzero()[:, 0]] for where in (judged, corrected))
         matches, words = model.word_match_logits(states[judged]), model.correction_logits(states[corrected])
@@ -87,7 +84,6 @@ class TagsDcMethod(TagsMethod[TagsDc]):
             "correction_accuracy": _share(words.argmax(dim=1) == originals[corrected], wrong),
         }
         return {
-            **terms,
             "discrimination": settings.weight_discrimination * found,
             "correction": settings.weight_correction * mended,
         }

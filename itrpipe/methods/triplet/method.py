@@ -15,14 +15,7 @@ from torch import Tensor
 
 from itrpipe.learning.losses import hinge, triplet_loss
 from itrpipe.methods.ascl.method import generated_positives
-from itrpipe.methods.base import (
-    Batch,
-    PairsMethod,
-    auxiliary_terms,
-    in_training,
-    same_image_mask,
-    sentences_drawn,
-)
+from itrpipe.methods.base import Batch, PairsMethod, auxiliary_terms, encoded, same_image_mask, sentences_drawn
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.base import Matcher, rows_of
 
@@ -40,7 +33,7 @@ class TripletMethod(PairsMethod[Triplet]):
         if settings.joins_captions():
             sides = self.data, self.captions_of, captions
             reads = self.data.ends, self.data.max_tokens
-            batch.generated = in_training(generated_positives(settings.generated_positives, *sides, *reads, rng))
+            batch.generated = generated_positives(settings.generated_positives, *sides, *reads, rng)
         return batch
 
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
@@ -50,12 +43,11 @@ class TripletMethod(PairsMethod[Triplet]):
         captions: each meets the images of the other pairs, and each image the positives of the other pairs.
         """
         settings = self.settings
-        image_batch, text_batch = batch.pairs["positive"]
-        images, texts = model.encode_images(image_batch), model.encode_texts(text_batch)
+        images, texts = encoded(model, batch.pairs["positive"])
         scores = model.score_matrix(images, texts).float()  # [B, B]
         terms = {
             "triplet": self._ranking(scores, batch, epoch),
-            **auxiliary_terms(model, images, text_batch, settings.auxiliary_weight),
+            **auxiliary_terms(model, images, batch, settings.auxiliary_weight),
         }
         if batch.sentences is not None:
             owners = batch.sentences.owners

@@ -213,8 +213,8 @@ class CrossModalFusion(nn.Module):
 
     def score_pairs(self, images: AsclImages, texts: WordEncoding) -> Tensor:
         """Scores [N] of image k with caption k."""
-        sides = (changed(each, lambda part: part[:, None]) for each in (self._images(images), self._captions(texts)))
-        return self._scores(*sides)[:, 0, 0]
+        sides = self._side(images.regions, images.count, images.whole), self._side(texts.words, texts.lengths)
+        return self._scores(*(changed(each, lambda part: part[:, None]) for each in sides))[:, 0, 0]
 
     def score_matrix(self, images: AsclImages, texts: WordEncoding) -> Tensor:
         """Scores [B, T] of every image with every caption."""
@@ -222,18 +222,21 @@ class CrossModalFusion(nn.Module):
 
         def captions() -> Iterator[tuple[Tensor, Side]]:
             for rows in order.split(TILE):
-                own = rows_of(texts, rows)
-                yield rows, self._captions(replace(own, words=own.words[:, : int(own.lengths.max())]))
+                own = texts.lengths[rows]
+                yield rows, self._side(texts.words[rows, : int(own.max())], own)
 
-        blocks = torch.arange(len(images.regions), device=order.device).split(TILE)
-        sides = [self._images(rows_of(images, rows)) for rows in blocks]
+        blocks = (rows_of(images, slice(start, start + TILE)) for start in range(0, len(images.regions), TILE))
+        sides = [self._side(each.regions, each.count, each.whole) for each in blocks]
         return tiled_scores(sides, captions(), self._scores, recompute=True)
 
-    def _images(self, images: AsclImages) -> Side:
-        return _side(images.regions, images.count, self.to_words, self.to_regions, images.whole)
-
-    def _captions(self, texts: WordEncoding) -> Side:
-        return _side(texts.words, texts.lengths, self.to_regions, self.to_words)
+    def _side(self, vectors: Tensor, count: Tensor | None, whole: Tensor | None = None) -> Side:
+        """Images, which have a whole, or captions."""
+        asks, answers = (self.to_regions, self.to_words) if whole is None else (self.to_words, self.to_regions)
+        real = first_places(vectors, count)
+        vectors = at_least_single(vectors).masked_fill(~real[..., None], 0.0)
+        asked, keys = ((vectors @ matrix).unflatten(-1, (asks.heads, -1)) for matrix in (asks.query, answers.key))
+        values = torch.einsum("nshd,hde->nshe", keys, answers.output.unflatten(0, (asks.heads, -1)))
+        return Side(vectors, real, asked, keys, values, whole)
 
     def _scores(self, images: Side, captions: Side) -> Tensor:
         """S [..., B, T] of every image with every caption."""
@@ -289,16 +292,6 @@ def found(queries: Side, context: Side, scale: float) -> tuple[Tensor, Tensor]:
     cosines = _cosine(queries.vectors[..., None, :, :, :], vectors)  # [..., C, N, Q]
     share = share[..., None, :, :]
     return (cosines * share).sum(dim=-1), (vectors * share[..., None]).sum(dim=-2)
-
-
-def _side(
-    vectors: Tensor, count: Tensor | None, asks: HeadedAttention, answers: HeadedAttention, whole: Tensor | None = None
-) -> Side:
-    real = first_places(vectors, count)
-    vectors = at_least_single(vectors).masked_fill(~real[..., None], 0.0)
-    asked, keys = ((vectors @ matrix).unflatten(-1, (asks.heads, -1)) for matrix in (asks.query, answers.key))
-    values = torch.einsum("nshd,hde->nshe", keys, answers.output.unflatten(0, (asks.heads, -1)))
-    return Side(vectors, real, asked, keys, values, whole)
 
 
 def _cosine(left: Tensor, right: Tensor) -> Tensor:

@@ -37,7 +37,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -54,6 +53,7 @@ from itrpipe.models.base import (
     TextBatch,
     WordEncoding,
     real_count,
+    rows_of,
     tiled_scores,
     unit_vectors,
 )
@@ -202,18 +202,15 @@ class Side(NamedTuple):
         return (~self.padding).sum(dim=1).to(self.gram.dtype)
 
 
-def side(vectors: Tensor, count: Tensor | None, attended: bool = True, products: Products | None = None) -> Side:
-    """Items [C, S, D] of which the first `count` [C] vectors are real (None: all); whatever lies past is left out.
-
-    The rows are rounded once for all tiles; with gradients each tile rounds, and adds up unrounded.
-    """
+def side(vectors: Tensor, count: Tensor | None, attended: bool = True) -> Side:
+    """Items [C, S, D] of which the first `count` [C] vectors are real (None: all); whatever lies past is left out."""
     vectors, padding = at_least_single(vectors), None
     if count is not None:
         padding = ~first_places(vectors, count)
         vectors = vectors.masked_fill(padding[..., None], 0.0)
     gram = vectors @ vectors.transpose(1, 2)
     rows = (vectors if attended else vectors.transpose(0, 1)).flatten(0, 1)
-    return Side(rows if products is None or torch.is_grad_enabled() else _operand(rows, products), gram, padding)
+    return Side(rows, gram, padding)
 
 
 def score_matrix(
@@ -242,11 +239,11 @@ def score_matrix(
     def captions() -> Iterator[tuple[Tensor, Side]]:
         for rows, longest, shortest in groups(lengths, TILE_VALUES[device] // (width * min(block, len(regions)))):
             own = None if shortest == longest else lengths[rows]
-            yield rows, side(words[:, :longest].index_select(0, rows), own, not words_attend, products)
+            yield rows, side(words[:, :longest].index_select(0, rows), own, not words_attend)
 
     with torch.autocast(device, enabled=False):
-        counts = repeat(None) if images.count is None else images.count.split(block)
-        blocks = [side(*each, words_attend, products) for each in zip(regions.split(block), counts, strict=False)]
+        parts = (rows_of(images, slice(start, start + block)) for start in range(0, len(regions), block))
+        blocks = [side(part.regions, part.count, words_attend) for part in parts]
         return tiled_scores(blocks, captions(), partial(tile_scores, scoring=scoring, products=products), recompute)
 
 
@@ -445,18 +442,12 @@ class _Product(torch.autograd.Function):
 
 
 def _product(left: Tensor, right: Tensor, products: Products) -> Tensor:
-    left, right = _operand(left, products), _operand(right, products)
-    return F.linear(left, right).to_dense() if left.is_mkldnn else left @ right.T
-
-
-def _operand(matrix: Tensor, products: Products) -> Tensor:
-    """The matrix in the precision of its products and the layout of the library that computes them."""
     if products == "bf16":
-        return matrix.bfloat16()
-    if matrix.device.type == "cpu" and matrix.dtype == torch.float32 and torch.backends.mkldnn.is_available():
-        # Single precision as well: on AMD, oneDNN is twice as fast as the library that `@` calls.
-        return matrix if matrix.is_mkldnn else matrix.to_mkldnn()
-    return matrix
+        return left.bfloat16() @ right.bfloat16().T
+    if left.device.type == "cpu" and left.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        # On AMD, oneDNN is twice as fast as the library that `@` calls.
+        return F.linear(left.to_mkldnn(), right.to_mkldnn()).to_dense()
+    return left @ right.T
 
 
 def build(settings: Scan, image_dim: int, vocabulary_size: int) -> CrossAttentionModel:

@@ -216,19 +216,18 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
 
         What belongs to one side alone, such as what the first layer projects, is computed once for all of its pairs.
         """
-        rule, sizes = self.settings.mask, [texts.real.numel(), images.real.numel()]
+
+        def of_pairs(text: Tensor, image: Tensor) -> Tensor:
+            return torch.cat([text.index_select(0, text_rows), image.index_select(0, image_rows)], dim=1)
+
+        rule, project = self.settings.mask, self.inter_layers.project
         text = self.inter_nodes.of_caption(texts.words, texts.kinds)  # [T, n, d]
         image = self.inter_nodes.of_image(images.regions)  # [B, m, d]
-        states = torch.cat([text.flatten(0, 1), image.flatten(0, 1)])  # [T n + B m, d]
-        projected = self.inter_layers.project(states)
-        of_text, of_image = torch.arange(len(states), device=states.device).split(sizes)
-        of_pairs = of_text.view_as(texts.real)[text_rows], of_image.view_as(images.real)[image_rows]
-        places = torch.cat(of_pairs, dim=1)  # [N, n + m] rows of the states
         real_text, real_image = texts.real[text_rows], images.real[image_rows]
         inside = text_mask(texts.phrase_tokens, texts.real, rule)[text_rows]
-        allowed = pair_mask(inside, real_text, real_image, rule)
-        states, projected = F.embedding(places, states), F.embedding(places, projected)
-        vectors = unit_vectors(self.inter_layers(states, allowed[:, None], projected))
+        allowed = pair_mask(inside, real_text, real_image, rule)[:, None]
+        states = self.inter_layers(of_pairs(text, image), allowed, of_pairs(project(text), project(image)))
+        vectors = unit_vectors(states)  # [N, n + m, d]
         text, image = vectors.split([real_text.shape[1], real_image.shape[1]], dim=1)
         with torch.autocast(vectors.device.type, enabled=False):
             fragments = (text[:, 1:] @ image[:, 0, :, None]).squeeze(-1).masked_fill(~real_text[:, 1:], 0.0)

@@ -172,17 +172,22 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
             first: how many positions of each pair are read; those behind its last hold anything.
             read: states [n, first, d] of some pairs to [n, ...].
         """
-        device, dropout = images.count.device, self.settings.dropout
+        dropout, width, room = self.settings.dropout, texts.words.shape[1], images.regions.shape[1]
         vectors = torch.cat([texts.words.flatten(0, 1), images.regions.flatten(0, 1)])  # [T W + B R, d]
         # Without dropout in between, the first layer looks at every word and region once, however many pairs it is in.
         projected = None if self.training and dropout else self.layers.project(vectors)
         order, parts = [], []
         for rows, length, padded in self._tiles(images.count, texts.lengths, image_rows, text_rows):
-            own = image_rows[rows].to(device), text_rows[rows].to(device)
-            index, real = _places(images, texts, *own, length, padded)
+            image, text = (each[rows].to(vectors.device)[:, None] for each in (image_rows, text_rows))  # [n, 1]
+            position = torch.arange(length, device=vectors.device)
+            words, regions = texts.lengths[text], images.count[image]
+            of_image = texts.words.shape[:2].numel() + image * room + position - words
+            index = torch.where(position < words, text * width + position, of_image)  # [n, L] rows of the vectors
+            real = position < words + regions
+            index, allowed = index.masked_fill(~real, 0), real[:, None, None] if padded else None
             states = F.dropout(F.embedding(index, vectors), dropout, self.training)
             known = None if projected is None else F.embedding(index, projected)
-            states = self.layers(states, None if real is None else real[:, None, None], known, first)
+            states = self.layers(states, allowed, known, first)
             parts.append(read(F.pad(states, (0, 0, 0, first - states.shape[1]))))
             order.append(rows)
         found = torch.cat(parts)
@@ -232,33 +237,6 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
             stop = min(len(order), start + full, max(alike, start + full // 8 + 1))
             yield order[start:stop], longest, int(sizes[stop - 1]) < longest
             start = stop
-
-
-def _places(
-    images: UniterImages, texts: WordEncoding, image_rows: Tensor, text_rows: Tensor, length: int, padded: bool
-) -> tuple[Tensor, Tensor | None]:
-    """The pairs of the given rows [N] as compact sequences.
-
-    Args:
-        images, texts: what pairs are made of.
-        image_rows, text_rows: rows of them.
-        length: L, of the longest pair.
-        padded: whether some pairs are shorter.
-
-    Returns:
-        Places int64 [N, L] among all words [T W] and behind them all regions [B R], and which of them are real, bool
-        [N, L], or None where all are.
-    """
-    width, room = texts.words.shape[1], images.regions.shape[1]
-    words = texts.lengths[text_rows, None]
-    position = torch.arange(length, device=words.device)
-    from_text = text_rows[:, None] * width + position
-    from_image = len(texts.words) * width + image_rows[:, None] * room + position - words
-    index = torch.where(position < words, from_text, from_image)
-    if not padded:
-        return index, None
-    real = position < words + images.count[image_rows, None]
-    return index.masked_fill(~real, 0), real
 
 
 class TextEmbedding(nn.Module):
@@ -366,12 +344,7 @@ class EncoderLayer(nn.Module):
             first: compute the next states of the first so many positions only; they still look at all.
         """
         batch, _, width = states.shape
-        if projected is None and first is not None:
-            weight, bias = self.project.weight, self.project.bias
-            queries = F.linear(states[:, :first], weight[:width], bias[:width])
-            keys, values = F.linear(states, weight[width:], bias[width:]).chunk(2, dim=-1)
-        else:
-            queries, keys, values = (self.project(states) if projected is None else projected).chunk(3, dim=-1)
+        queries, keys, values = (self.project(states) if projected is None else projected).chunk(3, dim=-1)
         queries, keys, values = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (queries[:, :first], keys, values)
         )

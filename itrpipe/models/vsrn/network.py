@@ -7,10 +7,14 @@ and the score of a pair is their inner product (`DualEncoder`).
 
 Source: Li et al., "Visual Semantic Reasoning for Image-Text Matching", ICCV 2019. Where the published code and
 the paper differ the code is followed, since all published weights come from it: the region l2-norms run over
-the R regions of each channel (`region_l2_axis`), and affinities are divided by R, without a softmax.
+the R regions of each channel (`region_l2_axis`), affinities are divided by R (regions, not the paper's matrix R)
+without a softmax, graph layers have a BatchNorm, and `region_norm` and `final_batch_norm` differ between the Flickr30K
+and COCO models. The published code updates the captioner's parameters twice a step; here they are updated once.
 
 The captioning branch regenerates the caption from the reasoned regions, in training only (VSRN §3.4); the
 network is S2VT with attention (Venugopalan et al., ICCV 2015) as published with VSRN.
+
+Shapes: B images, R regions, D width, H width of the captioner, P caption tokens in total, V token ids.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-from itrpipe.datasets.vocabulary import END
+from itrpipe.datasets.vocabulary import END, PAD
 from itrpipe.errors import DataError
 from itrpipe.models.base import (
     DualEncoder,
@@ -43,8 +47,8 @@ class GraphLayer(nn.Module):
         out = v + BatchNorm(W(((theta(v) phi(v)^T) / R) g(v)))
 
     `relations` holds theta, phi and g, stacked in this order along its output, so that one matrix product
-    serves the three (published as `theta`, `phi`, `g`; `output` is `W.0`, `norm` is `W.1`). The scale and the
-    shift of the BatchNorm start at zero: the layer starts as the identity.
+    serves the three (published as `theta`, `phi`, `g`; `output` is `W.0`, `norm` is `W.1`). The scale of
+    the BatchNorm starts at zero, as its shift always does: the layer starts as the identity.
 
     Args:
         dim: width D of a region.
@@ -60,7 +64,7 @@ class GraphLayer(nn.Module):
         nn.init.zeros_(self.norm.weight)
 
     def forward(self, regions: Tensor) -> Tensor:
-        """Regions [B, R, D] after one exchange along all pairs of regions of an image."""
+        """Regions [B, R, D] after each attended to all others of its image."""
         theta, phi, g = self.relations(regions).chunk(3, dim=-1)  # each [B, R, D]
         affinity = theta @ phi.transpose(1, 2) / regions.shape[1]  # [B, R, R]
         mixed = self.output(affinity @ g)  # [B, R, D]
@@ -116,7 +120,7 @@ class VsrnEncoder(DualEncoder):
             DataError: an image has fewer regions than the batch is wide; the graph, its BatchNorm and the
                 GRU mix all R rows, so padding would change the image.
         """
-        if (count := real_count(images)) is not None:
+        if (count := real_count(images)) is not None:  # None where every image has all R
             raise DataError(
                 f"an image has {count.min()} of {images.regions.shape[1]} regions, but vsrn needs the same number for "
                 "every image: extract a fixed number of regions, or train vsepp, which leaves out missing ones"
@@ -128,7 +132,7 @@ class VsrnEncoder(DualEncoder):
         return TextEncoding(self.text(texts))
 
     def auxiliary_loss(self, images: ImageEncoding, texts: TextBatch) -> Tensor | None:
-        """Captioning loss of caption k given the regions of image k, or None without a captioner."""
+        """Captioning loss of caption k given the regions of image k, unweighted; None without a captioner."""
         if self.captioner is None:
             return None
         assert images.regions is not None
@@ -140,7 +144,7 @@ class VsrnEncoder(DualEncoder):
 class RegionCaptioner(nn.Module):
     """Encoder-decoder with attention over regions, trained to reproduce the caption of the image.
 
-    The attention e_k = u . tanh(W [O_k; h]) is split as W [O_k; h] = W_O O_k + W_h h, so that the region part
+    The attention e_r = u . tanh(W [o_r; h]) is split as W [o_r; h] = W_o o_r + W_h h, so that the region part
     is computed once per image and not at every step; the word part of the GRU's input likewise.
 
     Args:
@@ -175,10 +179,12 @@ class RegionCaptioner(nn.Module):
             regions: [B, R, D] reasoned regions of image k.
             texts: caption k, B of them.
         """
-        longest, lengths = self.max_length, texts.host_lengths  # what follows from them is laid out on the host
+        longest, lengths = self.max_length, texts.host_lengths  # lengths on the CPU, so that shapes need no device sync
         steps, order = lengths.clamp(max=longest - 1).sort(descending=True, stable=True)
         order = to_device(order, texts.tokens.device)
-        labels = F.pad(texts.tokens[order, :longest], (0, 1))  # a pad token to predict after a full-width caption
+        labels = F.pad(
+            texts.tokens[order, :longest], (0, 1), value=PAD
+        )  # a pad token to predict after a full-width caption
         if labels.shape[1] > longest:
             cut = texts.lengths[order] >= longest
             labels[:, longest - 1] = torch.where(cut, END, labels[:, longest - 1])
@@ -188,7 +194,7 @@ class RegionCaptioner(nn.Module):
         return F.cross_entropy(logits, wanted.data, reduction="sum") / len(regions)
 
     def hidden_states(self, regions: Tensor, given: PackedSequence) -> Tensor:
-        """Decoder states [P, H] after each of the P tokens given, of captions in the order of regions [B, R, D]."""
+        """Decoder states [P, H] after each of the P input tokens; row k of regions [B, R, D] belongs to caption k."""
         projected = F.dropout(self.region_projection(regions), self.dropout, self.training)
         memory, (hidden,) = self.region_rnn(projected)  # [B, R, H], [1, B, H]
         width = hidden.shape[1]
@@ -218,4 +224,3 @@ class RegionCaptioner(nn.Module):
 
 
 build = VsrnEncoder
-"""Makes the model, freshly initialised."""
