@@ -257,6 +257,11 @@ class Difference:
         """Whether both intervals do."""
         return self.seeds is not None and self.seeds.excludes_zero and self.images.excludes_zero
 
+    def as_json(self) -> dict[str, Any]:
+        """Its attributes, of an interval `value`, `low` and `high`."""
+        spans = {"seeds": self.seeds, "images": self.images}
+        return vars(self) | {name: each and each._asdict() for name, each in spans.items()}
+
 
 def seed_interval(differences: Sequence[float], level: float) -> Interval:
     """Mean of the differences of n seeds with its interval, Student's t with n - 1 degrees of freedom.

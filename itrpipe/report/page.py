@@ -119,7 +119,7 @@ def _claim(claim: Claim) -> dict[str, Any]:
         "runs": [run.label for run in claim.series.all],
         "seeds": claim.seeds,
         "result": claim.word,
-        **{side: found and {name: asdict(each) for name, each in found.items()} for side, found in sides.items()},
+        **{side: found and {name: each.as_json() for name, each in found.items()} for side, found in sides.items()},
     }
 
 

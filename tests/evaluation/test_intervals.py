@@ -178,6 +178,7 @@ def test_without_the_correction_pages_with_many_comparisons_would_claim_too_ofte
         (np.array([1.9599, 1.96, 1.9601]), 1.0, 0.051),
         # Equal errors of 1 from three seeds and from images: t = 4 / sqrt(2) with 2 x 2 degrees of freedom.
         (4 + np.array([-1.0, 0.0, 1.0]) * np.sqrt(3), 1.0, max(1 - probability_within(4.0, 2), 0.0474)),
+        (np.array([2.0, 2.0]), 1.0, 0.0469),  # exactly
         (np.array([50.0]), 0.1, 1.0),
         (np.array([0.0, 0.0]), 1.0, 1.0),
         (np.array([5.0, 5.0]), 0.0, 0.0),

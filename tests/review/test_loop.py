@@ -106,7 +106,7 @@ def test_the_loop(root: Path, invoke: Callable[..., Any], monkeypatch: pytest.Mo
     second = ["--set", 'contrastive.loss.negatives=["mined"]', "--set", "contrastive.loss.weigh=guard", *mined]
     done = invoke("evaluate", *scenes, "--method", "contrastive", *second, "--decisions", file)
     assert done.code == 0, done.err
-    assert "RSum corrected" in done.out
+    assert "With what people judged" in done.out
     assert "train/contrastive.vsepp" in done.out, "the round that left out what people decided"
     assert "up to date" in next(line for line in done.out.splitlines() if "train/contrastive.vsepp" in line)
 
@@ -130,7 +130,7 @@ def test_evaluation_counts_what_fits_as_right(root: Path, invoke: Callable[..., 
         assert found["corrected"][metric] == found["at_most"][metric]
     again = invoke("evaluate", *scenes, "--decisions", file)
     assert "up to date" in again.out
-    assert "RSum corrected" in again.out
+    assert "With what people judged" in again.out
 
     split = PreparedDataset.open(next((root / "scenes" / "prepare").glob("scenes-*"))).split("test")
     fresh = DecisionFile(root.parent / "other.parquet")
