@@ -1,337 +1,189 @@
-"""What the first training tells of a second training: how hard its negatives were, how hard others are, how many false.
+"""Whether a second training is worth it: a table of rules over what `itrpipe.analysis.questions.second_round` found.
 
-All of it comes from the embeddings of the training split and from the history of the training; the test split is not
-looked at.
-
-A batch of B pairs offers an anchor B - 1 captions, or the images of these. Drawn with replacement among the M captions
-of other images, the hardest of them stands behind k others of the M with probability
-
-    P(k) = ((M - k) / M)^(B - 1) - ((M - k - 1) / M)^(B - 1)
-
-so that what is expected of a batch is a weighted sum over all candidates in the order of their scores, and nothing is
-simulated. An image is as often among the M as it has captions. Batches are drawn without replacement, which makes a
-difference only where B is no small part of M.
-
-Shapes: A anchors, C candidates of each, N images, T captions.
+`RULES` with the constants above it is all that decides; it reads nothing but the diagnostics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-import numpy as np
+from itrpipe.evaluation.metrics import MOST, REMEDY, random_recalls
+from itrpipe.methods.contrastive.declaration import Contrastive
 
-from itrpipe.analysis.questions.false_negatives import DIRECTIONS, TrainingSet
-from itrpipe.errors import UsageError
-from itrpipe.evaluation.collapse import is_alike, share_of_hubs
-from itrpipe.evaluation.metrics import ranks, rsum
-from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
-from itrpipe.learning.false_negatives import Gaussians, estimate_gaussians, probabilities
-from itrpipe.mining.settings import MineSettings
-from itrpipe.storage.artifact import HISTORY, Manifest, existing_input, read_manifest
-from itrpipe.storage.integrity import checked
-from itrpipe.training.settings import no_first_training
-
-ANCHORS, TOP = 500, 10
-"""Training pairs that are looked at, and how many of the hardest candidates of the dataset are the top."""
-SIZES = (32, 128, 512, 2048)
-"""Batch sizes beside the model's own."""
-MARGIN, TEMPERATURE = 0.2, 0.07
-"""Of the hinge and of the softmax where the method has none."""
-_SCHEDULE = ("epochs", "schedule", "decay_every", "decay_at", "learning_rate", "patience", "warmup_updates")
-_SEED = 0
-_VALUES_AT_ONCE = 1 << 22
-_NEGLIGIBLE = 1e-9
-"""Probability of standing behind so many candidates, from which on they are not looked at."""
-_OF_ONE = ("rank", "beaten", "active")
-"""Facts that have no mean over several candidates."""
-_PERCENTAGES = ("beaten", "active", "false", "estimated_false", "gradient", "mined_gradient")
+RISING, ANSWERS = 3.0, 3.0
+"""RSum gained over the last third of the epochs, above which the first training has not converged; and that many
+answers, of which one counts 100 / N in a recall among N images."""
+ABOVE_CHANCE, OF_THE_REST = 1.5, 0.1
+"""A training has collapsed unless validation is this many times chance, or this much of the way from it to 600."""
+BY_HEART, LEAST_GAP = 0.5, 100.0
+"""It knows its training images by heart where it is this much of the way to 600 better on them, and so many points."""
+BEST = 600.0
+WARM_UP = 0.1
+"""Share of the updates over which the rate rises where it never came to its height."""
+EVIDENCE = (
+    "Expect little: in 20 settings of small models from random weights mined candidates were 0.8 RSum (−0.5 to +2.1) "
+    "above the strongest baseline on average, and nothing that the first training tells said where."
+)
+"""How sure the advice to mine is."""
 
 
-@dataclass(frozen=True)
-class _Ranked:
-    """The hardest candidates of some anchors, hardest first; where there are few, at the end of the anchor's own image.
+class Rule(NamedTuple):
+    """What to do where something holds.
 
     Attributes:
-        facts: name -> [a, K]: what is measured of each candidate, see `measured`.
-        positive: [a, 1] score of the pair.
-        copies: [a, K] int64, how often a batch can draw each; 0 for those of the own image.
-        total: [a, 1] int64, M.
-        log_mass: [a] logarithm of the mean of exp((score - positive) / temperature) over the M.
+        action: what.
+        end: what the command adds to the name of the first training; `mined` where it is to mine.
+        holds: the condition, of `signals`.
+        sentence: that and why, for people, formatted with them.
     """
 
-    facts: Mapping[str, np.ndarray]
-    positive: np.ndarray
-    copies: np.ndarray
-    total: np.ndarray
-    log_mass: np.ndarray
-
-    def sums(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Facts [a] of the first candidates, each with a weight [a, c]."""
-        return {name: (weights * each[:, : weights.shape[1]]).sum(axis=1) for name, each in self.facts.items()}
-
-    def of_batch(self, size: int, temperature: float) -> dict[str, np.ndarray]:
-        """Figures [a] that are expected of the hardest negative of a batch of `size` pairs."""
-        behind = np.cumsum(self.copies, axis=1)  # [a, K]
-        columns = int((behind - self.copies < _depth(self.total, size)).sum(axis=1).max())
-        behind, copies = behind[:, :columns], self.copies[:, :columns]
-        left = (1 - (behind - copies) / self.total) ** (size - 1)
-        negatives = np.log(size - 1) + self.log_mass  # the positive has 0
-        mined = (self.facts["score"][:, 0] - self.positive[:, 0]) / temperature
-        shares = {"gradient": np.exp(-np.logaddexp(0.0, -negatives))}
-        shares["mined_gradient"] = np.exp(-np.logaddexp(0.0, negatives - mined))
-        return self.sums(left - (1 - behind / self.total) ** (size - 1)) | shares
-
-    def of_dataset(self) -> dict[str, dict[str, np.ndarray]]:
-        """Figures [a] of the hardest candidate, and means of the top ones, of fewer where there are no more."""
-        hardest, there = self.sums(np.ones((len(self.positive), 1), np.float32)), self.copies[:, :TOP] > 0
-        del hardest["rank"]
-        top = {name: each / there.sum(axis=1) for name, each in self.sums(there).items() if name not in _OF_ONE}
-        return {"hardest": hardest, "top": top | {"beaten": top["score"] > self.positive[:, 0]}}
+    action: str
+    end: str
+    holds: Callable[[Mapping[str, Any]], Any]
+    sentence: str
 
 
-def _depth(total: np.ndarray, size: int) -> np.ndarray:
-    """How many of so many candidates have a chance to be the hardest of a batch."""
-    return total * (1 - _NEGLIGIBLE ** (1 / (size - 1)))
+RULES = (
+    Rule(
+        "warm-up",
+        "warm",
+        lambda found: found["updates"] < found["warm_up"],
+        "Let the learning rate rise first: training ended after {updates:,} updates, and warmup_updates = {warm_up:,}. "
+        "Set fewer, or a smaller batch_size, which makes more updates of an epoch.",
+    ),
+    Rule(
+        "collapsed",
+        "longer",
+        lambda found: found["collapse"],
+        f"This model has collapsed: {{collapse}}; {REMEDY}.",
+    ),
+    Rule(
+        "train",
+        "longer",
+        lambda found: found["rise"] and not found["falls"],
+        "Train longer before anything else: {rise}.",
+    ),
+    Rule(
+        "by-heart",
+        "mined",
+        lambda found: found["gap"] > max(LEAST_GAP, BY_HEART * (BEST - found["validation"])),
+        "It knows its training images by heart: RSum {train:.0f} on them, {validation:.0f} on validation. Take more "
+        "images, or features of a pretrained encoder, before other negatives; where there are none, mine.",
+    ),
+    Rule(
+        "mine",
+        "mined",
+        lambda found: True,
+        "Mine: the hardest negative of a batch of {batch_size:,} beats {batch:.0f} % of the pairs, that of all "
+        "{images:,} images {dataset:.0f} %.",
+    ),
+)
+"""The first that holds is the advice. False negatives do not count: without them mined candidates gained no more."""
 
 
-def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
-    """Everything that `itrpipe.evaluation.second_round.recommend` reads.
+class Advice(NamedTuple):
+    """What to do after the first training.
 
-    Args:
-        trained: artifact of a trained model with embeddings.
-        prepared: dataset that it was trained on; None takes it where the training found it.
+    Attributes:
+        action: of the rule that holds.
+        sentence: what to do and why, for people.
+        command: to type next.
+        evidence: how sure this is, where it is to mine; else empty.
+    """
+
+    action: str
+    sentence: str
+    command: str
+    evidence: str
+
+
+def signals(diagnostics: Mapping[str, Any]) -> dict[str, Any]:
+    """What the rules read of that which `itrpipe.analysis.questions.second_round.diagnose` returned.
 
     Returns:
-        Ready for JSON. `model`: what was trained, on how much. `validation`: RSum by epoch, the `best`, and the points
-        `gained` over the last third of the epochs. `fit`: RSum on as many training images as are validated on, the
-        `gap` between both, and whether most of these images get the same captions (`alike`). `directions`: for both,
-        figures of the `batches` of several sizes, of the `hardest` candidate of the dataset and of its `top` ones, see
-        `measured`. Figures are None where they are not known.
-
-    Raises:
-        UsageError: the model is no first training, see `itrpipe.training.settings.no_first_training`.
-        MissingInputError: the dataset was removed.
-        DataError: a file is damaged, or scores are not finite.
+        `images`, `batch_size`; RSum on `validation` and on `train`ing images, and their `gap`; `updates` of the
+        weights, and over how many the rate rises (`warm_up`); why the model has collapsed (`collapse`) and what
+        validation gained last (`rise`), texts that are empty where it has not; whether the rate `falls` meanwhile,
+        which lifts validation whether or not the training has converged; and mean % of pairs that score below the
+        hardest negative of a `batch` and of the `dataset`.
     """
-    manifest = read_manifest(trained)
-    if reason := no_first_training(manifest.settings):
-        raise UsageError(f"{trained}: {reason}")
-    data = TrainingSet.open(trained, prepared or existing_input(trained, manifest, "prepare"))
-    found, settings = data.embeddings, manifest.settings
-    own = min(_pairs_in_batch(settings, trained, len(found.texts)), len(found.texts))
-    margin = float(settings["loss"].get("margin", MARGIN))
-    history = _history(trained)
-    temperature = _temperature(history)
+    model, fit, gained = diagnostics["model"], diagnostics["fit"], diagnostics["validation"]["gained"]
+    images, sides, validation = fit["images"], [*diagnostics["directions"].values()], fit["validation"]
+    own = [each["beaten"] for side in sides for each in side["batches"] if each["size"] == model["batch_size"]]
+    chance = random_recalls(images, round(images * model["captions"] / model["images"]))["rsum"]
+    collapse = f"most training images get the same {MOST} captions" if fit["alike"] else ""
+    if validation < min(ABOVE_CHANCE * chance, chance + OF_THE_REST * (BEST - chance)):
+        collapse = f"validation reaches an RSum of {validation:.1f}, and chance {chance:.1f}"
+    rise = "there were too few epochs to tell whether it has converged"
+    if gained is not None:
+        noise = max(RISING, 100 * ANSWERS / images)
+        rise = f"validation gained {gained:.1f} RSum over the last third of its epochs" if gained > noise else ""
     return {
-        "model": {
-            "run": manifest.label,
-            "dataset": manifest.dataset,
-            "method": manifest.conf,
-            "objective": settings["method"],
-            "backbone": settings["backbone"],
-            "seed": settings["seed"],
-            "images": len(found.images),
-            "captions": len(found.texts),
-            "most_captions": int(np.bincount(found.caption_image).max()),
-            "batch_size": own,
-            "images_by_batch": _number(len(found.images) / own),
-            "schedule": {name: settings[name] for name in _SCHEDULE},
-            "updates": sum(row["steps"] for row in history) // settings.get("accumulate", 1),
-            "margin": margin,
-            "temperature": _number(temperature),
-            "truth": data.matches is not None,
-        },
-        "validation": validation(history),
-        "fit": _fit(manifest, found, trained, history),
-        "directions": measured(data, own, margin, temperature),
+        **{name: model[name] for name in ("images", "batch_size", "updates")},
+        "validation": validation,
+        "train": validation + fit["gap"],
+        "gap": fit["gap"],
+        "warm_up": model["schedule"]["warmup_updates"],
+        "collapse": collapse,
+        "rise": rise,
+        "falls": gained is not None and _falls(model["schedule"]),
+        "batch": sum(own) / len(own),
+        "dataset": sum(side["hardest"]["beaten"] for side in sides) / len(sides),
     }
 
 
-def measured(
-    data: TrainingSet, batch_size: int, margin: float, temperature: float = TEMPERATURE, anchors: int = ANCHORS
-) -> dict[str, Any]:
-    """How hard negatives are, of a fixed sample of training pairs.
+def _falls(schedule: Mapping[str, Any]) -> bool:
+    """Whether the learning rate falls over the last third of the epochs."""
+    if schedule["schedule"] != "step":
+        return schedule["schedule"] != "plateau"
+    epochs = schedule["epochs"]
+    falls = schedule["decay_at"] or range(schedule["decay_every"], epochs, schedule["decay_every"])
+    return any(2 * epochs / 3 <= epoch < epochs for epoch in falls)
+
+
+def recommend(diagnostics: Mapping[str, Any], named: str = "") -> Advice:
+    """Says what to do after the first training, by the first of `RULES` that holds.
+
+    Mined negatives are candidates of InfoNCE, also in lists that a model of the triplet loss mined: AOQ gained nothing
+    over it. The command has the settings of the first training by its name, else as they are declared.
 
     Args:
-        data: embeddings of the training split, compared by inner product.
-        batch_size: of the model; that and `SIZES` are looked at, as far as there are so many pairs.
-        margin: of the hinge.
-        temperature: of the softmax.
-        anchors: pairs in the sample.
-
-    Returns:
-        Direction -> `candidates` (captions, or images), `positive` (mean score of the pairs), and `batches` (list, by
-        `size`), `hardest` and `top`, each with
-
-        - `rank`: candidates ahead of it (of batches);
-        - `score`: its mean score;
-        - `beaten`: % of the pairs that score below it, below the mean of the `top`;
-        - `active`: % of the pairs whose hinge it makes active (not of the `top`);
-        - `false`: % that are correct matches, None where these are not known;
-        - `estimated_false`: the same by the probability of FNE, as the guard of mining estimates it; None where the
-          model ranks hardly any pair above the others of its batch;
-        - `gradient`, of batches: % of the softmax that negatives hold, by their expected mass;
-        - `mined_gradient`, of batches: % of what negatives hold that the dataset's hardest would hold beside them.
-
-    Raises:
-        UsageError: there is one image, which has no negatives.
+        diagnostics: of `itrpipe.analysis.questions.second_round.diagnose`.
+        named: what the user calls the model of the first training; often nothing.
     """
-    found = data.embeddings
-    if len(np.unique(found.caption_image)) < 2:
-        raise UsageError("a training set of one image has no negatives; train on more images")
-    pairs = np.sort(np.random.default_rng(_SEED).permutation(len(found.texts))[:anchors])
-    sizes = sorted({batch_size, *(size for size in SIZES if size < len(found.texts))})
-    guard = {name: MineSettings.model_fields[f"guard_{name}"].default for name in ("prior", "batch_size")}
-    rows = (found.images, found.texts, found.caption_image)
-    gaussians = estimate_gaussians(*rows, batch_size=guard["batch_size"])
-    figures = {}
-    for name in DIRECTIONS:
-        parts = [
-            each.of_dataset() | {size: each.of_batch(size, temperature) for size in sizes}
-            for each in _ranked(data, name, pairs, sizes[0], margin, temperature, gaussians, guard["prior"])
-        ]
-        means = {key: _means([part[key] for part in parts]) for key in parts[0]}
-        figures[name] = {
-            "candidates": len(found.texts if name == DIRECTIONS[0] else found.images),
-            "anchors": len(pairs),
-            "positive": _number((found.images[found.caption_image[pairs]] * found.texts[pairs]).sum(axis=1).mean()),
-            "batches": [{"size": size, **means[size]} for size in sizes],
-            "hardest": means["hardest"],
-            "top": {"size": TOP, **means["top"]},
-        }
-    return figures
-
-
-def validation(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a training's validations say.
-
-    Args:
-        history: a row for each validation, with `epoch` and `val_rsum`.
-
-    Returns:
-        `epochs` and `rsum` of every validation, the `best` RSum, its `best_epoch`, `fell`: by how much the last one is
-        below it, and `gained`: by how much it is above the best of the validations before the last third of the epochs;
-        None where there are none.
-    """
-    epochs, scores = ([row[name] for row in history] for name in ("epoch", "val_rsum"))
-    before = [score for epoch, score in zip(epochs, scores, strict=True) if 0 < epoch <= 2 * epochs[-1] / 3]
-    best = max(scores)
-    return {
-        "epochs": epochs,
-        "rsum": [_number(score) for score in scores],
-        "best": _number(best),
-        "best_epoch": epochs[scores.index(best)],
-        "fell": _number(best - scores[-1]),
-        "gained": _number(best - max(before)) if before else None,
+    found, model = signals(diagnostics), diagnostics["model"]
+    rule = next(rule for rule in RULES if rule.holds(found))
+    mines, method = rule.end == "mined", model["method"]
+    if mines and (method == "contrastive-batch" or model["objective"] != "contrastive"):
+        method = "contrastive"
+    given = ["--name", f"{named}-{rule.end}", "--like", named] if named else ["--backbone", model["backbone"]]
+    given += ["--seed", str(model["seed"])]
+    given += ["--method", method] if not named or method != model["method"] else []
+    given += ["--negatives", "mined", "--negatives-from", named or model["method"]] if mines else []
+    settings: dict[str, dict[str, Any]] = {
+        "warm": {"warmup_updates": max(1, round(WARM_UP * model["updates"]))},
+        "longer": _doubled(model["schedule"]),
+        "mined": _shorter(model["captions"], model["images"]),
     }
+    for name, value in settings[rule.end].items():
+        given += ["--set", f"{name}={value}".replace(" ", "")]
+    command = shlex.join(["itrpipe", "train", "--dataset", model["dataset"], *given])
+    return Advice(rule.action, rule.sentence.format(**found), command, EVIDENCE if mines else "")
 
 
-def _ranked(
-    data: TrainingSet,
-    direction: str,
-    pairs: np.ndarray,
-    size: int,
-    margin: float,
-    temperature: float,
-    gaussians: Gaussians,
-    prior: float,
-) -> Iterator[_Ranked]:
-    """Candidates of the pairs [A], captions by row, some pairs at a time, as far as batches of a size draw them."""
-    found, of_images = data.embeddings, direction == DIRECTIONS[0]
-    sides = (found.images, found.texts) if of_images else (found.texts, found.images)
-    anchors = found.caption_image[pairs] if of_images else pairs
-    owners = found.caption_image if of_images else np.arange(len(found.images))
-    copies = np.bincount(found.caption_image, minlength=len(found.images))
-    copies = np.ones(len(found.texts), dtype=np.int64) if of_images else copies
-    candidates, usable = np.ascontiguousarray(sides[1]), bool(gaussians.usable())
-    height = max(1, _VALUES_AT_ONCE // len(candidates))
-    for start in range(0, len(pairs), height):
-        part = slice(start, start + height)
-        own = found.caption_image[pairs[part]]
-        positive = np.einsum("ad,ad->a", found.images[own], found.texts[pairs[part]])[:, None]
-        scores = sides[0][anchors[part]] @ candidates.T  # [a, C]
-        drawn = np.where(own[:, None] == owners, 0, copies)
-        total = drawn.sum(axis=1, keepdims=True)
-        depth = max(TOP, int(np.ceil(_depth(total.max(), size))))
-        order = np.argsort(np.where(drawn, -scores, np.inf), axis=1)[:, :depth]  # [a, K]
-        first = np.take_along_axis(scores, order, axis=1)
-        facts = {"rank": np.broadcast_to(np.arange(first.shape[1]), first.shape), "score": first}
-        facts |= {"beaten": first > positive, "active": first > positive - margin}
-        facts |= {"estimated_false": probabilities(first, gaussians, prior)} if usable else {}
-        match = _matches(data, of_images, anchors[part], len(candidates))
-        if match is not None:
-            facts["false"] = np.take_along_axis(match, order, axis=1)
-        excess = np.where(drawn, scores - first[:, :1], -np.inf)  # 0 at most, whose powers are never too large
-        mass = (np.exp(excess / temperature) * drawn).sum(axis=1, dtype=np.float64) / total[:, 0]
-        log_mass = np.log(mass) + (first[:, 0] - positive[:, 0]) / temperature
-        yield _Ranked(facts, positive, np.take_along_axis(drawn, order, axis=1), total, log_mass)
+def _doubled(schedule: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of twice as many epochs: all that is counted in them."""
+    names = ("epochs", "patience", *(("decay_every", "decay_at") if schedule["schedule"] == "step" else ()))
+    found = {name: schedule[name] for name in names if schedule[name]}
+    return {name: [2 * each for each in own] if isinstance(own, list) else 2 * own for name, own in found.items()}
 
 
-def _matches(data: TrainingSet, of_images: bool, anchors: np.ndarray, candidates: int) -> np.ndarray | None:
-    """bool [a, C], which candidates match the anchors, some of which are there more than once."""
-    if data.matches is None:
-        return None
-    captions, images = data.matches.caption_rows, data.matches.image_rows
-    mine, theirs = (images, captions) if of_images else (captions, images)
-    distinct, rows = np.unique(anchors, return_inverse=True)
-    places = np.searchsorted(distinct, mine).clip(max=len(distinct) - 1)
-    known = distinct[places] == mine
-    table = np.zeros((len(distinct), candidates), dtype=bool)
-    table[places[known], theirs[known]] = True
-    return table[rows]
-
-
-def _means(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
-    """Means over all anchors, in percent what is one."""
-    found: dict[str, float | None] = dict.fromkeys(("false", "estimated_false"))
-    for name in parts[0]:
-        mean = float(np.concatenate([part[name] for part in parts]).mean(dtype=np.float64))
-        found[name] = _number(100 * mean if name in _PERCENTAGES else mean)
-    return found
-
-
-def _pairs_in_batch(settings: Mapping[str, Any], trained: Path, captions: int) -> int:
-    """Pairs of a step; the mean number where a batch is full by its tokens."""
-    if settings.get("batch_by", "pairs") == "pairs":
-        return settings["batch_size"]
-    rows = _history(trained)
-    return max(2, round(captions * rows[-1]["epoch"] / max(1, sum(row["steps"] for row in rows))))
-
-
-def _history(trained: Path) -> list[dict[str, Any]]:
-    import pyarrow.parquet as pq
-
-    return pq.read_table(checked(trained / HISTORY)).to_pylist()
-
-
-def _temperature(history: Sequence[Mapping[str, Any]]) -> float:
-    """Of the epoch that validated best: the mean, where it is learned."""
-    best = max(place for place, row in enumerate(history) if row["best"])
-    known = [row["mean_temperature"] for row in history[: best + 1] if row.get("mean_temperature")]
-    return known[-1] if known else TEMPERATURE
-
-
-def _fit(
-    manifest: Manifest, found: SplitEmbeddings, trained: Path, history: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    """RSum on some training images beside that of the validation, and whether most get the same captions."""
-    validated = len(read_embeddings(trained / EMBEDDINGS, "val").images)
-    images = min(validated, manifest.settings["validation_images"], len(found.images))
-    chosen = np.sort(np.random.default_rng(_SEED).permutation(len(found.images))[:images])
-    captions = np.flatnonzero(np.isin(found.caption_image, chosen))
-    owners = np.searchsorted(chosen, found.caption_image[captions])
-    scores = found.images[chosen] @ found.texts[captions].T
-    train, first = rsum(ranks(scores, owners)), scores.argmax(axis=1)
-    alike = is_alike(share_of_hubs(first.tolist()), len(captions), images)
-    best = [row["val_rsum"] for row in history if row["best"]][-1]
-    fit = {"train": _number(train), "validation": _number(best), "gap": _number(train - best)}
-    return {"images": images, **fit, "alike": alike}
-
-
-def _number(value: float) -> float | None:
-    """Rounded for JSON, which has no NaN."""
-    return round(float(value), 4) if np.isfinite(value) else None
+def _shorter(captions: int, images: int) -> dict[str, int]:
+    """Settings of lists that are no large part of a small training set."""
+    mined = Contrastive(negatives=("mined",)).mined()
+    assert mined is not None
+    shorter = mined.shorter(captions, images)
+    drawn = {f"loss.{name}": count for name, count in shorter.items()}
+    return drawn | {f"mine_negatives.{name.replace('top', 'num')}": count for name, count in shorter.items()}

@@ -7,11 +7,15 @@ For a query with R correct matches, of whose ranking rel(i) tells whether place 
 mAP@R is the mean of AP@R over the queries. Recall looks at the best match alone; these look at all of them.
 
 Source: mAP@R by Musgrave et al., "A Metric Learning Reality Check", ECCV 2020, section 3.2, and for image-text
-retrieval Chun et al., "ECCV Caption", ECCV 2022, section 4. The rule for ties is ours.
+retrieval Chun et al., "ECCV Caption", ECCV 2022, section 4. The rule for ties is ours. Radovanović et al., "Hubs in
+space", JMLR 2010, for items that are the answer to many queries.
 """
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +27,13 @@ CUTOFFS = (1, 5, 10)
 SIDES = ("i2t", "t2i")
 RSUM = "rsum"
 RECALLS = tuple(f"{side}_r{k}" for side in SIDES for k in CUTOFFS)
+MOST = 10
+"""Items that are returned most often."""
+MANY = 0.5
+"""Of the way from the share in random answers to all queries, from which on most queries are answered alike."""
+REMEDY = "train longer or use better features"
+_DRAWS = 200
+"""Random answers to all queries, whose mean share is taken."""
 _BLOCK_VALUES = 1 << 20
 """Scores compared at a time: small enough for the comparison to stay in the cache of a core."""
 _BLOCK_RANKED = 1 << 22
@@ -284,6 +295,26 @@ def random_recalls(images: int, captions: int) -> dict[str, float]:
         found[f"i2t_r{k}"] = 100 * float(1 - missed)
     found |= {f"t2i_r{k}": 100 * min(k, images) / images for k in CUTOFFS}
     return {**found, RSUM: sum(found.values())}
+
+
+def share_of_hubs(first: Iterable[Hashable]) -> float:
+    """Share of queries, 0..1, whose first answer is one of the `MOST` items that stand first most often."""
+    counts = Counter(first)
+    return sum(count for _, count in counts.most_common(MOST)) / max(counts.total(), 1)
+
+
+@functools.cache
+def random_share(items: int, queries: int) -> float:
+    """The share, on average, where every query is answered with some item or other."""
+    rng = np.random.default_rng(0)
+    first = [np.bincount(rng.integers(items, size=queries), minlength=items) for _ in range(_DRAWS)]
+    return float(np.mean([np.sort(counts)[-MOST:].sum() for counts in first])) / queries
+
+
+def is_alike(share: float, items: int, queries: int) -> bool:
+    """Whether `share_of_hubs` is that of a model that answers most queries alike."""
+    random = random_share(items, queries)
+    return share > random + MANY * (1 - random)
 
 
 @dataclass(frozen=True)

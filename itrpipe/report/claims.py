@@ -21,9 +21,19 @@ from itrpipe.config import extended, leaves, load_declaration
 from itrpipe.datasets.prepared import Split
 from itrpipe.declared import baseline_kind, root_conf
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.collapse import MOST, REMEDY, is_alike, share_of_hubs
 from itrpipe.evaluation.intervals import Difference, paired_intervals, seed_interval, significances
-from itrpipe.evaluation.metrics import RECALLS, RSUM, SIDES, Ranks, metrics, random_recalls
+from itrpipe.evaluation.metrics import (
+    MOST,
+    RECALLS,
+    REMEDY,
+    RSUM,
+    SIDES,
+    Ranks,
+    is_alike,
+    metrics,
+    random_recalls,
+    share_of_hubs,
+)
 from itrpipe.evaluation.tables import Number, mean, signed
 from itrpipe.methods.declaration import methods
 from itrpipe.report.names import choices_of

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.analysis.questions.base import questions
+from itrpipe.analysis.second_round import recommend
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.evaluation.metrics import RECALLS
-from itrpipe.evaluation.second_round import recommend
 from itrpipe.evaluation.tables import (
     Number,
     Row,
@@ -35,7 +35,6 @@ from itrpipe.report.runs import Run, all_artifacts, collect
 from itrpipe.report.series import Series, series_of
 from itrpipe.report.words import ColouredWords, scored_words, wrong_words
 from itrpipe.storage.artifact import FALSE_NEGATIVES, SECOND_ROUND, Manifest
-from itrpipe.training.settings import is_start_of
 
 _MOST_DRAWN = 6
 """Models that the first drawing shows: the best, and the baseline."""
@@ -367,21 +366,11 @@ def _advice(runs: Sequence[Run]) -> list[Part]:
     for run in runs:
         found = run.figures(SECOND_ROUND)
         if found and not why_collapsed(run):
-            advice = recommend(found, run.members[0].named, _start_of(run, runs))
-            items.setdefault(run.name, " ".join(advice.sentences))
+            advice = recommend(found, run.members[0].named)
+            items.setdefault(run.name, advice.sentence)
             evidence = evidence or advice.evidence
     note = f"Told by the first training alone, without the test split. {evidence}".rstrip()
     return [Facts("By the first training", [*items.items()], note)] if items else []
-
-
-def _start_of(run: Run, runs: Sequence[Run]) -> float | None:
-    """RSum on validation of the pretrained model that a run began from, where that was evaluated too."""
-    tuned = run.members[0].settings
-    for other in runs:
-        manifest = other.members[0].artifact.manifest if len(other.members) == 1 else None
-        if tuned and manifest is not None and is_start_of(manifest.settings, tuned):
-            return manifest.metrics.get("validation_rsum")
-    return None
 
 
 def _written(runs: Sequence[Run], source: Source) -> list[Part]:

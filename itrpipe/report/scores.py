@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.evaluation.collapse import is_alike, random_share
 from itrpipe.evaluation.intervals import Difference
-from itrpipe.evaluation.metrics import PROTOCOLS, RSUM, random_recalls
+from itrpipe.evaluation.metrics import PROTOCOLS, RSUM, is_alike, random_recalls, random_share
 from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean
 from itrpipe.report.claims import COMPARED, Claim, answered_by_hubs, rsum_of, score_of, why_collapsed
 from itrpipe.report.names import listed

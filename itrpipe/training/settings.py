@@ -450,19 +450,6 @@ def no_first_training(settings: Mapping[str, Any]) -> str:
     return ""
 
 
-def is_start_of(settings: Mapping[str, Any], tuned: Mapping[str, Any]) -> bool:
-    """Whether a model as it was published is the one that another training began from.
-
-    Args:
-        settings, tuned: of both, as manifests keep them.
-    """
-    model, begun = settings.get("model", {}), tuned.get("model", {})
-    encoders = ("vision", "vision_revision", "text", "text_revision")
-    same = all(settings.get(name) == tuned.get(name) for name in ("backbone", "features"))
-    untrained = settings["method"] == "zero-shot" != tuned["method"]
-    return untrained and same and all(model.get(name) == begun.get(name) for name in encoders)
-
-
 def _known(value: str, known: Iterable[str], what: str) -> str:
     if value not in known:
         raise ValueError(why_unusable(value) or unknown(what, value, sorted(known)))

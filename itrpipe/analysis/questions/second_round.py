@@ -1,16 +1,55 @@
-"""Whether a second training is worth it: how hard negatives of a batch and of the dataset are, and how many false."""
+"""Whether a second training is worth it: how hard its negatives were, how hard others are, how many of them false.
+
+All of it comes from the embeddings of the training split and from the history of the training; the test split is not
+looked at.
+
+A batch of B pairs offers an anchor B - 1 captions, or the images of these. Drawn with replacement among the M captions
+of other images, the hardest of them stands behind k others of the M with probability
+
+    P(k) = ((M - k) / M)^(B - 1) - ((M - k - 1) / M)^(B - 1)
+
+so that what is expected of a batch is a weighted sum over all candidates in the order of their scores, and nothing is
+simulated. An image is as often among the M as it has captions. Batches are drawn without replacement, which makes a
+difference only where B is no small part of M.
+
+Shapes: A anchors, C candidates of each, K of these, hardest first, N images, T captions.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.storage.artifact import SECOND_ROUND
+from itrpipe.analysis.questions.false_negatives import DIRECTIONS, TrainingSet
+from itrpipe.errors import UsageError
+from itrpipe.evaluation.metrics import is_alike, ranks, rsum, share_of_hubs
+from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, SplitScores, read_embeddings
+from itrpipe.mining.settings import MineSettings
+from itrpipe.storage.artifact import HISTORY, SECOND_ROUND, existing_input, read_manifest
 from itrpipe.storage.disk import write_json
+from itrpipe.storage.integrity import checked
 from itrpipe.training.settings import no_first_training
 
-if TYPE_CHECKING:
-    from itrpipe.features.embeddings import SplitScores
+ANCHORS, TOP = 500, 10
+"""Training pairs that are looked at, and how many of the hardest candidates of the dataset are the top."""
+SIZES = (32, 128, 512, 2048)
+"""Batch sizes beside the model's own."""
+MARGIN, TEMPERATURE = 0.2, 0.07
+"""Of the hinge and of the softmax where the method has none."""
+_SCHEDULE = ("epochs", "schedule", "decay_every", "decay_at", "learning_rate", "patience", "warmup_updates")
+_SEED = 0
+_VALUES_AT_ONCE = 1 << 22
+_NEGLIGIBLE = 1e-9
+"""Probability of standing behind so many candidates, from which on they are not looked at."""
+_OF_ONE = ("rank", "beaten", "active")
+"""Facts that have no mean over several candidates."""
+_PERCENTAGES = ("beaten", "active", "false", "estimated_false", "gradient", "mined_gradient")
 
 
 def asks(evaluation: Evaluation) -> bool:
@@ -20,6 +59,229 @@ def asks(evaluation: Evaluation) -> bool:
 
 def answer(evaluation: Evaluation, split: SplitScores) -> None:
     """Writes second_round.json, about the training split whichever is evaluated."""
-    from itrpipe.analysis.second_round import diagnose
-
     write_json(evaluation.folder / SECOND_ROUND, diagnose(evaluation.trained, evaluation.prepare))
+
+
+def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
+    """Everything that `itrpipe.analysis.second_round.recommend` reads.
+
+    Args:
+        trained: artifact of a first training, see `itrpipe.training.settings.no_first_training`.
+        prepared: dataset that it was trained on; None takes it where the training found it.
+
+    Returns:
+        Ready for JSON. `model`: what was trained, on how much. `validation`: RSum by epoch, the `best`, and the points
+        `gained` over the last third of the epochs. `fit`: RSum on as many training images as are validated on, the
+        `gap` between both, and whether most of these images get the same captions (`alike`). `directions`: for both,
+        figures of the `batches` of several sizes, of the `hardest` candidate of the dataset and of its `top` ones, see
+        `measured`. Figures are None where they are not known.
+
+    Raises:
+        MissingInputError: the dataset was removed.
+        DataError: a file is damaged, or scores are not finite.
+    """
+    manifest = read_manifest(trained)
+    data = TrainingSet.open(trained, prepared or existing_input(trained, manifest, "prepare"))
+    found, settings = data.embeddings, manifest.settings
+    history = pq.read_table(checked(trained / HISTORY)).to_pylist()
+    images, captions, steps = len(found.images), len(found.texts), sum(row["steps"] for row in history)
+    own = settings["batch_size"]
+    if settings.get("batch_by", "pairs") != "pairs":  # full by its tokens: the mean number of pairs
+        own = max(2, round(captions * history[-1]["epoch"] / max(1, steps)))
+    own = min(own, captions)
+    best = [row for row in history if row["best"]][-1]
+    margin, temperature = float(settings["loss"].get("margin", MARGIN)), best.get("mean_temperature") or TEMPERATURE
+    validated = min(len(read_embeddings(trained / EMBEDDINGS, "val").images), settings["validation_images"], images)
+    return {
+        "model": {
+            "run": manifest.label,
+            "dataset": manifest.dataset,
+            "method": manifest.conf,
+            "objective": settings["method"],
+            "backbone": settings["backbone"],
+            "seed": settings["seed"],
+            "images": images,
+            "captions": captions,
+            "most_captions": int(np.bincount(found.caption_image).max()),
+            "batch_size": own,
+            "images_by_batch": _number(images / own),
+            "schedule": {name: settings[name] for name in _SCHEDULE},
+            "updates": steps // settings.get("accumulate", 1),
+            "margin": margin,
+            "temperature": _number(temperature),
+            "truth": data.matches is not None,
+        },
+        "validation": validation(history),
+        "fit": _fit(found, validated, best["val_rsum"]),
+        "directions": measured(data, own, margin, temperature),
+    }
+
+
+def _fit(found: SplitEmbeddings, images: int, best: float) -> dict[str, Any]:
+    """RSum on some training images beside the best of the validation, and whether most get the same captions."""
+    chosen = np.sort(np.random.default_rng(_SEED).permutation(len(found.images))[:images])
+    captions = np.flatnonzero(np.isin(found.caption_image, chosen))
+    scores = found.images[chosen] @ found.texts[captions].T
+    train = rsum(ranks(scores, np.searchsorted(chosen, found.caption_image[captions])))
+    alike = is_alike(share_of_hubs(scores.argmax(axis=1).tolist()), len(captions), images)
+    fit = {"train": _number(train), "validation": _number(best), "gap": _number(train - best)}
+    return {"images": images, **fit, "alike": alike}
+
+
+def measured(
+    data: TrainingSet, batch_size: int, margin: float, temperature: float = TEMPERATURE, anchors: int = ANCHORS
+) -> dict[str, Any]:
+    """How hard negatives are, of a fixed sample of training pairs.
+
+    Args:
+        data: embeddings of the training split, compared by inner product.
+        batch_size: of the model; that and `SIZES` are looked at, as far as there are so many pairs.
+        margin: of the hinge.
+        temperature: of the softmax.
+        anchors: pairs in the sample.
+
+    Returns:
+        Direction -> `candidates` (captions, or images), `positive` (mean score of the pairs), and `batches` (list, by
+        `size`), `hardest` and `top`, each with
+
+        - `rank`: candidates ahead of it (of batches);
+        - `score`: its mean score;
+        - `beaten`: % of the pairs that score below it, below the mean of the `top`;
+        - `active`: % of the pairs whose hinge it makes active (not of the `top`);
+        - `false`: % that are correct matches, None where these are not known;
+        - `estimated_false`: the same by the probability of FNE, as the guard of mining estimates it; None where the
+          model ranks hardly any pair above the others of its batch;
+        - `gradient`, of batches: % of the softmax that negatives hold, by their expected mass;
+        - `mined_gradient`, of batches: % of what negatives hold that the dataset's hardest would hold beside them.
+
+    Raises:
+        UsageError: there is one image, which has no negatives.
+    """
+    from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
+
+    found = data.embeddings
+    if len(np.unique(found.caption_image)) < 2:
+        raise UsageError("a training set of one image has no negatives; train on more images")
+    pairs = np.sort(np.random.default_rng(_SEED).permutation(len(found.texts))[:anchors])
+    sizes = sorted({batch_size, *(size for size in SIZES if size < len(found.texts))})
+    prior, at_once = (MineSettings.model_fields[f"guard_{name}"].default for name in ("prior", "batch_size"))
+    gaussians = estimate_gaussians(found.images, found.texts, found.caption_image, batch_size=at_once)
+    estimate = partial(probabilities, gaussians=gaussians, prior=prior) if gaussians.usable() else None
+    figures = {}
+    for name in DIRECTIONS:
+        parts = [*_figures(data, name, pairs, sizes, margin, temperature, estimate)]
+        means = {key: _means([part[key] for part in parts]) for key in parts[0]}
+        figures[name] = {
+            "candidates": len(found.texts if name == DIRECTIONS[0] else found.images),
+            "anchors": len(pairs),
+            "positive": _number((found.images[found.caption_image[pairs]] * found.texts[pairs]).sum(axis=1).mean()),
+            "batches": [{"size": size, **means[size]} for size in sizes],
+            "hardest": means["hardest"],
+            "top": {"size": TOP, **means["top"]},
+        }
+    return figures
+
+
+def validation(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a training's validations say.
+
+    Args:
+        history: a row for each validation, with `epoch` and `val_rsum`.
+
+    Returns:
+        `epochs` and `rsum` of every validation, the `best` RSum, its `best_epoch`, `fell`: by how much the last one is
+        below it, and `gained`: by how much it is above the best of the validations before the last third of the epochs;
+        None where there are none.
+    """
+    epochs, scores = ([row[name] for row in history] for name in ("epoch", "val_rsum"))
+    before = [score for epoch, score in zip(epochs, scores, strict=True) if 0 < epoch <= 2 * epochs[-1] / 3]
+    best = max(scores)
+    return {
+        "epochs": epochs,
+        "rsum": [_number(score) for score in scores],
+        "best": _number(best),
+        "best_epoch": epochs[scores.index(best)],
+        "fell": _number(best - scores[-1]),
+        "gained": _number(best - max(before)) if before else None,
+    }
+
+
+def _figures(
+    data: TrainingSet,
+    direction: str,
+    pairs: np.ndarray,
+    sizes: Sequence[int],
+    margin: float,
+    temperature: float,
+    estimate: Callable[[np.ndarray], np.ndarray] | None,
+) -> Iterator[dict[Any, dict[str, np.ndarray]]]:
+    """Figures [a] of some of the pairs [A], captions by row, at a time, by size of the batch, `hardest` and `top`."""
+    found, of_images = data.embeddings, direction == DIRECTIONS[0]
+    queries, candidates, owners = found.images, found.texts, found.caption_image
+    each = np.ones(len(owners), dtype=np.int64)  # how often a batch can draw a candidate
+    if not of_images:
+        queries, candidates, owners, each = found.texts, found.images, np.arange(len(found.images)), np.bincount(owners)
+    height = max(1, _VALUES_AT_ONCE // len(candidates))
+    for start in range(0, len(pairs), height):
+        captions = pairs[start : start + height]
+        own = found.caption_image[captions]
+        anchors = own if of_images else captions
+        positive = np.einsum("ad,ad->a", found.images[own], found.texts[captions])[:, None]
+        scores = queries[anchors] @ candidates[:].T  # [a, C]
+        drawn = np.where(own[:, None] == owners, 0, each)
+        total = drawn.sum(axis=1, keepdims=True)  # [a, 1] M
+        depth = max(TOP, int(np.ceil(_depth(total.max(), sizes[0]))))
+        # Where there are few, those of the own image are the last, and no batch draws them.
+        order = np.argsort(np.where(drawn, -scores, np.inf), axis=1)[:, :depth]  # [a, K]
+        first, copies = (np.take_along_axis(values, order, axis=1) for values in (scores, drawn))
+        match = data.is_match(*((order, anchors[:, None]) if of_images else (anchors[:, None], order)))
+        facts = {
+            "rank": np.broadcast_to(np.arange(first.shape[1]), first.shape),
+            "score": first,
+            "beaten": first > positive,
+            "active": first > positive - margin,
+            "estimated_false": None if estimate is None else estimate(first),
+            "false": match,
+        }
+        known = {name: values for name, values in facts.items() if values is not None}
+
+        def sums(weights: np.ndarray, known: Mapping[str, np.ndarray] = known) -> dict[str, np.ndarray]:
+            return {name: (weights * values[:, : weights.shape[1]]).sum(axis=1) for name, values in known.items()}
+
+        there = copies[:, :TOP] > 0
+        top = {name: values / there.sum(axis=1) for name, values in sums(there).items() if name not in _OF_ONE}
+        figures: dict[Any, dict[str, np.ndarray]] = {"hardest": sums(np.ones((len(own), 1), np.float32))}
+        del figures["hardest"]["rank"]
+        figures["top"] = top | {"beaten": top["score"] > positive[:, 0]}
+        # Logarithms of the mean mass of a negative, and of the mass of the hardest; that of the positive is 0.
+        excess = np.where(drawn, scores - first[:, :1], -np.inf)  # 0 at most, whose powers are never too large
+        mined = (first[:, 0] - positive[:, 0]) / temperature
+        mass = np.log((np.exp(excess / temperature) * drawn).sum(axis=1, dtype=np.float64) / total[:, 0]) + mined
+        behind = np.cumsum(copies, axis=1)  # [a, K]
+        for size in sizes:
+            columns = int((behind - copies < _depth(total, size)).sum(axis=1).max())
+            left = (1 - (behind - copies)[:, :columns] / total) ** (size - 1)
+            negatives = np.log(size - 1) + mass
+            figures[size] = sums(left - (1 - behind[:, :columns] / total) ** (size - 1))
+            figures[size]["gradient"] = np.exp(-np.logaddexp(0.0, -negatives))
+            figures[size]["mined_gradient"] = np.exp(-np.logaddexp(0.0, negatives - mined))
+        yield figures
+
+
+def _depth(total: np.ndarray, size: int) -> np.ndarray:
+    """How many of so many candidates have a chance to be the hardest of a batch."""
+    return total * (1 - _NEGLIGIBLE ** (1 / (size - 1)))
+
+
+def _means(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
+    """Means over all anchors, in percent what is one."""
+    found: dict[str, float | None] = dict.fromkeys(("false", "estimated_false"))
+    for name in parts[0]:
+        mean = float(np.concatenate([part[name] for part in parts]).mean(dtype=np.float64))
+        found[name] = _number(100 * mean if name in _PERCENTAGES else mean)
+    return found
+
+
+def _number(value: float) -> float | None:
+    """Rounded for JSON, which has no NaN."""
+    return round(float(value), 4) if np.isfinite(value) else None
