@@ -303,7 +303,7 @@ def test_an_export_without_its_parser_says_so(evaluated: Callable[[str], Evaluat
     with pytest.raises(DataError, match="is not recorded"):
         itrpipe.load(copy)
     copy = changed(exported, tmp_path / "none", "config.json", "itrpipe", value=None)
-    with pytest.raises(DataError, match="does not say what the model reads of images"):
+    with pytest.raises(DataError, match=r"config\.json"):
         itrpipe.load(copy)
 
 

@@ -344,7 +344,12 @@ class EncoderLayer(nn.Module):
             first: compute the next states of the first so many positions only; they still look at all.
         """
         batch, _, width = states.shape
-        queries, keys, values = (self.project(states) if projected is None else projected).chunk(3, dim=-1)
+        if projected is None and first is not None:
+            weight, bias = self.project.weight, self.project.bias
+            queries = F.linear(states[:, :first], weight[:width], bias[:width])
+            keys, values = F.linear(states, weight[width:], bias[width:]).chunk(2, dim=-1)
+        else:
+            queries, keys, values = (self.project(states) if projected is None else projected).chunk(3, dim=-1)
         queries, keys, values = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (queries[:, :first], keys, values)
         )
