@@ -237,7 +237,7 @@ def test_the_installed_command_runs(cli: Invoke) -> None:
         (["train", "--set", "decay_at=[1, 99999999999]"], ["decay_at = [1, 99999999999]", "at most"]),
         (["train", "--set", "word_dim=99999999999"], ["model.word_dim = 99999999999", "65536"]),
         (["train", "--set", "decay_at=[-5]"], ["decay_at.0 = -5", "greater than or equal to 1"]),
-        (["export", "--to", "/"], ["--to / is the root of all folders"]),
+        (["export", "--to", "/"], ["--to / exists and is not empty"]),
         (["prepare", "--set", "workers=100000"], ["workers = 100000", "4096"]),
         (["train", "--dataset", "x" * 300], ["'xxxxxxxxxxxxxxxxxxxx…' must be letters,", "100 at most"]),
         (["train", "--dataset", "../x"], ["'../x'"]),

@@ -231,7 +231,7 @@ class WordReader:
 
 def match_probability(score: float) -> float:
     """The probability of a match that a raw score stands for, 0..1."""
-    return 1.0 / (1.0 + math.exp(-score)) if score > 0 else math.exp(score) / (1.0 + math.exp(score))
+    return (1.0 + math.tanh(score / 2)) / 2
 
 
 def word_maxima(values: np.ndarray, words: np.ndarray) -> np.ndarray:

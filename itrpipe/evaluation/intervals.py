@@ -160,9 +160,8 @@ def group_mean_interval(
     )  # [N, G] each
 
     def mean(weights: np.ndarray) -> np.ndarray:
-        totals = weights @ counts
-        seen = totals > 0
-        return np.where(seen, weights @ sums / np.maximum(totals, 1), 0.0).sum(axis=-1) / seen.sum(axis=-1)
+        with np.errstate(invalid="ignore"):
+            return np.nanmean(weights @ sums / (weights @ counts), axis=-1)
 
     drawn = [mean(weights) for weights in _image_weights(images, len(values), samples)]
     return _interval(mean(np.ones(images)), np.concatenate(drawn), level)

@@ -132,24 +132,19 @@ def precision_of_matches(
     matches = np.bincount(match_query, minlength=len(scores))  # [Q] R
     order = np.argsort(match_query, kind="stable")
     query, candidate = match_query[order], match_candidate[order]
-    height = max(1, _BLOCK_RANKED // scores.shape[1])
-    found = []
+    height, most = max(1, _BLOCK_RANKED // scores.shape[1]), matches.max()
+    places, found = np.arange(1, most + 1), []
     for start in range(0, len(scores), height):
-        block, counts = scores[start : start + height], matches[start : start + height]
+        # Matches lie below negatives of their score, and above all others, which are float32.
+        block, counts = scores[start : start + height].astype(np.float64), matches[start : start + height, None]
         part = slice(*np.searchsorted(query, [start, start + height]))
-        relevant = np.zeros(block.shape, dtype=bool)
-        relevant[query[part] - start, candidate[part]] = True
-        least = np.partition(block, -counts.max(), axis=1)[:, -counts.max()]  # [Q] the R-th best of the largest R
-        rows, columns = np.nonzero(block >= least[:, None])
-        hit = relevant[rows, columns]
-        order = np.lexsort((hit, -block[rows, columns], rows))  # of equal scores, negatives come first
-        rows, hit = rows[order], hit[order]
-        first = np.searchsorted(rows, np.arange(len(block)))
-        place = np.arange(len(rows)) - first[rows]
-        before = np.concatenate([[0], np.cumsum(hit)])
-        counted = hit & (place < counts[rows])
-        precision = counted * (before[1:] - before[first[rows]]) / (place + 1)
-        found.append([np.bincount(rows, weights, len(block)) / counts for weights in (precision, counted)])
+        own = query[part] - start, candidate[part]
+        block[own], relevant = np.nextafter(block[own], -np.inf), np.zeros(block.shape, dtype=bool)
+        relevant[own] = True
+        best = np.argpartition(block, -most, axis=1)[:, -most:]  # of the largest R
+        best = np.take_along_axis(best, np.argsort(-np.take_along_axis(block, best, axis=1), axis=1), axis=1)
+        hit = np.take_along_axis(relevant, best, axis=1) & (places <= counts)
+        found.append([(each / counts).sum(axis=1) for each in (hit * np.cumsum(hit, axis=1) / places, hit)])
     average, r_precision = map(np.concatenate, zip(*found, strict=True))
     return average, r_precision
 
@@ -227,10 +222,7 @@ def check_finite(scores: np.ndarray) -> None:
     Raises:
         DataError: a score is NaN or infinite; the message names how many.
     """
-    height = max(1, _BLOCK_VALUES // max(1, scores.shape[1]))
-    blocks = range(0, scores.shape[0], height)
-    bad = scores.size - sum(int(np.count_nonzero(np.isfinite(scores[row : row + height]))) for row in blocks)
-    if bad:
+    if bad := scores.size - np.count_nonzero(np.isfinite(scores)):
         raise DataError(
             f"{bad} of {scores.size} scores are NaN or infinite, so there is no ranking: train the model again, "
             "with a lower learning rate if its loss diverged"

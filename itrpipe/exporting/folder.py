@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.storage.artifact import EXPORT
 from itrpipe.storage.disk import file_digest, make_folder, on_disk, read_json, require_writable, sync, write_json
 
@@ -29,17 +29,11 @@ def open_target(root: Path, to: Path, *, force: bool) -> Path:
         UnavailableError: nothing can be written there.
     """
     target = to.expanduser().resolve()
-    if not target.name:
-        raise UsageError(f"--to {target} is the root of all folders; name one that does not exist yet")
-    if not str(target).isprintable():
-        raise UsageError(f"--to {str(target)!r} is a name that many programs cannot open; name another folder")
     if target.is_relative_to(root.resolve()):
         raise UsageError(f"--to {target} lies in the data folder, which holds artifacts only; name another folder")
-    parent = next(path for path in target.parents if path.exists())
-    if not parent.is_dir():
-        raise MissingInputError(f"--to {target} cannot be made, because {parent} is no folder; name another folder")
-    require_writable(parent / target.name, "--to")
     _refuse_taken(target, force=force)
+    parent = next(path for path in target.parents if path.exists())
+    require_writable(parent / target.name, "--to")
     return target
 
 

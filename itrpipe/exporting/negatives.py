@@ -41,7 +41,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.errors import DataError
 from itrpipe.learning.mined import PROBABILITY, MinedList, read_list
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.mining.lists import NO_ROW, CandidateLists
@@ -57,7 +56,6 @@ negative also `source` (`mined`, or what wrote the sentence), and None of senten
 list, and with a guard its probability to be a false one."""
 Row = tuple[Document, Document, list[Document]]
 """Query and positive, a caption and its image or the other way round, and the negatives, the hardest first."""
-_DOCUMENT, _FACTS = ("docid", "text", "image"), ("source", "score", "rank", PROBABILITY)
 _ENDINGS = {".png": "png", ".webp": "webp"}
 """Ending of a file -> that of its member; else `jpg`."""
 _AT_ONCE = 8_192
@@ -150,21 +148,14 @@ def open_mined(
         most_sentences: m.
 
     Raises:
-        DataError: a file is damaged, or the artifacts are not of one dataset.
+        DataError: a file is damaged.
     """
     split = PreparedDataset.open(prepared, tokens=False).split("train")
     lists = {name: read_list(mined, file) for name, file in LISTS.items()}
     caption_ids, image_ids = (pa.array(each.anchor_ids.tolist(), pa.string()) for each in lists.values())
-    caption_rows = rows_of(caption_ids, split.captions["caption_id"])
-    image_rows = rows_of(image_ids, split.images["image_id"])
-    captions, photographs = split.captions.take(caption_rows.clip(0)), split.images.take(image_rows.clip(0))
+    captions = split.captions.take(rows_of(caption_ids, split.captions["caption_id"]))
+    photographs = split.images.take(rows_of(image_ids, split.images["image_id"]))
     owners = rows_of(captions["image_id"], image_ids)
-    candidates = [each.candidates for each in lists.values()]
-    if any((rows < 0).any() for rows in (caption_rows, image_rows, owners, np.diff(owners))) or any(
-        rows.size and not NO_ROW <= rows.min() <= rows.max() < len(others)
-        for rows, others in zip(candidates, (image_ids, caption_ids), strict=True)
-    ):
-        raise DataError(f"{mined} holds lists of another training set than {prepared}; mine again")
     texts, prefix = captions["text"].to_pylist(), f"{image_root.rstrip('/')}/" if image_root else ""
     same, width = DuplicateCaptions(texts, owners), negatives + most_sentences
     found = {name: _without_repeats(LISTS[name], each, same, width) for name, each in lists.items()}
@@ -223,7 +214,7 @@ def _sentences(folder: Path, most: int, facts: dict[str, Any]) -> dict[str, list
     return found
 
 
-# Writers
+# Rows of the formats, and the files that hold them
 
 
 def _parquet(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
@@ -239,14 +230,14 @@ def _parquet(mined: Mined, direction: str, with_scores: bool, path: Path, captio
         fields |= {PROBABILITY: pa.list_(pa.float32())} if mined.guarded else {}
     schema = pa.schema(list(fields.items()), metadata={"huggingface": json.dumps({"info": {"features": features}})})
 
-    def value(document: Document) -> Any:
-        return document["text"] if document["image"] is None else {"bytes": None, "path": document["image"]}
-
     def columns(caption: int) -> dict[str, Any]:
         query, positive, negatives = mined.row(direction, caption)
-        inputs = dict(zip(fields, map(value, (query, positive, *negatives)), strict=False))
-        ids = {"anchor_id": query["docid"], "positive_id": positive["docid"]}
-        return inputs | ids | _side_by_side("negative_ids", negatives)
+        values = (
+            each["text"] if each["image"] is None else {"bytes": None, "path": each["image"]}
+            for each in (query, positive, *negatives)
+        )
+        told = {"anchor_id": query["docid"], "positive_id": positive["docid"]}
+        return dict(zip(fields, values, strict=False)) | told | _side_by_side("negative_ids", negatives)
 
     with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
         for start in range(0, len(captions), _AT_ONCE):
@@ -274,31 +265,48 @@ def _with_each_other(mined: Mined, direction: str) -> np.ndarray:
 def _tsv(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
     """The captions of an image point to different captions of the same hard image."""
     first = np.searchsorted(mined.owners[captions], np.arange(len(mined.images) + 1)).tolist()
-    starts = np.searchsorted(mined.owners, mined.owners[captions]).tolist()
+    places = (captions - np.searchsorted(mined.owners, mined.owners[captions])).tolist()
     with path.open("w", encoding="utf-8", newline="") as stream:
         stream.write("filepath\ttitle\tneg_caption\tneg_image\n")
         writer = csv.writer(stream, delimiter="\t", quoting=csv.QUOTE_ALL, lineterminator="\n")
-        for caption, start in zip(captions.tolist(), starts, strict=True):
+        for caption, place in zip(captions.tolist(), places, strict=True):
             image, title, negatives = mined.row("i2t", caption)
             others = mined.lists["t2i"]["row"][caption, : mined.negatives].tolist()
             counts = {other: first[other + 1] - first[other] for other in others if other != NO_ROW}
-            numbers = [first[other] + (caption - start) % count for other, count in counts.items() if count]
+            numbers = [first[other] + place % count for other, count in counts.items() if count]
             hard = json.dumps([each["text"] for each in negatives], ensure_ascii=False)
             writer.writerow((image["image"], title["text"], hard, str(numbers)))
 
 
-def _jsonl(
-    line: Callable[[Document, Document, list[Document]], dict[str, Any]],
-    mined: Mined,
-    direction: str,
-    with_scores: bool,
-    path: Path,
-    captions: np.ndarray,
-) -> None:
-    _write_lines(path, (line(*mined.row(direction, each)) for each in captions.tolist()))
+def _jsonl(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
+    def passage(each: Document) -> Document:
+        return {"docid": each["docid"], "title": "", "text": each["text"] or "", "image": each["image"]} | _facts(each)
+
+    rows = (mined.row(direction, caption) for caption in captions.tolist())
+    lines = (
+        {"query_id": query["docid"], "query": query["text"], "query_image": query["image"]}
+        | {"positive_passages": [passage(positive)], "negative_passages": [*map(passage, negatives)]}
+        for query, positive, negatives in rows
+    )
+    _write_lines(path, lines)
 
 
-def _write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
+def _tevatron(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
+    rows = (mined.row(direction, caption) for caption in captions.tolist())
+    lines = (
+        {"query_id": query["docid"], "query_text": query["text"], "query_image": query["image"]}
+        | {"positive_document_ids": [positive["docid"]]}
+        | _side_by_side("negative_document_ids", negatives)
+        for query, positive, negatives in rows
+    )
+    _write_lines(path, lines)
+
+
+def _documents(path: Path, documents: Sequence[Document]) -> None:
+    _write_lines(path, ({name: each[name] for name in ("docid", "text", "image")} for each in documents))
+
+
+def _write_lines(path: Path, lines: Iterable[Document]) -> None:
     with path.open("w", encoding="utf-8", newline="") as stream:
         stream.writelines(f"{_as_json(line)}\n" for line in lines)
 
@@ -307,26 +315,8 @@ def _as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _some(document: Document, names: Iterable[str]) -> dict[str, Any]:
-    return {name: document[name] for name in names if name in document}
-
-
-def _in_full(query: Document, positive: Document, negatives: list[Document]) -> dict[str, Any]:
-    def passage(each: Document) -> dict[str, Any]:
-        whole = {"docid": each["docid"], "title": "", "text": each["text"] or "", "image": each["image"]}
-        return whole | _some(each, _FACTS)
-
-    told = {"query_id": query["docid"], "query": query["text"], "query_image": query["image"]}
-    return told | {"positive_passages": [passage(positive)], "negative_passages": [*map(passage, negatives)]}
-
-
-def _by_id(query: Document, positive: Document, negatives: list[Document]) -> dict[str, Any]:
-    told = {"query_id": query["docid"], "query_text": query["text"], "query_image": query["image"]}
-    return told | {"positive_document_ids": [positive["docid"]]} | _side_by_side("negative_document_ids", negatives)
-
-
-def _documents(path: Path, documents: Sequence[Document]) -> None:
-    _write_lines(path, (_some(each, _DOCUMENT) for each in documents))
+def _facts(document: Document) -> Document:
+    return {name: document[name] for name in ("source", "score", "rank", PROBABILITY) if name in document}
 
 
 def _tar(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
@@ -334,21 +324,20 @@ def _tar(mined: Mined, direction: str, with_scores: bool, path: Path, captions: 
     # One ending for all images: `datasets` refuses shards whose samples differ in it, and decoders look at the bytes.
     endings = {_ENDINGS.get(PurePosixPath(each["file"]).suffix.lower(), "jpg") for each in mined.images}
     ending = endings.pop() if len(endings) == 1 else "jpg"
+    photograph: tuple[str, bytes] = "", b""
     with path.open("wb") as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for caption in captions.tolist():
             (text, image, images), (_, _, texts) = mined.row("t2i", caption), mined.row("i2t", caption)
-            told: dict[str, Any] = {"caption_id": text["docid"], "image_id": image["docid"], "file": image["file"]}
-            told["images"] = [
-                {"image_id": each["docid"], "file": each["image"]} | _some(each, _FACTS) for each in images
-            ]
-            told["captions"] = [
-                {"caption_id": each["docid"], "text": each["text"]} | _some(each, _FACTS) for each in texts
-            ]
-            members = {
-                ending: _photograph(mined.root, image),
-                "json": _as_json(told).encode(),
-                "txt": text["text"].encode(),
+            if photograph[0] != image["file"]:  # captions of an image follow each other
+                photograph = image["file"], _photograph(mined.root, image)
+            told = {
+                "caption_id": text["docid"],
+                "image_id": image["docid"],
+                "file": image["file"],
+                "images": [{"image_id": each["docid"], "file": each["image"]} | _facts(each) for each in images],
+                "captions": [{"caption_id": each["docid"], "text": each["text"]} | _facts(each) for each in texts],
             }
+            members = {ending: photograph[1], "json": _as_json(told).encode(), "txt": text["text"].encode()}
             for suffix, content in members.items():
                 header = tarfile.TarInfo(f"{caption:09}.{suffix}")
                 header.size = len(content)
@@ -392,8 +381,8 @@ class Table:
         size = size or (1_000 if self.pattern.endswith(".tar") else 50_000)
         count = max(1, -(-len(self.rows) // size)) if "*" in self.pattern else 1
         for number in range(count):
-            rows = self.rows if count == 1 else self.rows[number * size : (number + 1) * size]
-            yield self.pattern.replace("*", f"train-{number:05}-of-{count:05}"), rows
+            rows = slice(None) if count == 1 else slice(number * size, (number + 1) * size)
+            yield self.pattern.replace("*", f"train-{number:05}-of-{count:05}"), self.rows[rows]
 
 
 @dataclass(frozen=True)
@@ -442,8 +431,8 @@ FORMATS = {
         _parquet, "{}/*.parquet", lambda mined, name: mined.rows_with(name, mined.width(name)), scores=True
     ),
     "negclip": Format(_tsv, "train.tsv", _with_each_other),
-    "jsonl": Format(partial(_jsonl, _in_full)),
-    "tevatron": Format(partial(_jsonl, _by_id), documents=True),
+    "jsonl": Format(_jsonl),
+    "tevatron": Format(_tevatron, documents=True),
     "webdataset": Format(
         _tar, "*.tar", lambda mined, _: np.union1d(mined.rows_with("t2i"), mined.rows_with("i2t")), paths=False
     ),

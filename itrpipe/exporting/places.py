@@ -32,11 +32,7 @@ def without_places(value: Any) -> Any:
 
 def command_without_places(command: str) -> str:
     """A command line, as `shlex` joins it, likewise: `--data=/mnt/fast/data` becomes `--data=data`."""
-    try:
-        arguments = shlex.split(command)
-    except ValueError:  # not joined by shlex
-        return text_without_places(command)
-    return shlex.join(map(_argument, arguments))
+    return shlex.join(map(_argument, shlex.split(command)))
 
 
 def text_without_places(text: str) -> str:

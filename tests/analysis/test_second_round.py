@@ -12,6 +12,7 @@ from itrpipe.analysis.questions import second_round
 from itrpipe.analysis.questions.false_negatives import DIRECTIONS, TrainingSet
 from itrpipe.analysis.questions.second_round import TOP, measured, validation
 from itrpipe.analysis.second_round import RISING, RULES, recommend, signals
+from itrpipe.datasets.truth import PairSet
 from itrpipe.evaluation.metrics import is_alike, share_of_hubs
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
 from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
@@ -33,7 +34,7 @@ def families() -> TrainingSet:
     ids = np.arange(24).astype(str), np.arange(len(OWNERS)).astype(str)
     vectors = (each.astype(np.float32) for each in (images, texts))
     embeddings = SplitEmbeddings(next(vectors), ids[0], next(vectors), ids[1], OWNERS, INNER_PRODUCT)
-    return TrainingSet.of(embeddings, ids[0], [np.flatnonzero(FAMILY[own] == FAMILY) for own in OWNERS])
+    return TrainingSet(embeddings, PairSet.of(*np.nonzero(FAMILY[OWNERS][:, None] == FAMILY), 24))
 
 
 @pytest.mark.parametrize(("size", "temperature"), [(2, 0.5), (3, 1e-4)])

@@ -63,9 +63,7 @@ def word_test(root: Path, **loss: Any) -> WordTest:
     return examined(root, saved_of(SIZES, words, len(words), **loss))
 
 
-def test_masked_words_are_corrected_by_the_head_also_where_the_caption_says_what_was_written(
-    boxed_chain: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_count_words_that_are_found_and_corrected(boxed_chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two masked words one is written as the caption has it; this one the head knows, if it is asked."""
     test = word_test(boxed_chain, compare="off")
     read, asked_at = test._reader.read, []
@@ -82,20 +80,31 @@ def test_masked_words_are_corrected_by_the_head_also_where_the_caption_says_what
     def answer(images: Any, image_rows: Any, rows: np.ndarray, tokens: np.ndarray, asked: Any = False) -> Any:
         asked = np.broadcast_to(asked, tokens.shape)
         asked_at.append(np.unique(asked.nonzero()[1]).tolist())
+        places, own = np.arange(tokens.shape[1]), test._reader.captions.tokens[rows, : tokens.shape[1]]
         found = read(images, image_rows, rows, tokens, asked)
-        own = test._reader.captions.tokens[rows, : tokens.shape[1]]
-        first = np.arange(tokens.shape[1]) == 2
-        return found._replace(corrections=np.where(asked & first, own, -1))
+        mismatch = np.where(np.isin(places, (1, 2, 4)), 0.9, 0.0) * np.ones(tokens.shape)
+        scores = np.where((tokens == own).all(axis=1), 0.0, np.arange(len(tokens)) - 0.5).astype(np.float32)
+        corrections = np.where(asked & (places == 2), own, -1)
+        return found._replace(scores=scores, mismatch=mismatch, corrections=corrections)
 
     monkeypatch.setattr(CaptionMasks, "draw", mask_two)
     monkeypatch.setattr("itrpipe.analysis.words.synthetic.refill", write)
     monkeypatch.setattr(test._reader, "read", answer)
     figures, _ = test.run(examples=0)
-    kept = figures["drawn"]["kept"]
+    kept, words = figures["drawn"]["kept"], figures["discrimination"]["all"]["words"]
     assert kept > 0
     assert asked_at == [[2, 4], []]  # of the sentences, and of the captions
+    # Two words of the caption are taken for wrong, and so is the one that is.
+    right = {
+        "matching": (words - 3 * kept, words - kept),
+        "mismatching": (kept, kept),
+        "all": (words - 2 * kept, words),
+    }
+    shares = {name: {"percent": pytest.approx(100 * one / of), "words": of} for name, (one, of) in right.items()}
+    assert figures["discrimination"] == shares
     assert figures["correction"] == {"percent": 0.0, "words": kept}
     assert figures["correction_masked"] == {"percent": 50.0, "words": 2 * kept}
+    assert figures["below_caption"] == {"percent": pytest.approx(100 / kept), "sentences": kept}
 
 
 def test_phrases_are_masked_where_the_model_was_trained_on_phrases(boxed_chain: Path) -> None:
@@ -133,30 +142,6 @@ def test_words_are_drawn_and_compared_as_in_training(boxed_chain: Path) -> None:
     assert "false negative" not in found["off"]
 
 
-@pytest.mark.parametrize("knows", [True, False])
-def test_heads_that_know_everything_or_nothing_have_such_figures(
-    knows: bool, boxed_chain: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The model is asked what the captions are, or answers the contrary."""
-    test = word_test(boxed_chain)
-    read = test._reader.read
-
-    def judge(images: Any, image_rows: Any, rows: np.ndarray, tokens: np.ndarray, asked: Any = False) -> Any:
-        own = test._reader.captions.tokens[rows, : tokens.shape[1]]
-        words = test._reader.captions.words[rows, : tokens.shape[1]] >= 0
-        wrong = (tokens != own) == knows
-        scores = -(tokens != own).sum(axis=1).astype(np.float32) * (1 if knows else -1)
-        found = read(images, image_rows, rows, tokens, asked)
-        return found._replace(scores=scores, mismatch=wrong * words * 0.9, corrections=own if knows else own + 1)
-
-    monkeypatch.setattr(test._reader, "read", judge)
-    figures, _ = test.run()
-    percent = 100.0 if knows else 0.0
-    assert {each["percent"] for each in figures["discrimination"].values()} == {percent}
-    assert figures["correction"]["percent"] == figures["below_caption"]["percent"] == percent
-    assert figures["correction_masked"]["percent"] == percent
-
-
 def test_sentences_that_the_image_is_known_to_show_do_not_count(
     boxed_chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,20 +160,17 @@ def test_a_language_model_reads_every_caption_its_sentence_and_the_correction(
     boxed_chain: Path, saved_gpt2: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("itrpipe.analysis.words.THRESHOLD", 0.0)  # every word is replaced
-    test, model = word_test(boxed_chain), LanguageModel(str(saved_gpt2))
-    figures, table = test.run(captions=20, examples=20, language_model=model)
-    rows = table.to_pylist()
-    assert figures["fluency"]["sentences"] == len(rows) > 10
+    model = LanguageModel(str(saved_gpt2))
+    figures, table = word_test(boxed_chain).run(captions=20, examples=20, language_model=model)
+    fluency, rows = figures.pop("fluency"), table.to_pylist()
+    assert fluency["sentences"] == len(rows) > 10
     for kind, column in (("captions", "caption"), ("written", "sentence"), ("corrected", "corrected")):
         expected = np.mean([model.perplexities([row[column]])[0] for row in rows])
-        assert figures["fluency"][kind] == pytest.approx(expected, abs=0.01)
-    assert len({figures["fluency"][kind] for kind in ("captions", "written", "corrected")}) == 3
+        assert fluency[kind] == pytest.approx(expected, abs=0.01)
     # Nothing else depends on it, and no more examples are shown.
-    fewer, shown = word_test(boxed_chain).run(captions=20, examples=3, language_model=model)
-    assert fewer == figures
-    assert shown.equals(word_test(boxed_chain).run(captions=20, examples=3)[1])
-    del figures["fluency"]
-    assert word_test(boxed_chain).run(captions=20)[0] == figures
+    shown = word_test(boxed_chain).run(captions=20, examples=3, language_model=model)[1]
+    fewer = word_test(boxed_chain).run(captions=20, examples=3)
+    assert (fewer[0], shown.equals(fewer[1])) == (figures, True)
     silent = word_test(boxed_chain, weight_correction=0.0).run(captions=20, language_model=model)[0]
     assert silent["fluency"]["corrected"] is None
 

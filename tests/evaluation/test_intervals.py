@@ -43,7 +43,11 @@ def repeated(split: Ranks, owners: np.ndarray, weights: np.ndarray) -> dict[str,
     return {name: value for name, value in metrics(whole).items() if "median" not in name}
 
 
-def test_intervals_are_percentiles_over_images_that_are_repeated_with_all_their_captions() -> None:
+@pytest.mark.parametrize("values", [1 << 22, 1200])
+def test_intervals_are_percentiles_over_images_that_are_repeated_with_all_their_captions(
+    values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intervals, "_BLOCK_VALUES", values)
     (split, owners), level = synthetic(), 0.9
     weights = np.concatenate([*intervals._image_weights(40, 40, 50, 7)]).astype(int)
     assert (weights.sum(axis=1) == 40).all()
@@ -58,8 +62,8 @@ def test_intervals_are_percentiles_over_images_that_are_repeated_with_all_their_
         differences = (np.array([each[name] for each in again]) - sample) / 3  # two for, one against
         assert paired[name][1:] == pytest.approx((*np.percentile(differences, [5, 95]),))
         assert paired[name].value == pytest.approx((metrics(other)[name] - own) / 3)
-    values = {"r5": 100.0 * (split.texts_to_images < 5)}
-    assert mean_intervals(values, owners, 40, 50, level)["r5"] == pytest.approx(
+    recalled = {"r5": 100.0 * (split.texts_to_images < 5)}
+    assert mean_intervals(recalled, owners, 40, 50, level)["r5"] == pytest.approx(
         fold_intervals([(split, owners)], 50, level)["t2i_r5"]
     )
 
@@ -83,14 +87,6 @@ def test_folds_are_resampled_apart() -> None:
     widths = [high - low for _, low, high in (fold_intervals([each], 2000)["rsum"] for each in folds)]
     assert found.high - found.low == pytest.approx(np.sqrt(np.mean(np.square(widths)) / 3), rel=0.1)
     assert found.value == pytest.approx(np.mean([metrics(each)["rsum"] for each, _ in folds]))
-
-
-def test_the_same_seed_gives_the_same_interval_in_any_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    split = synthetic()
-    whole = fold_intervals([split], 200, seed=5)
-    assert whole != fold_intervals([split], 200, seed=6)
-    monkeypatch.setattr(intervals, "_BLOCK_VALUES", 7 * len(split[1]))
-    assert whole == fold_intervals([split], 200, seed=5)
 
 
 def test_intervals_cover_the_true_recall_about_as_often_as_they_say() -> None:
@@ -158,14 +154,13 @@ def test_where_nothing_differs_at_most_one_page_in_twenty_claims_anything(
     assert false / PAGES <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / PAGES)
 
 
-def test_without_the_correction_pages_with_many_comparisons_would_claim_too_often() -> None:
-    """The simulation can fail: single intervals over images are wrong on most pages."""
+def test_the_simulation_can_fail_and_a_large_effect_is_found() -> None:
+    """Single intervals over images are wrong on most pages."""
     rng = np.random.default_rng(0)
     pages = [page(rng, 3, 6, 2) for _ in range(300)]
     assert np.mean([any(each.images.excludes_zero for each in one) for one in pages]) > 0.5
-    assert np.mean([any(each.excludes_zero for each in one) for one in pages]) > 0.1
     found = [significances(page(np.random.default_rng(seed), 5, 1, 2, effect=60.0)) for seed in range(200)]
-    assert np.mean(found) > 0.95  # and a large effect is found
+    assert np.mean(found) > 0.95
 
 
 @pytest.mark.parametrize(

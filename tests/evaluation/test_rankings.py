@@ -24,26 +24,22 @@ from itrpipe.features.embeddings import SplitScores
 
 
 @given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 30), st.sampled_from([1, 3, 1000]), st.integers(1, 9))
-def test_equal_scores_come_in_the_order_of_the_ids(seed: int, images: int, texts: int, levels: int, k: int) -> None:
+@pytest.mark.parametrize("at_once", [1 << 22, 50])
+def test_equal_scores_come_in_the_order_of_the_ids(
+    at_once: int, seed: int, images: int, texts: int, levels: int, k: int
+) -> None:
     random, k = np.random.default_rng(seed), min(k, images, texts)
     scores = random.integers(0, levels, (images, texts)).astype(np.float32)
     image_ids = [f"image-{n}" for n in random.permutation(images)]
     caption_ids = [f"caption-{n}" for n in random.permutation(texts)]
-    found = rankings(scores, k, image_ids, caption_ids)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored, "_BLOCK_VALUES", at_once)
+        found = rankings(scores, k, image_ids, caption_ids)
     for (indices, values), matrix, ids in zip(found, (scores, scores.T), (caption_ids, image_ids), strict=True):
         for query, row in enumerate(matrix):
             expected = sorted(range(len(row)), key=lambda column, row=row, ids=ids: (-row[column], ids[column]))[:k]
             assert indices[query].tolist() == expected
             assert values[query].tolist() == row[expected].tolist()
-
-
-def test_small_blocks_give_the_same_rankings(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = np.random.default_rng(0).integers(0, 9, (40, 50)).astype(np.float32)
-    ids = [f"{n:03}" for n in range(50)]
-    whole = rankings(scores, 7, ids[:40], ids)
-    monkeypatch.setattr(stored, "_BLOCK_VALUES", 130)
-    for one, other in zip(whole, rankings(scores, 7, ids[:40], ids), strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(("k", "value", "error"), [(0, 0.0, UsageError), (4, 0.0, UsageError), (1, np.nan, DataError)])

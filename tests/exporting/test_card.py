@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from huggingface_hub import ModelCard
 from PIL import Image
 
 from itrpipe import papers
@@ -60,18 +58,6 @@ def test_a_table_has_every_metric_under_every_protocol() -> None:
     assert {*measured, "t2i_map_at_r", "t2i_r_precision"} <= {*TITLES}
 
 
-def test_the_hub_reads_every_protocol_as_results_of_its_own() -> None:
-    data = ModelCard(card()).data
-    found = {(each.dataset_config, each.metric_type): each.metric_value for each in data.eval_results or []}
-    full = {("full", "i2t_r1"): 43.84, ("full", "rsum"): 400.0}
-    oracle = {("oracle", "i2t_r1"): 43.84, ("oracle", "i2t_map_at_r"): 5.0, ("oracle", "rsum"): 400.0}
-    assert found == full | oracle
-    assert (data.model_name, data.license) == ("VSE++, AOQ, mine", None)
-    assert data.tags == ["image-text-retrieval", "itrpipe", "vsepp", "aoq"]
-    given = ModelCard(card(license="mit", backbone="ssamt", conf="ssamt", libraries=["transformers"])).data
-    assert (given.license, given.tags) == ("mit", ["image-text-retrieval", "itrpipe", "transformers", "ssamt"])
-
-
 def test_a_picture_holds_photographs_side_by_side_at_one_height(tmp_path: Path) -> None:
     colours = {"red": (40, 20), "lime": (30, 30), "blue": (10, 40)}
     files = []
@@ -115,16 +101,3 @@ def test_every_training_has_papers_and_each_is_cited_once() -> None:
 )
 def test_the_papers_of_methods_and_backbones(settings: Any, cited: list[papers.Paper]) -> None:
     assert list(settings.cited()) == cited
-
-
-def test_bibtex_is_whole() -> None:
-    every = [each for each in vars(papers).values() if isinstance(each, papers.Paper)]
-    text = bibliography(every)
-    entries = re.findall(r"^@(\w+)\{([\w-]+),\n((?:  \w+ = \{.*\},\n)+)\}$", text, re.MULTILINE)
-    assert len(entries) == len(every) == len({key for _, key, _ in entries})
-    for kind, _, fields in entries:
-        names = re.findall(r"^  (\w+) = ", fields, re.MULTILINE)
-        assert names[:2] == ["title", "author"]
-        assert {"inproceedings": {"booktitle", "year"}, "article": {"journal", "year"}, "misc": set()}[kind] <= {*names}
-        assert all(line.count("{") == line.count("}") for line in fields.splitlines())
-        assert text.isascii()

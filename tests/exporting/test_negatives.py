@@ -8,6 +8,7 @@ import io
 import json
 import sys
 import tarfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.errors import DataError
-from itrpipe.exporting.negatives import FORMATS, LISTS, Mined, Table, open_mined
+from itrpipe.exporting import negatives as written
+from itrpipe.exporting.negatives import FORMATS, Mined, Table, open_mined
 from itrpipe.learning.mined import PROBABILITY, MinedList
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
@@ -252,8 +254,14 @@ def test_lines_of_json_hold_every_negative_and_tevatron_names_documents(
             assert known[each["docid"]] == {name: each[name] for name in ("docid", "text", "image")}
 
 
-def test_shards_hold_a_sample_a_caption_as_open_clip_reads_them(world: World, tmp_path: Path) -> None:
+def test_shards_hold_a_sample_a_caption_as_open_clip_reads_them(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Counter[str]()
+    read_photograph = written._photograph
+    monkeypatch.setattr(written, "_photograph", lambda *of: opened.update([of[1]["file"]]) or read_photograph(*of))
     (table,) = export(world, tmp_path / "out", "webdataset")
+    assert set(opened.values()) == {1, 2}  # once an image and shard
     read = loaded("webdataset", str(tmp_path / "out" / "*.tar"), tmp_path)
     images, captions = world.rows("t2i"), world.rows("i2t")
     rows = sorted({*images, *captions})
@@ -320,29 +328,3 @@ def test_what_says_the_same_as_the_positive_is_no_negative(world: World, tmp_pat
             repeats += sum((anchor, row) in same[direction] for row, _, _ in own[:NEGATIVES])
         assert mined.repeats[direction] == repeats
     assert mined.repeats["i2t"]
-
-
-@pytest.mark.parametrize(
-    "mistake", ["image", "caption", "behind the last", "before the first", "owner without a list", "order"]
-)
-def test_lists_of_other_data_are_refused(world: World, tmp_path: Path, mistake: str) -> None:
-    for name in ("prepared", "sentences"):
-        (tmp_path / name).symlink_to(world.folder / name)
-    (tmp_path / "mined").mkdir()
-    ids = {"t2i": [f"c{row}" for row in range(len(world.owners))], "i2t": [f"i{row}" for row in range(IMAGES)]}
-    side = "t2i" if mistake in ("caption", "order") else "i2t"
-    if mistake in ("image", "caption"):
-        ids[side][0] = "x0"
-    if mistake == "owner without a list":
-        ids["i2t"].pop()  # its captions are there, and it is no candidate of theirs
-    if mistake == "order":
-        ids["t2i"] = [ids["t2i"][-1], *ids["t2i"][:-1]]
-    for name, own in ids.items():
-        lists = as_list(own, world.lists[name][: len(own)])
-        if name == "t2i" and mistake == "owner without a list":
-            lists.candidates[lists.candidates == IMAGES - 1] = 0
-        if name == side and mistake.endswith(("last", "first")):
-            lists.candidates[0, 0] = len(world.owners) if mistake == "behind the last" else -2
-        write_list(tmp_path / "mined", LISTS[name], lists)
-    with pytest.raises(DataError, match="of another training set"):
-        dataclasses.replace(world, folder=tmp_path).open()

@@ -19,15 +19,13 @@ import pyarrow.parquet as pq
 
 from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import PairSet, read_truth
+from itrpipe.datasets.truth import PairSet, known_pairs
 from itrpipe.evaluation.metrics import roc_area
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, SplitScores, read_embeddings
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.ragged import Ragged
-from itrpipe.storage.tables import rows_of
 
 if TYPE_CHECKING:
     from itrpipe.learning.false_negatives import Gaussians
@@ -92,28 +90,12 @@ class TrainingSet:
     @classmethod
     def open(cls, trained: Path, prepared: Path) -> TrainingSet:
         """Reads the embeddings of a trained model and the truth of the dataset it was trained on."""
-        embeddings = read_embeddings(trained / EMBEDDINGS, "train")
-        image_ids = PreparedDataset.open(prepared).split("train").image_ids
-        return cls.of(embeddings, image_ids, read_truth(prepared, image_ids, embeddings.caption_ids))
-
-    @classmethod
-    def of(
-        cls, embeddings: SplitEmbeddings, image_ids: np.ndarray, true_images: list[np.ndarray] | None
-    ) -> TrainingSet:
-        """Takes the true images of every caption.
-
-        Args:
-            embeddings: of the images that were trained on.
-            image_ids: of the whole split, which may hold more.
-            true_images: for each caption of the embeddings rows of `image_ids`; None where they are not known.
-        """
-        if true_images is None:
-            return cls(embeddings, None)
-        true = Ragged.of_lists(true_images)
-        trained = rows_of(*(pa.array(each.tolist(), pa.string()) for each in (image_ids, embeddings.image_ids)))
-        images = trained[true.values]
-        kept = images >= 0
-        return cls(embeddings, PairSet.of(true.owners()[kept], images[kept], len(embeddings.image_ids)))
+        own = read_embeddings(trained / EMBEDDINGS, "train")
+        images = PreparedDataset.open(prepared).split("train").image_ids  # some of which may not have been trained on
+        if (known := known_pairs(prepared, images, own.caption_ids)) is None:
+            return cls(own, None)
+        pairs = images[known.image_rows], own.caption_ids[known.caption_rows]
+        return cls(own, PairSet.of_ids(pairs, own.image_ids, own.caption_ids))
 
     def is_match(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray | None:
         """bool, of the shape that both broadcast to; None where matches are not known."""
@@ -136,23 +118,24 @@ def analyse(data: TrainingSet, settings: Fne, batch_size: int) -> tuple[dict[str
 
     found = data.embeddings
     gaussians = estimate_gaussians(
-        found.images,
-        found.texts,
-        found.caption_image,
+        *(found.images, found.texts, found.caption_image),
         batch_size=batch_size,
         mask_same_image=settings.mask_same_image,
         source=settings.negative_source,
         ties=settings.ties,
         floor=True,
     )
-    moments = zip(gaussians.mean.tolist(), gaussians.variance.tolist(), gaussians.count.tolist(), strict=True)
-    matches, mismatches = (
-        {"mean": _number(mean), "variance": _number(variance), "count": int(count)} for mean, variance, count in moments
-    )
+    moments = {
+        name: {
+            "mean": number(gaussians.mean[row].item()),
+            "variance": number(gaussians.variance[row].item()),
+            "count": int(gaussians.count[row]),
+        }
+        for row, name in enumerate(("matches", "mismatches"))
+    }
     tables = {name: hardest_candidates(data, name, settings, gaussians) for name in DIRECTIONS}
     figures = {
-        "matches": matches,
-        "mismatches": mismatches,
+        **moments,
         "drawn": drawn_matches(data, settings, gaussians, batch_size),
         "hardest": {name: _separation(table) for name, table in tables.items()},
     }
@@ -199,8 +182,8 @@ def drawn_matches(data: TrainingSet, settings: Fne, gaussians: Gaussians, batch_
     for name in DIRECTIONS:
         percent = {how: 100 * torch.cat(each).double().mean().item() for how, each in shares[name].items()}
         area = roc_area(*map(np.concatenate, zip(*judged[name], strict=True))) if judged[name] else None
-        figures[name] = {how: _number(each) for how, each in percent.items()}
-        figures[name] |= {"anchors": sum(map(len, shares[name]["hardest"])), "roc_area": _number(area)}
+        figures[name] = {how: number(each) for how, each in percent.items()}
+        figures[name] |= {"anchors": sum(map(len, shares[name]["hardest"])), "roc_area": number(area)}
     return figures
 
 
@@ -245,17 +228,17 @@ def hardest_candidates(data: TrainingSet, direction: str, settings: Fne, gaussia
 def _separation(table: pa.Table) -> dict[str, Any]:
     """How well probability and similarity tell correct matches from the other hard candidates."""
     probability, similarity = (table[name].to_numpy() for name in ("probability", "similarity"))
-    figures: dict[str, Any] = {"candidates": len(table), "likely_percent": _number(100 * (probability > 0.5).mean())}
+    figures: dict[str, Any] = {"candidates": len(table), "likely_percent": number(100 * (probability > 0.5).mean())}
     if table["true_match"].null_count:
         return figures | dict.fromkeys(("true_percent", "roc_area", "roc_area_of_similarity"))
     match = table["true_match"].to_numpy(zero_copy_only=False)
     return figures | {
-        "true_percent": _number(100 * match.mean()),
-        "roc_area": _number(roc_area(probability, match)),
-        "roc_area_of_similarity": _number(roc_area(similarity, match)),
+        "true_percent": number(100 * match.mean()),
+        "roc_area": number(roc_area(probability, match)),
+        "roc_area_of_similarity": number(roc_area(similarity, match)),
     }
 
 
-def _number(value: float | None) -> float | None:
+def number(value: float | None, digits: int = 6) -> float | None:
     """Rounded for JSON, which has no NaN."""
-    return None if value is None or not np.isfinite(value) else round(float(value), 6)
+    return None if value is None or not np.isfinite(value) else round(float(value), digits)

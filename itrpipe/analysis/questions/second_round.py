@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.analysis.questions.false_negatives import DIRECTIONS, TrainingSet
+from itrpipe.analysis.questions.false_negatives import DIRECTIONS, TrainingSet, number
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.metrics import is_alike, ranks, rsum, share_of_hubs
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, SplitScores, read_embeddings
@@ -49,6 +49,7 @@ _NEGLIGIBLE = 1e-9
 """Probability of standing behind so many candidates, from which on they are not looked at."""
 _OF_ONE = ("rank", "beaten", "active")
 """Facts that have no mean over several candidates."""
+_rounded = partial(number, digits=4)
 _PERCENTAGES = ("beaten", "active", "false", "estimated_false", "gradient", "mined_gradient")
 
 
@@ -104,11 +105,11 @@ def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
             "captions": captions,
             "most_captions": int(np.bincount(found.caption_image).max()),
             "batch_size": own,
-            "images_by_batch": _number(images / own),
+            "images_by_batch": _rounded(images / own),
             "schedule": {name: settings[name] for name in _SCHEDULE},
             "updates": steps // settings.get("accumulate", 1),
             "margin": margin,
-            "temperature": _number(temperature),
+            "temperature": _rounded(temperature),
             "truth": data.matches is not None,
         },
         "validation": validation(history),
@@ -124,7 +125,7 @@ def _fit(found: SplitEmbeddings, images: int, best: float) -> dict[str, Any]:
     scores = found.images[chosen] @ found.texts[captions].T
     train = rsum(ranks(scores, np.searchsorted(chosen, found.caption_image[captions])))
     alike = is_alike(share_of_hubs(scores.argmax(axis=1).tolist()), len(captions), images)
-    fit = {"train": _number(train), "validation": _number(best), "gap": _number(train - best)}
+    fit = {"train": _rounded(train), "validation": _rounded(best), "gap": _rounded(train - best)}
     return {"images": images, **fit, "alike": alike}
 
 
@@ -174,7 +175,7 @@ def measured(
         figures[name] = {
             "candidates": len(found.texts if name == DIRECTIONS[0] else found.images),
             "anchors": len(pairs),
-            "positive": _number((found.images[found.caption_image[pairs]] * found.texts[pairs]).sum(axis=1).mean()),
+            "positive": _rounded((found.images[found.caption_image[pairs]] * found.texts[pairs]).sum(axis=1).mean()),
             "batches": [{"size": size, **means[size]} for size in sizes],
             "hardest": means["hardest"],
             "top": {"size": TOP, **means["top"]},
@@ -198,11 +199,11 @@ def validation(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     best = max(scores)
     return {
         "epochs": epochs,
-        "rsum": [_number(score) for score in scores],
-        "best": _number(best),
+        "rsum": [_rounded(score) for score in scores],
+        "best": _rounded(best),
         "best_epoch": epochs[scores.index(best)],
-        "fell": _number(best - scores[-1]),
-        "gained": _number(best - max(before)) if before else None,
+        "fell": _rounded(best - scores[-1]),
+        "gained": _rounded(best - max(before)) if before else None,
     }
 
 
@@ -278,10 +279,5 @@ def _means(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float | None]
     found: dict[str, float | None] = dict.fromkeys(("false", "estimated_false"))
     for name in parts[0]:
         mean = float(np.concatenate([part[name] for part in parts]).mean(dtype=np.float64))
-        found[name] = _number(100 * mean if name in _PERCENTAGES else mean)
+        found[name] = _rounded(100 * mean if name in _PERCENTAGES else mean)
     return found
-
-
-def _number(value: float) -> float | None:
-    """Rounded for JSON, which has no NaN."""
-    return round(float(value), 4) if np.isfinite(value) else None
