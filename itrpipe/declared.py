@@ -31,12 +31,6 @@ def backbone_shown_as(name: str) -> str | None:
     return load_declaration("train").defaults.get(name, {}).get(SHOWN_AS)
 
 
-def declared_place(stage: str, conf: str) -> int:
-    """Where a configuration stands among those that are declared; behind all of them where it is not any more."""
-    confs = list(load_declaration(stage).confs)
-    return confs.index(conf) if conf in confs else len(confs)
-
-
 def root_conf(stage: str, conf: str) -> str:
     """The configuration that one extends in the end: itself where it extends none, or is not declared any more."""
     declaration = load_declaration(stage)

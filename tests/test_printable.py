@@ -20,8 +20,8 @@ from rich.tree import Tree
 
 from itrpipe.printable import printable, printable_json
 from itrpipe.progress import Reporter, SafeConsole
+from itrpipe.report.page import search_page
 from itrpipe.report.pictures import Picture
-from itrpipe.report.search_page import render
 from itrpipe.retrieval.answers import FOLDER, Answer, Answers, lines
 
 # Clears the screen, names the window, steers in one byte, turns the writing direction, ends a line or paragraph.
@@ -120,7 +120,7 @@ def test_a_graph_of_a_hostile_caption_is_safe(invoke: Invoke, tmp_path: Path) ->
 def test_pages_cannot_turn_the_text_around_a_caption() -> None:
     answer = Answer(1, 0.5, HOSTILE, HOSTILE, None, [HOSTILE, "<b>"], "")
     found = Answers("d", "r", "test", "images", HOSTILE, None, None, 1, [HOSTILE], [answer])
-    page = render(found, {HOSTILE: Picture(HOSTILE, None)}, None)
+    page = search_page(found, {HOSTILE: Picture(HOSTILE, None)}, None)
     assert not STEERING.search(page)
     assert r"a\x1b[2Jb" in page
     assert "&lt;b&gt;" in page

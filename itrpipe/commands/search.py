@@ -187,8 +187,8 @@ def _graph(caption: str, searched: Searched, folder: Path) -> SceneGraph:
 
 def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter: Reporter) -> None:
     from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.report.page import search_page
     from itrpipe.report.pictures import Album
-    from itrpipe.report.search_page import render
 
     try:
         folder = image_root(read_manifest(prepare).settings, prepare, load_definition(root, found.dataset))
@@ -205,7 +205,7 @@ def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter:
         query = albums[-1].picture(found.image_id)
     for problem in (each for album in albums for each in album.problems):
         reporter.say(f"  no picture of {problem}", style="yellow")
-    write_text(page, render(found, pictures, query))
+    write_text(page, search_page(found, pictures, query))
     reporter.say(f"page: {page}")
 
 

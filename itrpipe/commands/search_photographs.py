@@ -147,8 +147,8 @@ def _query(
 
 
 def _write_page(page: Path, found: Answers, image: Path | None, reporter: Reporter) -> None:
+    from itrpipe.report.page import search_page
     from itrpipe.report.pictures import Album
-    from itrpipe.report.search_page import render
 
     album = Album(Path(found.dataset), {each.file: each.file for each in found.answers})
     pictures = {each.file: album.picture(each.file) for each in found.answers}
@@ -158,5 +158,5 @@ def _write_page(page: Path, found: Answers, image: Path | None, reporter: Report
         reporter.say(f"  no picture of {problem}", style="yellow")
     # The page names files, not where they lie on this machine.
     shown = replace(found, dataset=Path(found.dataset).name, image_id=image.name if image else None)
-    write_text(page, render(shown, pictures, query))
+    write_text(page, search_page(shown, pictures, query))
     reporter.say(f"page: {page}")

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from itrpipe.errors import DataError
 from itrpipe.exporting.places import command_without_places
 from itrpipe.storage.artifact import Manifest, check_artifact, read_manifest
-from itrpipe.storage.disk import unavailable
-from itrpipe.storage.integrity import checked
 
 
 @dataclass(frozen=True)
@@ -36,11 +33,6 @@ class Artifact:
     folder: Path
     manifest: Manifest | None
     found: dict[Path, Manifest | None] = field(default_factory=dict, compare=False, repr=False)
-
-    @property
-    def conf(self) -> str:
-        """Its configuration; empty when the folder was removed."""
-        return "" if self.manifest is None else self.manifest.conf
 
     @property
     def path(self) -> str:
@@ -73,24 +65,6 @@ class Artifact:
             if upstream is not None:
                 yield from upstream.chain()
         yield self
-
-
-def read_table(path: Path) -> Any:
-    """Reads a Parquet file.
-
-    Raises:
-        DataError: truncated or damaged.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return pq.read_table(checked(path))
-    except (OSError, pa.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise unavailable(error, path) or DataError(
-            f"{path} is damaged ({reason}); remove its folder and rerun"
-        ) from None
 
 
 def commands_of(artifacts: Iterable[Artifact]) -> list[str]:

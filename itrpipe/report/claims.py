@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.config import extended, leaves, load_declaration
+from itrpipe.config import leaves
 from itrpipe.datasets.prepared import Split
 from itrpipe.declared import baseline_kind, root_conf
 from itrpipe.errors import UsageError
@@ -35,9 +35,8 @@ from itrpipe.evaluation.metrics import (
     share_of_hubs,
 )
 from itrpipe.evaluation.tables import Number, mean, signed
-from itrpipe.methods.declaration import methods
-from itrpipe.report.names import choices_of
-from itrpipe.report.runs import FULL, OBJECTIVE, Model, Run
+from itrpipe.report.names import some
+from itrpipe.report.runs import DECLARED, FIRST, FULL, OBJECTIVE, PLAIN, UNTRAINED, Model, Run
 from itrpipe.report.series import Series, by_seed
 from itrpipe.training.settings import FIRST_TRAINING, newer_defaults, unread
 
@@ -45,17 +44,9 @@ COMPARED = (*RECALLS, RSUM)
 UPDATES, TIME = "updates", "time"
 BETTER, WORSE, NONE, ONE_SEED = "better", "worse", "no measurable difference", "one seed"
 _STAGE, _LOSS = "train", "loss."
-_GIVEN = "see that the embeddings belong to these images and captions"
-_SCHEDULE = (
-    "epochs",
-    "schedule",
-    "decay_at",
-    "decay_every",
-    "decay_factor",
-    "warmup_updates",
-    "max_updates",
-    "patience",
-)
+_OF_SCHEDULE = {"decay_at", "decay_every", "decay_factor", "warmup_updates", "max_updates", "patience"}
+_NOT_SHARED = {"seed", "epochs", "schedule", *_OF_SCHEDULE}
+"""Settings in which a training and its twin on in-batch negatives may differ, beside the loss."""
 _NAMED = 3
 """Models that a sentence names."""
 
@@ -94,38 +85,28 @@ class Claim:
 
     def sentence(self, name: str = "") -> str:
         """The difference with its intervals, in words; the model by another name than its own where one is given."""
-        rsum, name, baseline = self.rsum, name or self.series.name, self._baseline
-        name = name[0].upper() + name[1:]
-        points, intervals = f"{abs(rsum.value):.1f} points of RSum", self._intervals
-        if self.word in (BETTER, WORSE):
-            return f"{name} is {self.word} than {baseline} by {points} ({intervals})."
-        if not rsum.value and rsum.images.low == rsum.images.high == 0:
-            return f"{name} has the same recalls as {baseline} on these images."
-        if self.word == NONE:
-            return f"{name} against {baseline}: no measurable difference, RSum {signed(rsum.value)} ({intervals})."
-        told = "too little to tell" if rsum.images.low <= 0 <= rsum.images.high else "more than the images explain, but"
-        told += " with one seed" if told.startswith("too") else " one seed does not tell how much seeds differ"
-        return f"{name} changed RSum by {signed(rsum.value)} against {baseline}: {told} ({intervals})."
+        rsum, own, other = self.rsum, self.series, self.baseline
+        name, change = name or own.name, signed(rsum.value)
+        baseline = other.method if other.first.backbone == own.first.backbone else other.name
+        told = (
+            "one seed does not tell how much seeds differ"
+            if rsum.images.excludes_zero
+            else "too little to tell with one seed"
+        )
+        said = {
+            ONE_SEED: f"{name} changed RSum by {change} against {baseline}: {told}",
+            NONE: f"{name} against {baseline}: no measurable difference, RSum {change}",
+        }
+        better = f"{name} is {self.word} than {baseline} by {abs(rsum.value):.1f} points of RSum"
+        found = {f"over {rsum.count} seeds": rsum.seeds, "over images": rsum.images}
+        spans = [f"{over} {signed(each.low)} to {signed(each.high)}" for over, each in found.items() if each]
+        sentence = f"{said.get(self.word, better)} ({100 * rsum.level:g} % interval {', '.join(spans)})."
+        return sentence[0].upper() + sentence[1:]
 
     @property
     def _is_trained(self) -> bool:
         """Whether one of the sides was trained, so that its seeds count."""
-        return not (self.baseline.first.is_untrained and self.series.first.is_untrained)
-
-    @property
-    def _baseline(self) -> str:
-        """The backbone is only named where it is another."""
-        own = self.baseline.first.backbone == self.series.first.backbone
-        return self.baseline.method if own else self.baseline.name
-
-    @property
-    def _intervals(self) -> str:
-        rsum = self.rsum
-        images = f"over images {signed(rsum.images.low)} to {signed(rsum.images.high)}"
-        over = [images]
-        if rsum.seeds is not None:
-            over = [f"over {rsum.count} seeds {signed(rsum.seeds.low)} to {signed(rsum.seeds.high)}", images]
-        return f"{100 * rsum.level:g} % interval {', '.join(over)}"
+        return not all(UNTRAINED in each.first.roles for each in (self.baseline, self.series))
 
 
 def claims_of(
@@ -159,28 +140,21 @@ def judged(groups: Sequence[Sequence[Claim]]) -> list[list[Claim]]:
 
 def claim(series: Series, baseline: Series, caption_image: np.ndarray, samples: int, level: float) -> Claim:
     """Differences of one series to another, over the seeds that both have."""
-    runs = pairs_by_seed(baseline, series)
-    own, oracle = (
-        _differences(
-            [(before.ranks(oracle=counted), after.ranks(oracle=counted)) for before, after in runs.values()],
-            caption_image,
-            samples,
-            level,
-        )
-        for counted in (False, True)
-    )
+    runs, found = pairs_by_seed(baseline, series), []
+    for oracle in (False, True):
+        pairs = [(before.ranks(oracle=oracle), after.ranks(oracle=oracle)) for before, after in runs.values()]
+        known = [(before, after) for before, after in pairs if before is not None and after is not None]
+        found.append(_differences(known, caption_image, samples, level) if len(known) == len(pairs) else None)
+    own, oracle = found
     assert own is not None
     return Claim(series, baseline, [*runs], own, oracle)
 
 
 def _differences(
-    pairs: Sequence[tuple[Ranks | None, Ranks | None]], caption_image: np.ndarray, samples: int, level: float
-) -> dict[str, Difference] | None:
-    known = [(before, after) for before, after in pairs if before is not None and after is not None]
-    if len(known) < len(pairs):
-        return None
-    images = paired_intervals(known, caption_image, samples, level)
-    measured = [(metrics(before), metrics(after)) for before, after in known]
+    pairs: Sequence[tuple[Ranks, Ranks]], caption_image: np.ndarray, samples: int, level: float
+) -> dict[str, Difference]:
+    images = paired_intervals(pairs, caption_image, samples, level)
+    measured = [(metrics(before), metrics(after)) for before, after in pairs]
     found = {}
     for name in COMPARED:
         single = [after[name] - before[name] for before, after in measured]
@@ -218,9 +192,9 @@ def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Serie
 def pairs_by_seed(baseline: Series, series: Series) -> dict[int, tuple[Run, Run]]:
     """Runs of both by the seed that they share; what was not trained is the same beside each seed of the other."""
     first, second = by_seed(baseline), by_seed(series)
-    if baseline.first.is_untrained and len(first) == 1:
+    if UNTRAINED in baseline.first.roles and len(first) == 1:
         first = dict.fromkeys(second, *first.values())
-    if series.first.is_untrained and len(second) == 1:
+    if UNTRAINED in series.first.roles and len(second) == 1:
         second = dict.fromkeys(first, *second.values())
     return {seed: (first[seed], second[seed]) for seed in first if seed in second}
 
@@ -243,18 +217,22 @@ def rsum_of(series: Series) -> float:
 def baseline_of(series: Series, others: Sequence[Series], kind: str = UPDATES) -> Series | None:
     """What a series is compared with; see above."""
     run = series.first
-    if not series.known or run.is_untrained or run.is_first or any(member.is_baseline for member in run.members):
+    if not _is_known(series) or {FIRST, UNTRAINED} & run.roles or any(DECLARED in each.roles for each in run.members):
         return None
     ranked = [
         (place, each)
         for each in others
         if each is not series
-        and each.known
+        and _is_known(each)
         and _setting(each) == _setting(series)
         and pairs_by_seed(each, series)
         and (place := _place(each.first, run, kind)) is not None
     ]
     return min(ranked, key=lambda each: each[0])[1] if ranked else None
+
+
+def _is_known(series: Series) -> bool:
+    return all(each.settings for each in series.first.members)
 
 
 def _setting(series: Series) -> list[Any]:
@@ -266,78 +244,41 @@ def _setting(series: Series) -> list[Any]:
 
 def _place(reference: Run, run: Run, kind: str) -> int | None:
     """How well a run serves as baseline of another, 0 best; None where it does not."""
-    if kind == TIME:
-        return 0 if _is_declared(reference, run, TIME) else None
-    if _is_plain_twin(reference, run):
-        return 0
-    if _is_declared(reference, run, UPDATES):
-        return 1
-    if reference.is_first and not _is_of_other_size(reference, run):
-        return 2
-    return 3 if reference.is_untrained else None
+    one, other = reference.members[0].settings, run.members[0].settings
+    alike = one.get("method") != other.get("method") or one.get("model") == other.get("model")
+    as_long = PLAIN not in reference.roles or one.get("epochs", 0) >= other.get("epochs", 0)
+    declared = alike and as_long and _is_declared(reference, run.members[0], kind)
+    serves = [declared]
+    if kind == UPDATES:
+        first = alike and FIRST in reference.roles
+        serves = [as_long and _is_plain_twin(reference, run), declared, first, UNTRAINED in reference.roles]
+    return serves.index(True) if any(serves) else None
 
 
-def _is_declared(reference: Run, run: Run, kind: str) -> bool:
-    """Whether declarations name all members of a reference, which have as many updates or as much time."""
-    if _is_of_other_size(reference, run) or (reference.is_plain and _epochs(reference) < _epochs(run)):
-        return False
-    names = {member.method_name for member in reference.members} - {FIRST_TRAINING}
-    return bool(names) and names <= set(_declared_baselines(run.members[0], kind))
-
-
-def _declared_baselines(model: Model, kind: str) -> list[str]:
-    """Configurations that are baselines of a model: of what it extends, or of the first training of its backbone."""
-    roots = {root_conf(_STAGE, model.method_name)}
-    declaration, exclusive = load_declaration(_STAGE), {each.only_backbone for each in methods().values()}
-    if model.backbone_name.partition("-")[0] not in exclusive and not _chooses_itself(model):
-        roots.add(FIRST_TRAINING)
-    return [
-        each for each in declaration.confs if baseline_kind(_STAGE, each) == kind and root_conf(_STAGE, each) in roots
-    ]
-
-
-def _chooses_itself(model: Model) -> bool:
-    """Whether its configuration has negatives to choose, and settings of its own that no other has as baseline."""
-    declaration = load_declaration(_STAGE)
-    known = model.method_name in declaration.confs
-    return known and bool(model.choices) and len(extended(declaration, model.method_name)) > 1
-
-
-def _is_of_other_size(reference: Run, run: Run) -> bool:
-    """Whether both learn by the same method with other networks, which differ in more than in their negatives."""
-    both = [[each.settings for each in one.members if each.settings] for one in (reference, run)]
-    named = [[each["method"] for each in one] for one in both]
-    return named[0] == named[1] and [e.get("model") for e in both[0]] != [e.get("model") for e in both[1]]
+def _is_declared(reference: Run, model: Model, kind: str) -> bool:
+    """Whether declarations name a reference as baseline of what a model extends, or of all first trainings."""
+    roots = {root_conf(_STAGE, model.method_name), *(() if model.choices else (FIRST_TRAINING,))}
+    names = [each.method_name for each in reference.members]
+    return all(baseline_kind(_STAGE, name) == kind and root_conf(_STAGE, name) in roots for name in names)
 
 
 def _is_plain_twin(reference: Run, run: Run) -> bool:
-    """Whether both differ in nothing but the seed, and in that the run has learned from more than its batches.
-
-    The reference may have learned for longer, and by another schedule.
-    """
-    return (
-        reference.is_plain
-        and len(reference.members) == len(run.members) == 1
-        and not run.is_plain
-        and reference.members[0].method_name == run.members[0].method_name
-        and _shared(reference.members[0]) == _shared(run.members[0])
-        and _epochs(reference) >= _epochs(run)
-    )
-
-
-def _epochs(run: Run) -> int:
-    return run.members[0].settings.get("epochs", 0)
+    """Whether both differ in seed and schedule, and in that the run has learned from more than its batches, alone."""
+    models = [each.members[0] for each in (reference, run)]
+    alone = len(reference.members) == len(run.members) == 1 and models[0].method_name == models[1].method_name
+    plain = PLAIN in reference.roles and PLAIN not in run.roles
+    return alone and plain and _shared(models[0]) == _shared(models[1])
 
 
 def _shared(model: Model) -> dict[str, Any]:
-    """What a baseline has in common with a model: all settings but those of loss and schedule, and the objective."""
-    skipped = {"seed", *_SCHEDULE, *unread(model.settings)}
+    """All settings but those of loss and schedule, and the objective."""
+    skipped = _NOT_SHARED | unread(model.settings)
     known = {
         key: value
         for key, value in leaves(model.settings)
         if key not in skipped and not key.startswith(_LOSS) and (key, value) not in newer_defaults()
     }
-    return {**known, OBJECTIVE: choices_of(model.settings)[OBJECTIVE]}
+    return {**known, OBJECTIVE: model.choices[OBJECTIVE]}
 
 
 # -- What a page says first
@@ -348,33 +289,19 @@ def why_collapsed(run: Run) -> str:
     rsum, chance = run.metrics[FULL]["rsum"], random_recalls(*run.size)["rsum"]
     if rsum["low"] <= chance:
         return f"its RSum of {rsum['value']:.1f} is no better than chance, {chance:.1f}"
-    for side, what in zip(SIDES, ("captions", "images"), strict=True):
-        share, items, queries = answered_by_hubs(run, side)
-        if is_alike(share, items, queries):
+    for side, items, what in zip(SIDES, run.size[::-1], ("captions", "images"), strict=True):
+        answers = run.rankings[side]["candidate_ids"].combine_chunks()
+        listed = answers.flatten().to_pylist()
+        share = share_of_hubs(listed[:: len(listed) // len(answers)])
+        if is_alike(share, items, len(answers)):
             return f"{MOST} {what} are its first answer to {100 * share:.0f} % of the queries"
     return ""
 
 
-def answered_by_hubs(run: Run, side: str) -> tuple[float, int, int]:
-    """Share of the queries of a direction that hubs answer, 0..1, and how many items and queries there are."""
-    queries, (images, captions) = run.rankings[side], run.size
-    share = share_of_hubs(each[0] for each in queries.candidates if each)
-    return share, *((captions, images) if side == "i2t" else (images, captions))
-
-
 def said_of_collapsed(series: Sequence[Series]) -> str:
-    """One sentence on the runs of which every seed has collapsed; empty where there are none."""
-    found = {each.name: each for each in series if all(map(why_collapsed, each.all))}
-    if not found:
-        return ""
-    names, first = list(found), next(iter(found.values())).first
-    why, who = why_collapsed(first), f"{names[0][0].upper()}{names[0][1:]} has"
-    if len(names) > 1:
-        listed = "; ".join([*names[:_NAMED], *([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])])
-        who = f"{len(names)} of {len(series)} models ({listed}) have" if len(names) < len(series) else "All models have"
-        why = "they rank no better than chance or answer most queries alike"
-    remedy = _GIVEN if all(each.first.is_untrained for each in found.values()) else REMEDY
-    return f"{who} collapsed: {why}; {remedy}."
+    """One sentence on the series of which every seed has collapsed; empty where there are none."""
+    found = [f"{each.name} ({why_collapsed(each.first)})" for each in series if all(map(why_collapsed, each.all))]
+    return f"{some(found, _NAMED)} collapsed: {REMEDY}." if found else ""
 
 
 def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
@@ -382,7 +309,7 @@ def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
     collapsed = said_of_collapsed(series)
     if all(why_collapsed(run) for each in series for run in each.all):
         return collapsed
-    asked = [each for each in claims if not each.series.first.is_plain] or list(claims)
+    asked = [each for each in claims if PLAIN not in each.series.first.roles] or list(claims)
     if len(asked) == 1:
         said = asked[0].sentence("training with mined negatives" if asked[0].series.first.members[0].mining else "")
     else:
@@ -393,11 +320,8 @@ def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
 def _of_many(claims: Sequence[Claim]) -> str:
     parts = []
     for word in (BETTER, WORSE, NONE, ONE_SEED):
-        found = [each for each in claims if each.word == word]
-        names = [f"{each.series.name} {signed(each.rsum.value)}" for each in found[:_NAMED]]
-        more = [f"{len(found) - _NAMED} more"] if len(found) > _NAMED else []
-        if found:
-            parts.append(f"{word}: {len(found)} ({'; '.join([*names, *more])})")
+        found = [f"{each.series.name} {signed(each.rsum.value)}" for each in claims if each.word == word]
+        parts += [f"{word}: {len(found)} ({some(found, _NAMED, '; ')})"] if found else []
     return f"{len(claims)} models against their baselines, by RSum. {'; '.join(parts).capitalize()}."
 
 

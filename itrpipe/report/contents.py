@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from itrpipe.analysis.questions.base import questions
 from itrpipe.analysis.second_round import recommend
-from itrpipe.datasets.prepared import Split
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import MissingInputError
 from itrpipe.evaluation.metrics import RECALLS
-from itrpipe.evaluation.tables import (
-    Number,
-    Row,
-    Table,
-    duration,
-)
+from itrpipe.evaluation.tables import Number, Row, Table, duration
 from itrpipe.exporting.places import text_without_places
 from itrpipe.progress import PEAK_MEMORY
 from itrpipe.report import negatives, scores
 from itrpipe.report.chain import Artifact, commands_of
 from itrpipe.report.claims import TIME, Claim, answer, claims_of, judged, rsum_of, score_of, two, why_collapsed
 from itrpipe.report.curves import training_curves
-from itrpipe.report.maps import WordMapView, word_map_view
 from itrpipe.report.names import Declared, listed, shown
 from itrpipe.report.pictures import Examples, Gallery, Library, Picture, retrieval_examples
-from itrpipe.report.plots import Panels, Plot, intervals, looks_of
+from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of
 from itrpipe.report.published import Published
 from itrpipe.report.runs import Run, all_artifacts, collect
 from itrpipe.report.series import Series, series_of
-from itrpipe.report.words import ColouredWords, scored_words, wrong_words
-from itrpipe.storage.artifact import FALSE_NEGATIVES, SECOND_ROUND, Manifest
+from itrpipe.report.words import ColouredWords, WordMaps, scored_words, word_maps, wrong_words
+from itrpipe.storage.artifact import SECOND_ROUND, Manifest
 
 _MOST_DRAWN = 6
 """Models that the first drawing shows: the best, and the baseline."""
@@ -72,7 +65,7 @@ class Facts:
     code: bool = False
 
 
-Part = Table | Panels | Examples | ColouredWords | WordMapView | Facts
+Part = Table | Panels | Examples | ColouredWords | WordMaps | Facts
 
 
 @dataclass(frozen=True)
@@ -95,18 +88,18 @@ class Group:
 
     Attributes:
         description: of the test set, one phrase.
-        split: they were evaluated on; None when the dataset was removed.
         series: of the runs.
         claims: of models against their baselines.
         timed: against baselines of as much time.
+        published: scores of whichever runs.
         prefix: of the names in its drawings.
     """
 
     description: str
-    split: Split | None
     series: list[Series]
     claims: list[Claim]
     timed: list[Claim]
+    published: Sequence[Published]
     prefix: str
 
     @property
@@ -114,15 +107,39 @@ class Group:
         """All of them."""
         return [run for each in self.series for run in each.all]
 
+    @cached_property
+    def looks(self) -> dict[str, Look]:
+        """How each series is drawn, by its name."""
+        return looks_of(self.series)
 
-@dataclass(frozen=True)
-class Head:
-    """What a page says first of a test set: the answer, one table, and a drawing, or None of one model alone."""
+    @cached_property
+    def answer(self) -> str:
+        """What a page says first of a test set."""
+        return answer(self.series, self.claims)
 
-    group: Group
-    answer: str
-    table: Table
-    evidence: Plot | None
+    @cached_property
+    def table(self) -> Table:
+        """The one table below the answer."""
+        return scores.glance(self.series, self.claims, self.timed, self.published)
+
+    @cached_property
+    def evidence(self) -> Plot | None:
+        """RSum of the best models and of the baseline, whose interval is drawn across; None of one model alone."""
+        if len(self.series) < 2:
+            return None
+        ranked = sorted(self.series, key=rsum_of, reverse=True)
+        baseline = self.claims[0].baseline if self.claims else None
+        drawn = [each for each in ranked if each is not baseline][: _MOST_DRAWN - (baseline is not None)]
+        drawn = [each for each in ranked if each in drawn or each is baseline]
+        one_backbone = len({each.first.backbone for each in self.series}) == 1
+        return intervals(
+            f"{self.prefix}-evidence",
+            "RSum" if baseline is None else f"RSum; shaded: the baseline, {baseline.method}, with its interval",
+            [each.method if one_backbone else each.name for each in drawn],
+            [found for each in drawn if (found := score_of(each)) is not None],
+            [self.looks[each.name] for each in drawn],
+            None if baseline is None else score_of(baseline),
+        )
 
 
 @dataclass(frozen=True)
@@ -132,7 +149,7 @@ class Report:
     Attributes:
         title, dataset, date: the heading; the date is that of the last evaluation.
         level: of all intervals.
-        heads: of the test sets.
+        groups: the test sets.
         sections: of the page, in their order.
         removed: artifacts that were removed since.
     """
@@ -141,14 +158,14 @@ class Report:
     dataset: str
     date: str
     level: float
-    heads: list[Head]
+    groups: list[Group]
     sections: list[Section]
     removed: list[Artifact]
 
     @property
     def question(self) -> str:
         """What the page is to answer."""
-        if any(head.group.claims for head in self.heads):
+        if any(group.claims for group in self.groups):
             return f"Do better negatives find more in {self.dataset}?"
         return f"How often are the right image and the right caption of {self.dataset} found?"
 
@@ -176,27 +193,27 @@ def gather(
         DataError: an artifact is damaged.
     """
     found = collect(evaluations, declared, names)
-    runs = [run for members in found.values() for run in members]
+    runs = [run for members in found for run in members]
     if not runs:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
     known = {name for run in runs for name in (run.label, run.evaluation.name)}
     for name in dict.fromkeys(each.run for each in options.published if each.run not in known):
         warn(f"published scores are given for {name!r}, but no such run is evaluated")
-    source = Source.of(runs, options, find_root)
-    groups = [source.group(members, f"set{number}") for number, members in enumerate(found.values())]
+    source, artifacts = Source(options, names, find_root), all_artifacts(runs)
+    groups = [source.group(members, f"set{number}") for number, members in enumerate(found)]
     claimed = judged([each.claims for each in groups])
     groups = [replace(group, claims=claims) for group, claims in zip(groups, claimed, strict=True)]
-    artifacts = all_artifacts(runs)
+    last = max(datetime.fromisoformat(run.manifest.finished) for run in runs)
     report = Report(
         title=options.title or runs[0].manifest.dataset,
         dataset=runs[0].manifest.dataset,
-        date=_date(run.manifest.finished for run in runs),
+        date=f"{last.day} {last:%B %Y}",
         level=options.interval_level,
-        heads=[_head(group, options.published) for group in groups],
+        groups=groups,
         sections=[section for section in _sections(groups, source, artifacts) if section.parts],
         removed=[artifact for artifact in artifacts if artifact.manifest is None],
     )
-    problems = [problem for library in source.libraries.values() if library for problem in library.album.problems]
+    problems = [problem for library in source.libraries.values() for problem in library.album.problems]
     if problems:
         warn(f"{len(problems)} photographs cannot be read and are shown as placeholders ({problems[0]})")
     return report
@@ -204,81 +221,45 @@ def gather(
 
 @dataclass(frozen=True)
 class Source:
-    """What sections are made from: the datasets by the name of their artifact, None for those that were removed."""
+    """What sections are made from: see `gather`, and the datasets that were opened, by the name of their artifact."""
 
-    libraries: Mapping[str, Library | None]
     options: Options
+    names: Mapping[str, str]
+    find_root: Callable[[Artifact], Path | None]
+    libraries: dict[str, Library] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, runs: Iterable[Run], options: Options, find_root: Callable[[Artifact], Path | None]) -> Source:
-        """Opens the datasets of runs."""
-        datasets = {run.prepare.name: run.prepare for run in runs}
-        opened = {
-            name: None if prepare.manifest is None else Library(prepare, find_root(prepare))
-            for name, prepare in datasets.items()
-        }
-        return cls(opened, options)
+    def gallery(self, artifact: Artifact, split: str) -> Gallery | None:
+        """Images and captions of a split of the dataset that an artifact was made from; None where that was removed."""
+        prepare = artifact.input("prepare")
+        if prepare is None or prepare.manifest is None:
+            return None
+        if prepare.name not in self.libraries:
+            self.libraries[prepare.name] = Library(prepare, self.find_root(prepare))
+        return self.libraries[prepare.name].gallery(split)
+
+    def evaluated(self, run: Run) -> Gallery | None:
+        """Those that a run was evaluated on."""
+        return self.gallery(run.evaluation, run.settings["split"])
+
+    def picture(self, run: Run, image: str) -> Picture:
+        """An image that a run was evaluated on, a placeholder where the dataset was removed."""
+        gallery = self.evaluated(run)
+        return Picture(image, None) if gallery is None else gallery.picture(gallery.image_row[image])
 
     def group(self, runs: Sequence[Run], prefix: str) -> Group:
         """The runs on one test set beside their baselines."""
-        gallery = self.gallery(runs[0], runs[0].settings["split"])
-        split = None if gallery is None else gallery.split
-        if split is not None:
-            _check_rankings(runs, split)
+        gallery, options = self.evaluated(runs[0]), self.options
         series, images, captions = series_of(runs), *runs[0].size
-        chances = split, self.options.bootstrap_samples, self.options.interval_level
         place = f"{runs[0].settings['split']} split of {runs[0].manifest.dataset}"
+        claims, timed = [], []
+        chances = gallery and gallery.split, options.bootstrap_samples, options.interval_level
+        if options.compare:
+            first, second = two(series, options.compare)
+            series, claims = [first, second], claims_of([second], *chances, first)
+        else:
+            claims, timed = claims_of(series, *chances), claims_of(series, *chances, TIME)
         description = f"{place}, {images:,} images with {captions:,} captions"
-        if self.options.compare:
-            first, second = two(series, self.options.compare)
-            return Group(description, split, [first, second], claims_of([second], *chances, first), [], prefix)
-        return Group(description, split, series, claims_of(series, *chances), claims_of(series, *chances, TIME), prefix)
-
-    def gallery(self, run: Run, split: str) -> Gallery | None:
-        """Images and captions of a split of a run's dataset; None where that was removed."""
-        library = self.libraries[run.prepare.name]
-        return None if library is None else library.gallery(split)
-
-    def picture(self, run: Run, image: str) -> Picture:
-        """An image of a run's dataset, a placeholder where that was removed."""
-        library = self.libraries[run.prepare.name]
-        return Picture(image, None) if library is None else library.picture(image, run.evaluation.folder)
-
-
-def _check_rankings(runs: Iterable[Run], split: Split) -> None:
-    """Makes sure that the rankings of runs are of the images and captions of a split, in their order."""
-    ids = {"i2t": split.image_ids.tolist(), "t2i": split.caption_ids.tolist()}
-    for run in runs:
-        if any(run.rankings[side].ids != ids[side] for side in ids):
-            raise DataError(
-                f"{run.evaluation.folder}: its rankings are not of {run.prepare.path} {split.name}; evaluate again"
-            )
-
-
-def _head(group: Group, published: Sequence[Published]) -> Head:
-    table = scores.glance(group.series, group.claims, group.timed, published)
-    return Head(group, answer(group.series, group.claims), table, _evidence(group))
-
-
-def _evidence(group: Group) -> Plot | None:
-    """RSum of the best models and of the baseline, whose interval is drawn across."""
-    if len(group.series) < 2:
-        return None
-    ranked = sorted(group.series, key=rsum_of, reverse=True)
-    baseline = group.claims[0].baseline if group.claims else None
-    drawn = [each for each in ranked if each is not baseline][: _MOST_DRAWN - (baseline is not None)]
-    drawn = [each for each in ranked if each in drawn or each is baseline]
-    rows = [found for each in drawn if (found := score_of(each)) is not None]
-    looks, one_backbone = looks_of(group.series), len({each.first.backbone for each in group.series}) == 1
-    title = "RSum" if baseline is None else f"RSum; shaded: the baseline, {baseline.method}, with its interval"
-    return intervals(
-        f"{group.prefix}-evidence",
-        title,
-        [each.method if one_backbone else each.name for each in drawn],
-        rows,
-        [looks[each.name] for each in drawn],
-        None if baseline is None else score_of(baseline),
-    )
+        return Group(description, series, claims, timed, options.published, prefix)
 
 
 # -- Sections
@@ -286,85 +267,69 @@ def _evidence(group: Group) -> Plot | None:
 
 def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artifact]) -> Iterator[Section]:
     runs = [run for group in groups for run in group.runs]
+    chosen = (source.gallery, source.options.examples, source.options.seed)
+    hardest = [*negatives.mined(artifacts, source.names, *chosen), *negatives.estimated(runs, *chosen)]
     yield Section("What it finds", _finds(groups[0], source), open=True)
-    yield Section("The hardest negatives", _mined(runs, source), open=True)
-    yield Section("All scores", [part for group in groups for part in _scores(group, source)])
+    yield Section("The hardest negatives", hardest, open=True)
+    yield Section("All scores", [part for group in groups for part in _scores(group)])
     yield Section("More measures", [part for group in groups for part in _measures(group)])
     yield Section("Training", [part for group in groups for part in _training(group)])
     yield Section("Is a second training worth it?", _advice(runs))
-    yield Section("Written sentences", _written(runs, source))
+    yield Section("Written sentences", negatives.written(artifacts, *chosen))
     yield Section("Words", _words(groups, source))
     yield Section("Cost", [_cost(artifacts)])
     yield Section("Provenance", list(_provenance(artifacts)))
 
 
-def _finds(group: Group, source: Source) -> list[Part]:
+def _finds(group: Group, source: Source) -> Sequence[Part]:
     """Queries of a model that has a baseline, else of the best."""
     claim = group.claims[0] if group.claims else None
     run = claim.series.first if claim else max(group.series, key=rsum_of).first
-    gallery, options = source.gallery(run, run.settings["split"]), source.options
+    gallery, options = source.evaluated(run), source.options
     if gallery is None:
         return []
-    return [*retrieval_examples(run, claim and claim.baseline.first, gallery, options.examples, options.seed)]
+    return retrieval_examples(run, claim and claim.baseline.first, gallery, options.examples, options.seed)
 
 
-def _mined(runs: Sequence[Run], source: Source) -> list[Part]:
-    """How hard mined candidates are, with examples of the first lists; and of the first run that estimates false "
-    "ones."""
-    rows, examples, options = [], [], source.options
-    for artifact, run in negatives.minings(runs):
-        name, gallery = negatives.mining_name(artifact, run.names), source.gallery(run, negatives.TRAIN)
-        rows += negatives.mined_rows(artifact, name, gallery)
-        if gallery is not None and not examples:
-            examples = negatives.mined_examples(artifact, name, gallery, options.examples, options.seed)
-    estimated = next((run for run in runs if run.figures(FALSE_NEGATIVES) is not None), None)
-    gallery = None if estimated is None else source.gallery(estimated, negatives.TRAIN)
-    if estimated is not None and gallery is not None:
-        examples += negatives.estimated_examples(estimated, gallery, options.examples, options.seed)
-    return [*([negatives.mined_table(rows)] if rows else []), *examples]
-
-
-def _scores(group: Group, source: Source) -> Iterator[Part]:
-    yield from scores.score_tables(group.series, source.options.published)
+def _scores(group: Group) -> Iterator[Part]:
+    yield from scores.score_tables(group.series, group.published)
     yield from filter(None, (scores.recall_differences(group.claims, oracle=oracle) for oracle in (False, True)))
     if 0 < len(group.claims) <= _MOST_PANELS:
-        looks = looks_of(group.series)
-        plots = [_recalls(each, looks, f"{group.prefix}-difference-{n}") for n, each in enumerate(group.claims)]
-        yield Panels(plots, [], "Differences to the baseline in percentage points; hollow: the interval includes zero.")
+        plots = [_recalls(each, group.looks, f"{group.prefix}-difference-{n}") for n, each in enumerate(group.claims)]
+        yield Panels(plots, {}, "Differences to the baseline in percentage points; hollow: the interval includes zero.")
     differing = [(each.name, _settings(each)) for each in group.series]
     facts = [each for each in differing if each[1]]
     if facts:
         yield Facts("Settings that differ", facts, "From those in stages/*.toml, or from models of the same name.")
 
 
-def _recalls(claim: Claim, looks: Mapping[str, Any], name: str) -> Plot:
+def _recalls(claim: Claim, looks: Mapping[str, Look], name: str) -> Plot:
     labels = [f"{each[0]}→{each[2]} R@{each.rpartition('r')[2]}" for each in RECALLS]
-    rows = [Number(d.value, d.images.low, d.images.high, signed=True) for d in (claim.own[each] for each in RECALLS)]
+    rows = [scores.over_images(claim.own[each]) for each in RECALLS]
     return intervals(name, claim.series.name, labels, rows, [looks[claim.series.name]] * len(rows), None)
 
 
 def _settings(series: Series) -> str:
     """What is not as declared with what is, then what else tells the series from others of its name."""
-    others = [f"{key} {shown(value)}" for key, value in series.differing.items() if key not in series.departures]
-    return ", ".join(filter(None, [listed(series.departures), *others]))
+    departures = series.first.departures
+    others = [f"{key} {shown(value)}" for key, value in series.differing.items() if key not in departures]
+    return ", ".join(filter(None, [listed(departures), *others]))
 
 
 def _measures(group: Group) -> Iterator[Part]:
     measured = [each for question in questions() for each in getattr(question, "SHOWN", ())]
-    yield from filter(None, (scores.measured_table(each, group.series) for each in measured))
-    yield scores.hub_table(group.series)
+    return filter(None, (scores.measured_table(each, group.series) for each in measured))
 
 
 def _training(group: Group) -> list[Part]:
-    curves = training_curves(group.series, looks_of(group.series), group.prefix)
-    return [scores.cost_table(group.series), *curves]
+    return [scores.cost_table(group.series), *training_curves(group.series, group.looks, group.prefix)]
 
 
 def _advice(runs: Sequence[Run]) -> list[Part]:
     """Of every first training that has not collapsed, told by its batches, its training set and its validation."""
     items, evidence = {}, ""
     for run in runs:
-        found = run.figures(SECOND_ROUND)
+        found = run.wrote(SECOND_ROUND)
         if found and not why_collapsed(run):
             advice = recommend(found, run.members[0].named)
             items.setdefault(run.name, advice.sentence)
@@ -373,40 +338,24 @@ def _advice(runs: Sequence[Run]) -> list[Part]:
     return [Facts("By the first training", [*items.items()], note)] if items else []
 
 
-def _written(runs: Sequence[Run], source: Source) -> list[Part]:
-    found = negatives.written(runs)
-    if not found:
-        return []
-    examples = None
-    for artifact in found:
-        prepare = artifact.input("prepare")
-        library = None if prepare is None else source.libraries.get(prepare.name)
-        if library is not None and examples is None:
-            gallery = library.gallery(negatives.split_of(artifact))
-            examples = negatives.written_examples(artifact, gallery, source.options.examples, source.options.seed)
-    return [negatives.written_table(found), *([examples] if examples else [])]
-
-
 def _words(groups: Sequence[Group], source: Source) -> list[Part]:
     """Of each view the first group that has something to show."""
     found: list[Part] = []
-    for make in (scored_words, wrong_words, word_map_view):
+    for make in (scored_words, wrong_words, word_maps):
         views = (make(group.runs, source.options.examples, source.picture) for group in groups)
-        found += filter(None, [next((view for view in views if view is not None), None)])
+        found += [view for view in views if view is not None][:1]
     return found
 
 
 def _cost(artifacts: Sequence[Artifact]) -> Table:
-    rows = []
+    rows, seconds = [], 0.0
     for each in artifacts:
-        manifest = each.manifest
         cells = [None, None]
-        if manifest is not None:
-            gib = manifest.metrics.get(PEAK_MEMORY)
-            cells = [duration(manifest.timings["total"]), Number.of(gib, digits=2, unit=" GiB")]
+        if each.manifest is not None:
+            total, gib = each.manifest.timings["total"], each.manifest.metrics.get(PEAK_MEMORY)
+            cells, seconds = [duration(total), Number.of(gib, digits=2, unit=" GiB")], seconds + total
         rows.append(Row(each.path, cells))
-    total = duration(sum(each.manifest.timings["total"] for each in artifacts if each.manifest is not None))
-    return Table("What was made", ["time", "peak memory"], rows, f"{total} in all.", head="artifact")
+    return Table("What was made", ["time", "peak memory"], rows, f"{duration(seconds)} in all.", head="artifact")
 
 
 def _provenance(artifacts: Sequence[Artifact]) -> Iterator[Facts]:
@@ -416,19 +365,9 @@ def _provenance(artifacts: Sequence[Artifact]) -> Iterator[Facts]:
         for package, version in manifest.versions.items():
             versions.setdefault(package, {})[version] = None
     messages = [(each.path, text_without_places(text)) for each, manifest in known for text in manifest.messages]
-    yield Facts(
-        "Commands",
-        [("", each) for each in commands_of(artifacts)],
-        "In the order in which they finished.",
-        code=True,
-    )
+    commands = [("", each) for each in commands_of(artifacts)]
+    yield Facts("Commands", commands, "In the order in which they finished.", code=True)
     if messages:
         yield Facts("Warnings", messages)
     yield Facts("Fingerprints", [(each.path, each.fingerprint) for each in artifacts], code=True)
     yield Facts("Versions", [(package, " and ".join(own)) for package, own in sorted(versions.items())])
-
-
-def _date(finished: Iterable[str]) -> str:
-    """The day of the latest of some ISO times, in words."""
-    last = max(datetime.fromisoformat(each) for each in finished)
-    return f"{last.day} {last:%B %Y}"

@@ -6,7 +6,7 @@ unlike with like, the report says of every model what differs from `stages/*.tom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,8 @@ Declared = Callable[[Manifest], Mapping[str, Any] | None]
 EPOCHS = "epochs"
 MOST_LISTED = 12
 """Settings of a run that the page lists; toy models differ in dozens."""
-_ASKED = {"method", "backbone", "features", "seed", "split"}
-"""What runs are named by."""
-_TOLD = {"guard", "loss.teacher"}
-"""What the step asks for that reads an artifact."""
+_TOLD = {"method", "backbone", "features", "seed", "split", "guard", "loss.teacher"}
+"""What runs are named by, and what the step asks for that reads an artifact."""
 _FILES = "model.files."
 """What the files of given embeddings stand below, which no declaration can name."""
 _TRAIN = "train"
@@ -124,9 +122,12 @@ def departures(model: Artifact, declared: Declared) -> dict[str, Departure]:
 
 def listed(found: Mapping[str, Departure], most: int = MOST_LISTED) -> str:
     """The departures as a list: `epochs 1 instead of 6, loss.alpha 0.4 instead of 0.3, 3 more`."""
-    parts = [f"{key} {each}" for key, each in found.items()]
-    more = [f"{len(parts) - most} more"] if len(parts) > most else []
-    return ", ".join([*parts[:most], *more])
+    return some([f"{key} {each}" for key, each in found.items()], most)
+
+
+def some(items: Sequence[str], most: int, apart: str = ", ") -> str:
+    """The first of some items, and how many more there are."""
+    return apart.join([*items[:most], *([f"{len(items) - most} more"] if len(items) > most else [])])
 
 
 def shown(value: Any) -> str:
@@ -144,9 +145,9 @@ def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
     expected = declared(manifest) if manifest and manifest.dataset in DATASET_SELECTORS else None
     if manifest is None or expected is None:
         return {}
-    skipped = _ASKED | _TOLD
+    skipped = set(_TOLD)
     if artifact.stage == _TRAIN:
-        skipped = skipped | unread(manifest.settings) | told_by_title(manifest.conf, manifest.settings)
+        skipped |= unread(manifest.settings) | told_by_title(manifest.conf, manifest.settings)
     given = dict(leaves(manifest.settings))
     return {
         key: Departure(given[key], value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,17 @@ from itrpipe.printable import printable_lines
 from itrpipe.report.claims import Claim
 from itrpipe.report.contents import Report
 from itrpipe.report.names import shown
+from itrpipe.report.pictures import Picture
 from itrpipe.report.published import Published
 from itrpipe.report.runs import Run
+from itrpipe.retrieval.answers import Answers
 
 BEGIN, END = "<!-- itrpipe report {asked} -->", "<!-- end of itrpipe report -->"
 """The lines between which a document gets the tables of a dataset; or of a backbone, named behind it."""
+
+
+_CAPTIONS = 2
+"""Captions that a search shows with an image."""
 
 
 def html(report: Report) -> str:
@@ -43,8 +49,8 @@ def html(report: Report) -> str:
 def text(report: Report) -> str:
     """The answer and the main table of each test set, as plain text for a terminal, and what is remarkable."""
     lines = wrapped(report.title)
-    for head in report.heads:
-        lines += ["", *wrapped(head.group.description), "", *wrapped(head.answer), *as_lines(head.table)]
+    for group in report.groups:
+        lines += ["", *wrapped(group.description), "", *wrapped(group.answer), *as_lines(group.table)]
     told = [part for each in report.sections if each.open for part in each.parts if isinstance(part, Table)]
     return "\n".join([*lines, *(line for table in told for line in ("", *as_lines(table)))]) + "\n"
 
@@ -52,10 +58,22 @@ def text(report: Report) -> str:
 def markdown(report: Report) -> str:
     """The answer and the main table of each test set, for a README or a paper's repository."""
     parts = []
-    for head in report.heads:
-        several = f"**{report.title}**: {head.group.description}." if len(report.heads) > 1 else ""
-        parts += [several, as_markdown(head.table), head.answer]
+    for group in report.groups:
+        several = f"**{report.title}**: {group.description}." if len(report.groups) > 1 else ""
+        parts += [several, as_markdown(group.table), group.answer]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def search_page(found: Answers, pictures: Mapping[str, Picture], query: Picture | None) -> str:
+    """What a search found, as a page of the same kind.
+
+    Args:
+        found: what the search found.
+        pictures: of all images that it names, by id.
+        query: of the image that was searched with; None where a caption was.
+    """
+    page = page_environment().get_template("search.html.j2")
+    return page.render(found=found, title=found.title, pictures=pictures, query=query, shown=_CAPTIONS)
 
 
 def inserted(document: str, asked: str, tables: str) -> str | None:
@@ -78,9 +96,9 @@ def results(report: Report, published: Sequence[Published]) -> dict[str, Any]:
         "title": report.title,
         "dataset": report.dataset,
         "interval_level": report.level,
-        "answers": [head.answer for head in report.heads],
-        "runs": [_run(run, published) for head in report.heads for run in head.group.runs],
-        "claims": [_claim(each) for head in report.heads for each in (*head.group.claims, *head.group.timed)],
+        "answers": [group.answer for group in report.groups],
+        "runs": [_run(run, published) for group in report.groups for run in group.runs],
+        "claims": [_claim(each) for group in report.groups for each in (*group.claims, *group.timed)],
         "tables": [as_json(part) for each in report.sections for part in each.parts if isinstance(part, Table)],
         "removed": [artifact.path for artifact in report.removed],
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,7 +13,7 @@ import numpy as np
 
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb, read_image
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.datasets.truth import PairSet, known_pairs
+from itrpipe.datasets.truth import known_pairs
 from itrpipe.errors import DataError
 from itrpipe.report.chain import Artifact
 from itrpipe.report.runs import DIRECTIONS, Run
@@ -124,6 +124,10 @@ class Candidate:
     false_negative: float | None = None
 
 
+Listed = tuple[int, int, float, float | None]
+"""Place from 1, row, score, and estimated probability to be right of a candidate, see `Candidate`."""
+
+
 @dataclass(frozen=True)
 class Example:
     """A query with its candidates, best first.
@@ -131,7 +135,7 @@ class Example:
     Attributes:
         text: of the query caption, or an own caption of the query image.
         picture: of the query image, or the own image of the query caption.
-        candidates: the first ones, then the best own one if it comes later but is still listed.
+        candidates: of it.
         rank: of the best own match, from 1; None for mined lists, where own pairs are left out.
         baseline_rank: by the baseline; None where there is none.
     """
@@ -143,46 +147,87 @@ class Example:
     baseline_rank: int | None = None
 
 
+class Known(dict[str, int]):
+    """Rows of the images or of the captions of a dataset, by their ids.
+
+    Args:
+        ids: in the order of the rows.
+        folder: of the dataset.
+
+    Raises:
+        DataError: an id is looked up that the dataset does not have.
+    """
+
+    def __init__(self, ids: Iterable[str], folder: Path) -> None:
+        super().__init__((each, row) for row, each in enumerate(ids))
+        self._folder = folder
+
+    def __missing__(self, name: str) -> int:
+        raise DataError(f"{self._folder} does not have {name}, which an artifact made from it names; make that again")
+
+
 class Gallery:
     """The captions and images of a split, to be shown as candidates.
 
     Args:
         split: of the dataset.
         album: makes the pictures.
-        truth: all correct matches, where known.
+        folder: of the dataset.
     """
 
-    def __init__(self, split: Split, album: Album, truth: PairSet | None) -> None:
-        self.split, self.truth = split, truth
-        self._album = album
-        self.image_row = {each: row for row, each in enumerate(split.image_ids.tolist())}
-        self.caption_row = {each: row for row, each in enumerate(split.caption_ids.tolist())}
+    def __init__(self, split: Split, album: Album, folder: Path) -> None:
+        self.split, self._album = split, album
+        self.truth = known_pairs(folder, split.image_ids, split.caption_ids)
+        self.image_row = Known(split.image_ids.tolist(), folder)
+        self.caption_row = Known(split.caption_ids.tolist(), folder)
 
     def picture(self, image: int) -> Picture:
         """The picture of an image row."""
         return self._album.picture(str(self.split.image_ids[image]))
 
-    def text(self, caption: int) -> str:
-        """The text of a caption row."""
-        return self.split.texts[caption]
+    def own_picture(self, caption: int) -> Picture:
+        """The picture of the image that a caption row belongs to."""
+        return self.picture(int(self.split.caption_image[caption]))
 
-    def own_text(self, image: int) -> str:
-        """First own caption of an image row."""
-        return self.text(int(self.split.captions_of_image[image]))
+    def example(self, of_images: bool, query: int, listed: Iterable[Listed], **ranks: int | None) -> Example:
+        """A query with candidates.
 
-    def candidate(
-        self, direction: str, query: int, row: int, score: float, place: int, false_negative: float | None = None
-    ) -> Candidate:
-        """A candidate of a query, `direction` being that of the search; see `Candidate`."""
-        image, caption = (query, row) if direction == "i2t" else (row, query)
-        mark: Mark = ""
+        Args:
+            of_images: the query is an image, and captions were found; else a caption.
+            query: its row.
+            listed: candidates.
+            ranks: of its right answer, see `Example`.
+        """
+        texts, shown = self.split.texts, []
+        for place, row, score, chance in listed:
+            text, picture = (texts[row], None) if of_images else ("", self.picture(row))
+            shown.append(Candidate(text, picture, score, place, self._mark(of_images, query, row), chance))
+        caption = int(self.split.captions_of_image[query]) if of_images else query
+        return Example(texts[caption], self.own_picture(caption), shown, **ranks)
+
+    def found(self, run: Run, baseline: Run | None, direction: str, query: int) -> Example:
+        """A query of a run with the first that it found, and the best own one if that comes later but is still listed.
+
+        Args:
+            run: that found.
+            baseline: whose rank of the right answer is told beside; or None.
+            direction: of the search.
+            query: row.
+        """
+        of_images, (row,) = direction == "i2t", run.rankings[direction].slice(query, 1).to_pylist()
+        known = self.caption_row if of_images else self.image_row
+        rows = [known[each] for each in row["candidate_ids"]]
+        own = [place for place, each in enumerate(rows) if self._mark(of_images, query, each) == "own"][:1]
+        places = sorted({*range(min(SHOWN, len(rows))), *own})
+        before = None if baseline is None else baseline.rankings[direction]["rank"][query].as_py() + 1
+        listed = [(place + 1, rows[place], row["scores"][place], None) for place in places]
+        return self.example(of_images, query, listed, rank=row["rank"] + 1, baseline_rank=before)
+
+    def _mark(self, of_images: bool, query: int, row: int) -> Mark:
+        image, caption = (query, row) if of_images else (row, query)
         if self.split.caption_image[caption] == image:
-            mark = "own"
-        elif self.truth is not None and bool(self.truth.has(np.array([caption]), np.array([image]))[0]):
-            mark = "true"
-        shows_text = direction == "i2t"
-        shown = ("" if not shows_text else self.text(row), None if shows_text else self.picture(row))
-        return Candidate(*shown, score, place, mark, false_negative)
+            return "own"
+        return "true" if self.truth is not None and self.truth.has(np.array(caption), np.array(image)) else ""
 
 
 class Library:
@@ -194,41 +239,16 @@ class Library:
     """
 
     def __init__(self, prepare: Artifact, root: Path | None) -> None:
-        self._folder = prepare.folder
-        self._dataset = PreparedDataset.open(prepare.folder)
-        files: dict[str, str] = {}
-        for name in self._dataset.splits:
-            split = self._dataset.split(name)
-            files |= zip(split.image_ids.tolist(), split.files, strict=True)
-        self._images = frozenset(files)
-        self.album = Album(root, files)
+        self._folder, self._dataset = prepare.folder, PreparedDataset.open(prepare.folder)
+        splits = [self._dataset.split(name) for name in self._dataset.splits]
+        pairs = (pair for each in splits for pair in zip(each.image_ids.tolist(), each.files, strict=True))
+        self.album = Album(root, dict(pairs))
         self._galleries: dict[str, Gallery] = {}
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Names of the splits that hold images: of vectors of the test split alone, that one."""
-        return tuple(self._dataset.splits)
-
-    def split(self, name: str) -> Split:
-        """One split."""
-        return self.gallery(name).split
-
-    def picture(self, image_id: str, named_by: Path) -> Picture:
-        """The picture of an image that an artifact names.
-
-        Raises:
-            DataError: the dataset has no such image.
-        """
-        if image_id not in self._images:
-            raise DataError(f"{named_by} names image {image_id}, which {self._folder} does not have; evaluate again")
-        return self.album.picture(image_id)
 
     def gallery(self, name: str) -> Gallery:
         """Captions, pictures and truth of one split."""
         if name not in self._galleries:
-            split = self._dataset.split(name)
-            truth = known_pairs(self._folder, split.image_ids, split.caption_ids)
-            self._galleries[name] = Gallery(split, self.album, truth)
+            self._galleries[name] = Gallery(self._dataset.split(name), self.album, self._folder)
         return self._galleries[name]
 
 
@@ -266,14 +286,14 @@ def retrieval_examples(run: Run, baseline: Run | None, gallery: Gallery, count: 
     """
     found = []
     for number, direction in enumerate(reversed(DIRECTIONS)):
-        rank = run.rankings[direction].rank
+        rank = run.rankings[direction]["rank"].to_numpy()
         if baseline is None:
             chosen = choose(rank == 0, count, np.random.default_rng([seed, number]))
             note = "Drawn at random: first some with a right answer on top, then some without."
         else:
-            chosen = moved(baseline.rankings[direction].rank, rank, count)
+            chosen = moved(baseline.rankings[direction]["rank"].to_numpy(), rank, count)
             note = f"Whose right answer moved furthest up, then down, from {baseline.name}."
-        items = [example_of(run, baseline, gallery, direction, query) for query in chosen]
+        items = [gallery.found(run, baseline, direction, query) for query in chosen]
         title = "Captions found for images" if direction == "i2t" else "Images found for captions"
         found.append(Examples(title, f"By {run.name}. {note}", items, direction == "i2t"))
     return [each for each in found if each.items]
@@ -296,33 +316,3 @@ def choose(right: np.ndarray, count: int, generator: np.random.Generator) -> lis
     """Rows of `count` queries, about half of them right, the right ones first; fewer when there are fewer queries."""
     order = generator.permutation(len(right))
     return _half(order[right[order]].tolist(), order[~right[order]].tolist(), count)
-
-
-def example_of(run: Run, baseline: Run | None, gallery: Gallery, direction: str, query: int) -> Example:
-    """One query of a run, with the rank that another one gives to its right answer."""
-    rankings = run.rankings[direction]
-    rows = gallery.caption_row if direction == "i2t" else gallery.image_row
-    listed = zip(rankings.candidates[query], rankings.scores[query], strict=True)
-    candidates = _shown([(rows[identifier], score) for identifier, score in listed], gallery, direction, query)
-    image = query if direction == "i2t" else int(gallery.split.caption_image[query])
-    return Example(
-        text=gallery.own_text(query) if direction == "i2t" else gallery.text(query),
-        picture=gallery.picture(image),
-        candidates=candidates,
-        rank=int(rankings.rank[query]) + 1,
-        baseline_rank=None if baseline is None else int(baseline.rankings[direction].rank[query]) + 1,
-    )
-
-
-def _shown(listed: Sequence[tuple[int, float]], gallery: Gallery, direction: str, query: int) -> list[Candidate]:
-    """The first candidates, and the best own one when it is further down the list."""
-    first = [
-        gallery.candidate(direction, query, row, score, place + 1) for place, (row, score) in enumerate(listed[:SHOWN])
-    ]
-    if any(each.mark == "own" for each in first):
-        return first
-    owner = gallery.split.caption_image
-    for place, (row, score) in enumerate(listed[SHOWN:], SHOWN + 1):
-        if (owner[row] == query) if direction == "i2t" else (owner[query] == row):
-            return [*first, gallery.candidate(direction, query, row, score, place)]
-    return first

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import io
 import itertools
-import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from itrpipe.evaluation.tables import Number
+from itrpipe.report.runs import FIRST
 from itrpipe.report.series import Series
 
 if TYPE_CHECKING:
@@ -33,16 +31,12 @@ _VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _PAPER: "paper", _FIR
 }
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
 _TICKS = 6
-_TICK_ROOM = 0.08
-"""Of an axis, that the number below a tick takes."""
 _DASHES = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
 _LABEL_LENGTH, _LABEL_LINE = 28, 0.32
 """Of labels beside an axis: characters of a line, and how much of a row each line after the first takes."""
 _BAND = 0.5
 _VALUE_SIZE = 8.0
 """Of the numbers above points, in points."""
-CHANCE: Any = {"color": _MUTED, "linewidth": 0.9, "linestyle": (0, (1, 2)), "zorder": 1}
-"""The line of what chance gives."""
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "itrpipe",
@@ -82,18 +76,20 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class Key:
-    """One line of a legend.
+class Look:
+    """How the line of a series is drawn: colour, and dashes in line widths."""
 
-    Attributes:
-        name: of the series.
-        colour: CSS variable.
-        dashes: of its line, as SVG writes them; empty for a solid one.
-    """
-
-    name: str
     colour: str
-    dashes: str
+    dashes: tuple[float, ...]
+
+    @property
+    def variable(self) -> str:
+        """The colour on the page, as a variable of its style."""
+        return _VARIABLES[self.colour]
+
+    def line(self) -> dict[str, Any]:
+        """The same as arguments of matplotlib."""
+        return {"color": self.colour, "linestyle": (0, self.dashes) if self.dashes else "-"}
 
 
 @dataclass(frozen=True)
@@ -102,30 +98,13 @@ class Panels:
 
     Attributes:
         plots: of it.
-        keys: of the legend below them.
+        looks: of the legend below them, by name.
         caption: below all.
     """
 
     plots: Sequence[Plot]
-    keys: Sequence[Key]
+    looks: Mapping[str, Look]
     caption: str
-
-
-@dataclass(frozen=True)
-class Look:
-    """How the line of a series is drawn: colour, and dashes in line widths."""
-
-    colour: str
-    dashes: tuple[float, ...]
-
-    def line(self) -> dict[str, Any]:
-        """The same as arguments of matplotlib."""
-        return {"color": self.colour, "linestyle": (0, self.dashes) if self.dashes else "-"}
-
-
-def legend_of(looks: Mapping[str, Look]) -> list[Key]:
-    """Lines of a legend, by the names of what is drawn so."""
-    return [Key(name, _VARIABLES[look.colour], " ".join(map(str, look.dashes))) for name, look in looks.items()]
 
 
 def looks_of(series: Sequence[Series]) -> dict[str, Look]:
@@ -135,7 +114,7 @@ def looks_of(series: Sequence[Series]) -> dict[str, Look]:
     """
     backbones = list(dict.fromkeys(each.first.backbone for each in series))
     # Of several first trainings of a backbone, which differ in their settings, one is grey.
-    greys = {each.first.backbone: each.name for each in reversed(series) if each.first.is_first}
+    greys = {each.first.backbone: each.name for each in reversed(series) if FIRST in each.first.roles}
     methods = list(dict.fromkeys(each.method for each in series if each.name not in greys.values()))
     turns = -(-len(methods) // SERIES) or 1  # how often the colours start over
     looks = {}
@@ -168,7 +147,7 @@ def intervals(
     places = [end - height / 2 for end, height in zip(ends, heights, strict=True)]
     figure, axes = panel(height=0.5 + 0.34 * max(ends[-1], 2))
     if band is not None:
-        axes.axvline(band.value, **CHANCE)
+        axes.axvline(band.value, color=_MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
         axes.axvspan(*_ends(band), color=_RULE, alpha=_BAND, linewidth=0)
     for place, row, look in zip(places, rows, looks, strict=True):
         face = _PAPER if row.signed and not row.excludes_zero else look.colour
@@ -197,77 +176,25 @@ def _ends(number: Number) -> tuple[float, float]:
     return number.value - half, number.value + half
 
 
-def lines(
-    axes: Axes, positions: Sequence[float], rows: Sequence[Sequence[float]], look: Look, *, marked: bool = False
-) -> None:
-    """One thick line; of several rows thin ones and their thick mean, as far as all of them go.
-
-    Args:
-        axes: to draw on.
-        positions: of the longest row.
-        rows: heights.
-        look: of the lines.
-        marked: with a point for each value of the thick line, which says that nothing was measured between them.
-    """
-    for row in rows if len(rows) > 1 else ():
-        axes.plot(positions[: len(row)], row, color=look.colour, linewidth=0.8, alpha=0.6)
-    shared = min(map(len, rows))
-    middle = np.mean([row[:shared] for row in rows], axis=0)
-    axes.plot(positions[:shared], middle, **look.line(), **({"marker": "o", "markersize": 3.2} if marked else {}))
-
-
-def plain_ticks(axes: Axes, ticks: Sequence[float]) -> None:
-    """Writes plain numbers below a logarithmic axis, of those that would overlap the smaller one."""
-    kept = [ticks[0]]
-    for tick in ticks[1:]:
-        if math.log(tick / kept[-1]) > _TICK_ROOM * math.log(ticks[-1] / ticks[0]):
-            kept.append(tick)
-    axes.set_xticks(kept, [f"{tick:,}" if tick == round(tick) else f"{tick:.3g}" for tick in kept])
-    axes.set_xticks([], minor=True)
-
-
-def log_axis(axes: Axes) -> None:
-    """Makes the vertical axis logarithmic, with few and plain numbers."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter("{x:g}")
-
-
-def zero_line(axes: Axes) -> None:
-    """Marks, across the drawing, where a difference is none."""
-    axes.axhline(0, color=_INK, linewidth=0.9)
-
-
 def panel(height: float = _HEIGHT) -> tuple[Any, Axes]:
     """A figure with one pair of axes, as wide as a phone."""
-    import matplotlib
+    from matplotlib import style
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_style()):
+    with style.context(["default", _STYLE]):  # whatever a matplotlibrc says
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         axes = figure.add_subplot()
         axes.locator_params(axis="x", nbins=_TICKS)  # else other ticks than those that the layout left room for
         return figure, axes
 
 
-def _style() -> Any:
-    """Every setting of matplotlib that makes a drawing, whatever a matplotlibrc says."""
-    import matplotlib
-
-    unset = {"backend", "toolbar", "timezone", "date.epoch"}  # no drawing here depends on these
-    return {name: value for name, value in matplotlib.rcParamsDefault.items() if name not in unset} | _STYLE
-
-
 def svg(figure: Any, name: str, description: str) -> str:
     """Draws a figure and makes it part of a page: no header, no background, ids of its own, colours by CSS."""
-    import matplotlib
     from markupsafe import escape
+    from matplotlib import style
 
     buffer = io.StringIO()
-    with matplotlib.rc_context(_style()):
+    with style.context(["default", _STYLE]):
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
     drawing = buffer.getvalue()

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from itrpipe.config import Settings, did_you_mean
+from itrpipe.config import Settings, did_you_mean, leaves
 from itrpipe.storage.integrity import read_checked_json
 
 RSUM = "rsum"
@@ -99,10 +99,6 @@ class Published(Settings):
         """The run, for people."""
         return self.title or self.run
 
-    def headline(self) -> list[str]:
-        """The metrics that decide: `rsum` where it is there, else all, which are then added up."""
-        return [RSUM] if RSUM in self.scores else list(self.scores)
-
 
 @dataclass(frozen=True)
 class Score:
@@ -137,20 +133,6 @@ class Reproduction:
         start = f"{headline.verdict:<7}  {name:<{width}}  {protocol}{metric}"
         return f"{start} expected {headline.expected:.1f}, {got} ({self.published.source})"
 
-    def as_json(self) -> dict[str, Any]:
-        """The same for programs."""
-        published = self.published
-        return {
-            "run": published.run,
-            "title": published.name,
-            "where": published.where,
-            "note": published.note,
-            "protocol": published.protocol,
-            "verdict": self.headline.verdict,
-            "headline": asdict(self.headline),
-            "scores": [asdict(score) for score in self.scores],
-        }
-
 
 def reproductions(
     published: Sequence[Published], evaluations: Mapping[str, Path], tolerance: Tolerance, *, tiny: bool
@@ -166,11 +148,17 @@ def reproductions(
     Raises:
         DataError: a file of an evaluation is damaged.
     """
-    folders = [evaluations.get(each.run) for each in published]
-    return [
-        _compare(each, folder, tolerance, tiny=tiny and folder is not None)
-        for each, folder in zip(published, folders, strict=True)
-    ]
+    found = []
+    for each in published:
+        folder = evaluations.get(each.run)
+        toy = tiny and folder is not None
+        scores = []
+        for metric, expected in each.scores.items():
+            measured = None if folder is None else _measured(folder, each.protocol, metric)
+            recalls = RECALLS_OF_RSUM if metric == RSUM else 1
+            scores.append(Score(metric, expected, measured, _judge(each, expected, measured, tolerance, recalls, toy)))
+        found.append(Reproduction(each, _headline(each, scores, tolerance, toy), scores))
+    return found
 
 
 def table_lines(found: Sequence[Reproduction]) -> list[str]:
@@ -182,45 +170,34 @@ def table_lines(found: Sequence[Reproduction]) -> list[str]:
 
 def expected_json(found: Sequence[Reproduction], tolerance: Tolerance, *, tiny: bool) -> dict[str, Any]:
     """Content of `expected.json`."""
-    return {"tolerance": tolerance.model_dump(), "tiny": tiny, "runs": [each.as_json() for each in found]}
-
-
-def _compare(published: Published, folder: Path | None, tolerance: Tolerance, *, tiny: bool) -> Reproduction:
-    scores = []
-    for metric, expected in published.scores.items():
-        measured = None if folder is None else _measured(folder, published.protocol, metric)
-        recalls = RECALLS_OF_RSUM if metric == RSUM else 1
-        scores.append(
-            Score(metric, expected, measured, _judge(published, expected, measured, tolerance, recalls, tiny))
-        )
-    return Reproduction(published, _headline(published, scores, tolerance, tiny), scores)
+    about = {"where", "note", "protocol", "run"}
+    runs = [
+        {**each.published.model_dump(include=about), "title": each.published.name, "verdict": each.headline.verdict}
+        | {"headline": asdict(each.headline), "scores": [asdict(score) for score in each.scores]}
+        for each in found
+    ]
+    return {"tolerance": tolerance.model_dump(), "tiny": tiny, "runs": runs}
 
 
 def _headline(published: Published, scores: Sequence[Score], tolerance: Tolerance, tiny: bool) -> Score:
-    names = published.headline()
-    chosen = [score for score in scores if score.metric in names]
+    """RSum where it was published, else the sum of all scores."""
+    chosen = [score for score in scores if score.metric == RSUM] or list(scores)
     if len(chosen) == 1:
         return chosen[0]
-    parts = [score.measured for score in chosen]
-    measured = None if any(each is None for each in parts) else sum(each for each in parts if each is not None)
+    parts, names = [score.measured for score in chosen], [score.metric for score in chosen]
+    measured = None if None in parts else sum(each for each in parts if each is not None)
     expected = sum(score.expected for score in chosen)
-    verdict = _judge(published, expected, measured, tolerance, len(chosen), tiny)
-    return Score(_sum_title(names), expected, measured, verdict)
-
-
-def _sum_title(names: Sequence[str]) -> str:
     what = "recalls" if set(names) <= {*RECALLS} else "scores"
     sides = {side for side in DIRECTIONS for name in names if side in name.replace("_", ".").split(".")}
-    return f"sum of {len(names)} {f'{min(sides)} ' if len(sides) == 1 else ''}{what}"
+    title = f"sum of {len(names)} {f'{min(sides)} ' if len(sides) == 1 else ''}{what}"
+    return Score(title, expected, measured, _judge(published, expected, measured, tolerance, len(chosen), tiny))
 
 
 def _judge(
     published: Published, expected: float, measured: float | None, tolerance: Tolerance, recalls: int, tiny: bool
 ) -> Verdict:
-    if tiny:
-        return "tiny"
-    if measured is None:
-        return "missing"
+    if tiny or measured is None:
+        return "tiny" if tiny else "missing"
     return tolerance.judge(measured - expected, recalls) if published.judged else "shown"
 
 
@@ -228,14 +205,5 @@ def _measured(folder: Path, protocol: str, metric: str) -> float | None:
     """A number of an evaluation; None where it was not measured, as under a protocol that needs more images."""
     stem, *path = metric.split(".") if "." in metric else ("metrics", protocol, metric, "value")
     file = folder / f"{stem}.json"
-    return _number(read_checked_json(file), path) if file.exists() else None
-
-
-def _number(value: Any, path: Sequence[str]) -> float | None:
-    """The number at the end of a path; keys may hold dots themselves, as names of generators do."""
-    if not path:
-        return value if isinstance(value, int | float) else None
-    if not isinstance(value, Mapping):
-        return None
-    keys = {".".join(path[:count]): path[count:] for count in range(len(path), 0, -1)}
-    return next((_number(value[key], rest) for key, rest in keys.items() if key in value), None)
+    found = dict(leaves(read_checked_json(file))) if file.exists() else {}
+    return found.get(".".join(path))

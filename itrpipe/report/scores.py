@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from itrpipe.evaluation.intervals import Difference
-from itrpipe.evaluation.metrics import PROTOCOLS, RSUM, is_alike, random_recalls, random_share
+from itrpipe.evaluation.metrics import PROTOCOLS, RSUM, random_recalls
 from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean
-from itrpipe.report.claims import COMPARED, Claim, answered_by_hubs, rsum_of, score_of, why_collapsed
+from itrpipe.report.claims import COMPARED, Claim, rsum_of, score_of, why_collapsed
 from itrpipe.report.names import listed
 from itrpipe.report.published import Published
 from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, Run
@@ -49,11 +49,11 @@ def glance(
         claim = against.get(each.name)
         cells: dict[str, Cell] = {title: score_of(each, metric) for title, metric in _GLANCE.items()}
         if claim is not None:
-            cells |= {_AGAINST: _over_images(claim.rsum), _SEEDS: _over_seeds(claim.rsum), _WORD: claim.word}
+            cells |= {_AGAINST: over_images(claim.rsum), _SEEDS: _over_seeds(claim.rsum), _WORD: claim.word}
         elif each.name in baselines:
             cells[_WORD] = "baseline"
         if each.name in of_time:
-            cells[_TIME] = _over_images(of_time[each.name])
+            cells[_TIME] = over_images(of_time[each.name])
         if all(map(why_collapsed, each.all)):
             cells[_WORD] = "collapsed"
         rows.append(Row(each.name, [cells.get(column) for column in columns], _note(each)))
@@ -67,7 +67,8 @@ def glance(
     return Table("", columns, rows, " ".join(parts))
 
 
-def _over_images(difference: Difference) -> Number:
+def over_images(difference: Difference) -> Number:
+    """A difference with its interval over images."""
     images = difference.images
     return Number(difference.value, images.low, images.high, signed=True, marked=difference.significant)
 
@@ -80,7 +81,7 @@ def _over_seeds(difference: Difference) -> str | None:
 def _note(series: Series) -> str:
     """The label of its runs, and what of their settings is not as declared."""
     seeds = f"{len(by_seed(series))} seeds" if len(by_seed(series)) > 1 else ""
-    return "; ".join(filter(None, [series.first.label, seeds, listed(series.departures, _LISTED)]))
+    return "; ".join(filter(None, [series.first.label, seeds, listed(series.first.departures, _LISTED)]))
 
 
 def _published(series: Series, published: Sequence[Published], protocol: str) -> list[Published]:
@@ -158,7 +159,7 @@ def recall_differences(claims: Sequence[Claim], *, oracle: bool = False) -> Tabl
     """Differences of all recalls to the baseline; None where none were measured."""
     found = {each.series.name: each.oracle if oracle else each.own for each in claims}
     rows = [
-        Row(name, [_over_images(own[metric]) for metric in COMPARED], f"against {each.baseline.name}")
+        Row(name, [over_images(own[metric]) for metric in COMPARED], f"against {each.baseline.name}")
         for each, (name, own) in zip(claims, found.items(), strict=True)
         if own is not None
     ]
@@ -173,49 +174,25 @@ def recall_differences(claims: Sequence[Claim], *, oracle: bool = False) -> Tabl
 
 def measured_table(measured: Measured, series: Sequence[Series]) -> Table | None:
     """What models wrote to a file of their evaluations; None where none did."""
-    found = [(each.name, [run.figures(measured.file) for run in by_seed(each).values()]) for each in series]
+    found = [(each.name, [run.wrote(measured.file) for run in by_seed(each).values()]) for each in series]
     return measured.table([(name, [one for one in own if one is not None]) for name, own in found])
-
-
-def hub_table(series: Sequence[Series]) -> Table:
-    """How many queries get one of the ten answers that come most often."""
-    rows = []
-    for each in series:
-        cells: list[Cell] = []
-        for side in DIRECTIONS:
-            shares = [answered_by_hubs(run, side) for run in by_seed(each).values()]
-            own = [Number(100 * share, marked=is_alike(share, *size)) for share, *size in shares]
-            cells += [mean(own), Number(100 * random_share(*shares[0][1:]))]
-        rows.append(Row(each.name, cells))
-    headings = ["one of ten answers", "at random"] * len(DIRECTIONS)
-    caption = (
-        "Percent of the queries whose first answer is one of the ten that stand first most often, and the mean for "
-        "random answers. Bold: more than half of the way from there to all, which is a collapse."
-    )
-    return Table("Answers that come again", headings, rows, caption, [(title, 2) for title in DIRECTIONS.values()])
 
 
 def cost_table(series: Sequence[Series]) -> Table:
     """What training cost, with all that it was made from, and how much of it went to correct matches."""
     rows = []
     for each in series:
-        runs, first = [*by_seed(each).values()], each.first.members[0]
-        seconds = [run.seconds for run in runs]
-        known = [one for one in seconds if one is not None]
-        processor = [one for run in runs if (one := run.processor_seconds) is not None]
-        cells: list[Cell] = [
-            Number.of(first.epochs, digits=0),
-            duration(float(np.mean(known))) if known and len(known) == len(seconds) else None,
-            duration(float(np.mean(processor))) if processor and len(processor) == len(runs) else None,
-            mean([Number.of(_match_share(run)) for run in runs]),
-        ]
-        rows.append(Row(each.name, cells))
+        runs = [*by_seed(each).values()]
+        seconds = mean([Number.of(run.seconds) for run in runs])
+        matches = mean([Number.of(_match_share(run)) for run in runs])
+        epochs = Number.of(each.first.members[0].epochs, digits=0)
+        rows.append(Row(each.name, [epochs, None if seconds is None else duration(seconds.value), matches]))
     caption = (
         "Mean of one seed, with the models, mined lists and sentences that it was made from. Correct matches: percent "
         "of the gradient of all negatives that went to captions and images that match in truth, where the dataset "
         "knows that."
     )
-    return Table("Training", ["epochs", "time", "processor time", "correct matches among negatives, %"], rows, caption)
+    return Table("Training", ["epochs", "time", "correct matches among negatives, %"], rows, caption)
 
 
 def _match_share(run: Run) -> float | None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.toy import SCENES, Report, Toy, build
+from tests.report.toy import Report, Toy, build
 
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Toy:
     """One dataset with the truth, the first training and AOQ."""
-    return build(tmp_path_factory.mktemp("toy") / "data", SCENES)
+    return build(tmp_path_factory.mktemp("toy") / "data")
 
 
 @pytest.fixture(scope="session")
@@ -31,4 +31,4 @@ def copy(toy: Toy, tmp_path: Path) -> Toy:
 def seeded(tmp_path_factory: pytest.TempPathFactory) -> Toy:
     """The first training, its baseline of as many epochs and AOQ with three seeds."""
     methods = ("triplet", "triplet-long", "aoq")
-    return build(tmp_path_factory.mktemp("seeded") / "data", SCENES, methods, (0, 1, 2))
+    return build(tmp_path_factory.mktemp("seeded") / "data", methods, (0, 1, 2))

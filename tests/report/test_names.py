@@ -20,7 +20,7 @@ def run(settings: dict[str, Any] | None, seed: int = 0, mining: dict[str, Any] |
     member = SimpleNamespace(method_name="aoq", seed=seed, artifact=SimpleNamespace(manifest=manifest), mining=mined)
     member.named = given.get("named", "")
     about = {"method": given.get("method", "AOQ"), "backbone": given.get("backbone", "VSRN")}
-    first = {"is_first": given.get("is_first", False)}
+    first = {"roles": frozenset(given.get("roles", ()))}
     return SimpleNamespace(members=[member], departures=given.get("departures", {}), **about, **first)
 
 
@@ -64,15 +64,9 @@ def test_other_mining_makes_another_series_and_removed_models_stay_alone() -> No
     assert len(names(run(None, 0), run(None, 1))) == 2
 
 
-def test_what_departs_is_in_the_name_unless_the_user_gave_one() -> None:
-    departs = {"epochs": Departure(1, 20)}
-    assert names(run({"epochs": 1}, departures=departs)) == ["VSRN, AOQ (epochs 1)"]
-    assert names(run({"epochs": 1}, departures=departs, named="short")) == ["VSRN, AOQ"]
-
-
 def test_a_colour_is_a_method_a_dash_a_backbone_and_the_first_training_grey() -> None:
     runs = [run({"m": n, "b": b}, method=f"M{n}", backbone=b) for b in ("VSRN", "SCAN") for n in range(SERIES + 1)]
-    runs += [run({"b": b}, method="first", backbone=b, is_first=True) for b in ("VSRN", "SCAN")]
+    runs += [run({"b": b}, method="first", backbone=b, roles=["first"]) for b in ("VSRN", "SCAN")]
     looks = looks_of(series_of(runs))
     assert len({(each.colour, each.dashes) for each in looks.values()}) == len(runs)
     assert looks["VSRN, first"].colour == looks["SCAN, first"].colour

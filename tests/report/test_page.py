@@ -14,15 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.metrics import random_recalls
-from itrpipe.evaluation.tables import WIDTH
-from itrpipe.plan.planning import Planner
 from itrpipe.report.page import BEGIN, END, inserted, percent
 from itrpipe.report.pictures import choose, moved
-from itrpipe.stages.base import Need
 from itrpipe.storage import artifact as artifacts
-from tests.report.toy import FILES, HOSTILE, Element, Report, Toy, add, build, change, rewrite
+from tests.report.toy import HOSTILE, Element, Report, Toy, add, change, rewrite
 
 BETWEEN = f"{BEGIN.format(asked='scenes')}\nold\n{END}"
 OUTPUTS = ("index.html", "summary.txt", "summary.md", "results.json")
@@ -50,63 +46,34 @@ def test_the_first_table_has_the_metrics_and_the_difference_to_the_baseline(toy:
     assert len(shown["chance"]) <= 8
 
 
-@pytest.mark.parametrize("file", ["summary.txt", "summary.md"])
-def test_terminal_and_markdown_show_the_same_numbers(toy: Toy, done: Report, file: str) -> None:
-    text = (done.folder / file).read_text()
-    assert done.results["answers"][0] in " ".join(text.split())
-    for run in ("aoq.vsepp", "triplet.vsepp"):
-        rsum = metrics_of(toy, run)["full"]["rsum"]
-        assert f"{rsum['value']:.1f}" in text
-        assert f"{rsum['low']:.1f}–{rsum['high']:.1f}" in text
-    assert file != "summary.txt" or max(map(len, text.splitlines())) <= WIDTH
+def test_all_scores_are_in_json(toy: Toy, done: Report) -> None:
+    tables = {each["title"]: {row["name"]: row["cells"] for row in each["rows"]} for each in done.results["tables"]}
+    for title, protocol in (("Own image or caption right", "full"), ("All correct matches counted", "oracle")):
+        values = metrics_of(toy, "aoq.vsepp")[protocol]
+        cells = tables[title]["VSE++, AOQ"]
+        assert (cells["RSum"], cells["Image → text R@5"]["value"]) == (values["rsum"], values["i2t_r5"]["value"])
 
 
-@pytest.mark.parametrize(
-    ("title", "protocol"), [("Own image or caption right", "full"), ("All correct matches counted", "oracle")]
-)
-def test_all_scores_are_on_the_page_and_in_json(toy: Toy, done: Report, title: str, protocol: str) -> None:
-    (table,) = [each for each in done.results["tables"] if each["title"] == title]
-    cells = {row["name"]: row["cells"] for row in table["rows"]}["VSE++, AOQ"]
-    values = metrics_of(toy, "aoq.vsepp")[protocol]
-    assert cells["RSum"] == values["rsum"]
-    assert cells["Image → text R@5"]["value"] == values["i2t_r5"]["value"]
-
-
-def test_the_page_asks_for_nothing_from_outside(done: Report) -> None:
+def test_the_page_asks_for_nothing_from_outside_and_its_anchors_lead_somewhere(done: Report) -> None:
     content = (done.folder / "index.html").read_text()
     assert not any(done.page.all(tag) for tag in ("script", "link", "iframe", "object", "base"))
     assert not any(each in content for each in ("@import", "http:", "https:"))
-    assert content.count("url(") == content.count("url(#")
-
-    def check(element: Element) -> None:
-        for key, value in element.attributes.items():
-            assert not key.startswith("on")
-            if key in ("src", "href", "xlink:href", "srcset"):
-                assert value.startswith(("data:image/jpeg;base64,", "#"))
-        for child in element.children:
-            if not isinstance(child, str):
-                check(child)
-
-    check(done.page)
-
-
-def test_anchors_are_unique_and_lead_somewhere(done: Report) -> None:
-    content = (done.folder / "index.html").read_text()
-    identifiers = [piece.partition('"')[0] for piece in content.split(' id="')[1:]]
+    links = [(key, value) for each in done.page.node.iter() for key, value in each.attrib.items()]
+    assert not [key for key, _ in links if key.startswith("on")]
+    sources = [value for key, value in links if key in ("src", "href", "xlink:href", "srcset")]
+    assert all(value.startswith(("data:image/jpeg;base64,", "#")) for value in sources)
+    identifiers = [value for key, value in links if key == "id"]
     assert len(set(identifiers)) == len(identifiers)
-    wanted = [each.attributes["href"][1:] for tag in ("a", "use") for each in done.page.all(tag)]
+    wanted = [each[1:] for each in sources if each[0] == "#" and not each.endswith("-")]  # `-` closes a photograph
     wanted += [piece.partition(")")[0] for piece in content.split("url(#")[1:]]
-    wanted = [each for each in wanted if not each.endswith("-")]  # what closes an opened photograph leads nowhere
+    assert content.count("url(") == content.count("url(#")
     assert len(wanted) > 7
     assert set(wanted) <= set(identifiers)
 
 
 def test_every_thumbnail_is_a_small_picture(done: Report) -> None:
-    images = done.page.all("img")
-    assert len(images) > 20
-    for each in images:
+    for each in done.page.all("img"):
         picture = Image.open(io.BytesIO(base64.b64decode(each.attributes["src"].partition(",")[2], validate=True)))
-        picture.load()
         assert picture.size == (int(each.attributes["width"]), int(each.attributes["height"]))
         assert max(picture.size) <= 288
 
@@ -123,7 +90,7 @@ def test_pictures_come_before_what_is_folded(done: Report) -> None:
     folded = [bool(each.all("details")) for each in sections]
     assert folded == sorted(folded)
     assert sections[0].all("img")
-    assert not [each for each in sections if not each.all("figure") and not each.all("article") and not each.all("h3")]
+    assert all(each.all("figure") or each.all("h3") for each in sections)
 
 
 def test_queries_moved_furthest_are_shown_with_their_ranks(toy: Toy, done: Report) -> None:
@@ -195,22 +162,6 @@ def test_missing_photographs_become_placeholders_and_a_warning(copy: Toy) -> Non
     assert len(found.manifest.messages) == 1
 
 
-def test_a_source_that_is_gone_becomes_a_warning(tmp_path: Path) -> None:
-    found = build(tmp_path, FILES).report()
-    assert found.page.all("span", "placeholder")
-    (message,) = found.manifest.messages
-    assert str(tmp_path / "gone") in message
-
-
-def test_rankings_of_other_images_are_refused(copy: Toy) -> None:
-    path = copy.made["aoq.vsepp"] / "rankings.parquet"
-    table, buffer = pq.read_table(path), io.BytesIO()
-    pq.write_table(table.set_column(1, "query_id", [["x", *table["query_id"].to_pylist()[1:]]]), buffer)
-    rewrite(path, buffer.getvalue())
-    with pytest.raises(DataError):
-        copy.report()
-
-
 def test_published_scores_stand_below_the_measured_ones(copy: Toy) -> None:
     aoq = {"run": "aoq.vsepp", "rsum": 486.3, "where": "AOQ Table 2", "note": "of two models"}
     published = [aoq, {"run": "ssamt.vsrn", "rsum": 500.0, "where": "x"}, {**aoq, "protocol": "coco-1k"}]
@@ -224,12 +175,6 @@ def test_published_scores_stand_below_the_measured_ones(copy: Toy) -> None:
     assert [each["verdict"] for each in expected["runs"]] == ["FAIL", "missing", "missing"]
     assert expected["runs"][0]["headline"]["measured"] == rsum
     assert found.page.all("h1")[0].text() == "A <b>title</b>"
-
-
-@pytest.mark.parametrize("scores", [{"r@1": 3.0}, {"rsum": "high"}, {"where": 2.0}, {"protocol": "x"}, {}])
-def test_unknown_published_scores_are_refused(tmp_path: Path, scores: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        Planner(tmp_path, "toy").plan(Need("report", "page", {"published": [{"where": "x", **scores}]}), inputs={})
 
 
 def test_one_run_alone_is_compared_with_nothing_and_has_no_drawing(copy: Toy) -> None:
@@ -252,7 +197,7 @@ def test_models_at_chance_have_collapsed(copy: Toy) -> None:
     assert rows_of(found.page.all("figure", "numbers")[0])["VSE++, AOQ"][-1] == "collapsed"
     assert "collapsed" in found.results["answers"][0]
     collapse(copy, "triplet.vsepp")
-    assert copy.report(examples=3).results["answers"][0].startswith("All models have collapsed")
+    assert all(name in copy.report(examples=3).results["answers"][0] for name in ("first training (", "AOQ ("))
 
 
 def test_costs_are_those_of_the_manifests(copy: Toy) -> None:
@@ -264,17 +209,6 @@ def test_costs_are_those_of_the_manifests(copy: Toy) -> None:
     assert made[f"train/{copy.made['triplet'].name}"]["peak memory"] is None
     training = {row["name"]: row["cells"]["time"] for row in tables["Training"]}
     assert training == {"VSE++, AOQ": "41.2 s", "VSE++, first training": "10.0 s"}
-
-
-def test_what_a_question_measured_is_a_table_of_the_page(copy: Toy) -> None:
-    uniform = {side: dict.fromkeys(("global", "local", "phrase"), 10.0) for side in ("i2t", "t2i")}
-    matching = {"uniform": uniform, "hardest": {**uniform, "t2i": {"global": 1.5, "local": None, "phrase": 2.0}}}
-    name = add(copy, "ssamt", "ssamt", files={"matching.json": matching})
-    tables = {each["title"]: each["rows"] for each in copy.report((name, "aoq.vsepp")).results["tables"]}
-    (row,) = tables["Matching accuracy, hardest negatives"]
-    assert row["name"] == "SSAMT"
-    assert row["cells"]["Text → image global"] == {"value": 1.5}
-    assert row["cells"]["Text → image local"] is None
 
 
 def test_settings_that_are_not_declared_are_told(copy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,12 +259,9 @@ def test_an_ensemble_has_all_its_models_behind_it(seeded: Toy, tmp_path: Path) -
 def test_only_what_stands_between_the_two_lines_changes() -> None:
     found = inserted(f"before\n\n{BETWEEN}\n\nafter\n", "scenes", "| new |\n")
     assert found == f"before\n\n{BEGIN.format(asked='scenes')}\n\n| new |\n\n{END}\n\nafter\n"
-    assert inserted(str(found), "scenes", "| new |\n") == found
-
-
-@pytest.mark.parametrize("document", ["nothing", BETWEEN.replace(END, ""), BETWEEN.replace("scenes", "coco")])
-def test_a_document_that_does_not_ask_is_left_alone(document: str) -> None:
-    assert inserted(document, "scenes", "| new |\n") is None
+    assert inserted(found, "scenes", "| new |\n") == found
+    for document in ("nothing", BETWEEN.replace(END, ""), BETWEEN.replace("scenes", "coco")):
+        assert inserted(document, "scenes", "| new |\n") is None
 
 
 def test_the_command_renews_a_file_and_refuses_others(finished_chain: Path, invoke: Any, tmp_path: Path) -> None:
@@ -349,8 +280,6 @@ def test_the_command_renews_a_file_and_refuses_others(finished_chain: Path, invo
     assert invoke("report", *options[:4], "--backbone", "vsrm").code == 3
 
 
-@pytest.mark.parametrize(
-    ("share", "text"), [(0.0, "0 %"), (1.0, "100 %"), (1e-6, "< 1 %"), (0.9999, "> 99 %"), (0.5, "50 %"), (0.01, "1 %")]
-)
-def test_percentages_reach_their_ends_only_exactly(share: float, text: str) -> None:
-    assert percent(share) == text
+def test_percentages_reach_their_ends_only_exactly() -> None:
+    shown = [percent(each) for each in (0.0, 1.0, 1e-6, 0.9999, 0.5, 0.01)]
+    assert shown == ["0 %", "100 %", "< 1 %", "> 99 %", "50 %", "1 %"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,10 @@ from hypothesis.extra import numpy as arrays
 
 from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import DataError
-from itrpipe.report import maps, negatives
-from itrpipe.report.maps import chosen_words, outlines, place_of
+from itrpipe.report import negatives
 from itrpipe.report.negatives import edited
-from itrpipe.report.words import MIDDLE, TONES, pieces
-from tests.report.toy import SCENES, Element, Report, Toy, add, build, seal, write_sentences
+from itrpipe.report.words import HEATS, MIDDLE, TONES, chosen_words, outlines, pieces
+from tests.report.toy import Element, Report, Toy, add, build, seal, write_sentences
 
 LISTS = ("texts_for_images", "images_for_texts")
 LEFT_OUT = ("train-000", "train-007", "train-039")
@@ -30,12 +30,16 @@ def section(report: Report, name: str) -> Element:
     return only
 
 
-def spoken(element: Element | str) -> str:
+def spoken(element: Element) -> str:
     """The text with its blanks, without what only screen readers say."""
-    if isinstance(element, str):
-        return element
-    hidden = "spoken" in element.attributes.get("class", "").split()
-    return "" if hidden else "".join(map(spoken, element.children))
+
+    def parts(node: Any) -> Iterator[str]:
+        yield from (
+            () if node.get("class") == "spoken" else (node.text or "", *(part for each in node for part in parts(each)))
+        )
+        yield node.tail or ""
+
+    return "".join(parts(element.node)).removesuffix(element.node.tail or "")
 
 
 # -- Mined lists
@@ -45,11 +49,8 @@ def written_lists(toy: Toy) -> dict[str, Any]:
     return {name: pq.read_table(toy.made["mining"] / f"{name}.parquet").to_pydict() for name in LISTS}
 
 
-@pytest.mark.parametrize("left_out", [(), LEFT_OUT])
-def test_mined_candidates_are_shown_and_counted_whichever_images_mining_did_without(
-    tmp_path: Path, left_out: tuple[str, ...]
-) -> None:
-    toy = build(tmp_path / "data", SCENES, left_out=left_out)
+def test_mined_candidates_are_shown_and_counted_whichever_images_mining_did_without(tmp_path: Path) -> None:
+    toy = build(tmp_path / "data", left_out=LEFT_OUT)
     truth = dict(zip(*pq.read_table(toy.made["prepare"] / TRUTH_FILE).to_pydict().values(), strict=True))
     lists = written_lists(toy)
     images, captions = (lists[name]["anchor_id"] for name in LISTS)
@@ -72,7 +73,7 @@ def test_mined_candidates_are_shown_and_counted_whichever_images_mining_did_with
         assert said == [_caption(captions[row]) for row in rows]
     names = {each.attributes["alt"] for each in shown.all("img")}
     assert names
-    assert not names & set(left_out)
+    assert not names & set(LEFT_OUT)
 
 
 def _pairs(mined: dict[str, Any]) -> list[tuple[str, list[int]]]:
@@ -173,34 +174,21 @@ def test_sentences_stand_beside_their_captions_with_their_changes(copy: Toy) -> 
         assert changes == (plain if spoken(caption).startswith("a plain") else [[("alert", "<b>bad</b>")]])
 
 
-def test_sentences_of_unknown_captions_are_refused(copy: Toy) -> None:
-    name = with_sentences(copy, split="test")  # those of the training split
-    with pytest.raises(DataError):
-        copy.report((name,))
-
-
 @pytest.mark.parametrize(
     ("caption", "sentence", "edits"),
     [
-        ("a red car", "a blue car", [(1, "red", "blue")]),
-        ("a man a dog", "a man the dog", [(2, "a", "the")]),  # only what follows tells the second `a` from the first
-        ("a a a", "a b a", [(1, "a", "b")]),
-        ("one two", "three four", [(1, "two", "four"), (0, "one", "three")]),
+        ("a red car", "a blue car", [("red", "blue")]),
+        ("a man a dog", "a man the dog", [("a", "the")]),
+        ("two red cars.", "two buses.", [("red cars", "buses")]),
+        ("one two", "three four", [("one", "three"), ("two", "four")]),
         ("same", "same", []),
     ],
 )
-def test_changes_are_found_where_both_texts_agree(
-    caption: str, sentence: str, edits: list[tuple[int, str, str]]
-) -> None:
-    found = edited(caption, sentence, [{"position": p, "old": old, "new": new} for p, old, new in edits])
-    assert found is not None
+def test_changes_are_told_by_whole_words(caption: str, sentence: str, edits: list[tuple[str, str]]) -> None:
+    found = edited(caption, sentence)
     assert "".join(each if isinstance(each, str) else each.text for each in found) == sentence
     assert "".join(each if isinstance(each, str) else each.was for each in found) == caption
-    assert sum(not isinstance(each, str) for each in found) == len(edits)
-
-
-def test_edits_of_another_caption_are_none() -> None:
-    assert edited("a red car", "a blue bus", [{"position": 1, "old": "red", "new": "blue"}]) is None
+    assert [(each.was, each.text) for each in found if not isinstance(each, str)] == edits
 
 
 # -- Coloured words
@@ -248,7 +236,7 @@ def test_two_models_stand_beside_each_other_and_equal_scores_have_no_colour(copy
     ]
     (article,) = section(copy.report(tuple(names)), "words").all("article")
     labels = [each.text() for each in article.all("dt") if each.text().startswith("SSAMT")]
-    assert labels == ["SSAMT", "SSAMT without L3"]
+    assert labels == ["SSAMT", "SSAMT without L2, L3"]
     tones = {each.attributes["class"].split()[1] for each in article.all("dd", "coloured")[4].all("span", "fragment")}
     assert tones == {f"tone-{MIDDLE}"}
 
@@ -264,12 +252,6 @@ def test_pieces_are_the_caption(gaps: list[tuple[int, int]]) -> None:
     found = pieces(text, [*words][::-1])
     assert "".join(spans.get(each, each) for each in found) == text
     assert [each for each in found if each in spans] == list(spans)
-
-
-@pytest.mark.parametrize("words", [[(0, 3, "a"), (2, 4, "b")], [(3, 3, "a")], [(5, 9, "a")]])
-def test_words_that_do_not_follow_each_other_are_refused(words: list[tuple[int, int, str]]) -> None:
-    with pytest.raises(ValueError, match="follow"):
-        pieces("abcdef", words)
 
 
 SENTENCE, CORRECTED = "a red cat sings", "a blue dog sings"
@@ -309,12 +291,6 @@ def test_wrong_words_are_coloured_numbered_and_replaced(copy: Toy, corrected: st
         assert [each.text() for each in bold] == ["blue", "dog"]
 
 
-def test_words_that_do_not_lie_in_their_sentence_are_refused(copy: Toy) -> None:
-    name = add(copy, "tags-dc", files={"word_corrections.parquet": [judged(start=3, end=5)]})
-    with pytest.raises(DataError, match="test-000#0"):
-        copy.report((name, "triplet.vsepp"))
-
-
 # -- Word maps
 
 MAPPED = "a small dog under an <i>old</i> red roof by the sea"
@@ -350,22 +326,15 @@ def test_content_words_that_vary_most_are_drawn_where_and_as_strongly_as_they_fi
             "roof",
         ]
     labels = [each.all("svg")[0].attributes["aria-label"] for each in own.all("li")[1:3]]
-    assert labels == ["“dog” over test-000: highest upper centre", "“old” over test-000: highest lower centre"]
+    assert labels == ["“dog” over test-000", "“old” over test-000"]
     for strip, heat in ((own, "heat-4"), (wrong, "heat-3")):
         (path,) = strip.all("li")[1].all("path")
         assert (path.attributes["class"], path.attributes["d"]) == (heat, "M2 0h1v1h-1")
-    width, height = (float(part) for part in own.all("svg")[0].attributes["viewbox"].split()[2:])
+    width, height = (float(part) for part in own.all("svg")[0].attributes["viewBox"].split()[2:])
     transform = own.all("li")[1].all("g")[0].attributes["transform"]
     moved, scaled = (list(map(float, each.split())) for each in re.findall(r"\(([^)]*)\)", transform))
     assert moved == pytest.approx([0, height / 4], rel=1e-3)
     assert scaled == pytest.approx([width / 4, height / 4], rel=1e-3)
-
-
-@pytest.mark.parametrize("changed", [{"columns": 5}, {"start": 60, "end": 70}, {"start": 5, "end": 5}])
-def test_words_without_place_or_map_are_refused(changed: dict[str, Any], copy: Toy) -> None:
-    name = add(copy, "fne", "dual-encoder", files={"word_maps.parquet": mapped(**changed)})
-    with pytest.raises(DataError, match="test-000#0"):
-        copy.report((name, "triplet.vsepp"))
 
 
 def test_function_words_are_shown_where_there_are_no_others() -> None:
@@ -373,62 +342,33 @@ def test_function_words_are_shown_where_there_are_no_others() -> None:
     assert len(chosen_words(rows[:4])) == 4
 
 
-@given(
-    arrays.arrays(np.int64, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.integers(0, maps.TONES - 1)),
-    st.integers(1, 3),
-)
-def test_outlines_cover_every_patch_with_its_tone_once(cells: np.ndarray, size: int) -> None:
-    tones = cells.repeat(size, axis=0).repeat(size, axis=1)[: cells.size + 1, : cells.size + 1]
-    painted = np.zeros_like(tones)
-    for tone, shape in enumerate(outlines(tones, size), 1):
-        drawn = re.findall(r"M(\d+) (\d+)h(\d+)v(\d+)h-(\d+)", shape)
-        assert "".join("M{} {}h{}v{}h-{}".format(*each) for each in drawn) == shape
-        for left, top, width, height, back in (tuple(map(int, each)) for each in drawn):
+@given(arrays.arrays(np.int64, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.integers(0, HEATS - 1)))
+def test_outlines_cover_every_patch_with_its_heat_once(heats: np.ndarray) -> None:
+    painted = np.zeros_like(heats)
+    for heat, shape in enumerate(outlines(heats), 1):
+        drawn = re.findall(r"M(\d+) (\d+)h(\d+)v1h-(\d+)", shape)
+        assert "".join("M{} {}h{}v1h-{}".format(*each) for each in drawn) == shape
+        for left, top, width, back in (tuple(map(int, each)) for each in drawn):
             assert width == back
-            assert (painted[top : top + height, left : left + width] == 0).all()
-            painted[top : top + height, left : left + width] = tone
-    np.testing.assert_array_equal(painted, tones)
-
-
-@pytest.mark.parametrize(
-    ("row", "column", "said"), [(0, 0, "upper left"), (2, 4, "lower right"), (1, 2, "centre"), (1, 0, "middle left")]
-)
-def test_places_are_told_in_thirds(row: int, column: int, said: str) -> None:
-    values = np.zeros((3, 5))
-    values[row, column] = 1
-    assert place_of(values) == said
-
-
-def test_large_maps_are_drawn_in_means_of_patches(copy: Toy) -> None:
-    """Of 17 columns two at a time are one cell; the last stands alone, as does the lower row."""
-    values = np.zeros((3, 17))
-    values[:2, 4], values[2, 16] = 1.0, 0.5
-    rows = mapped(rows=3, columns=17, values=values.ravel().tolist())
-    name = add(copy, "fne", "dual-encoder", files={"word_maps.parquet": rows})
-    strip = section(copy.report((name, "triplet.vsepp")), "words").all("ul", "heats")[0]
-    shapes = {path.attributes["class"]: path.attributes["d"] for path in strip.all("li")[1].all("path")}
-    assert shapes == {"heat-4": "M4 0h2v2h-2M16 2h1v1h-1"}
+            assert (painted[top, left : left + width] == 0).all()
+            painted[top, left : left + width] = heat
+    np.testing.assert_array_equal(painted, heats)
 
 
 # -- Curves
 
 
-def test_curves_of_models_have_one_colour_and_name_on_the_whole_page(seeded: Toy) -> None:
+def test_curves_of_models_have_one_name_on_the_whole_page(seeded: Toy, tmp_path: Path) -> None:
+    copy = seeded.copy(tmp_path / "data")
     runs = tuple(f"{method}.vsepp{end}" for method in ("triplet", "aoq") for end in ("", ".s1", ".s2"))
-    shown = section(seeded.report(runs, drawn=True), "training")
-    assert [each.text() for each in shown.all("ul", "legend")[0].all("li")] == ["VSE++, first training", "VSE++, AOQ"]
+    name = add(copy, "tags", history=[{"mean_gap_median": -0.1}])
+    shown = section(copy.report((*runs, name), drawn=True), "training")
+    legend = [each.text() for each in shown.all("ul", "legend")[0].all("li")]
+    assert legend == ["UNITER, TAGS", "VSE++, first training", "VSE++, AOQ"]
     assert [each.text() for each in shown.all("h4")] == [
         "Loss per pair",
         "RSum on the validation split",
         "R@1 on the validation split, image to text",
         "R@1 on the validation split, text to image",
+        "Score of written sentences less their caption's",
     ]
-
-
-def test_how_hard_sentences_were_is_drawn_where_it_was_counted(copy: Toy) -> None:
-    gap = {"mean_gap_lower_quartile": -0.2, "mean_gap_median": -0.1, "mean_gap_upper_quartile": 0.0, "steps": 10}
-    names = (add(copy, "tags", history=[gap]), add(copy, "tags-dc", history=[gap, gap]))
-    shown = section(copy.report((*names, "triplet.vsepp"), drawn=True), "training")
-    assert "Written sentences against their captions" in [each.text() for each in shown.all("h4")]
-    keys = [each.text() for each in shown.all("ul", "legend")[1].all("li")]
-    assert sorted(keys) == ["UNITER, TAGS", "UNITER, TAGS-DC"]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from html.parser import HTMLParser
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TextIO
 from unittest import mock
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +20,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
-from itrpipe.datasets.definition import (
-    DatasetDefinition,
-    StageDefinition,
-)
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.datasets.truth import write_truth
@@ -47,74 +44,40 @@ HOSTILE = "<script>alert('caption')</script> & \"><img src=x onerror=alert(1)>"
 MODEL = {"backbone": "vsepp", "seed": 0, "features": "toy"}
 EVALUATE = {"split": "test", "protocols": ("full",), "bootstrap_samples": 100, "interval_level": 0.95}
 EVALUATE |= {"ranking_depth": 20}
-NOISE = {"triplet": 1.6, "triplet-long": 1.5, "aoq": 0.7, "ssamt": 0.7, "ssamt-local": 0.8, "ssamt-global": 0.9}
-SECONDS = {"triplet": 10.0, "triplet-long": 20.0, "aoq": 30.0, "ssamt": 40.0, "ssamt-local": 40.0, "ssamt-global": 40.0}
-SECONDS |= {"fne": 40.0, "fne-memory-only": 40.0, "tags-dc": 40.0, "tags-discriminate": 40.0}
-SECONDS |= {"contrastive-batch": 10.0, "tags": 40.0, "tags-static": 40.0}
+NOISE = {"triplet": 1.6, "triplet-long": 1.5, "aoq": 0.7}
+SECONDS = {"triplet": 10.0, "aoq": 30.0}
 SCENES = {"kind": "scenes", "train": 40, "val": 6, "test": 30, "seed": 0, "family_size": 1, "keep_probability": 0.0}
-FILES = {"kind": "files", "format": "", "restval": "train", "bad_images": "refuse", "split_seed": 0}
-FILES |= {"val_fraction": 0.1, "test_fraction": 0.1}
+REAL = {
+    "mine_negatives": (mine_negatives.MineSettings, mine_negatives.Execution(device="cpu", block=64, memory_mib=64)),
+    "evaluate": (evaluate.EvaluateSettings, evaluate.Execution(device="cpu", encode_block=16)),
+}
+"""Settings and execution of the stages whose own `run` writes."""
 
 
-@dataclass
 class Element:
     """A node of the parsed page."""
 
-    tag: str
-    attributes: dict[str, str]
-    children: list[Element | str] = field(default_factory=list)
+    def __init__(self, node: ElementTree.Element) -> None:
+        self.node, self.attributes = node, node.attrib
 
     def all(self, tag: str, name: str = "") -> list[Element]:
-        below = [found for each in self.children if isinstance(each, Element) for found in each.all(tag, name)]
-        own = self.tag == tag and (not name or name in self.attributes.get("class", "").split())
-        return [self, *below] if own else below
+        return [Element(each) for each in self.node.iter(tag) if not name or name in each.get("class", "").split()]
 
     def text(self, without: str = "span") -> str:
-        parts = [
-            each if isinstance(each, str) else each.text(without)
-            for each in self.children
-            if isinstance(each, str) or each.tag != without
-        ]
-        return " ".join("".join(parts).split())
+        def parts(node: ElementTree.Element) -> Iterator[str]:
+            yield node.text or ""
+            for child in node:
+                yield from parts(child) if child.tag != without else ()
+                yield child.tail or ""
+
+        return " ".join("".join(parts(self.node)).split())
 
 
-class Page(HTMLParser):
-    """Parses the page into elements."""
-
-    VOID = ("meta", "img", "br", "link", "input", "use", "line", "hr")
-
-    def __init__(self, content: str) -> None:
-        super().__init__()
-        self.root = Element("", {})
-        self._open = [self.root]
-        self.feed(content)
-        assert self._open == [self.root]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._open[-1].children.append(element := Element(tag, {key: value or "" for key, value in attrs}))
-        if tag not in self.VOID:
-            self._open.append(element)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._open[-1].children.append(Element(tag, {key: value or "" for key, value in attrs}))
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in self.VOID:
-            assert self._open.pop().tag == tag
-
-    def handle_data(self, data: str) -> None:
-        self._open[-1].children.append(data)
-
-
-REAL_SETTINGS = {"mine_negatives": mine_negatives.MineSettings, "evaluate": evaluate.EvaluateSettings}
-
-
-def as_settings(stage: str, settings: Mapping[str, Any]) -> Any:
-    """What a stage's `run` gets: for mining and evaluation their real settings, else whatever was given."""
-    if stage not in REAL_SETTINGS:
-        return SimpleNamespace(**settings)
-    known = REAL_SETTINGS[stage].model_fields
-    return REAL_SETTINGS[stage].model_validate({key: settings[key] for key in settings.keys() & known})
+def parsed(page: str) -> Element:
+    """The page as XML, which every element has to be closed for."""
+    return Element(
+        ElementTree.fromstring(re.sub(r"<((?:meta|img) [^>]*)>", r"<\1/>", page.partition("<!doctype html>")[2]))
+    )
 
 
 def seal(
@@ -131,23 +94,9 @@ def seal(
     digest = artifacts.fingerprint(stage, 1, settings, {name: each.fingerprint for name, each in manifests.items()})
     location = Location(root, DATASET, stage, label, digest)
     given = {name: Input(inputs[name], manifests[name]) for name in inputs}
-    execution = (
-        evaluate.Execution(device="cpu", encode_block=16)
-        if stage == "evaluate"
-        else mine_negatives.Execution(device="cpu", block=64, memory_mib=64)
-    )
-    write(
-        Job(
-            DATASET,
-            label,
-            as_settings(stage, settings),
-            execution,
-            given,
-            None,
-            artifacts.open_partial(location),
-            Reporter(),
-        )
-    )
+    kind, execution = REAL.get(stage, (None, None))
+    own: Any = kind and kind.model_validate({key: settings[key] for key in settings.keys() & kind.model_fields})
+    write(Job(DATASET, label, own, execution, given, None, artifacts.open_partial(location), Reporter()))
     read = {
         name: {"stage": each.stage, "name": inputs[name].name, "fingerprint": each.fingerprint}
         for name, each in manifests.items()
@@ -211,7 +160,6 @@ def write_model(method: str, seed: int, left_out: tuple[str, ...]) -> Callable[[
 
 def build(
     root: Path,
-    prepare: Mapping[str, Any],
     methods: tuple[str, ...] = ("triplet", "aoq"),
     seeds: tuple[int, ...] = (0,),
     left_out: tuple[str, ...] = (),
@@ -221,7 +169,7 @@ def build(
     Images that are `left_out` had no features and are in no embeddings.
     """
     save_definition(root, DATASET, DatasetDefinition(prepare=StageDefinition(conf="toy", source=str(root / "gone"))))
-    made = {"prepare": seal(root, "prepare", "toy", prepare, {}, write_dataset)}
+    made = {"prepare": seal(root, "prepare", "toy", SCENES, {}, write_dataset)}
     for seed in seeds:
         end = f".s{seed}" if seed else ""
         mining = {**MODEL, "seed": seed, "method": "triplet", "num_texts": 12, "num_images": 11, "precision": "fp32"}
@@ -390,4 +338,4 @@ class Toy:
         step = Planner(self.root, DATASET).plan(Need("report", "page", settings), inputs=inputs)
         with nullcontext() if drawn else mock.patch.object(Figure, "savefig", _empty):
             (folder,) = pipeline.run([step], Reporter())
-        return Report(folder, Page((folder / "index.html").read_text()).root, artifacts.read_manifest(folder))
+        return Report(folder, parsed((folder / "index.html").read_text()), artifacts.read_manifest(folder))
