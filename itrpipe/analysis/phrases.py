@@ -5,8 +5,8 @@ Source: SSAMT (Fan et al., ICMR 2022), Table 4 and its case study.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -110,7 +110,7 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, floa
         Choice of negatives -> direction -> percent of each score, None where no pair counts, and how many counted.
     """
     data, model, device = opened.data, opened.model, opened.device
-    counts = {choice: {side: Counter[str]() for side in ("i2t", "t2i")} for choice in CHOICES}
+    sides = {choice: {side: defaultdict(list) for side in ("i2t", "t2i")} for choice in CHOICES}
     order, generator = np.random.default_rng(0).permutation(data.num_captions), torch.Generator().manual_seed(0)
     for captions in (order[rows] for rows in blocks(len(order), BATCH)):
         own = data.caption_image[captions]
@@ -122,34 +122,32 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, floa
         for choice, scores in (("hardest", intra), ("uniform", drawn)):
             candidates = scores.masked_fill(same, float("-inf"))
             text, image = candidates.argmax(dim=1), candidates.argmax(dim=0)
-            sides = (
+            for side, negative, image_rows, caption_rows in (
                 ("i2t", model.relevance(images, texts[text]), own, captions[text.cpu().numpy()]),
                 ("t2i", model.relevance(images[image], texts), own[image.cpu().numpy()], captions),
-            )
-            for side, negative, image_rows, caption_rows in sides:
+            ):
                 holds = data.matching(image_rows, caption_rows, *texts.phrase_tokens.shape[1:])
-                counts[choice][side].update(_counted(positive, negative, holds.to(device), usable))
-    return {choice: {side: _percents(each) for side, each in sides.items()} for choice, sides in counts.items()}
+                for name, right in _judged(positive, negative, holds.to(device), usable).items():
+                    sides[choice][side][name] += right.tolist()
+    return {choice: {side: _percents(each) for side, each in own.items()} for choice, own in sides.items()}
 
 
-def _counted(positive: Relevance, negative: Relevance, holds: Tensor, usable: Tensor) -> dict[str, int]:
-    """Pairs that were compared and, by score, those that came out right."""
+def _judged(positive: Relevance, negative: Relevance, holds: Tensor, usable: Tensor) -> dict[str, Tensor]:
+    """By score whether pairs come out right, of those that are compared: bool, as many as there are."""
     inside, outside = holds & negative.fragments_real, ~holds & negative.fragments_real
     live = usable & inside.any(dim=1) & outside.any(dim=1)
     means = [(negative.fragments * part).sum(dim=1) / part.sum(dim=1).clamp(min=1) for part in (inside, outside)]
     local = [each.text_fragments + each.regions for each in (positive, negative)]
-    right = {
-        "global": (positive.whole > negative.whole) & usable,
-        "local": (local[0] > local[1]) & usable,
-        "phrase": (means[0] > means[1]) & live,
+    return {
+        "global": (positive.whole > negative.whole)[usable],
+        "local": (local[0] > local[1])[usable],
+        "phrase": (means[0] > means[1])[live],
     }
-    return {name: int(each.sum()) for name, each in {**right, "pairs": usable, "phrase_pairs": live}.items()}
 
 
-def _percents(counts: Counter[str]) -> dict[str, float | int | None]:
-    of = {"global": "pairs", "local": "pairs", "phrase": "phrase_pairs"}
-    shares = {name: 100.0 * counts[name] / counts[base] if counts[base] else None for name, base in of.items()}
-    return {**shares, **{name: counts[name] for name in ("pairs", "phrase_pairs")}}
+def _percents(right: Mapping[str, list[bool]]) -> dict[str, float | int | None]:
+    shares = {name: 100.0 * sum(each) / len(each) if each else None for name, each in right.items()}
+    return {**shares, "pairs": len(right["global"]), "phrase_pairs": len(right["phrase"])}
 
 
 @torch.inference_mode()

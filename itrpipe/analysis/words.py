@@ -221,8 +221,6 @@ class WordReader:
 
     def _states(self, images: UniterImages, image_rows: np.ndarray, rows: np.ndarray, tokens: np.ndarray) -> Tensor:
         """Last states [N, W, d] of the tokens of sentences."""
-        if not len(rows):
-            return torch.zeros(0, tokens.shape[1], self._model.settings.embed_dim, device=self._device)
         lengths = torch.from_numpy(self.captions.lengths[rows])
         texts = self._model.encode_texts(TextBatch(torch.from_numpy(tokens), lengths).to(self._device))
         places = torch.from_numpy(image_rows), torch.arange(len(rows))
@@ -307,14 +305,15 @@ class WordTest:
         reader, rng = self._reader, np.random.default_rng(self._seed)
         known, split = reader.captions, reader.captions.split
         chosen = rng.permutation(len(split.caption_ids))[:captions]
-        shown = chosen[:examples]
-        wanted, chosen = shown if language_model is None else chosen, np.sort(chosen)
+        shown, chosen = split.caption_ids[chosen[:examples]].tolist(), np.sort(chosen)
         drawn, right, counted = Counter[str](), Counter[str](), Counter[str]()
         rows: list[dict[str, Any]] = []
         for block in (chosen[part] for part in blocks(len(chosen), BLOCK)):
             images = reader.embed(self._data.images(split.caption_image[block]))
             own = known.tokens[block, : int(known.lengths[block].max())]
             owners, tokens, masked = self._write(block, images, own, rng, drawn)
+            if not len(owners):
+                continue
             read = reader.read(images, owners, block[owners], tokens, masked)
             own_scores = reader.read(images, np.arange(len(block)), block, own).scores
             words = known.words[block[owners], : own.shape[1]] != NO_WORD
@@ -332,11 +331,8 @@ class WordTest:
                 counted[name] += int(count.sum())
             best = np.lexsort((-read.scores, owners))  # sentences by their caption, the highest score first
             best = best[np.unique(owners[best], return_index=True)[1]]
-            best = best[np.isin(block[owners[best]], wanted)]
-            if len(best):
-                caption_scores = own_scores[owners[best]]
-                read = ReadTokens(*(each[best] for each in read))
-                rows += self._examples(images, owners[best], block[owners[best]], tokens[best], read, caption_scores)
+            owners, read = owners[best], ReadTokens(*(each[best] for each in read))
+            rows += self._examples(images, owners, block[owners], tokens[best], read, own_scores[owners])
         for counts in (right, counted):
             counts["all"] = counts["matching"] + counts["mismatching"]
 
@@ -354,9 +350,7 @@ class WordTest:
         }
         if language_model is not None:
             figures["fluency"] = _fluency(rows, language_model)
-        ids = set(split.caption_ids[shown].tolist())
-        table = [row for row in rows if row["caption_id"] in ids]
-        numbered = [{"example": number, **row} for number, row in enumerate(table)]
+        numbered = [{"example": n, **row} for n, row in enumerate(row for row in rows if row["caption_id"] in shown)]
         return figures, pa.Table.from_pylist(numbered, CORRECTION_SCHEMA)
 
     def _write(
@@ -397,8 +391,11 @@ class WordTest:
         """Rows of sentences; `images` to `tokens` are those of `WordReader.read`."""
         found = self._reader.corrected(rows, tokens, read)
         again = self._reader.read(images, image_rows, rows, np.stack([each.corrected_tokens for each in found])).scores
-        split, corrects = self._reader.captions.split, self._reader.corrects
+        captions, corrects = self._reader.captions, self._reader.corrects
+        split = captions.split
         for number, (row, each) in enumerate(zip(rows.tolist(), found, strict=True)):
+            own, words = (known[row, : tokens.shape[1]] for known in (captions.tokens, captions.words))
+            wrong, lost = (set(words[said != own].tolist()) for said in (tokens[number], each.corrected_tokens))
             yield {
                 "caption_id": split.caption_ids[row],
                 "image_id": split.image_ids[split.caption_image[row]],
@@ -408,26 +405,22 @@ class WordTest:
                 "caption_score": match_probability(float(caption_scores[number])),
                 "sentence_score": each.score,
                 "corrected_score": match_probability(float(again[number])) if corrects else None,
-                "words": self._word_rows(row, tokens[number], each),
+                "words": [
+                    {
+                        "start": start,
+                        "end": end,
+                        "mismatch": float(chance),
+                        "flagged": bool(chance > THRESHOLD),
+                        "wrong": word in wrong,
+                        "corrected_start": first,
+                        "corrected_end": last,
+                        "restored": word not in lost,
+                    }
+                    for word, (chance, (start, end), (first, last)) in enumerate(
+                        zip(each.mismatch, each.sentence.spans, each.corrected.spans, strict=False)
+                    )
+                ],
             }
-
-    def _word_rows(self, row: int, tokens: np.ndarray, each: CorrectedSentence) -> list[dict[str, Any]]:
-        """The words of a sentence that the model reads."""
-        own, words = (part[row, : len(tokens)] for part in (self._reader.captions.tokens, self._reader.captions.words))
-        wrong, lost = (set(words[found != own].tolist()) for found in (tokens, each.corrected_tokens))
-        return [
-            {
-                "start": each.sentence.spans[word][0],
-                "end": each.sentence.spans[word][1],
-                "mismatch": float(chance),
-                "flagged": bool(chance > THRESHOLD),
-                "wrong": word in wrong,
-                "corrected_start": each.corrected.spans[word][0],
-                "corrected_end": each.corrected.spans[word][1],
-                "restored": word not in lost,
-            }
-            for word, chance in enumerate(each.mismatch)
-        ]
 
 
 def _fluency(rows: Sequence[Mapping[str, Any]], model: LanguageModel) -> dict[str, Any]:

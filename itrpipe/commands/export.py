@@ -181,7 +181,7 @@ def export(
 
 
 def _refuse_unknown(wanted: Wanted) -> None:
-    from itrpipe.exporting.vectors import FORMS
+    from itrpipe.exporting.tools import FORMS
 
     if wanted.embeddings not in FORMS:
         raise UsageError(unknown("--embeddings", wanted.embeddings, FORMS))
@@ -255,7 +255,7 @@ def _write_all(work: Path, chain: _Chain, wanted: Wanted, native: NativeModel | 
     if wanted.embeddings != "none" or wanted.index:
         yield from _write_vectors(work, chain, wanted)
     if wanted.trec:
-        from itrpipe.exporting.trec import write_qrels, write_runs
+        from itrpipe.exporting.tools import write_qrels, write_runs
 
         evaluated, folder = chain.evaluated, work / TREC_FOLDER
         folder.mkdir()
@@ -317,7 +317,7 @@ def _copy_model(work: Path, trained: Artifact) -> dict[str, str]:
 
 
 def _write_vectors(work: Path, chain: _Chain, wanted: Wanted) -> Iterator[tuple[str, str]]:
-    from itrpipe.exporting.vectors import EMBEDDINGS_FOLDER, write_embeddings
+    from itrpipe.exporting.tools import EMBEDDINGS_FOLDER, write_embeddings
     from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 
     split = read_embeddings(chain.trained.folder / EMBEDDINGS, chain.evaluated.manifest.settings["split"])
@@ -346,7 +346,7 @@ def _card(
 ) -> str:
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.exporting.card import PICTURE, model_card
-    from itrpipe.exporting.vectors import TABLES
+    from itrpipe.exporting.tools import TABLES
 
     trained, evaluated, conf = chain.trained.manifest, chain.evaluated.manifest, chain.extracted.manifest.conf
     backbone, split = trained.settings["backbone"], evaluated.settings["split"]

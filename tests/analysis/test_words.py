@@ -84,7 +84,7 @@ def test_figures_count_words_that_are_found_and_corrected(boxed_chain: Path, mon
         found = read(images, image_rows, rows, tokens, asked)
         mismatch = np.where(np.isin(places, (1, 2, 4)), 0.9, 0.0) * np.ones(tokens.shape)
         scores = np.where((tokens == own).all(axis=1), 0.0, np.arange(len(tokens)) - 0.5).astype(np.float32)
-        corrections = np.where(asked & (places == 2), own, -1)
+        corrections = np.where(asked & (places == 2), own, 5 + own % 20)
         return found._replace(scores=scores, mismatch=mismatch, corrections=corrections)
 
     monkeypatch.setattr(CaptionMasks, "draw", mask_two)
@@ -93,7 +93,7 @@ def test_figures_count_words_that_are_found_and_corrected(boxed_chain: Path, mon
     figures, _ = test.run(examples=0)
     kept, words = figures["drawn"]["kept"], figures["discrimination"]["all"]["words"]
     assert kept > 0
-    assert asked_at == [[2, 4], []]  # of the sentences, and of the captions
+    assert asked_at == [[2, 4], [], []]  # of the sentences, of the captions, and of what is corrected
     # Two words of the caption are taken for wrong, and so is the one that is.
     right = {
         "matching": (words - 3 * kept, words - kept),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from itrpipe.datasets.truth import write_truth
 from itrpipe.evaluation.metrics import ranks, ranks_of_matches
 from itrpipe.evaluation.rankings import write_cross_retrieval, write_rankings
-from itrpipe.exporting import trec
+from itrpipe.exporting import tools as trec
 from itrpipe.features.embeddings import SplitScores
 
 IMAGES = ["a dog.jpg", "100%.jpg", "bild\u00a0\u00e9"]
@@ -50,7 +50,7 @@ def test_runs_keep_order_ids_and_exact_scores(evaluated: Path, monkeypatch: pyte
     monkeypatch.setattr(trec, "_QUERIES", 2)  # a block holds queries of both directions
     trec.write_runs(evaluated, evaluated / "rankings.parquet", "a run")
     table = pq.read_table(evaluated / "rankings.parquet").to_pylist()
-    for direction in trec.DIRECTIONS:
+    for direction in trec.SIDES:
         rows = [row for row in table if row["direction"] == direction]
         lines = fields(evaluated / f"run.{direction}.trec")
         assert len(lines) == 3 * len(rows) > 0

@@ -19,7 +19,7 @@ from PIL import Image
 
 from itrpipe.config import read_toml
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.exporting.vectors import write_embeddings
+from itrpipe.exporting.tools import write_embeddings
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.features.embeddings import EMBEDDINGS, ORDER, EmbeddingWriter, SplitEmbeddings, read_embeddings
 from itrpipe.features.given import GivenSplit, open_side, read_ids, write_given

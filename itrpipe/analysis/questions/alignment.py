@@ -19,7 +19,6 @@ import numpy as np
 
 from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.errors import DataError
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, SplitScores, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
@@ -36,6 +35,7 @@ VECTORS = "mean regions and mean words after their projection"
 """What the vectors of AsCL are, as files say it."""
 _BLOCK_VALUES = 1 << 22
 """Values held at a time."""
+_TINY = 1e-12
 _DISTANCES = {
     ("Alignment", "own pair"): "image_text",
     ("Alignment", "same image"): "text_text",
@@ -128,7 +128,7 @@ def alignment_and_uniformity(
     625 million for COCO's test split, and say the same.
 
     Args:
-        images: [N, D] embeddings of any length above zero.
+        images: [N, D] embeddings of any length.
         texts: [T, D] likewise.
         caption_image: [T] row of the image each caption belongs to.
 
@@ -136,11 +136,8 @@ def alignment_and_uniformity(
         `image_text`: captions with their image; `text_text`: two captions of one image; `images`: two images; `texts`:
         the first captions of two images. Of each `mean` and `variance` of the distance over its `pairs`; None where
         there are no pairs.
-
-    Raises:
-        DataError: an embedding is zero, or holds NaN.
     """
-    images, texts = _unit(images, "image"), _unit(texts, "caption")
+    images, texts = (each / np.maximum(np.linalg.norm(each, axis=1, keepdims=True), _TINY) for each in (images, texts))
     _, first = np.unique(caption_image, return_index=True)
     order = np.argsort(caption_image, kind="stable")
     grouped, most = caption_image[order], int(np.bincount(caption_image).max())
@@ -152,13 +149,6 @@ def alignment_and_uniformity(
         "images": _figures(_all_distances(images)),
         "texts": _figures(_all_distances(texts[first])),
     }
-
-
-def _unit(embeddings: np.ndarray, what: str) -> np.ndarray:
-    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-    if bad := int(np.count_nonzero(~(np.isfinite(lengths) & (lengths > 0)))):
-        raise DataError(f"{bad} of {len(embeddings)} {what} embeddings have no direction: train the model again")
-    return embeddings / lengths
 
 
 def _distances(

@@ -8,7 +8,6 @@ Source: TAGS-DC (Fan et al., Findings of NAACL 2022), Table 4 and section 4.3.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,11 +37,8 @@ def _cells(found: Mapping[str, Any]) -> Cells:
 
 
 def _title(generator: str) -> str:
-    """`phrases.tags.s1` is what its configuration is shown as, who wrote it, and the seed."""
-    conf, *writers = generator.split(".")
-    seeds = [f"seed {each[1:]}" for each in writers if re.fullmatch("s[0-9]+", each)]
-    names = [f"written by {conf_title('train', each) or each}" for each in writers if not re.fullmatch("s[0-9]+", each)]
-    return ", ".join([conf_title("synthesize", conf) or conf, *names, *seeds])
+    conf, *written = generator.split(".")  # by whom, and the seed
+    return ", ".join([conf_title("synthesize", conf) or conf, *written])
 
 
 SHOWN = (
