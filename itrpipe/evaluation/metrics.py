@@ -296,16 +296,11 @@ def share_of_hubs(first: Iterable[Hashable]) -> float:
 
 
 @functools.cache
-def random_share(items: int, queries: int) -> float:
-    """The share, on average, where every query is answered with some item or other."""
+def is_alike(share: float, items: int, queries: int) -> bool:
+    """Whether `share_of_hubs` is that of a model that answers most queries alike, and not with some item or other."""
     rng = np.random.default_rng(0)
     first = [np.bincount(rng.integers(items, size=queries), minlength=items) for _ in range(_DRAWS)]
-    return float(np.mean([np.sort(counts)[-MOST:].sum() for counts in first])) / queries
-
-
-def is_alike(share: float, items: int, queries: int) -> bool:
-    """Whether `share_of_hubs` is that of a model that answers most queries alike."""
-    random = random_share(items, queries)
+    random = float(np.mean([np.sort(counts)[-MOST:].sum() for counts in first])) / queries
     return share > random + MANY * (1 - random)
 
 

@@ -6,7 +6,7 @@ A number knows its value, its uncertainty and its digits. What is shown of it is
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -158,7 +158,6 @@ class Measured:
         file: JSON in the folder of an evaluation.
         cells: of its content; none where it does not hold them.
         turned: models are columns, and what was measured is rows; else the other way round.
-        lowest: the least number of a column is best.
         marks: the best of a column is marked; else what `cells` marks.
     """
 
@@ -167,7 +166,6 @@ class Measured:
     cells: Callable[[Any], Cells]
     caption: str
     turned: bool = False
-    lowest: bool = False
     marks: bool = True
 
     def table(self, found: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
@@ -190,7 +188,7 @@ class Measured:
         rows = [Row(name, [own.get(key) for key in keys]) for name, own in models.items()]
         spans = groups if any(group for group, _ in groups) else ()
         table = Table(self.title, [heading for _, heading in keys], rows, self.caption, spans)
-        return with_best(table, range(len(keys)) if self.lowest else ()) if self.marks else table
+        return with_best(table) if self.marks else table
 
     def _over_seeds(self, contents: Sequence[Any]) -> Cells:
         seeds = [own for each in contents if (own := self.cells(each))]
@@ -202,28 +200,18 @@ def _mean(cells: Sequence[Cell]) -> Cell:
     return mean(numbers) if len(numbers) == len(cells) else cells[0] if not numbers else None
 
 
-def with_best(table: Table, lowest: Iterable[int] = ()) -> Table:
-    """The table with the best number of each column marked, as it is shown, where not all are equal.
-
-    Args:
-        table: rows that are quoted do not take part.
-        lowest: columns whose least number is best.
-    """
-    down, marks = set(lowest), {}
-    measured = [row for row in table.rows if not row.quoted]
-    for place in range(len(table.columns)):
-        shown = {round(cell.value, cell.digits) for row in measured if isinstance(cell := row.cells[place], Number)}
-        if len(shown) > 1:
-            marks[place] = (min if place in down else max)(shown)
-    rows = [row if row.quoted else replace(row, cells=_marked(row.cells, marks)) for row in table.rows]
-    return replace(table, rows=rows)
-
-
-def _marked(cells: Sequence[Cell], best: Mapping[int, float]) -> list[Cell]:
-    return [
-        replace(cell, marked=round(cell.value, cell.digits) == best.get(place)) if isinstance(cell, Number) else cell
-        for place, cell in enumerate(cells)
+def with_best(table: Table) -> Table:
+    """The table with the best number of each column marked, as it is shown, where not all are equal."""
+    shown = [
+        {round(cell.value, cell.digits) for row in table.rows if isinstance(cell := row.cells[place], Number)}
+        for place in range(len(table.columns))
     ]
+    best = [max(values) if len(values) > 1 else None for values in shown]
+
+    def marked(cell: Cell, best: float | None) -> Cell:
+        return replace(cell, marked=round(cell.value, cell.digits) == best) if isinstance(cell, Number) else cell
+
+    return replace(table, rows=[replace(row, cells=[*map(marked, row.cells, best)]) for row in table.rows])
 
 
 def text_of(cell: Cell) -> str:

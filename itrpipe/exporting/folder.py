@@ -29,6 +29,8 @@ def open_target(root: Path, to: Path, *, force: bool) -> Path:
         UnavailableError: nothing can be written there.
     """
     target = to.expanduser().resolve()
+    if not str(target).isprintable():
+        raise UsageError(f"--to {str(target)!r} is a name that many programs cannot open; name another folder")
     if target.is_relative_to(root.resolve()):
         raise UsageError(f"--to {target} lies in the data folder, which holds artifacts only; name another folder")
     _refuse_taken(target, force=force)

@@ -395,7 +395,7 @@ def test_a_place_where_no_folder_can_be_is_told_before_anything_runs(
 ) -> None:
     (tmp_path / "file").write_text("")
     never_evaluated = tiny("triplet", "split=val")
-    not_exported(root, Wanted(tmp_path / "file" / "out"), never_evaluated, MissingInputError, "file is no folder")
+    not_exported(root, Wanted(tmp_path / "file" / "out"), never_evaluated, MissingInputError, str(tmp_path / "file"))
     not_exported(root, Wanted(root / "tiny" / "out"), never_evaluated, UsageError, "lies in the data folder")
     not_exported(root, Wanted(tmp_path / "\udcff"), never_evaluated, UsageError, r"\udcff")
 

@@ -153,37 +153,34 @@ def drawn_matches(data: TrainingSet, settings: Fne, gaussians: Gaussians, batch_
     from itrpipe.learning.false_negatives import false_negative_probability
     from itrpipe.methods.fne.method import hardest_only, sampling_weights
 
-    shares: dict[str, dict[str, list[torch.Tensor]]] = {name: {"drawn": [], "hardest": []} for name in DIRECTIONS}
-    judged: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in DIRECTIONS}
-    found, random = data.embeddings, np.random.default_rng(_SEED)
-    for _ in range(BATCHES):
-        # Captions of a batch, followed by those of the memory that it meets.
-        rows = random.permutation(len(found.texts))[: batch_size + settings.memory_size]
-        size, owners = min(batch_size, len(rows)), found.caption_image[rows]
-        images, texts = torch.from_numpy(found.images[owners]), torch.from_numpy(found.texts[rows])
-        excluded = torch.from_numpy(owners[:size, None] == owners)
-        pairs = (rows, owners[:size, None]), (rows[:size, None], owners)
-        for name, anchors, candidates, own in zip(DIRECTIONS, (images, texts), (texts, images), pairs, strict=True):
-            similarities = anchors[:size] @ candidates.T  # [B, B + Q]
+    found, figures = data.embeddings, {}
+    for direction in DIRECTIONS:
+        random, judged = np.random.default_rng(_SEED), list[tuple[np.ndarray, np.ndarray]]()
+        shares: dict[str, list[torch.Tensor]] = {"drawn": [], "hardest": []}
+        for _ in range(BATCHES):
+            # Captions of a batch, followed by those of the memory that it meets.
+            rows = random.permutation(len(found.texts))[: batch_size + settings.memory_size]
+            size, owners = min(batch_size, len(rows)), found.caption_image[rows]
+            sides, pairs = (found.images[owners], found.texts[rows]), (rows, owners[:size, None])
+            if direction == DIRECTIONS[1]:
+                sides, pairs = sides[::-1], (rows[:size, None], owners)
+            similarities = torch.from_numpy(sides[0][:size]) @ torch.from_numpy(sides[1]).T  # [B, B + Q]
+            excluded, match = torch.from_numpy(owners[:size, None] == owners), data.is_match(*pairs)
             weights = {
                 "drawn": sampling_weights(similarities, similarities.diagonal(), excluded, gaussians, settings),
                 "hardest": hardest_only(similarities, excluded),
             }
-            match = data.is_match(*own)
             for how, weight in weights.items():
                 total = weight.sum(dim=1)  # 0 for an anchor without a candidate
                 true = weight * (float("nan") if match is None else torch.from_numpy(match))
-                shares[name][how].append((true.sum(dim=1) / total)[total > 0])
+                shares[how].append((true.sum(dim=1) / total)[total > 0])
             if match is not None:
                 options = {"prior": settings.prior, "monotone": settings.monotone}
                 probability = false_negative_probability(similarities, gaussians, **options)
-                judged[name].append((probability[~excluded].numpy(), match[~excluded.numpy()]))
-    figures = {}
-    for name in DIRECTIONS:
-        percent = {how: 100 * torch.cat(each).double().mean().item() for how, each in shares[name].items()}
-        area = roc_area(*map(np.concatenate, zip(*judged[name], strict=True))) if judged[name] else None
-        figures[name] = {how: number(each) for how, each in percent.items()}
-        figures[name] |= {"anchors": sum(map(len, shares[name]["hardest"])), "roc_area": number(area)}
+                judged.append((probability[~excluded].numpy(), match[~excluded.numpy()]))
+        area = roc_area(*map(np.concatenate, zip(*judged, strict=True))) if judged else None
+        figures[direction] = {how: number(100 * torch.cat(each).double().mean().item()) for how, each in shares.items()}
+        figures[direction] |= {"anchors": sum(map(len, shares["hardest"])), "roc_area": number(area)}
     return figures
 
 
@@ -207,22 +204,23 @@ def hardest_candidates(data: TrainingSet, direction: str, settings: Fne, gaussia
     similarities = torch.from_numpy(vectors[0][anchors]) @ torch.from_numpy(vectors[1][:]).T  # [A, M]
     similarities.masked_fill_(torch.from_numpy(owners[0][anchors, None] == owners[1]), float("-inf"))
     best = similarities.topk(min(DEPTH, similarities.shape[1]), dim=1)
-    columns = best.indices.numpy()
-    probability = false_negative_probability(best.values, gaussians, settings.prior, monotone=settings.monotone)
-    match = data.is_match(*(anchors[:, None], columns)[::-order])
-    rank = np.broadcast_to(np.arange(columns.shape[1]), columns.shape)
-    table = pa.table(
+    row, rank = np.nonzero(np.isfinite(best.values.numpy()))
+    similarity, columns = (each.numpy()[row, rank] for each in (best.values, best.indices))
+    likely = false_negative_probability(
+        torch.from_numpy(similarity), gaussians, settings.prior, monotone=settings.monotone
+    )
+    match = data.is_match(*(anchors[row], columns)[::-order])
+    return pa.table(
         {
-            "direction": pa.array([direction] * columns.size, pa.string()),
-            "anchor_id": pa.array(np.repeat(ids[0][anchors], columns.shape[1]).tolist(), pa.string()),
-            "rank": pa.array(rank.reshape(-1), pa.int32()),
-            "candidate_id": pa.array(ids[1][columns.reshape(-1)].tolist(), pa.string()),
-            "similarity": pa.array(best.values.numpy().reshape(-1), pa.float32()),
-            "probability": pa.array(probability.numpy().reshape(-1), pa.float32()),
-            "true_match": pa.nulls(columns.size, pa.bool_()) if match is None else pa.array(match.reshape(-1)),
+            "direction": [direction] * len(row),
+            "anchor_id": pa.array(ids[0][anchors[row]].tolist(), pa.string()),
+            "rank": pa.array(rank, pa.int32()),
+            "candidate_id": pa.array(ids[1][columns].tolist(), pa.string()),
+            "similarity": similarity,
+            "probability": likely.numpy(),
+            "true_match": pa.nulls(len(row), pa.bool_()) if match is None else match,
         }
     )
-    return table.filter(np.isfinite(table["similarity"].to_numpy()))
 
 
 def _separation(table: pa.Table) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from itrpipe.analysis.questions.false_negatives import DIRECTIONS, TrainingSet, 
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.metrics import is_alike, ranks, rsum, share_of_hubs
 from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, SplitScores, read_embeddings
+from itrpipe.mining.lists import slices
 from itrpipe.mining.settings import MineSettings
 from itrpipe.storage.artifact import HISTORY, SECOND_ROUND, existing_input, read_manifest
 from itrpipe.storage.disk import write_json
@@ -215,69 +216,61 @@ def _figures(
     margin: float,
     temperature: float,
     estimate: Callable[[np.ndarray], np.ndarray] | None,
-) -> Iterator[dict[Any, dict[str, np.ndarray]]]:
-    """Figures [a] of some of the pairs [A], captions by row, at a time, by size of the batch, `hardest` and `top`."""
+) -> Iterator[dict[Any, dict[str, float]]]:
+    """Figures of every pair [A], captions by row: by size of the batch, and of the `hardest` and the `top`."""
     found, of_images = data.embeddings, direction == DIRECTIONS[0]
     queries, candidates, owners = found.images, found.texts, found.caption_image
-    each = np.ones(len(owners), dtype=np.int64)  # how often a batch can draw a candidate
+    own, each = owners[pairs], np.ones(len(owners), dtype=np.int64)  # how often a batch can draw a candidate
+    rows, anchors = pairs, own
     if not of_images:
         queries, candidates, owners, each = found.texts, found.images, np.arange(len(found.images)), np.bincount(owners)
-    height = max(1, _VALUES_AT_ONCE // len(candidates))
-    for start in range(0, len(pairs), height):
-        captions = pairs[start : start + height]
-        own = found.caption_image[captions]
-        anchors = own if of_images else captions
-        positive = np.einsum("ad,ad->a", found.images[own], found.texts[captions])[:, None]
-        scores = queries[anchors] @ candidates[:].T  # [a, C]
-        drawn = np.where(own[:, None] == owners, 0, each)
-        total = drawn.sum(axis=1, keepdims=True)  # [a, 1] M
-        depth = max(TOP, int(np.ceil(_depth(total.max(), sizes[0]))))
-        # Where there are few, those of the own image are the last, and no batch draws them.
-        order = np.argsort(np.where(drawn, -scores, np.inf), axis=1)[:, :depth]  # [a, K]
-        first, copies = (np.take_along_axis(values, order, axis=1) for values in (scores, drawn))
-        match = data.is_match(*((order, anchors[:, None]) if of_images else (anchors[:, None], order)))
-        facts = {
-            "rank": np.broadcast_to(np.arange(first.shape[1]), first.shape),
-            "score": first,
-            "beaten": first > positive,
-            "active": first > positive - margin,
-            "estimated_false": None if estimate is None else estimate(first),
-            "false": match,
-        }
-        known = {name: values for name, values in facts.items() if values is not None}
-
-        def sums(weights: np.ndarray, known: Mapping[str, np.ndarray] = known) -> dict[str, np.ndarray]:
-            return {name: (weights * values[:, : weights.shape[1]]).sum(axis=1) for name, values in known.items()}
-
-        there = copies[:, :TOP] > 0
-        top = {name: values / there.sum(axis=1) for name, values in sums(there).items() if name not in _OF_ONE}
-        figures: dict[Any, dict[str, np.ndarray]] = {"hardest": sums(np.ones((len(own), 1), np.float32))}
-        del figures["hardest"]["rank"]
-        figures["top"] = top | {"beaten": top["score"] > positive[:, 0]}
-        # Logarithms of the mean mass of a negative, and of the mass of the hardest; that of the positive is 0.
-        excess = np.where(drawn, scores - first[:, :1], -np.inf)  # 0 at most, whose powers are never too large
-        mined = (first[:, 0] - positive[:, 0]) / temperature
-        mass = np.log((np.exp(excess / temperature) * drawn).sum(axis=1, dtype=np.float64) / total[:, 0]) + mined
-        behind = np.cumsum(copies, axis=1)  # [a, K]
-        for size in sizes:
-            columns = int((behind - copies < _depth(total, size)).sum(axis=1).max())
-            left = (1 - (behind - copies)[:, :columns] / total) ** (size - 1)
-            negatives = np.log(size - 1) + mass
-            figures[size] = sums(left - (1 - behind[:, :columns] / total) ** (size - 1))
-            figures[size]["gradient"] = np.exp(-np.logaddexp(0.0, -negatives))
-            figures[size]["mined_gradient"] = np.exp(-np.logaddexp(0.0, negatives - mined))
-        yield figures
+        rows, anchors = own, pairs
+    for part in slices(len(pairs), max(1, _VALUES_AT_ONCE // len(candidates))):
+        matrix = queries[anchors[part]] @ candidates[:].T  # [a, C]
+        for scores, row, image, anchor in zip(matrix, rows[part], own[part], anchors[part], strict=True):
+            drawn, positive = np.where(image == owners, 0, each), scores[row]
+            total = drawn.sum()
+            depth = max(TOP, int(np.ceil(_depth(total, sizes[0]))))
+            order = np.argsort(np.where(drawn, -scores, np.inf))[: min(depth, np.count_nonzero(drawn))]  # [K]
+            first = scores[order]
+            facts = {
+                "rank": np.arange(len(first)),
+                "score": first,
+                "beaten": first > positive,
+                "active": first > positive - margin,
+                "estimated_false": None if estimate is None else estimate(first),
+                "false": data.is_match(*((order, anchor) if of_images else (anchor, order))),
+            }
+            known = {name: values for name, values in facts.items() if values is not None}
+            top = {name: values[:TOP].mean(dtype=np.float64) for name, values in known.items() if name not in _OF_ONE}
+            figures: dict[Any, dict[str, float]] = {
+                "hardest": {name: values[0] for name, values in known.items() if name != "rank"},
+                "top": {**top, "beaten": top["score"] > positive},
+            }
+            # Logarithms of the mean mass of a negative, and of the mass of the hardest; that of the positive is 0.
+            mined = (first[0] - positive) / temperature
+            excess = np.where(drawn, scores - first[0], -np.inf)  # 0 at most, whose powers are never too large
+            mass = np.log((np.exp(excess / temperature) * drawn).sum(dtype=np.float64) / total) + mined
+            behind = np.append(0, np.cumsum(drawn[order]))
+            for size in sizes:
+                ahead = behind[: 1 + np.count_nonzero(behind[:-1] < _depth(total, size))]
+                chances = -np.diff((1 - ahead / total) ** (size - 1))
+                negatives = np.log(size - 1) + mass
+                figures[size] = {name: chances @ values[: len(chances)] for name, values in known.items()}
+                figures[size]["gradient"] = np.exp(-np.logaddexp(0.0, -negatives))
+                figures[size]["mined_gradient"] = np.exp(-np.logaddexp(0.0, negatives - mined))
+            yield figures
 
 
-def _depth(total: np.ndarray, size: int) -> np.ndarray:
+def _depth(total: int, size: int) -> float:
     """How many of so many candidates have a chance to be the hardest of a batch."""
     return total * (1 - _NEGLIGIBLE ** (1 / (size - 1)))
 
 
-def _means(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
+def _means(parts: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
     """Means over all anchors, in percent what is one."""
     found: dict[str, float | None] = dict.fromkeys(("false", "estimated_false"))
     for name in parts[0]:
-        mean = float(np.concatenate([part[name] for part in parts]).mean(dtype=np.float64))
+        mean = float(np.mean([part[name] for part in parts], dtype=np.float64))
         found[name] = _rounded(100 * mean if name in _PERCENTAGES else mean)
     return found
