@@ -71,13 +71,6 @@ def photographs(finished_chain: Path) -> list[Image.Image]:
     return [Image.fromarray(decode_rgb(path.read_bytes())) for path in files]
 
 
-def of_kind(exported: Callable[..., tuple[Path, Path]], kind: str, **more: Any) -> tuple[Path, Path]:
-    """A joint model as it is, or a trained `pair` of ViT and BERT."""
-    if kind == "pair":
-        return exported("vit", "bert", *POOLED, method="triplet", **more)
-    return exported(kind, kind, **more)
-
-
 def theirs(folder: Path, images: list[Image.Image], **backend: str) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """Model of transformers, and its embeddings of unit length."""
     model = transformers.AutoModel.from_pretrained(folder).eval()
@@ -110,8 +103,10 @@ def test_transformers_and_sentence_transformers_embed_photographs_and_captions_a
     exported: Callable[..., Any],
     photographs: list[Image.Image],
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder, trained = exported(*pair, *sets, method=method)
+    with_open_clip = pair == ("clip", "clip") and not sets
+    folder, trained = exported(*pair, *sets, method=method, **{"open_clip": True} if with_open_clip else {})
     ours = itrpipe.load(trained, device="cpu")
     model, images, texts = theirs(folder, photographs, backend="pil")
     assert type(model).__name__ == architecture
@@ -120,18 +115,38 @@ def test_transformers_and_sentence_transformers_embed_photographs_and_captions_a
         np.testing.assert_allclose(seen, ours.encode_images(photographs), **CLOSE)
         np.testing.assert_allclose(read, ours.encode_texts(TEXTS), **CLOSE)
     assert sentences.similarity_fn_name == "cosine"
-    model.save_pretrained(tmp_path)
-    transformers.AutoProcessor.from_pretrained(folder).save_pretrained(tmp_path)
-    with safe_open(folder / "model.safetensors", "pt") as file, safe_open(tmp_path / "model.safetensors", "pt") as own:
+    saved = tmp_path / "saved"
+    model.save_pretrained(saved)
+    transformers.AutoProcessor.from_pretrained(folder).save_pretrained(saved)
+    with safe_open(folder / "model.safetensors", "pt") as file, safe_open(saved / "model.safetensors", "pt") as own:
         assert set(file.keys()) == set(own.keys())
         assert file.metadata() == {"format": "pt"}
-    for place in (folder, tmp_path):  # as it was exported, and as transformers saves it again
+    for place in (folder, saved):  # as it was exported, and as transformers saves it again
         opened = itrpipe.load(place, device="cpu")
         np.testing.assert_allclose(opened.encode_images(photographs), ours.encode_images(photographs), atol=1e-6)
         np.testing.assert_array_equal(opened.encode_texts(TEXTS), ours.encode_texts(TEXTS))
     whole = "".join(path.read_text() for path in folder.rglob("*.json"))
     assert "auto_map" not in whole
     assert str(trained.parents[3]) not in whole
+    # The lines of code in the card.
+    copy = Path(shutil.copytree(folder, tmp_path / "it"))
+    photographs[0].save(copy / "photograph.jpg")
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    shown = (copy / "README.md").read_text().partition("## Use")[2].partition("## Files")[0].split("\n### ")[1:]
+    found: dict[str, dict[str, Any]] = {section.partition("\n")[0]: {} for section in shown}
+    native = ["transformers", "sentence-transformers", *(["open_clip"] if with_open_clip else [])]
+    assert list(found) == [*native, "datasets", "mteb"]
+    for title, section in zip(found, shown, strict=True):
+        if title != "mteb":  # its tasks lie on the hub
+            exec(section.partition("```python\n")[2].partition("```")[0], found[title])
+    normed = torch.nn.functional.normalize(found["transformers"]["text_vectors"].detach()).numpy()
+    np.testing.assert_allclose(found["sentence-transformers"]["vectors"], normed, **CLOSE)
+    assert len(found["datasets"]["captions"]) == 20
+    if with_open_clip:
+        np.testing.assert_allclose(found["open_clip"]["text_vectors"].detach(), normed, **CLOSE)
+        seen = torch.nn.functional.normalize(found["transformers"]["image_vectors"].detach())
+        assert float((seen * found["open_clip"]["image_vectors"]).sum()) == pytest.approx(1, abs=1e-3)  # other resizing
 
 
 def test_a_folder_that_lost_our_settings_or_a_weight_is_told(exported: Callable[..., Any], tmp_path: Path) -> None:
@@ -216,38 +231,6 @@ def test_what_transformers_has_no_class_for_keeps_our_layout_and_says_so(
     assert not (folder / "modules.json").exists()
     opened, ours = (itrpipe.load(each, device="cpu") for each in (folder, trained))
     np.testing.assert_array_equal(opened.encode_texts(TEXTS), ours.encode_texts(TEXTS))
-
-
-@pytest.mark.parametrize("kind", ["clip", "siglip", "pair"])
-def test_the_lines_of_code_in_the_card_open_the_model(
-    kind: str,
-    exported: Callable[..., Any],
-    photographs: list[Image.Image],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    further = {"open_clip": True} if kind == "clip" else {}
-    copy = Path(shutil.copytree(of_kind(exported, kind, **further)[0], tmp_path / "it"))
-    photographs[0].save(copy / "photograph.jpg")
-    monkeypatch.chdir(copy)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    sections = (copy / "README.md").read_text().partition("## Use")[2].partition("## Files")[0].split("\n### ")[1:]
-    found: dict[str, dict[str, Any]] = {}
-    for section in sections:
-        title, _, text = section.partition("\n")
-        found[title] = {}
-        code = text.partition("```python\n")[2].partition("```")[0]
-        if title != "mteb":  # its tasks lie on the hub
-            exec(code, found[title])
-    native = ["transformers", "sentence-transformers", *(["open_clip"] if kind == "clip" else [])]
-    assert list(found) == [*native, "datasets", "mteb"]
-    normed = torch.nn.functional.normalize(found["transformers"]["text_vectors"].detach()).numpy()
-    np.testing.assert_allclose(found["sentence-transformers"]["vectors"], normed, **CLOSE)
-    if kind == "clip":
-        np.testing.assert_allclose(found["open_clip"]["text_vectors"].detach(), normed, **CLOSE)
-        seen = torch.nn.functional.normalize(found["transformers"]["image_vectors"].detach())
-        assert float((seen * found["open_clip"]["image_vectors"]).sum()) == pytest.approx(1, abs=1e-3)  # other resizing
-    assert len(found["datasets"]["captions"]) == 20
 
 
 # open_clip

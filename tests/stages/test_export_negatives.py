@@ -128,7 +128,7 @@ def test_what_is_missing_is_planned_and_named(export: Invoke, chain: Path, tmp_p
         (("--format", "negclip", "--shard-rows", "9"), ("--shard-rows 9", "one file")),
         ((), ("--negatives 8", "num_images = 3", "--set num_images=8")),
         (("--direction", "i2t"), ("--negatives 8", "num_texts = 5")),
-        (("--to", "/"), ("--to / is the root",)),
+        (("--to", "/"), ("--to / exists",)),
     ],
 )
 def test_what_cannot_be_written_is_told_before_anything_is_made(
