@@ -13,68 +13,62 @@ from pydantic import ValidationError
 from itrpipe.config import stages_folder
 from itrpipe.report.published import RECALLS, Published, Reproduction, Tolerance, expected_json, reproductions
 
-RECALL_VALUES = (70.0, 90.0, 95.0, 50.0, 80.0, 88.0)
+VALUES = (70.0, 90.0, 95.0, 50.0, 80.0, 88.0)
+TOLERANCE = Tolerance(ok=1.0, close=3.0)
+OWN, PHRASE = "matching.uniform.i2t.global", "matching.uniform.i2t.phrase"
+TAGS = "discrimination.generators.phrases.tags.s1.percent"
 
 
 @pytest.fixture
 def evaluation(tmp_path: Path) -> Path:
-    """An evaluation with recalls under two protocols and a further file."""
-    values = dict(zip(RECALLS, RECALL_VALUES, strict=True))
-    full = {name: {"value": value, "low": 0.0, "high": 100.0} for name, value in values.items()}
-    full["rsum"] = {"value": sum(RECALL_VALUES), "low": 0.0, "high": 600.0}
-    metrics = {"full": full, "coco-1k": {"rsum": {"value": 500.0}}}
-    (tmp_path / "metrics.json").write_text(json.dumps(metrics))
-    generators = {"phrases.tags.s1": {"percent": 99.0}, "phrases": {"tags": 0.0}}
-    (tmp_path / "discrimination.json").write_text(json.dumps({"generators": generators}))
-    (tmp_path / "matching.json").write_text(json.dumps({"uniform": {"i2t": {"global": 76.0, "phrase": None}}}))
+    """An evaluation with recalls under two protocols and further files."""
+    full = {name: {"value": value} for name, value in zip(RECALLS, VALUES, strict=True)} | {"rsum": {"value": 473.0}}
+    written = {"metrics": {"full": full, "coco-1k": {"rsum": {"value": 500.0}}}}
+    written["discrimination"] = {"generators": {"phrases.tags.s1": {"percent": 99.0}, "phrases": {"tags": 0.0}}}
+    written["matching"] = {"uniform": {"i2t": {"global": 76.0, "phrase": None}}}
+    for name, content in written.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
     return tmp_path
 
 
-def compared(evaluation: Path | None, tiny: bool = False, **published: Any) -> Reproduction:
+def compared(evaluation: Path | None, published: dict[str, Any], *, tiny: bool = False) -> Reproduction:
     entry = Published.model_validate({"run": "aoq.vsrn", "where": "Table", **published})
-    folders = {} if evaluation is None else {"aoq.vsrn": evaluation}
-    (found,) = reproductions([entry], folders, Tolerance(ok=1.0, close=3.0), tiny=tiny)
+    (found,) = reproductions([entry], {"aoq.vsrn": evaluation} if evaluation else {}, TOLERANCE, tiny=tiny)
     return found
 
 
+def test_a_sum_of_recalls_is_judged_by_its_share_of_the_tolerance() -> None:
+    for recalls, share in ((6, 1.0), (1, 1 / math.sqrt(6))):
+        found = [TOLERANCE.judge(off * share, recalls) for off in (0.99, -0.99, 1.01, -2.99, 3.01, -30.0)]
+        assert found == ["OK", "OK", "close", "close", "FAIL", "FAIL"]
+
+
 @pytest.mark.parametrize(
-    ("off", "verdict"), [(1.0, "OK"), (-1.0, "OK"), (1.01, "close"), (-3.0, "close"), (3.01, "FAIL"), (-30.0, "FAIL")]
+    ("published", "headline", "measured", "verdict"),
+    [
+        ({"rsum": 474.0, "i2t_r1": 71.0}, "rsum", 473.0, "OK"),
+        # 2 points off; 4 recalls may be off by sqrt(4 / 6) of 1 and of 3.
+        ({"i2t_r1": 70.5, "i2t_r5": 90.5, "t2i_r1": 50.5, "t2i_r5": 80.5}, "sum of 4 recalls", 290.0, "close"),
+        ({"rsum": 302.0, "judged": False}, "rsum", 473.0, "shown"),
+        ({"rsum": 500.5, "protocol": "coco-1k"}, "rsum", 500.0, "OK"),
+        ({OWN: 76.2}, OWN, 76.0, "OK"),
+        ({TAGS: 99.7}, TAGS, 99.0, "close"),
+        ({OWN: 76.2, PHRASE: 97.1}, "sum of 2 i2t scores", None, "missing"),
+        ({"rsum": 1.0, "protocol": "coco-5k"}, "rsum", None, "missing"),
+        ({"words.x.percent": 1.0}, "words.x.percent", None, "missing"),
+    ],
 )
-def test_rsum_is_judged_by_the_tolerance(off: float, verdict: str) -> None:
-    assert Tolerance(ok=1.0, close=3.0).judge(off, 6) == verdict
+def test_rsum_or_the_sum_of_all_scores_decides(
+    evaluation: Path, published: dict[str, Any], headline: str, measured: float | None, verdict: str
+) -> None:
+    found = compared(evaluation, published).headline
+    assert (found.metric, found.measured, found.verdict) == (headline, measured, verdict)
 
 
-def test_one_recall_is_judged_by_its_share_of_the_tolerance() -> None:
-    ok = 1.0 / math.sqrt(6)
-    tolerance = Tolerance(ok=1.0, close=3.0)
-    assert [tolerance.judge(off, 1) for off in (0.99 * ok, 1.01 * ok, 3.01 * ok)] == ["OK", "close", "FAIL"]
-
-
-def test_rsum_decides_where_it_is_printed(evaluation: Path) -> None:
-    found = compared(evaluation, rsum=474.0, i2t_r1=71.0)
-    assert (found.headline.metric, found.headline.verdict) == ("rsum", "OK")
-    assert [(score.metric, score.verdict) for score in found.scores] == [("rsum", "OK"), ("i2t_r1", "close")]
-    assert found.line(10) == "OK       aoq.vsrn    rsum expected 474.0, got 473.0 (Table)"
-
-
-def test_without_rsum_the_printed_recalls_are_added_up(evaluation: Path) -> None:
-    found = compared(evaluation, i2t_r1=70.5, i2t_r5=90.5, t2i_r1=50.5, t2i_r5=80.5)
-    assert (found.headline.metric, found.headline.expected, found.headline.measured) == (
-        "sum of 4 recalls",
-        292.0,
-        290.0,
-    )
-    # 2 points off; 4 recalls may be off by sqrt(4 / 6) of 1 and of 3.
-    assert found.headline.verdict == "close"
-
-
-def test_what_is_not_to_be_judged_is_shown(evaluation: Path) -> None:
-    recalls = {**dict(zip(RECALLS, RECALL_VALUES, strict=True)), "i2t_r1": 99.0}
-    found = compared(evaluation, judged=False, note="leaks", rsum=302.0, **recalls)
-    assert (found.headline.metric, found.headline.verdict, found.headline.measured) == ("rsum", "shown", 473.0)
-    assert {score.verdict for score in found.scores} == {"shown"}
-    assert found.line(8).startswith("shown ")
-    assert found.line(8).endswith("(Table; leaks)")
+def test_toy_models_are_not_judged_and_a_run_without_evaluation_is_missing(evaluation: Path) -> None:
+    assert compared(evaluation, {"rsum": 473.0}, tiny=True).headline.verdict == "tiny"
+    found = compared(None, {"rsum": 486.3}, tiny=True)
+    assert found.line(8) == "missing  aoq.vsrn  rsum expected 486.3, not measured (Table)"
 
 
 def test_neither_direction_of_ascl_with_fusion_is_judged_nor_either_reading_of_ssamt() -> None:
@@ -82,56 +76,20 @@ def test_neither_direction_of_ascl_with_fusion_is_judged_nor_either_reading_of_s
         lines = (stages_folder() / "recipes" / f"{name}.toml").read_text().splitlines()
         ascl = [each for each in lines if 'where = "AsCL Table' in each]
         assert len(ascl) == 6
-        for line in ascl:
-            assert ("judged = false" in line) == ("w/o MF" not in line), line
+        assert all(("judged = false" in each) == ("w/o MF" not in each) for each in ascl)
     table = [each for each in lines if 'where = "SSAMT Table 4' in each]
-    assert len(table) == 4
     assert all("judged = false" in each for each in table)
     assert ["matching.hardest" in each for each in table] == [False, True, False, True]
 
 
-def test_scores_of_other_protocols_and_files_are_found_by_their_path(evaluation: Path) -> None:
-    fold = compared(evaluation, protocol="coco-1k", rsum=500.5)
-    assert fold.line(8) == "OK       aoq.vsrn  coco-1k rsum expected 500.5, got 500.0 (Table)"
-    path = "matching.uniform.i2t.global"
-    score: dict[str, Any] = {path: 76.2}
-    found = compared(evaluation, **score)
-    assert (found.headline.metric, found.headline.measured, found.headline.verdict) == (path, 76.0, "OK")
-    assert compared(evaluation, **{"discrimination.generators.phrases.tags.s1.percent": 99.7}).headline.measured == 99.0
-    both = compared(evaluation, **score, **{"matching.uniform.i2t.phrase": 97.1})
-    assert (both.headline.metric, both.headline.verdict) == ("sum of 2 i2t scores", "missing")
-
-
-@pytest.mark.parametrize("published", [{"rsum": 1.0, "protocol": "coco-5k"}, {"words.x.percent": 1.0}])
-def test_what_was_not_measured_is_missing_and_never_zero(evaluation: Path, published: dict[str, Any]) -> None:
-    found = compared(evaluation, **published)
-    assert (found.headline.measured, found.headline.verdict) == (None, "missing")
-    assert "not measured" in found.line(8)
-
-
-def test_a_run_without_evaluation_is_missing() -> None:
-    found = compared(None, rsum=486.3)
-    assert (found.headline.measured, found.headline.verdict) == (None, "missing")
-    assert found.line(8) == "missing  aoq.vsrn  rsum expected 486.3, not measured (Table)"
-
-
-def test_toy_models_are_not_judged(evaluation: Path) -> None:
-    assert compared(evaluation, tiny=True, rsum=473.0).headline.verdict == "tiny"
-    assert compared(None, tiny=True, rsum=473.0).headline.verdict == "missing"
-
-
-def test_the_same_for_programs(evaluation: Path) -> None:
-    found = compared(evaluation, title="AOQ", rsum=474.0)
-    written = json.loads(json.dumps(expected_json([found], Tolerance(ok=1, close=3), tiny=False)))
-    assert written["tolerance"] == {"ok": 1.0, "close": 3.0}
+def test_the_same_for_people_and_programs(evaluation: Path) -> None:
+    found = compared(evaluation, {"title": "AOQ", "note": "leaks", "rsum": 474.0})
+    assert found.line(6) == "OK       AOQ     rsum expected 474.0, got 473.0 (Table; leaks)"
     score = {"metric": "rsum", "expected": 474.0, "measured": 473.0, "verdict": "OK"}
-    assert written["runs"] == [
-        {
-            **{"run": "aoq.vsrn", "title": "AOQ", "where": "Table", "note": "", "protocol": "full", "verdict": "OK"},
-            "headline": score,
-            "scores": [score],
-        }
-    ]
+    run = {"run": "aoq.vsrn", "title": "AOQ", "where": "Table", "note": "leaks", "protocol": "full", "verdict": "OK"}
+    runs = [{**run, "headline": score, "scores": [score]}]
+    written = expected_json([found], TOLERANCE, tiny=False)
+    assert written == {"tolerance": {"ok": 1.0, "close": 3.0}, "tiny": False, "runs": runs}
 
 
 @pytest.mark.parametrize("given", [{}, {"where": "x"}, {"rsum": 1.0}, {"where": "x", "i2t_r2": 3.0}])
