@@ -219,12 +219,13 @@ def baseline_of(series: Series, others: Sequence[Series], kind: str = UPDATES) -
     run = series.first
     if not _is_known(series) or {FIRST, UNTRAINED} & run.roles or any(DECLARED in each.roles for each in run.members):
         return None
+    setting = _setting(series)
     ranked = [
         (place, each)
         for each in others
         if each is not series
         and _is_known(each)
-        and _setting(each) == _setting(series)
+        and _setting(each) == setting
         and pairs_by_seed(each, series)
         and (place := _place(each.first, run, kind)) is not None
     ]
@@ -291,9 +292,10 @@ def why_collapsed(run: Run) -> str:
         return f"its RSum of {rsum['value']:.1f} is no better than chance, {chance:.1f}"
     for side, items, what in zip(SIDES, run.size[::-1], ("captions", "images"), strict=True):
         answers = run.rankings[side]["candidate_ids"].combine_chunks()
-        listed = answers.flatten().to_pylist()
-        share = share_of_hubs(listed[:: len(listed) // len(answers)])
-        if is_alike(share, items, len(answers)):
+        listed = answers.flatten()
+        first = listed.take(np.arange(0, len(listed), len(listed) // len(answers))).to_pylist()
+        share = share_of_hubs(first)
+        if is_alike(share, items, len(first)):
             return f"{MOST} {what} are its first answer to {100 * share:.0f} % of the queries"
     return ""
 

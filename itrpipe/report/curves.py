@@ -83,5 +83,5 @@ def _by_epoch(name: str, title: str, column: str, drawn: Mapping[str, list[Model
         axes.plot(epochs, middle, **look.line(), marker="o" if shared <= _MOST_MARKED else "", markersize=3.2)
     axes.set_xlim(0, max(last, 1) * _BEYOND)  # a model that was not trained is validated once, at epoch 0
     axes.set_xlabel("epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=last >= 1, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=last >= 1))
     return Plot(title, svg(figure, name, f"{title} by epoch"))

@@ -65,7 +65,8 @@ def mined(
     for each in artifacts:
         if each.stage == "mine_negatives" and each.manifest is not None:
             name, gallery = mining_name(each, names), gallery_of(each, TRAIN)
-            lists = {} if gallery is None else _read_lists(each, gallery)
+            # Large lists are read for examples once, and else only where they can be judged.
+            lists = {} if gallery is None or (examples and gallery.truth is None) else _read_lists(each, gallery)
             statistics = read_checked_json(each.folder / STATISTICS)
             rows += [_mined_row(name, direction, statistics, lists, gallery and gallery.truth) for direction in _LISTS]
             if gallery is not None and not examples:

@@ -86,7 +86,7 @@ class Model:
         }
         return frozenset(role for role, is_so in holds.items() if is_so)
 
-    @property
+    @cached_property
     def encoders(self) -> tuple[str, ...]:
         """Published weights that it began with, see `itrpipe.training.settings.began_with`."""
         return began_with(self.settings) if self.settings else ()

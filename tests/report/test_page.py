@@ -161,6 +161,7 @@ def test_one_run_alone_is_compared_with_nothing_and_has_no_drawing(copy: Toy) ->
     assert not found.page.all("figure", "evidence")
     assert found.results["claims"] == []
     assert "No baseline was evaluated" in found.results["answers"][0]
+    assert "toy" in found.page.all("p", "question")[0].text()
 
 
 def test_models_at_chance_have_collapsed(copy: Toy) -> None:

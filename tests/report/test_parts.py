@@ -16,22 +16,9 @@ from hypothesis.extra import numpy as arrays
 
 from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import DataError
-from itrpipe.report import negatives
-from itrpipe.report.negatives import edited
+from itrpipe.report import negatives, words
 from itrpipe.report.pictures import Picture
-from itrpipe.report.words import (
-    HEATS,
-    MIDDLE,
-    TONES,
-    Coloured,
-    Line,
-    chosen_words,
-    outlines,
-    pieces,
-    scored_words,
-    word_maps,
-    wrong_words,
-)
+from itrpipe.report.words import MIDDLE, TONES, Coloured, Line
 from tests.report.toy import HOSTILE, Element, Report, Toy, add, build, with_sentences
 
 LISTS = ("texts_for_images", "images_for_texts")
@@ -140,7 +127,7 @@ def test_sentences_stand_beside_their_captions_with_their_changes(copy: Toy) -> 
     ],
 )
 def test_changes_are_told_by_whole_words(caption: str, sentence: str, edits: list[tuple[str, str]]) -> None:
-    found = edited(caption, sentence)
+    found = negatives.edited(caption, sentence)
     assert "".join(each if isinstance(each, str) else each.text for each in found) == sentence
     assert "".join(each if isinstance(each, str) else each.was for each in found) == caption
     assert [(each.was, each.text) for each in found if not isinstance(each, str)] == edits
@@ -170,9 +157,9 @@ def said(line: Line) -> str:
     return "".join(each if isinstance(each, str) else each.text for each in line.parts)
 
 
-def scored(image: str, words: list[float] = WORDS, **changed: Any) -> list[dict[str, Any]]:
+def scored(image: str, own: list[float] = WORDS, **changed: Any) -> list[dict[str, Any]]:
     matched = image == "own"
-    given = [("word", (k,), score, k != 7 or matched) for k, score in enumerate(words)]
+    given = [("word", (k,), score, k != 7 or matched) for k, score in enumerate(own)]
     return [
         {"example": 0, "caption_id": "c", "image_id": image, "matched": matched, "text": TEXT, "kind": kind}
         | {"tokens": list(tokens), "starts": [SPANS[k][0] for k in tokens], "ends": [SPANS[k][1] for k in tokens]}
@@ -183,7 +170,7 @@ def scored(image: str, words: list[float] = WORDS, **changed: Any) -> list[dict[
 
 def test_words_are_coloured_by_their_scores_under_own_and_wrong_images() -> None:
     rows = scored("wrong") + scored("own", [each + 0.1 for each in WORDS])
-    shown = scored_words([run("phrases.parquet", rows)], 4, picture)
+    shown = words.scored_words([run("phrases.parquet", rows)], 4, picture)
     assert shown is not None
     ((own, wrong),) = shown.captions
     assert [each.picture.image_id for each in (own, wrong)] == ["own", "wrong"]
@@ -198,37 +185,18 @@ def test_words_are_coloured_by_their_scores_under_own_and_wrong_images() -> None
     assert all(each.numbered for line in phrases for each in coloured(line))
 
 
-def test_two_models_stand_beside_each_other_and_equal_scores_have_no_colour() -> None:
-    flat = scored("own", score=0.2)
-    runs = [run("phrases.parquet", rows, name) for rows, name in ((scored("own"), "a"), (flat, "b"), (flat, "c"))]
-    shown = scored_words(runs, 4, picture)
-    assert shown is not None
-    (((seen),),) = shown.captions
-    assert [each.label for each in seen.lines][::4] == ["a", "b"]
-    assert {each.tone for each in coloured(seen.lines[4])} == {MIDDLE}
-
-
-def test_captions_of_both_models_come_first_and_punctuation_is_no_word() -> None:
-    both, alone = scored("own"), scored("own", caption_id="d")
+def test_two_models_stand_beside_each_other_with_captions_of_both_first() -> None:
+    """Equal scores have no colour, and punctuation is no word."""
+    both, flat = scored("own"), scored("own", score=0.2)
     dot = {**both[0], "tokens": [9], "starts": [len(TEXT) - 1], "ends": [len(TEXT)], "score": 99.0}
-    runs = [run("phrases.parquet", [*alone, *both, dot], "a"), run("phrases.parquet", both, "b")]
-    shown = scored_words(runs, 1, picture)
+    rows = {"a": [*scored("own", caption_id="d"), *both, dot], "b": flat, "c": flat}
+    shown = words.scored_words([run("phrases.parquet", own, name) for name, own in rows.items()], 1, picture)
     assert shown is not None
     ((seen,),) = shown.captions
-    assert len(seen.lines) == 8
+    assert [each.label for each in seen.lines][::4] == ["a", "b"]
     assert len(coloured(seen.lines[0])) == len(WORDS)
     assert max(each.tone for each in coloured(seen.lines[0])) == TONES - 1
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), max_size=6))
-def test_pieces_are_the_caption(gaps: list[tuple[int, int]]) -> None:
-    words, place = [], 0
-    text = "".join(map(chr, range(40, 100)))
-    for gap, length in gaps:
-        words.append((place + gap, place + gap + length, Coloured(text[place + gap : place + gap + length])))
-        place += gap + length
-    found = Line("", pieces(text, words[::-1]))
-    assert (said(found), coloured(found)) == (text, [word for _, _, word in words])
+    assert {each.tone for each in coloured(seen.lines[4])} == {MIDDLE}
 
 
 SENTENCE, CORRECTED = "a red cat sings", "a blue dog sings"
@@ -237,16 +205,16 @@ SENTENCE, CORRECTED = "a red cat sings", "a blue dog sings"
 @pytest.mark.parametrize("corrected", [CORRECTED, None])
 def test_wrong_words_are_coloured_numbered_and_replaced(corrected: str | None) -> None:
     """`red` is found wrong and spoilt, `cat` is wrong and restored, `sings` is wrong and not found."""
-    words = []
+    parts = []
     for number, (chance, old, new) in enumerate(
         zip((0.05, 0.62, 0.97, 0.31), re.finditer(r"\w+", SENTENCE), re.finditer(r"\w+", CORRECTED), strict=True)
     ):
-        words.append({"start": old.start(), "end": old.end(), "mismatch": chance, "flagged": chance > 0.5})
-        words[-1] |= {"corrected_start": new.start(), "corrected_end": new.end(), "restored": number in (0, 2)}
-        words[-1] |= {"wrong": number > 1}
+        parts.append({"start": old.start(), "end": old.end(), "mismatch": chance, "flagged": chance > 0.5})
+        parts[-1] |= {"corrected_start": new.start(), "corrected_end": new.end(), "restored": number in (0, 2)}
+        parts[-1] |= {"wrong": number > 1}
     row = {"image_id": "own", "caption": "a red dog runs", "caption_score": 0.9, "sentence_score": 0.25}
-    row |= {"sentence": SENTENCE, "corrected": corrected, "corrected_score": 0.5, "words": words}
-    shown = wrong_words([run("word_corrections.parquet", [row])], 4, picture)
+    row |= {"sentence": SENTENCE, "corrected": corrected, "corrected_score": 0.5, "words": parts}
+    shown = words.wrong_words([run("word_corrections.parquet", [row])], 4, picture)
     assert shown is not None
     ((seen,),) = shown.captions
     lines = [(each.label, said(each), each.score) for each in seen.lines]
@@ -281,7 +249,7 @@ def mapped() -> list[dict[str, Any]]:
 
 def test_content_words_that_vary_most_are_drawn_where_and_as_strongly_as_they_find_something() -> None:
     """The 95th percentile of the 16 values of a word lies a quarter of the way from the second to the highest."""
-    shown = word_maps([run("word_maps.parquet", mapped())], 4, picture)
+    shown = words.word_maps([run("word_maps.parquet", mapped())], 4, picture)
     assert shown is not None
     ((text, (own, wrong)),) = shown.captions
     assert (text, own.matched, wrong.matched, len(shown.pictures)) == (MAPPED, True, False, 2)
@@ -296,13 +264,16 @@ def test_content_words_that_vary_most_are_drawn_where_and_as_strongly_as_they_fi
 
 def test_function_words_are_shown_where_there_are_no_others() -> None:
     rows = [row for row in mapped() if row["text"][row["start"] : row["end"]] in ("a", "an", "the", "by")]
-    assert len(chosen_words(rows[:4])) == 4
+    assert len(words.chosen_words(rows[:4])) == 4
 
 
-@given(arrays.arrays(np.int64, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.integers(0, HEATS - 1)))
+SIDES = st.tuples(st.integers(1, 9), st.integers(1, 9))
+
+
+@given(arrays.arrays(np.int64, SIDES, elements=st.integers(0, words.HEATS - 1)))
 def test_outlines_cover_every_patch_with_its_heat_once(heats: np.ndarray) -> None:
     painted = np.zeros_like(heats)
-    for heat, shape in enumerate(outlines(heats), 1):
+    for heat, shape in enumerate(words.outlines(heats), 1):
         drawn = re.findall(r"M(\d+) (\d+)h(\d+)v1h-(\d+)", shape)
         assert "".join("M{} {}h{}v1h-{}".format(*each) for each in drawn) == shape
         for left, top, width, back in (tuple(map(int, each)) for each in drawn):
@@ -319,10 +290,10 @@ def test_every_kind_of_part_is_on_the_page(copy: Toy) -> None:
     history = [{"mean_gap_median": -0.1, "val_i2t_r1": 10.0, "val_t2i_r1": 8.0}]
     name = add(copy, "ssamt", "ssamt", files=files, history=history)
     report = copy.report((name, "aoq.vsepp"), drawn=True)
-    words = section(report, "words")
-    assert words.all("dd", "coloured")[0].text("") == TEXT
-    assert len(words.all("image")) == 2
-    assert len(words.all("ul", "heats")[0].all("path")) == 4
+    shown = section(report, "words")
+    assert shown.all("dd", "coloured")[0].text("") == TEXT
+    assert len(shown.all("image")) == 2
+    assert len(shown.all("ul", "heats")[0].all("path")) == 4
     shown = section(report, "training")
     assert [each.text() for each in shown.all("ul", "legend")[0].all("li")] == ["SSAMT", "VSE++, AOQ"]
     assert [each.text() for each in shown.all("h4")] == [
