@@ -79,9 +79,8 @@ def advise(
     reporter.say(advice.sentence, style="bold green")
     reporter.say(f"next: {advice.command}{data_option(root)}")
     if advice.action != "collapsed":  # else negatives tell nothing
-        for line in _lines(found, verbose=verbose):
+        for line in (*_lines(found, verbose=verbose), advice.evidence):
             reporter.say(line)
-    reporter.say(advice.evidence)
 
 
 def _lines(found: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:

@@ -67,15 +67,10 @@ def ranks(scores: np.ndarray, caption_image: np.ndarray) -> Ranks:
         caption_image: [T] row of the image each caption belongs to; any number of captions per image.
 
     Raises:
-        DataError: a score is NaN or infinite, an image has no caption, or the captions do not fit the matrix.
+        DataError: a score is NaN or infinite, or an image has no caption.
 
     Source: VSE++ §4.1; the tie rule is ours.
     """
-    if scores.shape[1] != len(caption_image) or not scores.size:
-        raise DataError(
-            f"scores of {scores.shape[0]} images and {scores.shape[1]} captions, of which {len(caption_image)} have an "
-            "image: score the split the captions belong to"
-        )
     return ranks_of_matches(scores, caption_image, np.arange(scores.shape[1]))
 
 

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from itrpipe.errors import UsageError
-from itrpipe.evaluation.metrics import SIDES, Ranks, check_finite, cross_retrieval
+from itrpipe.evaluation.metrics import SIDES, Ranks, cross_retrieval
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.disk import reading
 from itrpipe.storage.tables import read_table, rows_of
@@ -30,24 +29,14 @@ def rankings(scores: np.ndarray, k: int, image_ids: Sequence[str], caption_ids: 
     of the rows, nor on the machine.
 
     Args:
-        scores: [N, T] score of image n with caption t.
-        k: candidates per query.
+        scores: [N, T] score of image n with caption t, finite, see `itrpipe.evaluation.metrics.ranks`.
+        k: candidates per query, 1 to the lesser of N and T.
         image_ids: N ids, in the order of the rows.
         caption_ids: T ids, in the order of the columns.
 
     Returns:
         Captions per image [N, k], and images per caption [T, k].
-
-    Raises:
-        UsageError: there are fewer than k captions or images.
-        DataError: a score is NaN or infinite.
     """
-    if not 1 <= k <= min(scores.shape):
-        raise UsageError(
-            f"{k} candidates per query were asked for, but there are {scores.shape[0]} images and "
-            f"{scores.shape[1]} captions: ask for 1..{min(scores.shape)}"
-        )
-    check_finite(scores)
     return _best(scores, k, caption_ids), _best(scores.T, k, image_ids)
 
 

@@ -1,14 +1,13 @@
-"""Matches of ECCV Caption and CxC: our metrics against rankings looked through one by one."""
+"""Matches of ECCV Caption and CxC, found by their ids."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
 
 from itrpipe.analysis.questions.eccv_caption import Truth, eccv_caption_metrics, ground_truth
 from itrpipe.errors import DataError
+from itrpipe.evaluation.metrics import precision_of_matches, query_ranks, recall
 
 IMAGES = [900 + image for image in range(12)]
 CAPTIONS = [10 + caption for caption in range(36)]
@@ -33,53 +32,34 @@ def made_up(seed: int) -> tuple[Truth, Truth, Truth]:
     return tuple({"i2t": images, "t2i": captions} for images, captions in sides)  # pyright: ignore[reportReturnType]
 
 
-def one_by_one(ranked: dict[int, list[int]], truth: Any, candidates: set[int]) -> dict[str, float]:
-    """Metrics of rankings, by the definitions."""
-    average, precision, first, recalls = [], [], [], {1: [], 5: [], 10: []}
-    for query, every in truth.items():
-        matches = set(every) & candidates
-        hits = [candidate in matches for candidate in ranked[query]]
-        top = hits[: len(matches)]
-        average.append(sum(sum(hits[: i + 1]) / (i + 1) for i, hit in enumerate(top) if hit) / len(matches))
-        precision.append(sum(top) / len(matches))
-        first.append(hits[0])
-        for k, found in recalls.items():
-            found.append(any(hits[:k]))
-    values = {"map_at_r": average, "r_precision": precision, "r1": first}
-    values |= {f"recall{k}": found for k, found in recalls.items()}
-    return {name: 100 * float(np.mean(value)) for name, value in values.items()}
-
-
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("extra", [0, 5])
-def test_metrics_are_those_of_rankings_looked_through_one_by_one(seed: int, extra: int) -> None:
-    random, truth = np.random.default_rng(100 + seed), made_up(seed)
+def test_metrics_are_those_of_all_matches_by_their_ids(seed: int, extra: int) -> None:
+    random, (own, *truths) = np.random.default_rng(100 + seed), made_up(seed)
     image_ids = random.permutation(IMAGES).tolist()
     caption_ids = random.permutation([*CAPTIONS, *range(500, 500 + extra)]).tolist()  # sixth captions of some images
     scores = random.standard_normal((12, 36 + extra), dtype=np.float32)
-    found = eccv_caption_metrics(scores, [*map(str, image_ids)], [*map(str, caption_ids)], *truth)
+    found = eccv_caption_metrics(scores, [*map(str, image_ids)], [*map(str, caption_ids)], own, *truths)
     known = [column for column, caption in enumerate(caption_ids) if caption in CAPTIONS]
-    sides: dict[str, tuple[dict[int, list[int]], set[int]]] = {
-        "i2t": (
-            {
-                image: [caption_ids[column] for column in sorted(known, key=lambda c, r=row: -scores[r, c])]
-                for row, image in enumerate(image_ids)
-            },
-            set(CAPTIONS),
-        ),
-        "t2i": (
-            {caption_ids[column]: [image_ids[row] for row in np.argsort(-scores[:, column])] for column in known},
-            set(IMAGES),
-        ),
-    }
-    for side, (ranked, candidates) in sides.items():
-        eccv = one_by_one(ranked, truth[1][side], candidates)
-        for name in ("map_at_r", "r_precision", "r1"):
-            assert found["eccv_caption"][f"{side}_{name}"] == pytest.approx(eccv[name])
-        assert found["eccv_caption"][f"{side}_queries"] == len(truth[1][side])
-        cxc = one_by_one(ranked, truth[2][side], candidates)
-        for k in (1, 5, 10):
-            assert found["cxc"][f"{side}_r{k}"] == pytest.approx(cxc[f"recall{k}"])
+    matrix, captions = scores[:, known], [caption_ids[column] for column in known]
+    for side, one, queries, candidates in (
+        ("i2t", matrix, image_ids, captions),
+        ("t2i", matrix.T, captions, image_ids),
+    ):
+        for name, truth in zip(("eccv_caption", "cxc"), truths, strict=True):
+            rows = one[[queries.index(query) for query in truth[side]]]
+            matches = np.nonzero([[each in truth[side][query] for each in candidates] for query in truth[side]])
+            precision, ranks = precision_of_matches(rows, *matches), query_ranks(rows, *matches)
+            expected: dict[str, float] = {f"r{k}": recall(ranks, k) for k in (1, 5, 10)}
+            if name == "eccv_caption":
+                expected = {"map_at_r": 100 * precision[0].mean(), "r_precision": 100 * precision[1].mean()}
+                expected["r1"] = recall(ranks, 1)
+            expected["queries"] = len(rows)
+            for metric, value in expected.items():
+                assert found[name][f"{side}_{metric}"] == pytest.approx(value)
+    assert found["cxc"]["rsum"] == pytest.approx(
+        sum(found["cxc"][f"{side}_r{k}"] for side in ("i2t", "t2i") for k in (1, 5, 10))
+    )
     assert found["cxc"]["t2i_queries"] <= 35
 
 

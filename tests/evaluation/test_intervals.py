@@ -73,7 +73,7 @@ def test_the_mean_over_groups_leaves_out_those_that_a_test_set_has_nothing_of() 
     values, images, groups = random.random(30), np.arange(30) % 6, np.arange(30) % 7
     found = group_mean_interval(values, images, groups, (6, 7), 80, 0.9)
     drawn = []
-    for weights in np.concatenate([*intervals._image_weights(6, 30, 80)]).astype(int):
+    for weights in np.concatenate([*intervals._image_weights(6, 30, 80, 0)]).astype(int):
         rows = np.repeat(np.arange(30), weights[images])
         drawn.append(np.mean([values[rows][groups[rows] == each].mean() for each in set(groups[rows].tolist())]))
     assert found[1:] == pytest.approx((*np.percentile(drawn, [5, 95]),))
@@ -173,6 +173,8 @@ def test_the_simulation_can_fail_and_a_large_effect_is_found() -> None:
         (np.array([1.9599, 1.96, 1.9601]), 1.0, 0.051),
         # Equal errors of 1 from three seeds and from images: t = 4 / sqrt(2) with 2 x 2 degrees of freedom.
         (4 + np.array([-1.0, 0.0, 1.0]) * np.sqrt(3), 1.0, max(1 - probability_within(4.0, 2), 0.0474)),
+        # Errors of 1 and 2: t = 5 / sqrt(5) with 2 x 5 degrees of freedom.
+        (5 + np.array([-1.0, 0.0, 1.0]) * np.sqrt(3), 2.0, 1 - probability_within(5**0.5, 10)),
         (np.array([2.0, 2.0]), 1.0, 0.0469),  # exactly
         (np.array([50.0]), 0.1, 1.0),
         (np.array([0.0, 0.0]), 1.0, 1.0),

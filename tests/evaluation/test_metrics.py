@@ -135,13 +135,9 @@ def test_scores_without_an_order_are_refused(value: float) -> None:
             compute(scores, *pairs)
 
 
-@pytest.mark.parametrize(
-    ("shape", "caption_image", "said"),
-    [((3, 4), [0, 0, 1, 1], "1 of 3 queries"), ((3, 4), [0, 1, 2], "4 captions"), ((0, 0), [], "0 images")],
-)
-def test_captions_that_do_not_fit_are_refused(shape: tuple[int, int], caption_image: list[int], said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        ranks(np.zeros(shape), np.array(caption_image, dtype=np.int64))
+def test_an_image_without_a_caption_is_refused() -> None:
+    with pytest.raises(DataError, match="1 of 3 queries"):
+        ranks(np.zeros((3, 4)), np.array([0, 0, 1, 1]))
 
 
 @pytest.mark.parametrize(("images", "each"), [(3, 2), (4, 1), (12, 5), (30, 2)])

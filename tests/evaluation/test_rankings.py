@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import DataError
 from itrpipe.evaluation import rankings as stored
 from itrpipe.evaluation.metrics import cross_retrieval, ranks
 from itrpipe.evaluation.rankings import (
@@ -40,12 +40,6 @@ def test_equal_scores_come_in_the_order_of_the_ids(
             expected = sorted(range(len(row)), key=lambda column, row=row, ids=ids: (-row[column], ids[column]))[:k]
             assert indices[query].tolist() == expected
             assert values[query].tolist() == row[expected].tolist()
-
-
-@pytest.mark.parametrize(("k", "value", "error"), [(0, 0.0, UsageError), (4, 0.0, UsageError), (1, np.nan, DataError)])
-def test_what_cannot_be_ranked_is_refused(k: int, value: float, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        rankings(np.full((3, 9), value), k, list("abc"), list("abcdefghi"))
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

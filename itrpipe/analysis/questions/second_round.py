@@ -50,8 +50,8 @@ _NEGLIGIBLE = 1e-9
 """Probability of standing behind so many candidates, from which on they are not looked at."""
 _OF_ONE = ("rank", "beaten", "active")
 """Facts that have no mean over several candidates."""
-_rounded = partial(number, digits=4)
 _PERCENTAGES = ("beaten", "active", "false", "estimated_false", "gradient", "mined_gradient")
+_rounded = partial(number, digits=4)
 
 
 def asks(evaluation: Evaluation) -> bool:
@@ -226,7 +226,7 @@ def _figures(
         queries, candidates, owners, each = found.texts, found.images, np.arange(len(found.images)), np.bincount(owners)
         rows, anchors = own, pairs
     for part in slices(len(pairs), max(1, _VALUES_AT_ONCE // len(candidates))):
-        matrix = queries[anchors[part]] @ candidates[:].T  # [a, C]
+        matrix = queries[anchors[part]] @ candidates.T  # [a, C]
         for scores, row, image, anchor in zip(matrix, rows[part], own[part], anchors[part], strict=True):
             drawn, positive = np.where(image == owners, 0, each), scores[row]
             total = drawn.sum()
