@@ -41,6 +41,11 @@ def test_a_number_has_its_digits_sign_and_uncertainty(number: Number | None, tex
     assert whole_text(number) == text
 
 
+def test_an_interval_excludes_zero_where_both_ends_have_one_sign() -> None:
+    ends = ((0.5, 2.0), (-2.0, -0.5), (-1.0, 2.0), (None, None))
+    assert [Number(1.0, *each).excludes_zero for each in ends] == [True, True, False, False]
+
+
 def test_the_mean_of_seeds_has_their_deviation_and_one_seed_keeps_its_interval() -> None:
     assert mean([Number(1.0, 0, 2)]) == Number(1.0, 0, 2)
     found = mean([Number(1.0, 0, 2, digits=3), Number(3.0, 0, 4, digits=3)])
