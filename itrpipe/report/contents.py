@@ -70,11 +70,19 @@ Part = Table | Panels | Examples | ColouredWords | WordMaps | Facts
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading, folded unless it is `open`."""
+    """A part of the page with a heading.
+
+    Attributes:
+        title: the heading.
+        parts: below it.
+        open: not folded.
+        timed: it says how long something took, so that it is no part of what a resumed run writes byte by byte.
+    """
 
     title: str
     parts: Sequence[Part]
     open: bool = False
+    timed: bool = False
 
     @property
     def anchor(self) -> str:
@@ -273,11 +281,12 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
     yield Section("The hardest negatives", hardest, open=True)
     yield Section("All scores", [part for group in groups for part in _scores(group)])
     yield Section("More measures", [part for group in groups for part in _measures(group)])
-    yield Section("Training", [part for group in groups for part in _training(group)])
+    curves = [training_curves(group.series, group.looks, group.prefix) for group in groups]
+    yield Section("Training", [panels for each in curves for panels in each])
     yield Section("Is a second training worth it?", _advice(runs))
     yield Section("Written sentences", negatives.written(artifacts, *chosen))
     yield Section("Words", _words(groups, source))
-    yield Section("Cost", [_cost(artifacts)])
+    yield Section("Cost", [*(scores.cost_table(group.series) for group in groups), _cost(artifacts)], timed=True)
     yield Section("Provenance", list(_provenance(artifacts)))
 
 
@@ -319,10 +328,6 @@ def _settings(series: Series) -> str:
 def _measures(group: Group) -> Iterator[Part]:
     measured = [each for question in questions() for each in getattr(question, "SHOWN", ())]
     return filter(None, (scores.measured_table(each, group.series) for each in measured))
-
-
-def _training(group: Group) -> list[Part]:
-    return [scores.cost_table(group.series), *training_curves(group.series, group.looks, group.prefix)]
 
 
 def _advice(runs: Sequence[Run]) -> list[Part]:

@@ -91,7 +91,7 @@ def inserted(document: str, asked: str, tables: str) -> str | None:
 
 
 def results(report: Report, published: Sequence[Published]) -> dict[str, Any]:
-    """All numbers of a report, unrounded: `runs`, `claims` against baselines, and every table of the page."""
+    """All numbers of a report but times, unrounded: `runs`, `claims` against baselines, and tables of the page."""
     return {
         "title": report.title,
         "dataset": report.dataset,
@@ -99,7 +99,13 @@ def results(report: Report, published: Sequence[Published]) -> dict[str, Any]:
         "answers": [group.answer for group in report.groups],
         "runs": [_run(run, published) for group in report.groups for run in group.runs],
         "claims": [_claim(each) for group in report.groups for each in (*group.claims, *group.timed)],
-        "tables": [as_json(part) for each in report.sections for part in each.parts if isinstance(part, Table)],
+        "tables": [
+            as_json(part)
+            for each in report.sections
+            if not each.timed
+            for part in each.parts
+            if isinstance(part, Table)
+        ],
         "removed": [artifact.path for artifact in report.removed],
     }
 

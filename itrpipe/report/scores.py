@@ -192,7 +192,7 @@ def cost_table(series: Sequence[Series]) -> Table:
         "of the gradient of all negatives that went to captions and images that match in truth, where the dataset "
         "knows that."
     )
-    return Table("Training", ["epochs", "time", "correct matches among negatives, %"], rows, caption)
+    return Table("What training cost", ["epochs", "time", "correct matches among negatives, %"], rows, caption)
 
 
 def _match_share(run: Run) -> float | None:
