@@ -70,11 +70,3 @@ def test_right_answers_are_own_pairs_and_every_true_match(evaluated: Path) -> No
             assert {(unquote(line[query]), unquote(line[document])) for line in lines} == expected
             assert len(lines) == len(expected)
             assert {(line[1], line[3]) for line in lines} == {("0", "1")}
-
-
-def test_a_dataset_that_knows_no_other_matches_has_no_oracle(evaluated: Path, tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    target.mkdir()
-    (evaluated / "truth.parquet").unlink()
-    trec.write_qrels(target, evaluated / "pairs.parquet", evaluated)
-    assert sorted(path.name for path in target.iterdir()) == ["qrels.i2t.trec", "qrels.t2i.trec"]
