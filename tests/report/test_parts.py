@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +24,7 @@ from itrpipe.report.words import MIDDLE, TONES, Coloured, Line
 from tests.report.toy import HOSTILE, Element, Report, Toy, add, build, with_sentences
 
 LISTS = ("texts_for_images", "images_for_texts")
+NUMBERS = "01b49153a4979ada"
 LEFT_OUT = ("train-000", "train-007", "train-039")
 
 
@@ -282,20 +285,27 @@ def test_outlines_cover_every_patch_with_its_heat_once(heats: np.ndarray) -> Non
     np.testing.assert_array_equal(painted, heats)
 
 
-def test_every_kind_of_part_is_on_the_page(copy: Toy) -> None:
-    """Rows of words and maps are those above, of images of the toy."""
+def test_every_kind_of_part_is_on_the_page_and_its_numbers_are_as_they_were(seeded: Toy, tmp_path: Path) -> None:
+    """Rows of words and maps are those above, of images of the toy. Where a number is to change, so is the digest."""
+    copy = seeded.copy(tmp_path / "data")
     real = {"own": "test-004", "wrong": "test-009"}
     files = {"phrases.parquet": scored("own") + scored("wrong"), "word_maps.parquet": mapped()}
     files = {name: [{**row, "image_id": real[row["image_id"]]} for row in rows] for name, rows in files.items()}
     history = [{"mean_gap_median": -0.1, "val_i2t_r1": 10.0, "val_t2i_r1": 8.0}]
     name = add(copy, "ssamt", "ssamt", files=files, history=history)
-    report = copy.report((name, "aoq.vsepp"), drawn=True)
+    runs = [f"{each}.vsepp{end}" for each in ("triplet", "triplet-long", "aoq") for end in ("", ".s1", ".s2")]
+    report = copy.report((name, with_sentences(copy), *runs), drawn=True)
+    numbers = json.dumps([report.results[key] for key in ("runs", "claims", "tables")], sort_keys=True)
+    rounded = re.sub(r"\d+\.\d+(e-\d+)?", lambda match: f"{float(match[0]):.5g}", numbers)
+    assert hashlib.sha256(rounded.encode()).hexdigest()[:16] == NUMBERS
     shown = section(report, "words")
     assert shown.all("dd", "coloured")[0].text("") == TEXT
     assert len(shown.all("image")) == 2
     assert len(shown.all("ul", "heats")[0].all("path")) == 4
     shown = section(report, "training")
-    assert [each.text() for each in shown.all("ul", "legend")[0].all("li")] == ["SSAMT", "VSE++, AOQ"]
+    legend = [each.text() for each in shown.all("ul", "legend")[0].all("li")]
+    names = [f"VSE++, {each}" for each in ("first training", "AOQ", "baseline (same epochs)")]
+    assert legend == ["SSAMT", "UNITER, TAGS, static", *names]
     assert [each.text() for each in shown.all("h4")] == [
         "Loss per pair",
         "RSum on the validation split",
