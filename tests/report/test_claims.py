@@ -14,9 +14,10 @@ import pytest
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.intervals import Difference, Interval, paired_intervals
 from itrpipe.evaluation.metrics import RSUM, Ranks, metrics
+from itrpipe.evaluation.tables import Number
 from itrpipe.report.claims import Claim, judged
 from itrpipe.report.names import Departure, backbone_title, listed, shown
-from itrpipe.report.plots import SERIES, looks_of
+from itrpipe.report.plots import SERIES, _ends, looks_of
 from itrpipe.report.series import Series, series_of
 from tests.report.toy import Toy, add
 
@@ -259,6 +260,11 @@ def test_a_colour_is_a_method_a_dash_a_backbone_and_the_first_training_grey() ->
     assert looks["VSRN, first"].colour == looks["SCAN, first"].colour
     assert looks["VSRN, M0"].colour == looks["SCAN, M0"].colour == looks[f"VSRN, M{SERIES}"].colour
     assert looks["VSRN, first"].colour not in {looks[f"VSRN, M{n}"].colour for n in range(SERIES)}
+
+
+def test_what_is_drawn_ends_with_the_interval_or_one_deviation_to_both_sides() -> None:
+    assert _ends(Number(5.0, 3.0, 8.0)) == (3.0, 8.0)
+    assert _ends(Number(5.0, deviation=1.5)) == (3.5, 6.5)
 
 
 def test_long_lists_are_cut_and_values_are_plain() -> None:
