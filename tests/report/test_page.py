@@ -178,14 +178,14 @@ def test_costs_and_epochs_count_all_that_a_model_was_made_from(copy: Toy) -> Non
     start = artifacts.read_manifest(copy.made["triplet"])
     record = {"stage": "train", "name": copy.made["triplet"].name, "fingerprint": start.fingerprint}
     change(copy.made["aoq"], "aoq", inputs={"start": record}, metrics={"peak_gib": 1.5})
-    results = copy.report().results
-    tables = {each["title"]: {row["name"]: row["cells"] for row in each["rows"]} for each in results["tables"]}
-    made = {name.partition("-")[0]: cells for name, cells in tables["What was made"].items()}
-    assert made["train/aoq.vsepp"] == {"time": "1.25 s", "peak memory": {"value": 1.5}}
-    assert made["train/triplet.vsepp"]["peak memory"] is None
-    times = {name: cells["time"] for name, cells in tables["Training"].items()}
+    report = copy.report()
+    *_, cost, folders = report.page.all("figure", "numbers")
+    made = {name.partition("-")[0]: cells for name, cells in rows_of(folders).items()}
+    assert made["train/aoq.vsepp"] == ["1.25 s", "1.50 GiB"]
+    assert made["train/triplet.vsepp"][1] == "–"
+    times = {name: cells[1] for name, cells in rows_of(cost).items()}
     assert times == {"VSE++, AOQ": "41.2 s", "VSE++, first training": "10.0 s"}
-    assert {run["label"]: run["epochs"] for run in results["runs"]} == {"triplet.vsepp": [3], "aoq.vsepp": [6]}
+    assert {run["label"]: run["epochs"] for run in report.results["runs"]} == {"triplet.vsepp": [3], "aoq.vsepp": [6]}
 
 
 def test_settings_that_are_not_declared_are_told(copy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,12 +212,11 @@ def test_a_configuration_without_declared_settings_is_named(copy: Toy, monkeypat
 
 def test_an_ensemble_has_all_its_models_behind_it(seeded: Toy, tmp_path: Path) -> None:
     copy = seeded.copy(tmp_path / "data")
-    results = copy.report((add(copy, "aoq", "vsepp", inputs={"train_2": copy.made["aoq.s1"]}),)).results
-    (run,) = results["runs"]
+    report = copy.report((add(copy, "aoq", "vsepp", inputs={"train_2": copy.made["aoq.s1"]}),))
+    (run,) = report.results["runs"]
     assert run["name"] == "VSE++ + VSE++ seed 1, AOQ"
     assert [each.partition("-")[0] for each in run["models"]] == ["aoq.vsepp", "aoq.vsepp.s1"]
-    (made,) = [each["rows"] for each in results["tables"] if each["title"] == "What was made"]
-    assert f"train/{copy.made['triplet.s1'].name}" in {row["name"] for row in made}
+    assert f"train/{copy.made['triplet.s1'].name}" in rows_of(report.page.all("figure", "numbers")[-1])
 
 
 def test_only_what_stands_between_the_two_lines_changes() -> None:
