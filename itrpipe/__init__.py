@@ -10,8 +10,8 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "MinedLists": "itrpipe.mining.lists",
-    "RetrievalModel": "itrpipe.retrieval.model",
-    "load": "itrpipe.retrieval.opening",
+    "RetrievalModel": "itrpipe.search.model",
+    "load": "itrpipe.search.opening",
     "mine": "itrpipe.mining.exact",
 }
 """Name -> the module that defines it, imported when the name is first used: the command line needs none of them."""

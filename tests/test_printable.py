@@ -20,9 +20,9 @@ from rich.tree import Tree
 
 from itrpipe.printable import printable, printable_json
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.report.page import search_page
+from itrpipe.report.page import page_environment
 from itrpipe.report.pictures import Picture
-from itrpipe.retrieval.answers import FOLDER, Answer, Answers, lines
+from itrpipe.search.gallery import FOLDER, Answer, Answers
 
 # Clears the screen, names the window, steers in one byte, turns the writing direction, ends a line or paragraph.
 HOSTILE = "a\x1b[2Jb\x1b]0;owned\x07c\x9b31md\x7fe\u202ef\u2066g\u200eh\u061ci\u2028j\rk\nl\tm"
@@ -86,7 +86,7 @@ def test_a_name_cannot_forge_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = terminal(monkeypatch)
     name = "new\n  1  0.900  forged.jpg"
     answer = Answer(1, 0.5, name, name, None, [], "")
-    for line in lines(Answers("d", "r", FOLDER, "images", "a dog", None, None, 1, [], [answer])):
+    for line in Answers("d", "r", FOLDER, "images", "a dog", None, None, 1, [], [answer]).lines():
         Reporter().say(line)
     assert len(shown.getvalue().splitlines()) == 2, "the heading and one answer"
 
@@ -120,7 +120,9 @@ def test_a_graph_of_a_hostile_caption_is_safe(invoke: Invoke, tmp_path: Path) ->
 def test_pages_cannot_turn_the_text_around_a_caption() -> None:
     answer = Answer(1, 0.5, HOSTILE, HOSTILE, None, [HOSTILE, "<b>"], "")
     found = Answers("d", "r", "test", "images", HOSTILE, None, None, 1, [HOSTILE], [answer])
-    page = search_page(found, {HOSTILE: Picture(HOSTILE, None)}, None)
+    template = page_environment().get_template("search.html.j2")
+    pictures = {HOSTILE: Picture(HOSTILE, None)}
+    page = template.render(found=found, title=found.title, pictures=pictures, query=None, shown=2)
     assert not STEERING.search(page)
     assert r"a\x1b[2Jb" in page
     assert "&lt;b&gt;" in page

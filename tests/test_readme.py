@@ -24,7 +24,7 @@ from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, remember_model
 from itrpipe.plan.planning import parse_override
-from itrpipe.review.decisions import DecisionFile, Judgement
+from itrpipe.review import DecisionFile, Judgement
 from itrpipe.training.settings import backbones
 from tests.definitions import save_definition
 

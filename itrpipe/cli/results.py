@@ -274,23 +274,20 @@ def search(
 
     Example: itrpipe search "two dogs on a beach" --backbone vsrn
     """
-    from itrpipe.commands.search import Question
+    from itrpipe.commands.search import Question, search_photographs
     from itrpipe.commands.search import search as search_split
 
+    question = Question(caption, image, top, html, as_json)
     if photos is not None:
-        from itrpipe.commands.search_photographs import search_photographs
-
         if split != "test":
             raise UsageError("--split is for a dataset; leave it out with --photos")
-        how = {"device": given.device or "auto", "page": html, **given.how, "as_json": as_json}
-        search_photographs(given.data, photos, Question(caption, image), given.asked, top, **how)
+        search_photographs(given.data, photos, question, given.asked, device=given.device or "auto", **given.how)
         return
     if given.named is not None and given.known is None:
         raise UsageError(f"--model {given.named} is no named model; add --photos FOLDER to search photographs with it")
     given.require_model()
     overrides = given.overrides(of_training=True, **given.model, device=given.device)
-    asked = (Question(caption, image), given.method, overrides)
-    search_split(*given.where, *asked, split=split, top=top, page=html, **given.how, as_json=as_json)
+    search_split(*given.where, question, given.method, overrides, split=split, **given.how)
 
 
 @app.command()

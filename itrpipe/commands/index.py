@@ -5,21 +5,23 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from itrpipe.commands.named import NamedModel, find_model
 from itrpipe.commands.trained import make_missing, train_settings
 from itrpipe.commands.upkeep import remove_unused
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, redefine
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
-from itrpipe.plan.overrides import EVERYWHERE
+from itrpipe.plan.overrides import EVERYWHERE, refuse_unused
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
-from itrpipe.retrieval.photo_folder import list_photographs, require_photographs
+from itrpipe.search.photos import list_photographs, no_embeddings
 from itrpipe.stages.base import Need
 from itrpipe.stages.extract import passes_of
 from itrpipe.storage.artifact import MANIFEST, Manifest, folders_in, is_finished, read_manifest
@@ -70,8 +72,7 @@ class AskedModel:
         return [item for item in self.overrides if item.scope in (None, STAGE, CONF, EVERYWHERE)]
 
 
-@dataclass(frozen=True)
-class OpenedModel:
+class OpenedModel(NamedTuple):
     """A model that is there.
 
     Attributes:
@@ -84,19 +85,6 @@ class OpenedModel:
     called: str
     name: str = ""
     dataset: str = ""
-
-
-@dataclass(frozen=True)
-class Indexed:
-    """An index that is up to date.
-
-    Attributes:
-        folder: the artifact.
-        model: whose it is.
-    """
-
-    folder: Path
-    model: OpenedModel
 
 
 def index(root: Path, photos: Path, asked: AskedModel, *, no_deps: bool = False, dry_run: bool = False) -> None:
@@ -117,13 +105,13 @@ def index(root: Path, photos: Path, asked: AskedModel, *, no_deps: bool = False,
     found = up_to_date(root, photos, asked, reporter, no_deps=no_deps, dry_run=dry_run)
     if found is None:
         return
-    reporter.say(str(found.folder))
-    failed = read_manifest(found.folder).failed
-    if failed:
+    folder, _ = found
+    reporter.say(str(folder))
+    if failed := read_manifest(folder).failed:
         file, reason = next(iter(failed.items()))
         raise IncompleteError(
             f"{quantity(len(failed), 'photograph')} of {photos} could not be used; the first: {file} {reason}. "
-            f"All are listed as 'failed' in {found.folder / MANIFEST}; what is replaced is read by the next run"
+            f"All are listed as 'failed' in {folder / MANIFEST}; what is replaced is read by the next run"
         )
 
 
@@ -136,7 +124,7 @@ def up_to_date(
     no_deps: bool = False,
     dry_run: bool = False,
     whole: bool = True,
-) -> Indexed | None:
+) -> tuple[Path, OpenedModel] | None:
     """Makes what is missing: the model, and the embeddings of photographs that are new or have changed.
 
     Args:
@@ -149,20 +137,19 @@ def up_to_date(
         whole: the index is what was asked for, and its plan is shown also where it is up to date.
 
     Returns:
-        The index; None after a dry run.
+        The artifact of the index, and the model; None after a dry run.
 
     Raises:
         MissingInputError: there is no such folder, no photograph in it, or no such model.
         UsageError: no model is named and the folder has no single index, or the model has no embeddings.
         ItrpipeError: the model cannot be trained or opened.
     """
-    require_photographs(photos, root)
+    count = len(list_photographs(photos, root).photographs)
     photos = photos.resolve()
     dataset = dataset_of(photos)
-    asked = asked if asked.named else replace(only_model(root, photos, dataset), overrides=asked.overrides)
+    asked = asked if asked.named else replace(_only_model(root, photos, dataset), overrides=asked.overrides)
     model = _model(root, asked, reporter, no_deps=no_deps, dry_run=dry_run)
     if model is None:
-        count = len(list_photographs(photos, root).photographs)
         reporter.say(f"{photos}: an index of {quantity(count, 'photograph')} follows when the model is trained")
         return None
 
@@ -170,7 +157,10 @@ def up_to_date(
         return now.model_copy(update={"photographs": StageDefinition(conf=CONF, source=str(photos))})
 
     definition = with_photographs(load_definition(root, dataset))
-    step = _planned(root, dataset, definition, model, asked, reporter, dry_run)
+    planner = Planner(root, dataset, asked.of_index, definition, reporter, remember=not dry_run)
+    about = {"model": str(model.folder), "called": model.called, "name": model.name, "dataset": model.dataset}
+    step = planner.plan(Need(STAGE, CONF, about))
+    _refuse_unread(planner.unused_overrides())
     if step.state != "up to date" and no_deps and not whole and not dry_run:
         raise UsageError(
             f"the index of {photos} is not up to date ({step.reason or step.state}); run "
@@ -184,7 +174,7 @@ def up_to_date(
     if dry_run:
         return None
     _remove_contained(step.location.folder, reporter)
-    return Indexed(step.location.folder, model)
+    return step.location.folder, model
 
 
 def dataset_of(photos: Path) -> str:
@@ -196,24 +186,27 @@ def dataset_of(photos: Path) -> str:
     return f"photos-{_slug(photos.name)}-{_digest(str(photos))[:8]}"
 
 
-def only_model(root: Path, photos: Path, dataset: str) -> AskedModel:
+def _indexes(folder: Path) -> dict[Path, Manifest]:
+    """Whole indexes of a folder, with their manifests; damaged ones, which `itrpipe status` tells, do not count."""
+    found = {}
+    for each in filter(is_finished, folders_in(folder)):
+        with suppress(DataError):
+            found[each] = read_manifest(each)
+    return found
+
+
+def _only_model(root: Path, photos: Path, dataset: str) -> AskedModel:
     """The model that has indexed a folder.
 
     Raises:
         UsageError: none has, or several have.
     """
-    newest: dict[str, Manifest] = {}
-    for each in folders_in(root / dataset / STAGE):
-        if is_finished(each):
-            manifest = _readable(each)
-            if manifest is not None:
-                called = manifest.settings["called"]
-                if called not in newest or newest[called].finished < manifest.finished:
-                    newest[called] = manifest
+    made = sorted(_indexes(root / dataset / STAGE).values(), key=lambda manifest: manifest.finished)
+    newest = {manifest.settings["called"]: manifest.settings for manifest in made}
     if len(newest) != 1:
         has = f"is indexed by {', '.join(sorted(newest))}" if newest else "is not indexed yet"
         raise UsageError(f"--photos {photos} {has}; name a model with --model")
-    (settings,) = (manifest.settings for manifest in newest.values())
+    (settings,) = newest.values()
     if settings["name"]:
         return AskedModel(known=find_model(root, settings["dataset"], settings["name"]))
     return AskedModel(opened=settings["model"], called=settings["called"])
@@ -222,13 +215,13 @@ def only_model(root: Path, photos: Path, dataset: str) -> AskedModel:
 def _model(root: Path, asked: AskedModel, reporter: Reporter, *, no_deps: bool, dry_run: bool) -> OpenedModel | None:
     """The model, trained if it is missing; None where a dry run would train it."""
     if asked.opened is not None:
-        _refuse(asked.of_training, EVERYWHERE, f"--model {asked.opened} is a model that is trained already")
+        _refuse_unread(asked.of_training)
         return _opened(asked.opened, asked.called)
     known = asked.known
     dataset, method = (asked.dataset, asked.method) if known is None else (known.dataset, known.method)
     planner = Planner(root, dataset, asked.of_training, reporter=reporter, remember=not dry_run)
     step = planner.plan(Need("train", str(method)))
-    _refuse(planner.unused_overrides(), EVERYWHERE, f"no step of the training of {step.location.label} has it")
+    _refuse_unread(planner.unused_overrides())
     _refuse_unfit(step)
     name = step.location.label if known is None else known.name
     seed = train_settings(step).seed if known is not None else 0
@@ -241,21 +234,14 @@ def _model(root: Path, asked: AskedModel, reporter: Reporter, *, no_deps: bool, 
     return OpenedModel(step.location.folder.resolve(), called, *named)
 
 
-def _refuse(overrides: Sequence[Override], apart_from: str, why: str) -> None:
-    for item in overrides:
-        if item.scope != apart_from:
-            name = f"{item.scope}.{item.key}" if item.scope else item.key
-            raise UsageError(f"setting {name} (from {item.origin}) is read by nothing here: {why}; leave it out")
+def _refuse_unread(overrides: Sequence[Override]) -> None:
+    refuse_unused(item for item in overrides if item.scope != EVERYWHERE)
 
 
 def _refuse_unfit(step: Step) -> None:
     """Refuses a model before it is trained that could not embed photographs."""
-    settings = train_settings(step)
-    if not settings_of(settings.backbone).embeds:
-        raise UsageError(
-            f"{step.location.label} scores images and texts together and has no embeddings to index; name a model "
-            "with embeddings, such as vsrn or dual-encoder"
-        )
+    if not settings_of(train_settings(step).backbone).embeds:
+        raise no_embeddings(step.location.label)
     extract = step.inputs["extract"]
     imported = [part.kind for part in passes_of(extract.need.conf, extract.settings).values() if part.imported]
     if imported:
@@ -268,32 +254,17 @@ def _refuse_unfit(step: Step) -> None:
 def _opened(model: str, called: str) -> OpenedModel:
     """A model in a folder, or of the hub, which is fetched where it is not there yet."""
     folder = Path(model).expanduser()
-    if folder.is_dir():
-        folder = folder.resolve()
-        if not (folder / MANIFEST).is_file() and not (folder / CONFIG).is_file():
-            raise MissingInputError(f"--model {model} holds no model: it has no {CONFIG}; name the folder of one")
-        if (folder / MANIFEST).is_file() and (stage := read_manifest(folder).stage) != "train":
-            raise UsageError(f"--model {model} is an artifact of {stage} and holds no model; name one of train")
-        return OpenedModel(folder, called or f"{_slug(folder.name)}.{_digest(str(folder))[:6]}")
-    from itrpipe.retrieval.opening import fetch
+    if not folder.is_dir():
+        from itrpipe.search.opening import fetch
 
-    return OpenedModel(fetch(model), called or _slug(model.replace("/", "--")))
-
-
-def _planned(
-    root: Path,
-    dataset: str,
-    definition: DatasetDefinition,
-    model: OpenedModel,
-    asked: AskedModel,
-    reporter: Reporter,
-    dry_run: bool,
-) -> Step:
-    planner = Planner(root, dataset, asked.of_index, definition, reporter, remember=not dry_run)
-    about = {"model": str(model.folder), "called": model.called, "name": model.name, "dataset": model.dataset}
-    step = planner.plan(Need(STAGE, CONF, about))
-    _refuse(planner.unused_overrides(), EVERYWHERE, "the index has no such setting")
-    return step
+        return OpenedModel(fetch(model), called or _slug(model.replace("/", "--")))
+    folder = folder.resolve()
+    trained = (folder / MANIFEST).is_file()
+    if not trained and not (folder / CONFIG).is_file():
+        raise MissingInputError(f"--model {model} holds no model: it has no {CONFIG}; name the folder of one")
+    if trained and (stage := read_manifest(folder).stage) != "train":
+        raise UsageError(f"--model {model} is an artifact of {stage} and holds no model; name one of train")
+    return OpenedModel(folder, called or f"{_slug(folder.name)}.{_digest(str(folder))[:6]}")
 
 
 def _remove_contained(folder: Path, reporter: Reporter) -> None:
@@ -301,25 +272,18 @@ def _remove_contained(folder: Path, reporter: Reporter) -> None:
 
     What holds photographs that are gone now stays until `itrpipe gc`: they may come back.
     """
-    manifest = read_manifest(folder)
-    for other in folders_in(folder.parent):
-        if other == folder or not is_finished(other):
-            continue
-        earlier = _readable(other)
-        if earlier is None or earlier.label != manifest.label or earlier.sources["model"] != manifest.sources["model"]:
-            continue
-        from itrpipe.retrieval.photo_rows import listed
+    earlier = _indexes(folder.parent)
+    own = earlier.pop(folder)
+    of_own = (own.label, own.sources["model"])
+    alike = [each for each, it in earlier.items() if (it.label, it.sources["model"]) == of_own]
+    if not alike:
+        return
+    from itrpipe.search.index import Rows
 
-        if listed(other) <= listed(folder) and remove_unused(other):
-            reporter.say(f"  {other.name} is replaced by {folder.name}")
-
-
-def _readable(folder: Path) -> Manifest | None:
-    """The manifest of an index; damaged ones, which `itrpipe status` tells, say nothing."""
-    try:
-        return read_manifest(folder)
-    except DataError:
-        return None
+    listed = set(Rows.of_index(folder).photographs)
+    for each in alike:
+        if listed.issuperset(Rows.of_index(each).photographs) and remove_unused(each):
+            reporter.say(f"  {each.name} is replaced by {folder.name}")
 
 
 def _slug(name: str) -> str:

@@ -28,11 +28,13 @@ class Shown:
 
     Attributes:
         image_id: of the dataset, or the path of a photograph.
+        file: relative to the root of the dataset; of a photograph the absolute path.
         split: of the image, or `photograph`.
         features: hold a row of this id.
     """
 
     image_id: str
+    file: str
     split: str
     features: FeatureFile
 
@@ -61,7 +63,7 @@ def find_image(trained: TrainedRun, dataset: str, image: str) -> Shown:
         return Shown(*found, features)
     if os.path.isfile(image):  # unlike Path.is_file, no error for what cannot be a path
         path = Path(image)
-        return Shown(str(path), PHOTOGRAPH, photograph_features(path, extracted, trained.device))
+        return Shown(str(path), str(path.absolute()), PHOTOGRAPH, photograph_features(path, extracted, trained.device))
     raise no_image(prepared, dataset, image)
 
 
@@ -74,8 +76,8 @@ def no_image(prepared: PreparedDataset, dataset: str, image: str) -> MissingInpu
     )
 
 
-def named_image(prepared: PreparedDataset, image: str) -> tuple[str, str] | None:
-    """Id and split of an image: that of this id, else of this path in the source, else of this file name.
+def named_image(prepared: PreparedDataset, image: str) -> tuple[str, str, str] | None:
+    """Id, file and split of an image: that of this id, else of this path in the source, else of this file name.
 
     Raises:
         UsageError: several have this file name.
@@ -96,7 +98,7 @@ def named_image(prepared: PreparedDataset, image: str) -> tuple[str, str] | None
                 "among them; name one by its id"
             )
         if matches:
-            return matches[0][0], matches[0][2]
+            return matches[0]
     return None
 
 

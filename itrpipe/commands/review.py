@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,7 @@ from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need
 
 if TYPE_CHECKING:
-    from itrpipe.review.decisions import Decisions
-    from itrpipe.review.queue import Candidates
+    from itrpipe.review import Candidates, Decisions
 
 TRAIN = "train"
 
@@ -29,7 +28,7 @@ class Review:
 
     Attributes:
         split: whose pairs: `train` of mined lists, another one of the rankings of an evaluation.
-        order: in which they are judged, see `itrpipe.review.queue`.
+        order: in which they are judged, see `itrpipe.review`.
         merge: files of others.
     """
 
@@ -64,8 +63,7 @@ def review(
         MissingInputError: a file to merge is not there.
         DataError: a file is damaged.
     """
-    from itrpipe.review.decisions import DecisionFile, read_decisions
-    from itrpipe.review.queue import check_order
+    from itrpipe.review import DecisionFile, check_order, read_decisions
 
     check_order(wanted.order)
     reporter = Reporter(SafeConsole(stderr=as_json))
@@ -100,7 +98,7 @@ def open_candidates(
     Raises:
         UsageError: there is no such split.
     """
-    from itrpipe.review.queue import mined_candidates, ranked_candidates
+    from itrpipe.review import mined_candidates, ranked_candidates
 
     check_split(split)
     planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
@@ -116,7 +114,7 @@ def open_candidates(
 
 def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[str, Any]:
     """What was decided on some candidates, in figures ready for JSON."""
-    from itrpipe.review.queue import RANDOM, Queue
+    from itrpipe.review import RANDOM, Queue
 
     queue = Queue(candidates, order)
     return {
@@ -124,13 +122,13 @@ def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[s
         "order": order,
         "pairs": len(queue),
         "decisions": summary(decisions),
-        "sample": asdict(queue.sampled(decisions)) if order in RANDOM else None,
+        "sample": queue.sampled(decisions)._asdict() if order in RANDOM else None,
     }
 
 
 def summary(decisions: Decisions) -> dict[str, Any]:
     """How much was decided, by whom, and how well these agree."""
-    from itrpipe.review.decisions import ANSWERS, DISPUTED
+    from itrpipe.review import ANSWERS, DISPUTED
 
     names = (*ANSWERS[:3], DISPUTED)
     return {
@@ -138,7 +136,7 @@ def summary(decisions: Decisions) -> dict[str, Any]:
         "pairs": {name: len(decisions.verdicts.of(name)) for name in names},
         "reviewers": {name: len(decisions.of(name)) for name in decisions.reviewers},
         "agreements": [
-            {"reviewers": list(both), **asdict(agreement)} for both, agreement in decisions.agreements().items()
+            {"reviewers": list(both), **agreement._asdict()} for both, agreement in decisions.agreements().items()
         ],
     }
 

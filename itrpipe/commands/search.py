@@ -1,135 +1,74 @@
-"""`itrpipe search`: the images that a model finds for a sentence, and the captions that it finds for an image."""
+"""`itrpipe search`: images or photographs for a sentence, captions for an image, photographs like another one."""
 
 from __future__ import annotations
 
 import os
 import stat
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from itrpipe.commands.beforehand import check_image, check_split, check_words
+from itrpipe.commands.beforehand import check_split
+from itrpipe.commands.index import AskedModel, up_to_date
 from itrpipe.commands.photographs import PHOTOGRAPH, find_image
 from itrpipe.commands.trained import TrainedRun, make_missing, trained_run
-from itrpipe.datasets.definition import EMBEDDED, check_name, load_definition
+from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Override, Planner
+from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.retrieval.answers import Answers, lines
-from itrpipe.scene_graph.settings import ParseSettings
-from itrpipe.stages import parse
 from itrpipe.stages.base import Need
 from itrpipe.stages.checks import check_split_of
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.disk import require_writable, write_text
-from itrpipe.training.settings import settings_of
 
 if TYPE_CHECKING:
-    from itrpipe.report.pictures import Picture
-    from itrpipe.retrieval.searching import Query, Searched
-    from itrpipe.scene_graph.graph import SceneGraph
+    from itrpipe.search.gallery import Answers
 
 QUERY = "the query"
 _GENERATOR, _HEAD = b'<meta name="generator" content="itrpipe search">', 1024
 """In the first bytes of a page that a search wrote."""
+_CAPTIONS_SHOWN = 2
+"""Captions on the page with an image."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is searched with; one of the two.
+    """What is searched with, and how the answer is given.
 
     Attributes:
         caption: any sentence; finds images.
-        image: id or file name of an image of the dataset, or path of a photograph; finds captions.
+        image: id or file name of an image of the dataset, or path of a photograph; finds captions, or photographs.
+        top: how many answers are wanted.
+        page: HTML file to write as well.
+        as_json: print one JSON object to standard output, and everything else to standard error.
     """
 
     caption: str | None
     image: str | None
+    top: int = 10
+    page: Path | None = None
+    as_json: bool = False
 
+    def check(self) -> None:
+        """Refuses what cannot be asked, before anything is made.
 
-def search(
-    root: Path,
-    dataset: str,
-    question: Question,
-    method: str,
-    overrides: list[Override],
-    *,
-    split: str = "test",
-    top: int = 10,
-    page: Path | None = None,
-    no_deps: bool = False,
-    dry_run: bool = False,
-    as_json: bool = False,
-) -> None:
-    """Prints what a model finds; what is missing of the model is made on the way, unless `no_deps`.
+        Raises:
+            UsageError: not one of sentence and image is given, the sentence is empty, or the page is there already.
+            MissingInputError, UnavailableError: the page cannot be written there.
+        """
+        if (self.caption is None) == (self.image is None):
+            given = "both" if self.image else "neither"
+            raise UsageError(f"search takes a sentence or --image, and {given} was given; give one of them")
+        if self.page is not None:
+            if os.path.lexists(self.page) and not _is_own(self.page):
+                raise UsageError(f"--html {self.page} is there already; name another file, or remove it")
+            require_writable(self.page, "--html")
+        if self.caption is not None:
+            from itrpipe.datasets.prepared import given_split
 
-    Args:
-        root: the data folder.
-        dataset: dataset name.
-        question: a sentence or an image.
-        method: configuration of `train`.
-        overrides: values given by the user.
-        split: where is searched.
-        top: how many answers are wanted.
-        page: HTML file to write as well.
-        no_deps: fail when the model is not trained.
-        dry_run: print the plan and what it will cost, and search nothing.
-        as_json: print one JSON object to standard output, and everything else to standard error.
-
-    Raises:
-        UsageError: options exclude each other, the query is empty or too long, or the page is there already.
-        MissingInputError: there is no such image, no folder for the page, or what the model was trained on was removed.
-        UnavailableError: the page cannot be written there.
-        DataError: a photograph cannot be used.
-    """
-    refuse_two_questions(question)
-    check_split(split)
-    refuse_page(page)
-    reporter = Reporter(SafeConsole(stderr=as_json))
-    planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
-    step = planner.plan(Need("train", method))
-    planner.refuse_unused_overrides()
-    check_split_of(step, split)
-    if question.caption is not None:
-        check_words(step, question.caption, QUERY)
-    if question.image is not None:
-        check_image(step, question.image, reporter, make=not (dry_run or no_deps))
-    what = f"search with {step.location.label}"
-    if not make_missing(what, [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run):
-        return
-    trained = trained_run(step)
-    found = _found(dataset, trained, question, split, top, reporter)
-    if page is not None:
-        _write_page(page, found, trained.input("prepare"), root, reporter)
-    if as_json:
-        Reporter().say_json(asdict(found))
-    else:
-        show(found, reporter, trained.called if trained.called in planner.definition.models else "MODEL")
-
-
-def refuse_two_questions(question: Question) -> None:
-    """Refuses a search with a sentence and an image, or with neither.
-
-    Raises:
-        UsageError: likewise.
-    """
-    if (question.caption is None) == (question.image is None):
-        given = "both" if question.image else "neither"
-        raise UsageError(f"search takes a sentence or --image, and {given} was given; give one of them")
-
-
-def refuse_page(page: Path | None) -> None:
-    """Refuses a page that cannot be written, or one that is there already and that no search wrote.
-
-    Raises:
-        UsageError, MissingInputError, UnavailableError: likewise.
-    """
-    if page is None:
-        return
-    if os.path.lexists(page) and not _is_own(page):
-        raise UsageError(f"--html {page} is there already; name another file, or remove it")
-    require_writable(page, "--html")
+            given_split([self.caption], what=QUERY)
 
 
 def _is_own(page: Path) -> bool:
@@ -140,88 +79,205 @@ def _is_own(page: Path) -> bool:
         return _GENERATOR in file.read(_HEAD)
 
 
-def _found(dataset: str, trained: TrainedRun, question: Question, split: str, top: int, reporter: Reporter) -> Answers:
-    """Asks the model."""
-    from itrpipe.retrieval.answering import Search
-    from itrpipe.retrieval.searching import SearchModel
+def search(
+    root: Path,
+    dataset: str,
+    question: Question,
+    method: str,
+    overrides: list[Override],
+    *,
+    split: str = "test",
+    no_deps: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Prints what a model finds; what is missing of the model is made on the way, unless `no_deps`.
 
-    searched = _searched(trained, split)
-    query = _query(question, trained, dataset, searched)
-    model = SearchModel(trained.folder, trained.called, trained.device)
-    return Search(dataset, searched, query, reporter).answers(model, top)
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        question: a sentence or an image.
+        method: configuration of `train`.
+        overrides: values given by the user.
+        split: where is searched.
+        no_deps: fail when the model is not trained.
+        dry_run: print the plan and what it will cost, and search nothing.
+
+    Raises:
+        UsageError: see `Question.check`; or the model knows no word of the sentence, or cannot read a photograph.
+        MissingInputError: there is no such image, or what the model was trained on was removed.
+        DataError: a photograph cannot be used.
+    """
+    question.check()
+    check_split(split)
+    reporter = Reporter(SafeConsole(stderr=question.as_json))
+    planner = Planner(root, check_name(dataset), overrides, reporter=reporter, remember=not dry_run)
+    step = planner.plan(Need("train", method))
+    planner.refuse_unused_overrides()
+    check_split_of(step, split)
+    what = f"search with {step.location.label}"
+    if not make_missing(what, [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run):
+        return
+    trained = trained_run(step)
+    found, own = _in_dataset(question, dataset, trained, split)
+    folder = None
+    if question.page is not None:
+        prepare = trained.input("prepare")
+        try:
+            folder = image_root(read_manifest(prepare).settings, prepare, load_definition(root, dataset))
+        except (MissingInputError, DataError) as error:
+            reporter.say(f"  the page shows no photographs: {error}", style="yellow")
+    _show(question, found, reporter, folder, own)
 
 
-def _searched(trained: TrainedRun, split: str) -> Searched:
-    """The split as the model was trained to read it."""
-    from itrpipe.retrieval.searching import Searched
+def _in_dataset(question: Question, dataset: str, trained: TrainedRun, split: str) -> tuple[Answers, str | None]:
+    """The answers, and the file that was searched with: a photograph, or relative to those of the dataset."""
+    from itrpipe.search.gallery import Answers, Gallery
+    from itrpipe.search.model import Stored
+    from itrpipe.search.opening import load
 
-    graphs = trained.input("parse") if settings_of(trained.manifest.settings["backbone"]).reads_phrases else None
-    return Searched.open(trained.input("prepare"), trained.input("extract"), split, graphs)
-
-
-def _query(question: Question, trained: TrainedRun, dataset: str, searched: Searched) -> Query:
-    """What the user gave as models read it, beside something that only completes the pair."""
-    from itrpipe.datasets.prepared import given_split
-    from itrpipe.retrieval.searching import Query
-
-    if question.image is not None:
-        shown = find_image(trained, dataset, question.image)
-        return Query(given_split([PHOTOGRAPH], [shown.image_id], shown.split), shown.features, "captions")
-    assert question.caption is not None
-    pair = given_split([question.caption], [str(searched.split.image_ids[0])], searched.split.name, QUERY)
-    graph = None if searched.graphs is None else _graph(question.caption, searched, searched.graphs)
-    return Query(pair, searched.features, "images", graph)
-
-
-def _graph(caption: str, searched: Searched, folder: Path) -> SceneGraph:
-    """The scene graph of a caption: that of the dataset where it has the caption, else by the same parser."""
-    from itrpipe.scene_graph.stored import SceneGraphFile
-
-    known = searched.captions_reading(caption)
-    if len(known):
-        file = SceneGraphFile(folder)
-        return file.graph_at(file.caption_ids.index(str(searched.whole.caption_ids[known[0]])))
-    settings = read_manifest(folder).settings
-    return parse.parse_one(ParseSettings.recorded(settings), caption)
+    image = None if question.image is None else find_image(trained, dataset, question.image)
+    model = load(trained.folder, device=trained.device)
+    gallery = Gallery.of_dataset(model, trained.folder, split)
+    about: dict[str, Any] = {"dataset": dataset, "run": trained.called, "split": split, "caption": question.caption}
+    if image is None:
+        assert question.caption is not None
+        scores = gallery.by_sentence(question.caption, progress=not model.embeds)
+        unknown, answers = model.unknown_words(question.caption), gallery.images_found
+        listed = answers(scores, question.top, question.caption)
+        about |= {"finds": "images", "image_id": None, "image_split": None, "unknown": unknown}
+    else:
+        scores = gallery.captions_by_image(Stored(image.features, [image.image_id]), progress=not model.embeds)
+        listed = gallery.captions_found(scores, question.top, image.image_id if image.split == split else "")
+        about |= {"finds": "captions", "image_id": image.image_id, "image_split": image.split, "unknown": []}
+    return Answers(searched=len(scores), answers=listed, **about), None if image is None else image.file
 
 
-def _write_page(page: Path, found: Answers, prepare: Path, root: Path, reporter: Reporter) -> None:
-    from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.report.page import search_page
-    from itrpipe.report.pictures import Album
+def search_photographs(
+    root: Path,
+    photos: Path,
+    question: Question,
+    asked: AskedModel,
+    *,
+    device: str = "auto",
+    no_deps: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Prints the photographs of a folder that a model finds; the index is brought up to date before.
 
+    Args:
+        root: the data folder.
+        photos: folder of the photographs.
+        question: a sentence, or the path of an image, also one relative to the folder.
+        asked: the model; where it names none, the only one that has indexed the folder.
+        device: where the query is encoded.
+        no_deps: fail where the index is not up to date.
+        dry_run: print the plan and what it will cost, and search nothing.
+
+    Raises:
+        UsageError: see `Question.check`; or the model compares no two images.
+        MissingInputError: there is no such image, folder or model.
+        DataError: the image cannot be used.
+        ItrpipeError: see `itrpipe.commands.index.up_to_date`.
+    """
+    question.check()
+    image = None if question.image is None else _photograph(photos, question.image)
+    reporter = Reporter(SafeConsole(stderr=question.as_json))
+    indexed = up_to_date(root, photos, asked, reporter, no_deps=no_deps, dry_run=dry_run, whole=False)
+    if indexed is None:
+        return
+    from itrpipe.search.gallery import FOLDER, Answers, Gallery
+    from itrpipe.search.opening import load
+
+    (index, opened), folder = indexed, photos.resolve()
+    model = load(opened.folder, device=device)
+    gallery, unknown = Gallery.of_folder(model, index), []
+    if image is None:
+        assert question.caption is not None
+        scores, unknown = gallery.by_sentence(question.caption), model.unknown_words(question.caption)
+    else:
+        inside = image.resolve().relative_to(folder).as_posix() if image.resolve().is_relative_to(folder) else ""
+        scores = gallery.by_image(inside if inside in gallery.rows else image)
+    found = Answers(
+        dataset=str(folder),
+        run=opened.called,
+        split=FOLDER,
+        finds="images",
+        caption=question.caption,
+        image_id=question.image,
+        image_split=None if image is None else PHOTOGRAPH,
+        searched=len(scores),
+        unknown=unknown,
+        answers=gallery.images_found(scores, question.top),
+    )
+    if left_out := len(read_manifest(index).failed):
+        reporter.say(f"  {quantity(left_out, 'photograph')} could not be read; see `itrpipe index`", style="yellow")
+    _show(question, found, reporter, folder, None if image is None else str(image.resolve()))
+
+
+def _photograph(photos: Path, image: str) -> Path:
+    """The file that is searched with.
+
+    Raises:
+        MissingInputError: there is none.
+        DataError: it cannot be read.
+    """
+    from itrpipe.datasets.pictures import read_rgb
+
+    path = Path(image).expanduser()
+    if not os.path.isfile(path):
+        if not os.path.isfile(photos / image):
+            raise MissingInputError(f"--image {image} is no file, neither here nor below {photos}; name a photograph")
+        path = photos / image
     try:
-        folder = image_root(read_manifest(prepare).settings, prepare, load_definition(root, found.dataset))
-    except (MissingInputError, DataError) as error:
-        reporter.say(f"  the page shows no photographs: {error}", style="yellow")
-        folder = None
-    prepared = PreparedDataset.open(prepare)
-    albums = [Album(folder, dict(zip(prepared.column("image_id"), prepared.column("file"), strict=True)))]
-    pictures = {each.image_id: albums[0].picture(each.image_id) for each in found.answers}
-    query: Picture | None = None
-    if found.image_id is not None:
-        if found.image_split == PHOTOGRAPH:
-            albums.append(Album(Path(found.image_id).parent, {found.image_id: Path(found.image_id).name}))
-        query = albums[-1].picture(found.image_id)
-    for problem in (each for album in albums for each in album.problems):
-        reporter.say(f"  no picture of {problem}", style="yellow")
-    write_text(page, search_page(found, pictures, query))
-    reporter.say(f"page: {page}")
+        read_rgb(path)
+    except DataError as error:
+        raise DataError(f"--image {image} {error}; give another photograph") from None
+    return path
 
 
-def show(found: Answers, reporter: Reporter, model: str = "") -> None:
-    """Prints what was found, and how a `model` searches photographs that have no captions."""
+def _show(question: Question, found: Answers, reporter: Reporter, folder: Path | None, own: str | None) -> None:
+    """Prints what was found, and writes the page.
+
+    Args:
+        question: what was asked.
+        found: the answers.
+        reporter: shows them.
+        folder: of the photographs; None where it is gone.
+        own: file that was searched with, relative to the folder or not.
+    """
+    if question.page is not None:
+        _write_page(question.page, found, reporter, folder, own)
+    if question.as_json:
+        Reporter().say_json(asdict(found))
+        return
     split = f" ({found.image_split})" if found.image_split else ""
     asked = f"“{found.caption}”" if found.caption is not None else f"{found.image_id}{split}"
     reporter.say(f"{asked}: the first {len(found.answers)} of {found.how}", style="bold")
     if found.unknown:
         words = ", ".join(found.unknown)
         reporter.say(f"  unknown  {words}: not among the words that the model knows", style="yellow")
-    for line in lines(found):
+    for line in found.lines():
         reporter.say(line)
-    if found.finds == "images" and not found.of_folder and found.dataset != EMBEDDED:
-        reporter.say(
-            f"  searched: {found.split} images alone; `itrpipe search SENTENCE --photos FOLDER --model {model}` finds "
-            "among all of a folder",
-            style="dim",
-        )
+
+
+def _write_page(page: Path, found: Answers, reporter: Reporter, folder: Path | None, own: str | None) -> None:
+    """Writes a file that needs no script, no network and no server; it names photographs, not where they are."""
+    from itrpipe.report.page import page_environment
+    from itrpipe.report.pictures import Album
+
+    album = Album(folder, {each.image_id: each.file for each in found.answers})
+    pictures = {each.image_id: album.picture(each.image_id) for each in found.answers}
+    query, problems = None, album.problems
+    if own is not None:
+        path = Path(own) if folder is None else folder / own
+        asked = Album(path.parent if path.is_absolute() else None, {path.name: path.name})
+        query, problems = asked.picture(path.name), [*problems, *asked.problems]
+    for problem in problems:
+        reporter.say(f"  no picture of {problem}", style="yellow")
+    name = None if found.image_id is None else Path(found.image_id).name
+    shown = replace(found, dataset=Path(found.dataset).name, image_id=name)
+    template = page_environment().get_template("search.html.j2")
+    write_text(
+        page, template.render(found=shown, title=shown.title, pictures=pictures, query=query, shown=_CAPTIONS_SHOWN)
+    )
+    reporter.say(f"page: {page}")

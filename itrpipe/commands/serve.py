@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
-import webbrowser
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from itrpipe.commands.index import AskedModel, dataset_of, up_to_date
 from itrpipe.commands.review import TRAIN, open_candidates
 from itrpipe.datasets.definition import check_name, load_definition
-from itrpipe.errors import MissingInputError, UnavailableError
-from itrpipe.features.declaration import feature_settings, passes_of
+from itrpipe.errors import MissingInputError
 from itrpipe.plan.planning import Override
 from itrpipe.progress import Reporter
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import PICTURES, existing_input, read_manifest
-from itrpipe.training.settings import settings_of
 
-if TYPE_CHECKING:
-    from itrpipe.review.queue import Candidates
-    from itrpipe.serving.app import Site
-    from itrpipe.serving.gallery import Gallery
-    from itrpipe.serving.why import WordMaps
-    from itrpipe.storage.artifact import Manifest
-
-SCENES = "scenes"
 PACKAGES = ("starlette", "uvicorn")
-_SERVER: dict[str, Any] = {
-    "log_level": "warning",
-    "server_header": False,
-    "ws": "none",
-    "proxy_headers": False,
-}
-HOST = "127.0.0.1"
 
 
 def serve(
@@ -53,6 +30,8 @@ def serve(
     dry_run: bool = False,
 ) -> None:
     """Serves a dataset until it is interrupted; what is missing of the list of candidates is made first.
+
+    Models that score pairs search one split alone, since they read every image beside every sentence.
 
     Args:
         root: the data folder.
@@ -74,19 +53,21 @@ def serve(
     candidates = open_candidates(root, dataset, split, overrides, reporter, no_deps=no_deps, dry_run=dry_run)
     if candidates is None:
         return
-    from itrpipe.engine.work import resolve_device
-    from itrpipe.review.decisions import DecisionFile
-    from itrpipe.serving.app import Site
-    from itrpipe.serving.pictures import Pictures
-    from itrpipe.serving.reviewing import Reviews
-    from itrpipe.serving.searching import Searches
+    from itrpipe.review import DecisionFile
+    from itrpipe.search import serve as pages
+    from itrpipe.search.gallery import Gallery
+    from itrpipe.search.opening import load
+    from itrpipe.training.data import Sources
 
-    definition = load_definition(root, check_name(dataset))
-    folder = image_root(read_manifest(candidates.prepared).settings, candidates.prepared, definition)
-    pictures = Pictures.of_dataset(candidates.prepared, folder, root / dataset / PICTURES)
-    gallery, maps = _gallery(candidates, split, resolve_device(device))
-    reviews = Reviews(candidates, DecisionFile.of(root, dataset))
-    _run(Site(dataset, candidates.model, Searches(gallery), pictures, reviews, maps), port, browser, reporter)
+    prepared, trained = candidates.prepared, candidates.trained
+    folder = image_root(read_manifest(prepared).settings, prepared, load_definition(root, check_name(dataset)))
+    pictures = pages.Pictures.of_dataset(prepared, folder, root / dataset / PICTURES)
+    model = load(trained, device=device)
+    alone = None if model.embeds else "test" if split == TRAIN else split
+    searches = pages.Searches(Gallery.of_dataset(model, trained, alone))
+    reviews = pages.Reviews(candidates, DecisionFile.of(root, dataset))
+    sources = Sources(prepared, existing_input(trained, read_manifest(trained), "extract"))
+    pages.run(pages.Site(dataset, searches, pictures, reviews, sources), port, browser, reporter.say)
     reporter.say(f"decisions: {reviews.file.path}")
 
 
@@ -122,95 +103,16 @@ def serve_photographs(
     indexed = up_to_date(root, photos, asked, reporter, no_deps=no_deps, dry_run=dry_run, whole=False)
     if indexed is None:
         return
-    from itrpipe.retrieval.photo_index import PhotoIndex
-    from itrpipe.serving.app import Site
-    from itrpipe.serving.gallery import of_folder
-    from itrpipe.serving.pictures import Pictures
-    from itrpipe.serving.searching import Searches
+    from itrpipe.search import serve as pages
+    from itrpipe.search.gallery import Gallery
+    from itrpipe.search.opening import load
 
-    folder = photos.resolve()
-    index = PhotoIndex(indexed.folder)
-    pictures = Pictures.of_folder(index.photographs, folder, root / dataset_of(folder) / PICTURES)
-    searches = Searches(of_folder(index, indexed.model.folder, device))
-    _run(Site(folder.name, indexed.model.called, searches, pictures), port, browser, reporter)
+    (index, opened), folder = indexed, photos.resolve()
+    pictures = pages.Pictures.of_folder(index, folder, root / dataset_of(folder) / PICTURES)
+    searches = pages.Searches(Gallery.of_folder(load(opened.folder, device=device), index))
+    pages.run(pages.Site(folder.name, searches, pictures), port, browser, reporter.say)
 
 
 def _require_packages() -> None:
     if missing := [name for name in PACKAGES if find_spec(name) is None]:
         raise MissingInputError(f"{', '.join(missing)} is not installed; run `pip install 'itrpipe[serve]'`")
-
-
-def _gallery(candidates: Candidates, split: str, device: str) -> tuple[Gallery, WordMaps | None]:
-    """What is searched, and where the model sees words.
-
-    Models that score pairs search one split alone, since they read every image beside every sentence.
-    """
-    from itrpipe.serving.gallery import of_dataset, of_pairs
-
-    trained, manifest = candidates.trained, read_manifest(candidates.trained)
-    if settings_of(manifest.settings["backbone"]).embeds:
-        extract = read_manifest(existing_input(trained, manifest, "extract"))
-        parts = passes_of(extract.conf, feature_settings(extract.settings).model_validate(extract.settings))
-        # The extractor of scenes reads drawings alone.
-        reads = not any(part.imported or part.kind == SCENES for part in parts.values())
-        gallery = of_dataset(trained, candidates.prepared, device, reads_photographs=reads)
-        return gallery, _maps(trained, manifest, device)
-    from itrpipe.retrieval.searching import Searched, SearchModel
-    from itrpipe.scene_graph.settings import ParseSettings
-
-    reads = settings_of(manifest.settings["backbone"]).reads_phrases
-    graphs = existing_input(trained, manifest, "parse") if reads else None
-    known = None if graphs is None else read_manifest(graphs).settings
-    parser = None if known is None else ParseSettings.recorded(known)
-    extracted, name = existing_input(trained, manifest, "extract"), "test" if split == TRAIN else split
-    searched = Searched.open(candidates.prepared, extracted, name, graphs)
-    return of_pairs(SearchModel(trained, manifest.label, device), searched, parser), None
-
-
-def _maps(trained: Path, manifest: Manifest, device: str) -> WordMaps | None:
-    if "word-maps" not in settings_of(manifest.settings["backbone"]).answers:
-        return None
-    from itrpipe.serving.why import WordMaps
-    from itrpipe.training.data import Sources
-
-    prepare, extract = (existing_input(trained, manifest, name) for name in ("prepare", "extract"))
-    maps = WordMaps(trained, Sources(prepare, extract), device)
-    return maps if maps.defined else None
-
-
-def _run(site: Site, port: int, browser: bool, reporter: Reporter) -> None:
-    """Listens until it is interrupted."""
-    import uvicorn
-
-    from itrpipe.serving.app import build
-    from itrpipe.serving.deadline import WithDeadline
-
-    with listening(port) as sock:
-        address = f"http://{HOST}:{sock.getsockname()[1]}/"
-        reporter.say(f"{address}  (Ctrl-C ends it)", style="bold")
-        threading.Thread(target=site.searches.warm, daemon=True).start()
-        server = uvicorn.Server(uvicorn.Config(build(site), http=WithDeadline, **_SERVER))
-        if browser:
-            threading.Timer(0.5, webbrowser.open, (address,)).start()
-        with contextlib.suppress(KeyboardInterrupt):
-            server.run(sockets=[sock])
-
-
-@contextlib.contextmanager
-def listening(port: int) -> Iterator[socket.socket]:
-    """A socket that listens on this machine, so that who comes before the server has begun waits for it.
-
-    Raises:
-        UnavailableError: the port is taken.
-    """
-    # Of a socket that does not name its protocol, asyncio leaves answers in two packets, 40 ms apart.
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((HOST, port))
-            sock.listen()
-        except OSError as error:
-            raise UnavailableError(
-                f"--port {port}: {HOST} cannot be listened at ({error.strerror}); name another --port"
-            ) from None
-        yield sock

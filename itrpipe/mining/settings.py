@@ -73,7 +73,7 @@ class MineSettings(Settings):
         num_probes: clusters of `ivf` that are searched; 0: one in four.
         candidates: file with embeddings by the same model of further images or captions, which belong to nobody and are
             candidates as well, see `itrpipe.mining.lists`; empty: none.
-        decisions: file of people's judgements, see `itrpipe.review.decisions`: candidates that fit are left out, and
+        decisions: file of people's judgements, see `itrpipe.review`: candidates that fit are left out, and
             those that do not are no false negatives for certain; empty: none.
         guard: `fne` writes how likely each candidate is a false negative, by the mining model's similarities.
         guard_prior: of `fne`: p, share of matches among all pairs.

@@ -31,7 +31,6 @@ from itrpipe.report.names import shown
 from itrpipe.report.pictures import Picture
 from itrpipe.report.published import Published
 from itrpipe.report.runs import Run
-from itrpipe.retrieval.answers import Answers
 
 BEGIN, END = "<!-- itrpipe report {asked} -->", "<!-- end of itrpipe report -->"
 """The lines between which a document gets the tables of a dataset; or of a backbone, named behind it."""
@@ -62,18 +61,6 @@ def markdown(report: Report) -> str:
         several = f"**{report.title}**: {group.description}." if len(report.groups) > 1 else ""
         parts += [several, as_markdown(group.table), group.answer]
     return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def search_page(found: Answers, pictures: Mapping[str, Picture], query: Picture | None) -> str:
-    """What a search found, as a page of the same kind.
-
-    Args:
-        found: what the search found.
-        pictures: of all images that it names, by id.
-        query: of the image that was searched with; None where a caption was.
-    """
-    page = page_environment().get_template("search.html.j2")
-    return page.render(found=found, title=found.title, pictures=pictures, query=query, shown=_CAPTIONS)
 
 
 def inserted(document: str, asked: str, tables: str) -> str | None:

@@ -63,7 +63,7 @@ class EvaluateSettings(Settings):
             model corrected them; empty: none.
         benchmark: benchmarks of hard negatives, `NAME=FOLDER` or `scenes`; see `itrpipe.datasets.benchmarks`. In the
             order of their names.
-        decisions: file of people's judgements, see `itrpipe.review.decisions`; what fits counts as right beside the own
+        decisions: file of people's judgements, see `itrpipe.review`; what fits counts as right beside the own
             image or caption; empty: none.
         protocols: names in `itrpipe.evaluation.metrics`; those that need more images than there are do not apply.
         bootstrap_samples: resampled test sets behind every interval.
@@ -178,7 +178,7 @@ def sources(settings: EvaluateSettings, definition: StageDefinition | None, cach
     """
     found = folder_digests(_local_folders(settings), cache) | benchmarks.digests(settings.benchmark, cache)
     if settings.decisions:
-        from itrpipe.review.decisions import decisions_digest
+        from itrpipe.review import decisions_digest
 
         found["decisions"] = decisions_digest(settings.decisions)
     return found

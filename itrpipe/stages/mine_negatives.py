@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from itrpipe.features.embeddings import EmbeddingRows
     from itrpipe.mining.lists import MinedFile, Searched
     from itrpipe.mining.rescoring import Guard
-    from itrpipe.review.pairs import Decided
+    from itrpipe.review import Decided
     from itrpipe.storage.arrays import Rows
 
 SCHEMA_VERSION = 1
@@ -80,7 +80,7 @@ def sources(settings: MineSettings, definition: StageDefinition | None, cache: D
     """
     found = {}
     if settings.decisions:
-        from itrpipe.review.decisions import decisions_digest
+        from itrpipe.review import decisions_digest
 
         found["decisions"] = decisions_digest(settings.decisions, training=True)
     if not settings.candidates:
@@ -352,8 +352,7 @@ def _decided(job: Job, embeddings: EmbeddingRows) -> Decided | None:
     """What people decided on pairs of the training set, written beside the lists as well; None where none is read."""
     import numpy as np
 
-    from itrpipe.review.decisions import read_decisions
-    from itrpipe.review.pairs import Decided
+    from itrpipe.review import Decided, read_decisions
 
     if not job.settings.decisions:
         return None

@@ -26,7 +26,7 @@ from itrpipe.methods.base import Method
 from itrpipe.methods.declaration import method_module, methods
 from itrpipe.models.registry import network_module
 from itrpipe.progress import Reporter
-from itrpipe.review.pairs import Decided
+from itrpipe.review import Decided
 from itrpipe.storage.artifact import PARTIAL
 from itrpipe.training.captions import (
     CaptionTokens,

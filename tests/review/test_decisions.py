@@ -19,8 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.review.agreement import agreement_of, share_of
-from itrpipe.review.decisions import SCHEMA, DecisionFile, Decisions, Judgement, decisions_digest, read_decisions
+from itrpipe.review import (
+    SCHEMA,
+    DecisionFile,
+    Decisions,
+    Judgement,
+    agreement_of,
+    decisions_digest,
+    read_decisions,
+    share_of,
+)
 
 
 def judged(reviewer: str, answers: dict[str, str]) -> list[Judgement]:
@@ -128,7 +136,7 @@ def test_two_processes_lose_no_row(file: DecisionFile) -> None:
 def test_a_kill_loses_at_most_the_row_being_written(file: DecisionFile) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from itrpipe.review.decisions import DecisionFile, Judgement\n"
+        "from itrpipe.review import DecisionFile, Judgement\n"
         "file, number = DecisionFile(Path(sys.argv[1])), 0\n"
         "while True:\n"
         "    file.add([Judgement('ada', 'image', str(number), 'fits')])\n"

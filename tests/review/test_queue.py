@@ -10,9 +10,7 @@ import pytest
 from itrpipe.commands.review import lines, reviewed
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.lists import CandidateLists
-from itrpipe.review.decisions import DecisionFile, Verdicts
-from itrpipe.review.pairs import Decided
-from itrpipe.review.queue import ORDERS, Candidates, Queue, _each_once
+from itrpipe.review import ORDERS, Candidates, Decided, DecisionFile, Queue, Verdicts, _each_once
 
 IMAGES, CAPTIONS = np.array(["a", "b", "c"]), np.array([f"{image}{number}" for image in "abc" for number in range(2)])
 OWNERS = np.repeat(np.arange(3), 2)

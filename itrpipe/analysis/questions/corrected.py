@@ -15,7 +15,7 @@ from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.results import Figures, oracle_ranks, with_matches
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.review.decisions import DIFFERS, DISPUTED, FITS, UNSURE, read_decisions
+from itrpipe.review import DIFFERS, DISPUTED, FITS, UNSURE, read_decisions
 from itrpipe.storage.artifact import CORRECTED
 from itrpipe.storage.disk import write_json
 

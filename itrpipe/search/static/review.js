@@ -4,11 +4,13 @@
 
 const $ = (id) => document.getElementById(id);
 const KEYS = { y: "fits", n: "differs", s: "unsure", u: "undone" };
+const SAID = { fits: "fits", differs: "does not fit", unsure: "unsure" };
 const FEW = 8;
+const MOST = 20;
 const ENOUGH = 20; // pairs that both judged, before which a kappa says nothing
 let who = null;
 let queue = [];
-let given = [];
+let past = []; // answers of this reviewer, the latest first
 let sending = Promise.resolve();
 let waiting = 0;
 let asked = null;
@@ -40,6 +42,8 @@ async function fill() {
       queue.push(each);
       new Image().src = picture(each.image, 1280);
     }
+    if (!past.length) past = found.given;
+    list();
     tell(found.progress);
   })();
   try { await asked; } finally { asked = null; }
@@ -121,13 +125,32 @@ function send(answer) {
   return sending;
 }
 
-// Of an earlier visit or another order; nothing is judged meanwhile.
-async function undoEarlier() {
-  const mine = who;
-  const { undone } = await send({ ...who, answer: "undone" });
-  if (!undone || mine !== who) return;
-  queue = [undone, ...queue.filter((each) => each.place !== undone.place)];
+// The last answers, each of which can be given again.
+function list() {
+  $("given").replaceChildren(...past.slice(0, MOST).map((each) => {
+    const item = $("answered").content.cloneNode(true).firstElementChild;
+    item.querySelector("img").src = picture(each.image, 320);
+    item.querySelector("p").textContent = `${SAID[each.answer]}: ${each.caption}`;
+    item.querySelector("button").addEventListener("click", () => again(each));
+    return item;
+  }));
+}
+
+function again(pair) {
+  past = past.filter((each) => each.place !== pair.place);
+  queue = [pair, ...queue.filter((each) => each.place !== pair.place)];
+  list();
   show();
+  scrollTo(0, 0);
+}
+
+async function undo() {
+  const mine = who;
+  if (!past.length) await fill();
+  const last = past[0];
+  if (!last || mine !== who) return;
+  again(last);
+  send({ ...who, place: last.place, answer: "undone" });
 }
 
 function judge(answer) {
@@ -138,20 +161,15 @@ function judge(answer) {
     return;
   }
   if (answer === "undone") {
-    const last = given.pop();
-    if (!last) {
-      undoEarlier();
-      return;
-    }
-    queue.unshift(last);
-    send({ ...who, place: last.place, answer });
-  } else {
-    const current = queue.shift();
-    if (!current) return;
-    given.push(current);
-    send({ ...who, place: current.place, answer });
-    if (queue.length < FEW) fill().then(() => { if ($("work").hidden) show(); }, () => {}); // the next answer asks again
+    undo();
+    return;
   }
+  const current = queue.shift();
+  if (!current) return;
+  past.unshift({ ...current, answer });
+  send({ ...who, place: current.place, answer });
+  if (queue.length < FEW) fill().then(() => { if ($("work").hidden) show(); }, () => {}); // the next answer asks again
+  list();
   show();
 }
 
@@ -164,7 +182,7 @@ async function begin(answer = "") {
   who = { reviewer: known ? known.value : name, order: form.get("order") };
   const mine = who;
   queue = [];
-  given = [];
+  past = [];
   held = "";
   $("problem").hidden = true;
   try {
@@ -214,7 +232,9 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("visibilitychange", async () => {
   if (document.hidden) return;
   const mine = who;
+  await sending;
   queue = [];
+  past = [];
   await asked;
   await fill();
   if (mine === who) show();

@@ -19,10 +19,9 @@ from itrpipe.commands.index import dataset_of
 from itrpipe.datasets.definition import ModelDefinition, remember_model
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
-from itrpipe.retrieval.model import RetrievalModel
-from itrpipe.retrieval.photo_folder import PhotoFile, list_photographs
-from itrpipe.retrieval.photo_rows import KnownRows, PartFacts, PartRows, write_part, write_rows
-from itrpipe.serving.app import build
+from itrpipe.search.index import Rows, write_index
+from itrpipe.search.model import RetrievalModel
+from itrpipe.search.photos import PhotoFile, list_photographs
 from itrpipe.storage.artifact import PICTURES, Manifest, read_manifest
 from tests.chains import Invoke, done, interrupted, refused
 from tests.conftest import TINY, Outcome
@@ -173,8 +172,8 @@ def test_an_index_that_has_all_of_an_earlier_one_takes_its_place(
     done(invoke("gc", "--dataset", dataset, "--yes", "--data", data_root))
     assert sorted(read_manifest(each).metrics["photographs"] for each in artifacts(data_root, photos)) == [14, 14]
     damaged = next(each for each in artifacts(data_root, photos) if each.name.startswith("clip"))
-    (damaged / "index.faiss").write_bytes(b"")
-    refused(command("search", SENTENCE), 4, "index.faiss has 0 bytes")
+    (damaged / "embeddings.npy").write_bytes(b"")
+    refused(command("search", SENTENCE), 4, "embeddings.npy has 0 bytes")
 
 
 def test_a_run_that_was_interrupted_goes_on_also_when_photographs_came_in_meanwhile(
@@ -282,24 +281,13 @@ def test_a_named_model_is_trained_first_and_found_again(
     refused(command("search", "zyzzyva", model=None), 2, "knows no word of the query")
 
 
-def test_ivf_and_flat_stand_side_by_side(command: Invoke, photos: Path, data_root: Path) -> None:
-    done(command("index"))
-    done(command("index", "--set", "index=ivf"))
-    flat, ivf = (read_manifest(each) for each in artifacts(data_root, photos))
-    assert (flat.label, ivf.label, ivf.metrics["encoded"]) == (flat.label, f"{flat.label}.ivf", 0)
-    assert "index = 'hnsw'" in command("index", "--set", "index=hnsw").err
-
-
 def test_rows_of_several_sources_are_joined_in_the_order_of_paths(tmp_path: Path) -> None:
     listed = [PhotoFile(f"{number}.jpg", number, 7) for number in range(6)]
-    known = KnownRows()
-    for name, own in (("a", [4, 0, 2]), ("b", [5, 1, 3, 0])):
+    sources = []
+    for own in ([4, 0, 2], [5, 1, 3]):
         vectors = np.array([[number, 10 * number] for number in own], dtype=np.float32)
-        facts = PartFacts("m", "order violation", [listed[number] for number in own], {})
-        write_part(tmp_path / name, vectors, vectors.astype(np.int32) + 1, facts)
-        known.add(PartRows(tmp_path / name))
-    assert PhotoFile("0.jpg", 0, 8) not in known
-    assert write_rows(tmp_path, listed, known, lambda count: None) == 2
+        sources.append(Rows([listed[number] for number in own], vectors, vectors.astype(np.int32) + 1))
+    assert write_index(tmp_path, listed, sources, lambda count: None) == 2
     assert np.load(tmp_path / "embeddings.npy").tolist() == [[number, 10 * number] for number in range(6)]
     assert pq.read_table(tmp_path / "photos.parquet")["height"].to_pylist() == [1, 11, 21, 31, 41, 51]
 
@@ -341,10 +329,10 @@ def test_the_folder_is_served(
     command: Invoke, photos: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     sites: list[Any] = []
-    monkeypatch.setattr("itrpipe.commands.serve._run", lambda site, *how: sites.append(site))
+    monkeypatch.setattr("itrpipe.search.serve.run", lambda site, *how: sites.append(site))
     done(command("serve", "--no-browser"))
     (site,) = sites
-    pages = TestClient(build(site), base_url="http://127.0.0.1")
+    pages = TestClient((site.app()), base_url="http://127.0.0.1")
     assert site.pages == {"Search": "/"}
     answers = pages.get("/api/search", params={"q": SENTENCE, "count": "200"}).json()["answers"]
     printed = found(command("search", SENTENCE, "--top", COUNT, "--json"))

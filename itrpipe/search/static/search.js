@@ -173,7 +173,8 @@ function ask() {
   const shown = photograph ? dropped.get(photograph) : like && address(like, 320);
   $("asked").hidden = !shown;
   if (shown) $("query").src = shown;
-  say(asks() ? "" : `Describe a picture${$("file") ? ", or drop one" : ""}.`);
+  $("proposals").hidden = asks();
+  say(asks() ? "" : `Describe a picture${$("file") ? ", or drop one" : ""}. For example:`);
   more();
 }
 

@@ -8,20 +8,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from itrpipe.features.embeddings import INNER_PRODUCT
-from itrpipe.retrieval.opening import load
-from itrpipe.review.decisions import DecisionFile
-from itrpipe.review.queue import Candidates, mined_candidates
-from itrpipe.serving.app import Site
-from itrpipe.serving.gallery import Embedded, Gallery, of_dataset
-from itrpipe.serving.pictures import Pictures
-from itrpipe.serving.reviewing import Reviews
-from itrpipe.serving.searching import Searches
-from tests.serving.served import Served
+from itrpipe.review import DecisionFile, mined_candidates
+from itrpipe.search.gallery import Gallery
+from itrpipe.search.opening import load
+from itrpipe.search.serve import Pictures, Reviews, Searches, Site
+from tests.search.served import served
 
 CHROMIUM, DRIVER = shutil.which("chromium") or "", shutil.which("chromedriver") or ""
 MISSING = not (CHROMIUM and DRIVER and find_spec("selenium") and find_spec("axe_core_python"))
@@ -30,38 +24,21 @@ pytestmark = pytest.mark.skipif(MISSING, reason="takes chromium, chromedriver, s
 SECONDS = 20
 
 
-class Eyes:
-    """A model that reads sentences, and takes every photograph for the first image."""
-
-    def __init__(self, trained: Path, vectors: np.ndarray) -> None:
-        self._model, self._vectors = load(trained, device="cpu"), vectors
-        self.encode_texts, self.unknown_words = self._model.encode_texts, self._model.unknown_words
-
-    def encode_images(self, images: list[np.ndarray]) -> np.ndarray:
-        return self._vectors[:1]
-
-
-@pytest.fixture(scope="module")
-def candidates(finished_chain: Path) -> Candidates:
-    return mined_candidates(next((finished_chain / "data" / "tiny" / "mine_negatives").glob("exact.*")))
-
-
 @pytest.fixture(scope="module")
 def decided(tmp_path_factory: pytest.TempPathFactory) -> DecisionFile:
     return DecisionFile(tmp_path_factory.mktemp("decided") / "decisions.parquet")
 
 
 @pytest.fixture(scope="module")
-def address(finished_chain: Path, candidates: Candidates, decided: DecisionFile) -> Iterator[str]:
-    """A server of a small dataset."""
-    found = of_dataset(candidates.trained, candidates.prepared, "cpu")
-    vectors = found.scoring.vectors  # type: ignore[attr-defined]
-    scoring = Embedded(vectors, INNER_PRODUCT, lambda: Eyes(candidates.trained, vectors))  # type: ignore[arg-type]
-    gallery = Gallery(found.image_ids, found.places, found.captions, scoring, reads_photographs=True)
+def address(finished_chain: Path, decided: DecisionFile) -> Iterator[str]:
+    """A server of a small dataset, whose model takes every photograph for the first image."""
+    candidates = mined_candidates(next((finished_chain / "data" / "tiny" / "mine_negatives").glob("exact.*")))
+    gallery = Gallery.of_dataset(load(candidates.trained, device="cpu"), candidates.trained)
+    first: Any = gallery.images[:1]
+    gallery.model.encode_images = lambda images, *options, **more: first
     pictures = Pictures.of_dataset(candidates.prepared, finished_chain / "source", decided.path.parent / "pictures")
-    site = Site("tiny", candidates.model, Searches(gallery), pictures, Reviews(candidates, decided))
-    with Served(site) as port:
-        yield f"http://127.0.0.1:{port}"
+    with served(Site("tiny", Searches(gallery), pictures, Reviews(candidates, decided))) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +116,10 @@ def first_visit(browser: Any, address: str) -> tuple[str, str]:
 def test_search(browser: Any, address: str, tmp_path: Path) -> None:
     browser.get(address)
     until(browser, lambda: len(all_of(browser, ".found > li")) == 20)
+    one(browser, "#proposals a").click()
+    until(browser, lambda: "All 20 images" in one(browser, "#status").text)
+    assert not one(browser, "#proposals").is_displayed()
+    one(browser, "[name=q]").clear()
     one(browser, "[name=q]").send_keys("a dog on the road\n")
     until(browser, lambda: "All 20 images" in one(browser, "#status").text)
     until(browser, lambda: browser.execute_script("return document.querySelector('.found img').naturalWidth > 0"))
@@ -180,7 +161,14 @@ def test_review(browser: Any, address: str, decided: DecisionFile) -> None:
     assert shown(browser) == fourth
     press(browser, "u")
     until(browser, lambda: answers(decided, "ada")[-2:] == ["undone", "undone"])
-    until(browser, lambda: shown(browser) != fourth)
+    third = shown(browser)
+    one(browser, "#past summary").click()
+    all_of(browser, "#given button")[-1].click()
+    assert shown(browser) == first
+    press(browser, "n")
+    until(browser, lambda: answers(decided, "ada")[-1] == "differs")
+    until(browser, lambda: shown(browser) == third)
+    assert decided.read().verdicts.verdict.tolist() == ["differs", "differs"]
 
     own = browser.current_window_handle
     browser.switch_to.new_window("tab")

@@ -6,12 +6,11 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from itrpipe.errors import MissingInputError
+from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.storage.disk import OF_THE_FILE, unavailable
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
@@ -76,34 +75,9 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
         MissingInputError: there is no such folder, or no photograph in it.
         UnavailableError: the disk does not answer, or the folder itself cannot be read.
     """
-    found = PhotoFolder()
-    found.photographs = sorted(_photographs(folder, apart_from, found))
-    if not found.photographs:
-        raise _none_in(folder)
-    return found
-
-
-def require_photographs(folder: Path, apart_from: Path) -> None:
-    """Refuses a folder that is not there or has no photograph, without listing all of it; see `list_photographs`.
-
-    Raises:
-        MissingInputError, UnavailableError: likewise.
-    """
-    if next(_photographs(folder, apart_from, PhotoFolder()), None) is None:
-        raise _none_in(folder)
-
-
-def _none_in(folder: Path) -> MissingInputError:
-    return MissingInputError(
-        f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}), hidden folders and links apart; name another"
-    )
-
-
-def _photographs(folder: Path, apart_from: Path, found: PhotoFolder) -> Iterator[PhotoFile]:
-    """Yields photographs in no order, and notes the rest in `found`."""
     if not folder.is_dir():
         raise MissingInputError(f"--photos {folder} is not a folder; name one that holds photographs")
-    root, apart = os.path.realpath(folder), os.path.realpath(apart_from)
+    found, root, apart = PhotoFolder(), os.path.realpath(folder), os.path.realpath(apart_from)
     inside = root.rstrip(os.sep) + os.sep
 
     def unreadable(error: OSError) -> None:
@@ -130,9 +104,15 @@ def _photographs(folder: Path, apart_from: Path, found: PhotoFolder) -> Iterator
                 found.unusable[name] = _reason(error)
             else:
                 if stat.S_ISREG(status.st_mode):
-                    yield PhotoFile.of(name, status)
+                    found.photographs.append(PhotoFile.of(name, status))
                 else:
                     found.unusable[name] = "is not a regular file"
+    if not found.photographs:
+        raise MissingInputError(
+            f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}), hidden ones and links apart; name another"
+        )
+    found.photographs.sort()
+    return found
 
 
 def _is_photograph(name: str) -> bool:
@@ -152,3 +132,11 @@ def _reason(error: OSError) -> str:
 
 def _legible(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
+
+
+def no_embeddings(label: str) -> UsageError:
+    """What is said of a model that cannot index photographs."""
+    return UsageError(
+        f"{label} scores images and texts together and has no embeddings to index; name a model with embeddings, such "
+        "as vsrn or dual-encoder"
+    )

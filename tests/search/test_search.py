@@ -22,7 +22,6 @@ from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.store import FeatureSpec
 from itrpipe.plan.planning import parse_override
-from itrpipe.retrieval.searching import Searched
 from tests.chains import Invoke, copied, done, only, refused, sets
 from tests.conftest import TINY_PHRASES, TINY_PIXELS, TINY_TRAINING, Outcome
 
@@ -149,21 +148,11 @@ def test_captions_that_are_known_to_be_true_are_marked(root: Path, invoke: Invok
 
 def test_a_table_says_rank_score_file_and_captions(root: Path, invoke: Invoke) -> None:
     outcome = search(invoke, root, "triplet.scan", CAPTIONS[0])
-    (own,) = (line for line in outcome.out.splitlines() if "✓ 1016" in line)
-    assert re.fullmatch(r" +\d +-?\d\.\d{3}  ✓ 1016  flickr30k-images/1016\.jpg  A cat number 16 .* …", own)
+    (own,) = (line for line in outcome.out.splitlines() if "1016.jpg" in line)
+    assert re.fullmatch(r" +\d +-?\d\.\d{3}  ✓ flickr30k-images/1016\.jpg  A cat number 16 .* …", own)
     assert "  ✓ belongs to the query\n" in outcome.out
     outcome = search(invoke, root, "triplet.scan", "--image", "1016", "--top", 20)
     assert len(re.findall(r"✓ \d+ +A cat number 16 is on the road \d\.\n", outcome.out)) == 5
-
-
-def test_a_sentence_is_parsed_as_the_captions_of_the_dataset_were(
-    root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = found_by(invoke, root, "ssamt.ssamt", CAPTIONS[0])
-    monkeypatch.setattr(Searched, "captions_reading", lambda self, text: np.empty(0, dtype=np.int64))
-    parsed = found_by(invoke, root, "ssamt.ssamt", CAPTIONS[0])
-    assert scores(parsed) == scores(known)
-    assert {each["mark"] for each in parsed["answers"]} == {""}
 
 
 def test_images_and_captions_of_other_splits(root: Path, invoke: Invoke) -> None:
@@ -290,7 +279,7 @@ def test_a_photograph_stands_on_its_page(root: Path, finished_chain: Path, invok
     options = ("--image", photograph, "--top", 1)
     page = page_of(tmp_path / "found.html", invoke, root, "triplet.dual-encoder", *options)
     assert len(page.sources()) == 2
-    assert f"Captions for {photograph}" in page.texts
+    assert f"Captions for {photograph.name}" in page.texts
 
 
 def test_a_page_without_photographs_names_them(
@@ -343,7 +332,7 @@ def test_a_photograph_that_cannot_be_read_is_refused(root: Path, invoke: Invoke,
 def test_a_query_longer_than_the_model_reads_is_refused(
     root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("itrpipe.retrieval.captions.max_tokens_of", lambda model: 5)
+    monkeypatch.setattr("itrpipe.search.model.max_tokens_of", lambda model: 5)
     outcome = search(invoke, root, "triplet.vsepp", "a dog on the road")
     refused(outcome, 2, "'a dog on the road'", "5 tokens")
 

@@ -6,9 +6,9 @@ Shapes: N images, T texts, D embedding width.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -17,27 +17,53 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 import torch
 
-from itrpipe.datasets.prepared import given_split, no_known_word
+from itrpipe.datasets.prepared import Split, given_split, no_known_word
+from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.metrics import check_finite
-from itrpipe.features.declaration import FeatureSettings
 from itrpipe.features.embeddings import compare
 from itrpipe.features.photographs import Photograph, Photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.models.base import DualEncoder, ImageBatch
-from itrpipe.progress import Reporter, SafeConsole, Task
-from itrpipe.retrieval.captions import known_words, read_captions
+from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.scene_graph.build import parse_captions
+from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.settings import ParseSettings
+from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
+from itrpipe.training.captions import WordIds
 from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks, open_split
 from itrpipe.training.encoding import Encoder, embeddings
-from itrpipe.training.saved import SavedModel
+from itrpipe.training.saved import SavedModel, max_tokens_of
 
 Images: TypeAlias = Photograph | Sequence[Photograph] | FeatureFile
 """One photograph or several, or features: a path that ends in .h5, or such a file opened."""
 _FEATURES = ".h5"
 _IMAGES_KEPT = 1_024
 """Images whose encodings are kept while all texts pass by."""
+
+
+class Stored(NamedTuple):
+    """Images whose features lie in a file, in place of `Images`.
+
+    Attributes:
+        features: the file.
+        ids: of these images.
+    """
+
+    features: FeatureFile
+    ids: list[str]
+
+
+class Captions(NamedTuple):
+    """Captions of a dataset, in place of sentences.
+
+    Attributes:
+        split: that has them.
+        graphs: artifact of `parse` with their scene graphs, for models that read phrases.
+    """
+
+    split: Split
+    graphs: Path | None = None
 
 
 class Match(NamedTuple):
@@ -52,45 +78,6 @@ class Match(NamedTuple):
     score: float
 
 
-@dataclass(frozen=True)
-class FeatureReading:
-    """What a model reads of images.
-
-    Attributes:
-        name: of the features.
-        parts: name -> settings of each extractor or importer; empty where extractors are ready.
-        ready: extractors that are open already.
-        elsewhere: whether weights of extractors lay on another machine.
-    """
-
-    name: str
-    parts: dict[str, FeatureSettings]
-    ready: Photographs | None = None
-    elsewhere: bool = False
-
-    def photographs(self, label: str, device: str) -> Photographs:
-        """Opens the extractors.
-
-        Raises:
-            UsageError: the features were imported, or made with weights that lie elsewhere.
-        """
-        if self.ready is not None:
-            return self.ready
-        for part in self.parts.values():
-            if part.imported:
-                raise UsageError(
-                    f"{label} reads the features {self.name!r}, which were imported ({part.kind}), so those of a "
-                    "photograph cannot be made alike; give features.h5 of `itrpipe extract --from PATH` instead of "
-                    "photographs"
-                )
-        if self.elsewhere:
-            raise UsageError(
-                f"{label} reads the features {self.name!r}, whose weights lay in a file of the machine that exported "
-                "it; give features.h5 instead of photographs"
-            )
-        return Photographs.by(self.name, self.parts, device)
-
-
 class RetrievalModel:
     """A trained model; made by `itrpipe.load`.
 
@@ -101,12 +88,13 @@ class RetrievalModel:
     Args:
         saved: the model.
         label: its name, for messages.
-        features: what it reads of images.
+        features: name of what it reads of images.
+        photographs: opens the extractors of these features.
         parser: gives captions their scene graphs, for models that read phrases.
         device: `cpu` or `cuda`.
 
     Attributes:
-        label, device: as given.
+        saved, label, device: as given.
 
     Example:
         >>> model = itrpipe.load("exported")  # doctest: +SKIP
@@ -118,12 +106,13 @@ class RetrievalModel:
         self,
         saved: SavedModel,
         label: str,
-        features: FeatureReading,
+        features: str,
+        photographs: Callable[[], Photographs],
         parser: ParseSettings | None = None,
         device: str = "cpu",
     ) -> None:
-        self.label, self.device = label, device
-        self._saved, self._features, self._parser = saved, features, parser
+        self.saved, self.label, self.device = saved, label, device
+        self._features, self._open, self._parser = features, photographs, parser
         self._place = torch.device(device)
         self._model = saved.model.to(self._place)
 
@@ -140,7 +129,7 @@ class RetrievalModel:
     @property
     def embed_dim(self) -> int:
         """D, width of its embeddings, or of its regions and words."""
-        return self._saved.embed_dim
+        return self.saved.embed_dim
 
     def encode_images(
         self,
@@ -165,11 +154,11 @@ class RetrievalModel:
             DataError: an image cannot be used and `refused` is None, or the features are others than the model's.
         """
         model, read = self._embedding("encode_images"), self._images(images, batch_size, refused)
-        with _task("encoding images", read.count, progress) as task, torch.inference_mode():
+        with _task("encoding images", read.count, progress) as advance, torch.inference_mode():
             found = []
             for batch in read.batches:
                 found.append(model.encode_images(batch.to(self._place)).embedding.float().cpu().numpy())
-                task.advance(len(found[-1]))
+                advance(len(found[-1]))
         return self._joined(found)
 
     def encode_texts(self, texts: str | Sequence[str], batch_size: int = 64, progress: bool = False) -> np.ndarray:
@@ -187,12 +176,12 @@ class RetrievalModel:
             UsageError: the model has no embeddings, or a text is empty, no Unicode or too long.
         """
         model, read = self._embedding("encode_texts"), self._texts(texts)
-        with _task("encoding texts", read.num_captions, progress) as task:
+        with _task("encoding texts", read.num_captions, progress) as advance:
             found = []
             encoded = Encoder(model, self._place, _positive(batch_size)).texts(read, np.arange(read.num_captions))
             for vectors in embeddings(encoded):
                 found.append(vectors)
-                task.advance(len(vectors))
+                advance(len(vectors))
         return self._joined(found)
 
     def unknown_words(self, text: str) -> list[str]:
@@ -201,10 +190,16 @@ class RetrievalModel:
         Raises:
             UsageError: it knows none of them, so that any order would be chance.
         """
-        words = known_words(self._saved, given_split([text]))
-        if words and not any(words.values()):
+        tokens, captions = self.saved.tokens, given_split([text])
+        vocabulary = tokens.vocabulary if isinstance(tokens, WordIds) else tokens
+        if not isinstance(vocabulary, Vocabulary):
+            return []
+        read = tokens.reading.words(captions) if isinstance(tokens, WordIds) else captions.tokens
+        words = [word for word in read.flatten().to_pylist() if any(map(str.isalnum, word))]
+        unknown = [word for word in dict.fromkeys(words) if word not in vocabulary.ids]
+        if words and set(unknown) == set(words):
             raise no_known_word(self.label, words)
-        return [word for word, known in words.items() if not known]
+        return unknown
 
     def score(
         self,
@@ -229,21 +224,20 @@ class RetrievalModel:
         """
         if not self.embeds:
             return self._pair_scores(images, texts, batch_size, progress)
-        image_vectors = _vectors(images)
-        if image_vectors is None:
-            image_vectors = self.encode_images(cast(Any, images), batch_size, progress)
-        text_vectors = _vectors(texts)
-        if text_vectors is None:
-            text_vectors = self.encode_texts(cast(Any, texts), batch_size, progress)
-        for name, vectors in (("images", image_vectors), ("texts", text_vectors)):
+        sides: list[np.ndarray] = []
+        for name, given, encode in (("images", images, self.encode_images), ("texts", texts, self.encode_texts)):
+            vectors = _vectors(given)
+            if vectors is None:
+                vectors = encode(cast(Any, given), batch_size, progress)
             if vectors.ndim != 2 or vectors.shape[1] != self.embed_dim:
                 raise UsageError(
                     f"embeddings of {name} have shape {list(vectors.shape)} and {self.label} gives {self.embed_dim} "
                     "numbers for each; encode them with this model"
                 )
-        if not len(image_vectors) or not len(text_vectors):
-            return np.empty((len(image_vectors), len(text_vectors)), dtype=np.float32)
-        return compare(image_vectors, text_vectors, cast(str, self.measure))
+            sides.append(vectors)
+        if not all(map(len, sides)):
+            return np.empty((len(sides[0]), len(sides[1])), dtype=np.float32)
+        return compare(sides[0], sides[1], cast(str, self.measure))
 
     def search(
         self,
@@ -271,23 +265,22 @@ class RetrievalModel:
             scores = self.score(cast(Any, candidates), [query], **options)[:, 0]
         else:
             scores = self.score([query], cast(Any, candidates), **options)[0]
-        check_finite(scores[None])
-        order = np.lexsort((np.arange(len(scores)), -scores))[: _positive(top_k, "top_k")]
-        return [Match(int(row), float(scores[row])) for row in order]
+        rows = best(scores, _positive(top_k, "top_k"))
+        return [Match(row, float(scores[row])) for row in rows.tolist()]
 
     def _pair_scores(self, images: Any, texts: Any, batch_size: int, progress: bool) -> np.ndarray:
         if _vectors(images) is not None or _vectors(texts) is not None:
             raise UsageError(
                 f"{self.label} scores images and texts together and has no embeddings; give both as they are"
             )
-        encoder = Encoder.of(self._saved, self._place, batch_size)
+        encoder = Encoder.of(self.saved, self._place, batch_size)
         read, written = self._images(images, batch_size), self._texts(texts)
         captions = np.arange(written.num_captions)
         scores, done = np.empty((read.count, written.num_captions), dtype=np.float32), 0
-        with _task("scoring", scores.size, progress, "pairs") as task, torch.inference_mode():
+        with _task("scoring", scores.size, progress, "pairs") as advance, torch.inference_mode():
             while len(captions) and (group := list(islice(read.batches, max(1, _IMAGES_KEPT // batch_size)))):
                 encoded = [self._model.encode_images(batch.to(self._place)) for batch in group]
-                found = encoder.scores(encoded, encoder.texts(written, captions), task.advance)
+                found = encoder.scores(encoded, encoder.texts(written, captions), advance)
                 scores[done : done + len(found)] = found
                 done += len(found)
         return scores
@@ -303,13 +296,33 @@ class RetrievalModel:
     def _joined(self, found: list[np.ndarray]) -> np.ndarray:
         return np.concatenate(found) if found else np.empty((0, self.embed_dim), dtype=np.float32)
 
-    def _texts(self, texts: str | Sequence[str]) -> TokenTexts | PhraseTexts:
-        captions = given_split([texts] if isinstance(texts, str) else list(texts))
-        graphs = None
-        if self._saved.settings.reads_phrases:
-            assert self._parser is not None
-            graphs = parse_captions(self._parser, captions.texts)
-        return read_captions(self._saved, captions, self.label, graphs)
+    def _texts(self, texts: Any) -> TokenTexts | PhraseTexts:
+        if isinstance(texts, Captions):
+            return self._captions(*texts)
+        given = given_split([texts] if isinstance(texts, str) else list(texts))
+        read = self._parsed(given) if self.saved.settings.reads_phrases else self._captions(given)
+        longest = max_tokens_of(self.saved.model)
+        if (long := read.lengths > longest).any():
+            text = given.texts[int(np.argmax(long))]
+            raise UsageError(f"{text[:60]!r} has more than the {longest} tokens that {self.label} reads; shorten it")
+        if not read.lengths.all():
+            raise UsageError(f"{given.texts[int(np.argmin(read.lengths))][:60]!r} has no word; give a sentence")
+        return read
+
+    def _parsed(self, given: Split) -> TokenTexts | PhraseTexts:
+        """Sentences through a file of scene graphs, as the artifact of `itrpipe parse` has one."""
+        assert self._parser is not None
+        table = with_ids(given.captions, graphs_table(parse_captions(self._parser, given.texts), "given"))
+        with tempfile.TemporaryDirectory() as folder:
+            write_graphs(Path(folder) / SCENE_GRAPHS_FILE, [table])
+            return self._captions(given, Path(folder))
+
+    def _captions(self, split: Split, graphs: Path | None = None) -> TokenTexts | PhraseTexts:
+        settings: Any = self.saved.settings
+        if graphs is None:
+            return TokenTexts.of(split, self.saved.tokens)
+        phrases = CaptionPhrases.read(graphs, settings.max_words)
+        return PhraseTexts(phrases, split.caption_ids.tolist(), self.saved.vocabulary, settings.phrases)
 
     def _images(
         self, images: Any, batch_size: int, refused: Callable[[int, str], object] | None = None
@@ -318,7 +331,9 @@ class RetrievalModel:
         if isinstance(images, str | os.PathLike) and str(images).endswith(_FEATURES):
             images = FeatureFile.open(Path(images).expanduser())
         if isinstance(images, FeatureFile):
-            data = self._data(images)
+            images = Stored(images, images.image_id.tolist())
+        if isinstance(images, Stored):
+            data = self._data(*images)
             return _ImageBatches(data.num_images, (data.images(rows) for rows in blocks(data.num_images, size)))
         if isinstance(images, Sequence) and not isinstance(images, str | bytes):
             given = images
@@ -330,22 +345,32 @@ class RetrievalModel:
         return _ImageBatches(len(given), (self._whole(file) for file in read))
 
     def _whole(self, features: FeatureFile) -> ImageBatch:
-        return self._data(features).images(np.arange(len(features)))
+        return self._data(features, features.image_id.tolist()).images(np.arange(len(features)))
 
-    def _data(self, features: FeatureFile) -> SplitData:
-        """The images of a file as the model reads them."""
-        saved = self._saved
-        data = open_split(given_split([], features.image_id.tolist()), features, None, saved.settings, saved.frame)
+    def _data(self, features: FeatureFile, ids: list[str]) -> SplitData:
+        """Images of a file as the model reads them."""
+        saved = self.saved
+        data = open_split(given_split([], ids), features, None, saved.settings, saved.frame)
         if data.image_dim != saved.config["image_dim"]:
             raise DataError(
                 f"{features.path} holds vectors of width {data.image_dim} and {self.label} reads those of width "
-                f"{saved.config['image_dim']} by {self._features.name!r}; give the features that it was trained on"
+                f"{saved.config['image_dim']} by {self._features!r}; give the features that it was trained on"
             )
         return data
 
     @cached_property
     def _photographs(self) -> Photographs:
-        return self._features.photographs(self.label, self.device)
+        return self._open()
+
+
+def best(scores: np.ndarray, top: int) -> np.ndarray:
+    """Rows of the highest scores [n], at most `top`, best first; equal ones in their order.
+
+    Raises:
+        DataError: a score is NaN or infinite.
+    """
+    check_finite(scores[None])
+    return np.argsort(-scores, kind="stable")[:top]
 
 
 class _ImageBatches(NamedTuple):
@@ -371,14 +396,9 @@ def _positive(number: int, name: str = "batch_size") -> int:
 
 
 @contextmanager
-def _task(name: str, total: int, shown: bool, unit: str = "") -> Iterator[Task]:
+def _task(name: str, total: int, shown: bool, unit: str = "") -> Iterator[Callable[[int], object]]:
     if not shown:
-        yield _Silent()
+        yield lambda count: None
         return
     with Reporter(SafeConsole(stderr=True)).task(name, total, unit or name.rpartition(" ")[2]) as task:
-        yield task
-
-
-class _Silent:
-    def advance(self, count: int = 1, note: str = "") -> None:
-        """Says nothing."""
+        yield task.advance

@@ -14,9 +14,7 @@ from starlette.testclient import TestClient
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import read_truth
 from itrpipe.learning.mined import read_list
-from itrpipe.review.decisions import DecisionFile, Judgement
-from itrpipe.review.queue import Candidates, Queue, ranked_candidates
-from itrpipe.serving.app import build
+from itrpipe.review import Candidates, DecisionFile, Judgement, Queue, ranked_candidates
 
 SIZES = ("prepare.train=60", "prepare.val=20", "prepare.test=20")
 SMALL = ("train.epochs=1", "train.model.embed_dim=8", "train.model.word_dim=8", "mine_negatives.guard_batch_size=2")
@@ -58,7 +56,7 @@ def judged(candidates: Candidates, file: DecisionFile) -> None:
 
 def judged_in_the_browser(site: Any, count: int) -> None:
     """Answers what the page shows next."""
-    pages, origin = TestClient(build(site), base_url="http://127.0.0.1"), "http://127.0.0.1"
+    pages, origin = TestClient(site.app(), base_url="http://127.0.0.1"), "http://127.0.0.1"
     who = {"reviewer": "ada", "order": "sample"}
     places = [each["place"] for each in pages.get("/api/review", params=who).json()["candidates"][:count]]
     for place, answer in zip(places, fits(site.reviews.candidates, places), strict=True):
@@ -68,7 +66,7 @@ def judged_in_the_browser(site: Any, count: int) -> None:
 
 def test_the_loop(root: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     sites: list[Any] = []
-    monkeypatch.setattr("itrpipe.commands.serve._run", lambda site, *how: sites.append(site))
+    monkeypatch.setattr("itrpipe.search.serve.run", lambda site, *how: sites.append(site))
     scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *SETTINGS]
     done = invoke("serve", *scenes, "--guard", "fne", "--no-browser", "--make")
     assert done.code == 0, done.err

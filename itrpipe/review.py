@@ -1,0 +1,652 @@
+"""What people decide about pairs of an image and a caption of others: which pairs are asked, and what was answered.
+
+`decisions.parquet` has one row for each judgement. Rows are added and never changed. Pairs are named by their ids, so
+that decisions outlive the models and lists that they were made over. Columns:
+
+    at          timestamp, microseconds of UTC
+    reviewer    name of who judged
+    image_id, caption_id
+    answer      fits, differs, unsure, or undone, which takes the reviewer's last answer on the pair back
+    model       whose list held the pair
+    source      artifact that holds the list
+    drawn       the order in which the pair came
+
+Candidates are the hardest of each anchor: of mined lists, or of the rankings of an evaluation, whose split is another
+one. They are judged in one of these orders:
+
+    sample    at random, so that the pairs judged so far tell the share of false negatives among all
+    guard     at random among those that mining's guard takes for false negatives, which tells its precision
+    doubtful  the probability nearest to one half first
+    harmful   what scores farthest above its caption's own image first: what a triplet loss pushes away hardest
+
+Shapes: P candidates, N images, T captions, A anchors, K candidates of an anchor.
+
+Sources: Cohen, "A coefficient of agreement for nominal scales", 1960; Wilson, "Probable inference, the law of
+succession, and statistical inference", 1927.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import combinations, islice, takewhile
+from pathlib import Path
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from filelock import FileLock
+
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.truth import PairSet
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.evaluation.rankings import read_rankings
+from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
+from itrpipe.mining.lists import DIRECTIONS, CandidateLists
+from itrpipe.storage.artifact import RANKINGS, existing_input, read_manifest
+from itrpipe.storage.disk import make_folder, on_disk, unavailable, write_bytes
+from itrpipe.storage.integrity import checked
+
+FILE = "decisions.parquet"
+DECIDED = "decided.parquet"
+"""Beside mined lists: the pairs of the training set that were decided when they were mined."""
+FITS, DIFFERS, UNSURE, UNDONE = ANSWERS = ("fits", "differs", "unsure", "undone")
+DISPUTED = "disputed"
+SAMPLE, GUARD, DOUBTFUL, HARMFUL = ORDERS = ("sample", "guard", "doubtful", "harmful")
+RANDOM = (SAMPLE, GUARD)
+"""Orders whose first pairs are a simple random sample."""
+DEPTH = 10
+"""Candidates of each anchor that are judged, the hardest."""
+LIKELY = 0.5
+"""Probability above which the guard takes a candidate for a false negative."""
+_EVALUATED = "evaluate/"
+"""How the source of judgements on the rankings of an evaluation begins."""
+SCHEMA = pa.schema(
+    [
+        ("at", pa.timestamp("us", tz="UTC")),
+        *((name, pa.string()) for name in ("reviewer", "image_id", "caption_id", "answer", "model", "source", "drawn")),
+    ]
+)
+_NORMAL = NormalDist().inv_cdf(0.975)
+
+
+# What was decided
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One row; see the module."""
+
+    reviewer: str
+    image_id: str
+    caption_id: str
+    answer: str
+    model: str = ""
+    source: str = ""
+    drawn: str = ""
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What all reviewers together say of P pairs.
+
+    Attributes:
+        image_ids, caption_ids: text [P].
+        verdict: text [P]: `fits` or `differs` where all who were sure agree, `disputed` where they do not, and `unsure`
+            where nobody was sure.
+    """
+
+    image_ids: np.ndarray
+    caption_ids: np.ndarray
+    verdict: np.ndarray
+
+    def of(self, *verdicts: str) -> Verdicts:
+        """Those pairs alone."""
+        kept = np.isin(self.verdict, verdicts)
+        return Verdicts(self.image_ids[kept], self.caption_ids[kept], self.verdict[kept])
+
+    def digest(self) -> str:
+        """Of the pairs that are decided, `fits` or `differs`: nothing else changes what is made with them."""
+        sure = self.of(FITS, DIFFERS)
+        lines = sorted(zip(sure.image_ids.tolist(), sure.caption_ids.tolist(), sure.verdict.tolist(), strict=True))
+        return hashlib.sha256(repr(lines).encode()).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.verdict)
+
+
+class Decisions:
+    """Judgements in the order in which they were made.
+
+    Args:
+        rows: with the columns of `SCHEMA`.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+
+    @cached_property
+    def of_training(self) -> Decisions:
+        """Those that were not made on the rankings of an evaluation: nothing is trained on its images and captions."""
+        kept = [not source.startswith(_EVALUATED) for source in self.rows["source"].to_pylist()]
+        return Decisions(self.rows.filter(pa.array(kept, pa.bool_())))
+
+    @cached_property
+    def _answers(self) -> dict[str, dict[tuple[str, str], str]]:
+        """Reviewer -> image and caption -> the last answer, the latest at the end; undone ones are left out."""
+        names = ("reviewer", "image_id", "caption_id", "answer")
+        found: dict[str, dict[tuple[str, str], str]] = {}
+        for reviewer, *pair, answer in zip(*(self.rows[name].to_pylist() for name in names), strict=True):
+            own = found.setdefault(reviewer, {})
+            own.pop(tuple(pair), None)
+            if answer != UNDONE:
+                own[tuple(pair)] = answer
+        return {name: own for name, own in sorted(found.items()) if own}
+
+    @cached_property
+    def verdicts(self) -> Verdicts:
+        """Of all pairs that somebody judged."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for own in self._answers.values():
+            for pair, answer in own.items():
+                found.setdefault(pair, set()).add(answer)
+        sure = [answers - {UNSURE} for answers in found.values()]
+        verdict = [DISPUTED if len(each) > 1 else min(each, default=UNSURE) for each in sure]
+        ids = np.array(list(found), dtype=str).reshape(-1, 2)
+        return Verdicts(ids[:, 0], ids[:, 1], np.array(verdict, dtype=str))
+
+    @property
+    def reviewers(self) -> list[str]:
+        """Who judged, by name."""
+        return list(self._answers)
+
+    def of(self, reviewer: str) -> dict[tuple[str, str], str]:
+        """Image and caption -> the last answer of a reviewer, in the order of these answers."""
+        return self._answers.get(reviewer, {})
+
+    def agreements(self) -> dict[tuple[str, str], Agreement]:
+        """Of every two reviewers, on the pairs that both were sure of; those without any are left out."""
+        sure = {
+            name: {pair: answer == FITS for pair, answer in own.items() if answer != UNSURE}
+            for name, own in self._answers.items()
+        }
+        found = {}
+        for one, other in combinations(sure, 2):
+            if both := sure[one].keys() & sure[other].keys():
+                first, second = (np.array([sure[name][pair] for pair in both]) for name in (one, other))
+                found[one, other] = agreement_of(first, second)
+        return found
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class DecisionFile:
+    """The file of a dataset, which several processes may add to.
+
+    Attributes:
+        path: where it is, or will be with the first judgement.
+    """
+
+    path: Path
+
+    @classmethod
+    def of(cls, root: Path, dataset: str) -> DecisionFile:
+        """That of a dataset, beside its artifacts."""
+        return cls(root / dataset / FILE)
+
+    def read(self) -> Decisions:
+        """All judgements; none where there is no file yet.
+
+        Raises:
+            DataError: it is damaged, or no such file.
+        """
+        return read_decisions(self.path) if self.path.exists() else Decisions(SCHEMA.empty_table())
+
+    def add(self, judgements: Sequence[Judgement]) -> None:
+        """Adds rows: once this returns, they outlive a crash of the machine, and a crash before leaves the old file.
+
+        Raises:
+            DataError: what is there is damaged.
+            DiskFullError, UnavailableError: nothing could be written.
+        """
+        self._change(pa.Table.from_pylist([asdict(each) for each in judgements], schema=SCHEMA))
+
+    def merge(self, others: Iterable[Decisions]) -> int:
+        """Adds the judgements of other files that are not here yet, in the order of their times.
+
+        Returns:
+            How many were added.
+        """
+        return self._change(pa.concat_tables([SCHEMA.empty_table(), *(each.rows for each in others)]), merging=True)
+
+    def _change(self, rows: pa.Table, *, merging: bool = False) -> int:
+        make_folder(self.path.parent)
+        with on_disk(self.path), FileLock(self.path.with_name(f".{self.path.name}.lock")):
+            known = self.read().rows
+            whole = pa.concat_tables([known, rows])
+            if merging:
+                # A row is one judgement: who, when and about what. Files that were merged before share some.
+                whole = whole.group_by(whole.column_names, use_threads=False).aggregate([]).select(SCHEMA.names)
+                whole = whole.sort_by([("at", "ascending"), ("reviewer", "ascending")])
+            if len(whole) > len(known):
+                buffer = io.BytesIO()
+                pq.write_table(whole.combine_chunks(), buffer, compression="zstd", write_page_checksum=True)
+                write_bytes(self.path, buffer.getvalue())
+            return len(whole) - len(known)
+
+
+def decisions_digest(path: str, *, training: bool = False) -> str:
+    """What a step that reads decisions is made from: what was decided, and nothing else of the file.
+
+    Args:
+        path: as users name it.
+        training: leave out what was decided on rankings of an evaluation, see `Decisions.of_training`.
+
+    Raises:
+        MissingInputError, DataError: see `read_decisions`.
+    """
+    decisions = read_decisions(Path(path).expanduser())
+    return (decisions.of_training if training else decisions).verdicts.digest()
+
+
+def read_decisions(path: Path) -> Decisions:
+    """Reads a file of decisions.
+
+    Raises:
+        MissingInputError: there is none.
+        DataError: it is damaged, or none of decisions.
+    """
+    if not path.is_file():
+        raise MissingInputError(f"{path}: there is no such file of decisions; make one with `itrpipe serve`")
+    try:
+        # By a stream: of a path pyarrow would take folder names for columns.
+        with path.open("rb") as stream:
+            rows = pq.read_table(stream, page_checksum_verification=True)
+    except (OSError, pa.ArrowException) as error:
+        damage = DataError(f"{path}: is truncated or damaged ({' '.join(str(error).split())}); restore it from a copy")
+        raise unavailable(error, path) or damage from error
+    if not rows.schema.equals(SCHEMA):
+        columns = ", ".join(f"{each.name} {each.type}" for each in rows.schema)
+        raise DataError(f"{path}: has the columns {columns}, and decisions have {', '.join(SCHEMA.names)}")
+    if empty := [name for name in SCHEMA.names if rows[name].null_count]:
+        raise DataError(f"{path}: {empty[0]} is empty in {rows[empty[0]].null_count:,} rows; restore it from a copy")
+    if unknown := set(rows["answer"].to_pylist()) - set(ANSWERS):
+        raise DataError(f"{path}: has the answer {min(unknown, key=str)!r}; known are {', '.join(ANSWERS)}")
+    return Decisions(rows)
+
+
+# How far it can be relied on
+
+
+class Agreement(NamedTuple):
+    """Of two reviewers.
+
+    Attributes:
+        pairs: that both judged.
+        same: share of them with the same answer, 0..1.
+        kappa: how far that is above chance, 1 where they agree in all; None where both always gave the same answer.
+        low, high: its 95 % interval, by Cohen's large-sample error.
+    """
+
+    pairs: int
+    same: float
+    kappa: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class Share(NamedTuple):
+    """A share of many, told by a simple random sample.
+
+    Attributes:
+        judged: of the sample.
+        value: share in it, 0..1; None where nothing was judged.
+        low, high: Wilson's 95 % interval.
+    """
+
+    judged: int
+    value: float | None
+    low: float
+    high: float
+
+
+def agreement_of(one: np.ndarray, other: np.ndarray) -> Agreement:
+    """Cohen's kappa of the answers, bool [n], that two gave on the same pairs."""
+    same = float((one == other).mean())
+    chance = float(one.mean() * other.mean() + (1 - one.mean()) * (1 - other.mean()))
+    if chance == 1.0:
+        return Agreement(len(one), same)
+    kappa = (same - chance) / (1 - chance)
+    reach = _NORMAL * math.sqrt(same * (1 - same) / len(one)) / (1 - chance)
+    return Agreement(len(one), same, kappa, max(-1.0, kappa - reach), min(1.0, kappa + reach))
+
+
+def share_of(found: int, judged: int, population: int) -> Share:
+    """A share of a finite population, with Wilson's interval.
+
+    A sample without replacement tells as much as one of n (N - 1) / (N - n) with replacement (Cochran, "Sampling
+    Techniques", 1977, eq. 2.15).
+
+    Args:
+        found: in the sample.
+        judged: n, size of the sample.
+        population: N, from which it was drawn.
+    """
+    if not judged:
+        return Share(0, None, 0.0, 1.0)
+    z, value = _NORMAL, found / judged
+    if judged >= population:
+        return Share(judged, value, value, value)
+    size = judged * (population - 1) / (population - judged)
+    centre = (value + z * z / (2 * size)) / (1 + z * z / size)
+    reach = z / (1 + z * z / size) * math.sqrt(value * (1 - value) / size + (z / (2 * size)) ** 2)
+    # Of nothing, or of all, an end is the share itself, and rounding would put it beside.
+    return Share(judged, value, min(value, max(0.0, centre - reach)), max(value, min(1.0, centre + reach)))
+
+
+# How mining and training look it up
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Pairs of rows of a training set.
+
+    Attributes:
+        fits: captions that fit an image of others.
+        differs: captions that do not.
+    """
+
+    fits: PairSet
+    differs: PairSet
+
+    @classmethod
+    def of(cls, verdicts: Verdicts, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided:
+        """The decided pairs of these images and captions; disputed and doubtful ones are left out."""
+        chosen = [verdicts.of(name) for name in (FITS, DIFFERS)]
+        return cls(*(PairSet.of_ids((each.image_ids, each.caption_ids), image_ids, caption_ids) for each in chosen))
+
+    @classmethod
+    def read(cls, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided | None:
+        """Those beside mined lists; None where mining read no decisions.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        path = folder / DECIDED
+        if not path.exists():
+            return None
+        try:
+            table = pq.read_table(checked(path))
+            columns = (np.asarray(table[name].to_pylist(), dtype=str) for name in ("image_id", "caption_id", "verdict"))
+            return cls.of(Verdicts(*columns), image_ids, caption_ids)
+        except (OSError, KeyError, pa.ArrowException) as error:
+            reason = " ".join(str(error).split())
+            damage = DataError(f"{path} is damaged ({reason}); run `itrpipe mine-negatives` again")
+            raise unavailable(error, path) or damage from None
+
+    def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
+        """Writes them beside mined lists, by their ids."""
+        sides = (self.fits, self.differs)
+        columns = {
+            "image_id": np.concatenate([image_ids[each.image_rows] for each in sides]),
+            "caption_id": np.concatenate([caption_ids[each.caption_rows] for each in sides]),
+            "verdict": np.repeat([FITS, DIFFERS], [len(each) for each in sides]),
+        }
+        table = pa.table({name: pa.array(values.tolist(), pa.string()) for name, values in columns.items()})
+        pq.write_table(table, folder / DECIDED, compression="zstd", write_page_checksum=True)
+
+    def fit(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
+        """Which candidates of consecutive anchors fit them, bool [A, K]."""
+        return _marked(self.fits, direction, part, lists)
+
+    def differ(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
+        """Which of them do not, bool [A, K]."""
+        return _marked(self.differs, direction, part, lists)
+
+
+def _marked(pairs: PairSet, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
+    anchors = np.arange(part.start, part.start + len(lists.candidates))[:, None]
+    captions, images = (lists.candidates, anchors) if direction == DIRECTIONS[0] else (anchors, lists.candidates)
+    return pairs.has(captions, images) & (lists.candidates >= 0)
+
+
+# What is asked
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Pairs of an image and a caption of others that may be judged, each once.
+
+    Attributes:
+        source: artifact that they come from, as `mine_negatives/exact.triplet.vsepp-0f1e2d3c`.
+        model: label of the model that ranked them.
+        split: of the dataset.
+        prepared: folder of the dataset.
+        trained: folder of the model.
+        image_ids: text [N].
+        caption_ids: text [T].
+        owners: int64 [T], row of each caption's own image.
+        images, captions: int64 [P] rows.
+        ranks: int64 [P], the better of both directions, from 1.
+        scores: float32 [P].
+        positives: float32 [P], score of the caption with its own image; NaN where it is not known.
+        probability: float32 [P] to be a false negative; None where mining did not estimate it.
+    """
+
+    source: str
+    model: str
+    split: str
+    prepared: Path
+    trained: Path
+    image_ids: np.ndarray
+    caption_ids: np.ndarray
+    owners: np.ndarray
+    images: np.ndarray
+    captions: np.ndarray
+    ranks: np.ndarray
+    scores: np.ndarray
+    positives: np.ndarray
+    probability: np.ndarray | None
+
+    def ids(self, place: int) -> tuple[str, str]:
+        """Ids of image and caption of a candidate."""
+        return str(self.image_ids[self.images[place]]), str(self.caption_ids[self.captions[place]])
+
+    def place(self, image_id: str, caption_id: str) -> int | None:
+        """Place of the candidate of these ids; None where it is none."""
+        found = (self.image_ids == image_id)[self.images] & (self.caption_ids == caption_id)[self.captions]
+        return int(found.argmax()) if found.any() else None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+def check_order(order: str) -> None:
+    """Refuses what is none of `ORDERS`.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if order not in ORDERS:
+        raise UsageError(f"order {order!r}: there is none of this name; known: {', '.join(ORDERS)}")
+
+
+class Queue:
+    """Candidates in the order in which they are judged.
+
+    Args:
+        candidates: all of them.
+        order: one of `ORDERS`.
+
+    Raises:
+        UsageError: there is no such order, or it needs probabilities and there are none, or none above one half.
+
+    Attributes:
+        candidates, order: as given.
+        places: of the candidates, int64 [P], or fewer for `guard`.
+    """
+
+    def __init__(self, candidates: Candidates, order: str) -> None:
+        check_order(order)
+        self.candidates, self.order, known = candidates, order, candidates.probability
+        random = np.random.default_rng(0)
+        if order == SAMPLE:
+            self.places = random.permutation(len(candidates))
+        elif order == HARMFUL:
+            harm = np.nan_to_num(candidates.scores - candidates.positives, nan=-np.inf)
+            self.places = np.lexsort((candidates.ranks, -harm))
+        elif known is None:
+            raise UsageError(
+                f"--order {order} needs lists that say how likely each candidate is a false negative, and "
+                f"{candidates.source} does not; mine with `--guard fne`, or choose --order {SAMPLE} or {HARMFUL}"
+            )
+        elif order == DOUBTFUL:
+            self.places = np.lexsort((candidates.ranks, np.abs(known - LIKELY)))
+        else:
+            self.places = random.permutation(np.flatnonzero(known > LIKELY))
+        if order == GUARD and not len(self.places):
+            raise UsageError(
+                f"--order {GUARD}: the guard takes none of the {len(candidates):,} candidates of {candidates.source} "
+                f"for a false negative; raise guard_prior, such as --set guard_prior=0.01, or choose --order {SAMPLE}"
+            )
+
+    def upcoming(self, answered: Collection[tuple[str, str]], count: int) -> list[int]:
+        """Places of the next candidates, `count` at most, without pairs of image and caption that are answered."""
+        open_ = (place for place in map(int, self.places) if self.candidates.ids(place) not in answered)
+        return list(islice(open_, count))
+
+    def judged(self, answered: Collection[tuple[str, str]]) -> int:
+        """How many pairs of the queue are among those answered."""
+        own, ids = self.candidates, np.array(list(answered), dtype=str).reshape(-1, 2)
+        pairs = PairSet.of_ids((ids[:, 0], ids[:, 1]), own.image_ids, own.caption_ids)
+        return int(pairs.has(own.captions[self.places], own.images[self.places]).sum())
+
+    def judgement(self, place: int, reviewer: str, answer: str) -> Judgement:
+        """What is written of an answer."""
+        own = self.candidates
+        return Judgement(reviewer, *own.ids(place), answer, own.model, own.source, self.order)
+
+    def sampled(self, decisions: Decisions) -> Share:
+        """The share of false negatives among all of the queue, by those at its beginning that somebody judged.
+
+        As long as these are a random order's first ones, they are a simple random sample, whoever judged them and why.
+        Whoever was unsure, or disputed, counts for neither value, and for both ends of the interval.
+        """
+        verdicts = decisions.verdicts
+        known = dict(zip(zip(verdicts.image_ids, verdicts.caption_ids, strict=True), verdicts.verdict, strict=True))
+        told = list(takewhile(bool, (known.get(self.candidates.ids(place)) for place in map(int, self.places))))
+        fits, open_ = told.count(FITS), told.count(UNSURE) + told.count(DISPUTED)
+        sure = fits / (len(told) - open_) if len(told) > open_ else None
+        low, high = (share_of(count, len(told), len(self)) for count in (fits, fits + open_))
+        return Share(len(told), sure, low.low, high.high)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
+    """Those of an artifact of `mine-negatives`.
+
+    Raises:
+        MissingInputError: what it was made from was removed.
+        DataError: a file is damaged.
+        UsageError: it searched candidates from outside the dataset.
+    """
+    from itrpipe.learning.mined import FILES, read_list
+
+    manifest = read_manifest(mined)
+    if manifest.settings.get("candidates"):
+        raise UsageError(f"{mined.name} holds candidates from outside the dataset, which nobody sees; mine without")
+    lists = [read_list(mined, name, depth) for name in FILES]
+    embeddings = read_embeddings(existing_input(mined, manifest, "train") / EMBEDDINGS, "train")
+    own = np.full(len(lists[1].anchor_ids), np.nan, dtype=np.float32)
+    if embeddings.measure == INNER_PRODUCT and not manifest.settings.get("rescore_with"):
+        own = np.einsum("td,td->t", embeddings.images[embeddings.caption_image], embeddings.texts[:])
+    sides = [
+        (np.arange(len(each.anchor_ids)), each.candidates, each.scores, each.false_negative_probability)
+        for each in lists
+    ]
+    ids = (lists[0].anchor_ids, lists[1].anchor_ids, embeddings.caption_image)
+    return _each_once(mined, "train", ids, sides, own)
+
+
+def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
+    """Those of an artifact of `evaluate`: what it ranked first that is not the own image or caption.
+
+    Raises:
+        MissingInputError: what it was made from was removed.
+        DataError: a file is damaged.
+    """
+    manifest = read_manifest(evaluated)
+    prepared = existing_input(evaluated, manifest, "prepare")
+    split = PreparedDataset.open(prepared, tokens=False).split(manifest.settings["split"])
+    own, sides = np.full(len(split.caption_ids), np.nan, dtype=np.float32), []
+    found = read_rankings(evaluated / RANKINGS, split.image_ids, split.caption_ids)
+    for number, (queries, candidates, scores) in enumerate(found):
+        candidates, scores = candidates[:, :depth].copy(), scores[:, :depth]
+        queries = np.asarray(queries)
+        anchors = np.broadcast_to(queries[:, None], candidates.shape)
+        images, captions = (anchors, candidates) if number == 0 else (candidates, anchors)
+        right = split.caption_image[captions] == images
+        own[captions[right]] = scores[right]
+        candidates[right] = -1
+        sides.append((queries, candidates, scores, None))
+    ids = (split.image_ids, split.caption_ids, split.caption_image)
+    return _each_once(evaluated, split.name, ids, sides, own)
+
+
+_Side = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]
+"""Of one direction: anchors [A], candidates [A, K] with -1 for none, their scores, and probabilities where known."""
+
+
+def _each_once(
+    folder: Path, split: str, ids: tuple[np.ndarray, np.ndarray, np.ndarray], sides: Sequence[_Side], own: np.ndarray
+) -> Candidates:
+    """The candidates of images and of captions that an artifact holds; pairs of both directions are there once.
+
+    Args:
+        folder: of the artifact.
+        split: of its images and captions.
+        ids: of the images [N] and captions [T], and the row [T] of each caption's image.
+        sides: captions for images, and images for captions.
+        own: score [T] of each caption with its own image.
+    """
+    parts: list[tuple[np.ndarray, ...]] = []
+    for number, (anchors, candidates, scores, known) in enumerate(sides):
+        there = candidates >= 0
+        rows, columns = np.nonzero(there)
+        pair = (anchors[rows], candidates[there])
+        images, captions = pair if number == 0 else pair[::-1]
+        likely = np.zeros(len(rows)) if known is None else known[there]
+        parts.append((images, captions, columns + 1, scores[there], likely))
+    images, captions, ranks, scores, probability = (np.concatenate(each) for each in zip(*parts, strict=True))
+    images, captions = images.astype(np.int64), captions.astype(np.int64)
+    order = np.argsort(ranks, kind="stable")
+    _, first = np.unique((captions * (images.max(initial=0) + 1) + images)[order], return_index=True)
+    kept, manifest = order[first], read_manifest(folder)
+    return Candidates(
+        source=f"{folder.parent.name}/{folder.name}",
+        model=manifest.label,
+        split=split,
+        prepared=existing_input(folder, manifest, "prepare"),
+        trained=existing_input(folder, manifest, "train"),
+        image_ids=ids[0],
+        caption_ids=ids[1],
+        owners=ids[2],
+        images=images[kept],
+        captions=captions[kept],
+        ranks=ranks[kept].astype(np.int64),
+        scores=scores[kept].astype(np.float32),
+        positives=own[captions[kept]],
+        probability=None if any(side[3] is None for side in sides) else probability[kept].astype(np.float32),
+    )

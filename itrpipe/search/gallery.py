@@ -1,0 +1,282 @@
+"""What is searched, by the command, the pages and programs alike: images and captions of a dataset, or photographs.
+
+Models with embeddings compare a query with those that training or an index wrote. All others score every pair of the
+query with what is searched.
+
+Shapes: N images, T captions, D embedding width.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.truth import known_pairs
+from itrpipe.errors import UsageError
+from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, compare, read_embeddings
+from itrpipe.features.photographs import Photograph
+from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.search.index import Rows
+from itrpipe.search.model import Captions, RetrievalModel, Stored, best
+from itrpipe.storage.artifact import existing_input, read_manifest
+
+Mark = Literal["", "own", "true"]
+"""`own`: belongs to the query. `true`: does not, but the caption is true of the image all the same."""
+MARKS: dict[Mark, str] = {"": " ", "own": "✓", "true": "≈"}
+FOLDER = "folder"
+"""In the place of a split, where photographs of a folder were searched, which have no captions."""
+_AT_ONCE = 256
+"""Images or captions per forward pass."""
+_LONGEST_TEXT = 96
+"""Characters of the captions of a line."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An image or a caption that was found.
+
+    Attributes:
+        rank: from 1.
+        score: as the model gives it, higher is better.
+        image_id: of the image, or of the one that the caption belongs to.
+        file: of that image, relative to the root of the source.
+        caption_id: of a caption; None of an image.
+        texts: the caption, or all of the image.
+        mark: whether it is right, where that is known.
+    """
+
+    rank: int
+    score: float
+    image_id: str
+    file: str
+    caption_id: str | None
+    texts: list[str]
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model found.
+
+    Attributes:
+        dataset: its name; the path of a folder of photographs.
+        run: the trained model, by the name that the user gave it where there is one.
+        split: that was searched; `folder` of a folder of photographs.
+        finds: `images` or `captions`.
+        caption: that images were searched with; None where an image was.
+        image_id: that was searched with, or the path of a photograph; None where a caption was.
+        image_split: of that image, or `photograph`.
+        searched: how many images or captions there are.
+        unknown: words of the caption that the model does not know.
+        answers: best first.
+    """
+
+    dataset: str
+    run: str
+    split: str
+    finds: Literal["images", "captions"]
+    caption: str | None
+    image_id: str | None
+    image_split: str | None
+    searched: int
+    unknown: list[str]
+    answers: list[Answer]
+
+    @property
+    def of_folder(self) -> bool:
+        """Whether photographs without captions were searched."""
+        return self.split == FOLDER
+
+    @property
+    def title(self) -> str:
+        """What was asked for, in words."""
+        if self.caption is not None:
+            return f"“{self.caption}”"
+        return f"Photographs like {self.image_id}" if self.of_folder else f"Captions for {self.image_id}"
+
+    @property
+    def how(self) -> str:
+        """What was ranked by which model, in words."""
+        what = "photographs" if self.of_folder else f"{self.split} {self.finds}"
+        return f"{self.searched:,} {what} ranked by {self.run}"
+
+    def lines(self) -> Iterator[str]:
+        """The table, a line for each answer."""
+        names = [each.caption_id or each.file for each in self.answers]
+        width = max(map(len, names), default=0)
+        yield f"  {'rank':>4} {'score':>8}    {self.finds.removesuffix('s')}"
+        for name, each in zip(names, self.answers, strict=True):
+            text = textwrap.shorten(" · ".join(each.texts), _LONGEST_TEXT, placeholder=" …")
+            yield f"  {each.rank:>4} {each.score:>8.3f}  {MARKS[each.mark]} {name:<{width}}  {text}".rstrip()
+        said: dict[Mark, str] = {"own": "belongs to the query", "true": "true as well, though it belongs to another"}
+        if marks := [f"{MARKS[mark]} {said[mark]}" for mark in said if mark in {each.mark for each in self.answers}]:
+            yield f"  {', '.join(marks)}"
+
+
+@dataclass
+class Gallery:
+    """What a model searches.
+
+    Attributes:
+        model: the model.
+        images: embeddings [N, D] of the images, or their features for a model that scores pairs.
+        image_ids: N, of a dataset, or paths of photographs.
+        files: N, relative to the root of the source.
+        splits: N, of each image; empty of photographs in a folder.
+        sentences: embeddings of the captions by the split, or the captions for a model that scores pairs.
+        caption_ids, texts: T, none of a folder.
+        owners: [T] row of each caption's image, never falling.
+        prepared: artifact of the dataset; None of a folder.
+    """
+
+    model: RetrievalModel
+    images: np.ndarray | Stored
+    image_ids: list[str]
+    files: list[str]
+    splits: list[str]
+    sentences: Sequence[np.ndarray] | Captions = ()
+    caption_ids: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    owners: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    prepared: Path | None = None
+
+    @classmethod
+    def of_dataset(cls, model: RetrievalModel, trained: Path, split: str | None = None) -> Gallery:
+        """The images and captions of a split as the model was trained to read them, or of all.
+
+        Training images without features are left out.
+
+        Args:
+            model: it.
+            trained: its artifact.
+            split: None for all, which models that score pairs do not search.
+
+        Raises:
+            UsageError: the dataset has no such split.
+            MissingInputError, DataError: a file is not there or damaged.
+        """
+        manifest = read_manifest(trained)
+        prepared = existing_input(trained, manifest, "prepare")
+        dataset = PreparedDataset.open(prepared, tokens=not model.embeds)
+        whole = [dataset.split(name) for name in ([split] if split else dataset.splits)]
+        if model.embeds:
+            parts = [read_embeddings(trained / EMBEDDINGS, each.name) for each in whole]
+            known = {image_id for each in parts for image_id in each.image_ids.tolist()}
+            images, sentences = np.concatenate([each.images[:] for each in parts]), [each.texts for each in parts]
+        else:
+            features = FeatureFile.open(existing_input(trained, manifest, "extract") / FEATURES)
+            known = set(features.image_id.tolist())
+        found = []
+        for each in whole:
+            absent = [image_id for image_id in each.image_ids.tolist() if image_id not in known]
+            found.append(each.without(absent) if absent and each.name == "train" else each)
+        ids = [image_id for each in found for image_id in each.image_ids.tolist()]
+        if not model.embeds:
+            reads = model.saved.settings.reads_phrases
+            sentences = Captions(found[0], existing_input(trained, manifest, "parse") if reads else None)
+            images = Stored(features, ids)
+        first = np.cumsum([0, *(len(each.image_ids) for each in found)])
+        return cls(
+            model,
+            images,
+            ids,
+            [file for each in found for file in each.files],
+            [each.name for each in found for _ in each.files],
+            sentences,
+            [caption_id for each in found for caption_id in each.caption_ids.tolist()],
+            [text for each in found for text in each.texts],
+            np.concatenate([each.caption_image + start for each, start in zip(found, first, strict=False)]),
+            prepared,
+        )
+
+    @classmethod
+    def of_folder(cls, model: RetrievalModel, index: Path) -> Gallery:
+        """The photographs of an index that the model has made.
+
+        Raises:
+            DataError: a file of it is damaged.
+        """
+        rows = Rows.of_index(index)
+        files = [each.file for each in rows.photographs]
+        return cls(model, rows.vectors, files, files, [""] * len(files))
+
+    @property
+    def compares_images(self) -> bool:
+        """Whether images can be compared with each other."""
+        return self.model.measure == INNER_PRODUCT
+
+    @cached_property
+    def rows(self) -> dict[str, int]:
+        """Id of an image -> its row."""
+        return {image_id: row for row, image_id in enumerate(self.image_ids)}
+
+    def captions_of(self, row: int) -> list[str]:
+        """The captions of an image."""
+        first, last = np.searchsorted(self.owners, [row, row + 1])
+        return self.texts[first:last]
+
+    def by_sentence(self, sentence: str, progress: bool = False) -> np.ndarray:
+        """Scores [N] of the images with a sentence.
+
+        Raises:
+            UsageError: it has no word that the model knows.
+        """
+        self.model.unknown_words(sentence)
+        return self.model.score(cast(Any, self.images), [sentence], _AT_ONCE, progress)[:, 0]
+
+    def by_image(self, image: str | Photograph) -> np.ndarray:
+        """Scores [N] of the images with one of them, by its id, or with a photograph.
+
+        Raises:
+            UsageError: the model compares no two images, or its features were imported.
+            DataError: the photograph cannot be used.
+        """
+        if not self.compares_images:
+            raise UsageError(f"{self.model.label} does not compare image with image; search with a sentence")
+        assert isinstance(self.images, np.ndarray)
+        row = self.rows.get(image) if isinstance(image, str) else None
+        query = self.model.encode_images([image]) if row is None else self.images[row][None]
+        return compare(self.images, query, INNER_PRODUCT)[:, 0]
+
+    def captions_by_image(self, image: Stored, progress: bool = False) -> np.ndarray:
+        """Scores [T] of the captions with an image."""
+        texts = self.sentences if isinstance(self.sentences, Captions) else np.concatenate(self.sentences)
+        return self.model.score(cast(Any, image), cast(Any, texts), _AT_ONCE, progress)[0]
+
+    def images_found(self, scores: np.ndarray, top: int, sentence: str | None = None) -> list[Answer]:
+        """The best images by their scores [N], marked where the sentence is a caption of the gallery word for word."""
+        rows = best(scores, top)
+        asked = [row for row, text in enumerate(self.texts) if text == sentence]
+        marks = self._marks(np.array(asked, dtype=np.int64)[:, None], rows[None])
+        return [
+            Answer(rank, float(scores[row]), self.image_ids[row], self.files[row], None, self.captions_of(row), mark)
+            for rank, (row, mark) in enumerate(zip(rows.tolist(), marks, strict=True), 1)
+        ]
+
+    def captions_found(self, scores: np.ndarray, top: int, image_id: str) -> list[Answer]:
+        """The best captions by their scores [T], marked where the image is one of the gallery."""
+        rows = best(scores, top)
+        asked = [self.rows[image_id]] if image_id in self.rows else []
+        marks = self._marks(rows[None], np.array(asked, dtype=np.int64)[:, None])
+        found = []
+        for rank, (row, mark) in enumerate(zip(rows.tolist(), marks, strict=True), 1):
+            image = int(self.owners[row])
+            of_image = (self.image_ids[image], self.files[image])
+            found.append(Answer(rank, float(scores[row]), *of_image, self.caption_ids[row], [self.texts[row]], mark))
+        return found
+
+    def _marks(self, captions: np.ndarray, images: np.ndarray) -> list[Mark]:
+        """Which candidates are right for any of the queries; both are rows that broadcast to [queries, candidates]."""
+        if self.prepared is None:
+            return [""] * images.size
+        own = np.any(self.owners[captions] == images, axis=0)
+        truth = known_pairs(self.prepared, np.array(self.image_ids), np.array(self.caption_ids))
+        true = own if truth is None else np.any(truth.has(captions, images), axis=0)
+        return ["own" if is_own else "true" if is_true else "" for is_own, is_true in zip(own, true, strict=True)]

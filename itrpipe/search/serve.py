@@ -1,0 +1,574 @@
+"""Local pages: `/` searches, `/review` judges candidates.
+
+`/pictures/SIDE/ID` are the photographs, `/api/…` is JSON for the pages' own scripts.
+
+A page of the internet may send requests to 127.0.0.1, and by a name that it resolves to 127.0.0.1 also read the answers
+(DNS rebinding). So every request has to name this machine as its host, and whatever changes something or costs work has
+to come from a page of this server. Pages run no script but the one that is shipped, and load nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import socket
+import threading
+import webbrowser
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvicorn
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from itrpipe.analysis.word_maps import has_word_maps, pair_map
+from itrpipe.datasets.paths import ImageRoot
+from itrpipe.datasets.pictures import DECODER_ERRORS, decode_rgb, read_image, refusal
+from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset, given_split
+from itrpipe.errors import DataError, ItrpipeError, UnavailableError, UsageError
+from itrpipe.report.pictures import shrink
+from itrpipe.review import ANSWERS, DOUBTFUL, GUARD, HARMFUL, LIKELY, RANDOM, SAMPLE, Candidates, DecisionFile, Queue
+from itrpipe.search.gallery import Gallery
+from itrpipe.search.index import Rows
+from itrpipe.search.model import best
+from itrpipe.search.photos import PhotoFile
+from itrpipe.storage.disk import make_folder, write_bytes
+from itrpipe.training.data import Sources
+
+HERE = Path(__file__).parent
+STYLE = HERE.parent / "report" / "templates" / "base.css"
+HOST = "127.0.0.1"
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; img-src 'self' blob:; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    # Ids come again in other datasets and folders, so a browser has to ask whether a picture is still the same.
+    "Cache-Control": "no-cache",
+}
+# Of any port, since a tunnel may end at another one than the server listens at.
+_OWN = re.compile(r"(127\.0\.0\.1|localhost)(:[1-9][0-9]{0,4})?")
+LONGEST_BODY = 64 * 1024
+LARGEST_PHOTOGRAPH = 24 * 2**20
+"""Bytes of a photograph that is dropped on the page."""
+LONGEST_SENTENCE, LONGEST_NAME = 1_000, 80
+MOST = 200
+"""Images at a time."""
+RANKINGS_KEPT = 64
+"""Queries whose rankings are kept, so that a page that loads on is not ranked again."""
+AT_ONCE = 20
+"""Candidates that a page asks for, so that the next ones are there before their turn."""
+SIDES = (320, 1_280)
+"""Longest sides of pictures in pixels: of a grid, and of one photograph alone."""
+ORDER_TITLES = {
+    SAMPLE: "sample: at random, which tells the share of false negatives",
+    GUARD: "guard: at random among those that the guard takes for false",
+    DOUBTFUL: "doubtful: nearest to a probability of one half first",
+    HARMFUL: "harmful: highest score first",
+}
+_PROPOSALS = ("people at a table", "an animal", "a street at night")
+"""What is proposed to search for where there are no captions."""
+
+
+class OwnPagesOnly:
+    """Refuses requests of other pages before anything else sees them.
+
+    Args:
+        app: what answers.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, or passes it on, as it does with the beginning and the end of the server."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        refused = _refused(Request(scope)) if scope["type"] == "http" else None
+        await (refused or self._app)(scope, receive, with_headers)
+
+
+def _refused(request: Request) -> PlainTextResponse | None:
+    headers, host = request.headers, request.headers.get("host", "")
+    if not _OWN.fullmatch(host):
+        return PlainTextResponse("this server has another name", 421)
+    own = request.method in ("GET", "HEAD") or headers.get("origin") == f"http://{host}"
+    opened = headers.get("sec-fetch-dest") == "document" and not request.url.path.startswith("/api/")
+    if own and (opened or headers.get("sec-fetch-site") not in ("cross-site", "same-site")):
+        return None
+    return PlainTextResponse("this does not come from a page of this server", 403)
+
+
+class Pictures:
+    """Small copies of photographs, made once and kept: a JPEG for each content and size.
+
+    Photographs are found by their ids alone, so that no path comes from a request.
+
+    Args:
+        files: id -> path below the root, and the digest of the photograph that is meant: 64 hexadecimal digits.
+        digest: makes it of a file's path below the root, its path, and its bytes.
+        root: folder of the photographs.
+        kept: folder for the small copies.
+        source: the file that names the photographs, for errors.
+
+    Raises:
+        DataError: the digest of an image is none.
+    """
+
+    def __init__(
+        self,
+        files: Mapping[str, tuple[str, str]],
+        digest: Callable[[str, Path, bytes], str],
+        root: Path,
+        kept: Path,
+        source: Path,
+    ) -> None:
+        self._root, self._kept, self._files, self._digest = ImageRoot(root, source), kept, files, digest
+        for image_id, (_, content) in files.items():
+            if not re.fullmatch("[0-9a-f]{64}", content):
+                raise DataError(f"{source}: image {image_id} has no digest; prepare the dataset again")
+
+    @classmethod
+    def of_dataset(cls, prepared: Path, root: Path, kept: Path) -> Pictures:
+        """Those of a prepared dataset, by the digests of their bytes."""
+        dataset = PreparedDataset.open(prepared, tokens=False)
+        content = zip(dataset.column("file"), dataset.column("sha256"), strict=True)
+        files = dict(zip(dataset.column("image_id"), content, strict=True))
+        return cls(files, lambda file, path, read: hashlib.sha256(read).hexdigest(), root, kept, prepared / IMAGES_FILE)
+
+    @classmethod
+    def of_folder(cls, index: Path, root: Path, kept: Path) -> Pictures:
+        """Those of an indexed folder: another size or time of a file is another photograph."""
+
+        def told(photograph: PhotoFile) -> str:
+            return hashlib.sha256("\0".join(map(str, photograph)).encode()).hexdigest()
+
+        files = {each.file: (each.file, told(each)) for each in Rows.of_index(index).photographs}
+        return cls(files, lambda file, path, read: told(PhotoFile.of(file, path.stat())), root, kept, root)
+
+    def digest(self, image_id: str) -> str | None:
+        """What tells the content of a photograph from any other; None of an unknown id."""
+        return self._files.get(image_id, (None, None))[1]
+
+    def small(self, image_id: str, side: int) -> bytes:
+        """JPEG of the small copy of a known photograph, its longest side one of `SIDES`.
+
+        Raises:
+            DataError: it cannot be read, or is another one by now.
+        """
+        file, content = self._files[image_id]
+        kept = self._kept / f"{side}" / content[:2] / f"{content}.jpg"
+        with contextlib.suppress(FileNotFoundError):
+            return kept.read_bytes()
+        try:
+            path = self._root.resolve(file, f"image {image_id}")
+            read = read_image(path)
+            if self._digest(file, path, read) != content:
+                raise DataError("has changed since `prepare` or `index`; run that again")
+            small, _ = shrink(read, side)
+        except DECODER_ERRORS as error:
+            raise DataError(f"image {image_id} {refusal(error)}") from None
+        make_folder(kept.parent)
+        write_bytes(kept, small)
+        return small
+
+
+class Searches:
+    """Ranks the images of a gallery.
+
+    Args:
+        gallery: where is searched.
+
+    Attributes:
+        gallery: as given.
+    """
+
+    def __init__(self, gallery: Gallery) -> None:
+        self.gallery = gallery
+        self._rankings: OrderedDict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = OrderedDict()
+        self._ranking, self._reading = threading.Lock(), threading.Lock()
+
+    def add(self, content: bytes) -> str:
+        """Ranks the images by a photograph, of which nothing else is kept, and returns the key of the ranking.
+
+        Raises:
+            UsageError: the photograph cannot be used, or the model cannot search with one.
+        """
+        key = hashlib.sha256(content).hexdigest()
+        with self._reading:  # one at a time, so that large ones do not fill the memory
+            try:
+                scores = self.gallery.by_image(decode_rgb(content))
+            except DataError as error:
+                reason = str(error).removeprefix("image 0").removeprefix(":").strip()
+                raise UsageError(f"the photograph {reason}; give another one") from None
+        with self._ranking:
+            self._keep(("photograph", key), scores)
+        return key
+
+    def found(self, kind: str, value: str, start: int, count: int) -> dict[str, Any]:
+        """Some of the images that fit a query best.
+
+        Args:
+            kind: `q` for a sentence, `like` for images like one, or `photograph` for those like one that was added;
+                anything else shows the images in an order at random.
+            value: the sentence, id or key.
+            start: rank of the first answer, from 0.
+            count: how many are wanted.
+
+        Raises:
+            UsageError: the model cannot answer the query, or there is no such image.
+        """
+        gallery = self.gallery
+        with self._ranking:
+            if (kind, value) not in self._rankings:
+                self._keep((kind, value), self._scores(kind, value))
+            self._rankings.move_to_end((kind, value))
+            order, scores = self._rankings[kind, value]
+            unknown = gallery.model.unknown_words(value) if kind == "q" else []
+        first = max(0, start)
+        answers = [
+            {
+                "image": gallery.image_ids[row],
+                "split": gallery.splits[row],
+                "score": float(scores[row]),
+                "captions": gallery.captions_of(row),
+            }
+            for row in order[first : first + max(0, min(count, MOST))].tolist()
+        ]
+        shown = {"answers": answers, "searched": len(order), "unknown": unknown}
+        return shown | ({"captions": gallery.captions_of(gallery.rows[value])} if kind == "like" else {})
+
+    def _keep(self, query: tuple[str, str], scores: np.ndarray) -> None:
+        order = best(scores, len(scores))
+        if query[0] == "like":
+            order = order[order != self.gallery.rows[query[1]]]
+        self._rankings[query] = order, scores
+        if len(self._rankings) > RANKINGS_KEPT:
+            self._rankings.popitem(last=False)
+
+    def _scores(self, kind: str, value: str) -> np.ndarray:
+        if kind == "photograph":
+            raise UsageError("this photograph is not remembered any more; drop it again")
+        if kind == "like":
+            if value not in self.gallery.rows:
+                raise UsageError(f"image {value}: the model was trained without one of this id")
+            return self.gallery.by_image(value)
+        if kind != "q":
+            return np.random.default_rng(0).random(len(self.gallery.image_ids))
+        if len(value) > LONGEST_SENTENCE:
+            raise UsageError(f"the query has more than {LONGEST_SENTENCE:,} characters; give a sentence")
+        given_split([value], what="the query")
+        return self.gallery.by_sentence(value)
+
+    def proposals(self) -> list[str]:
+        """Some sentences to begin with: captions of images that are shown first."""
+        shown = self.found("", "", 0, 3)["answers"]
+        return [min(each["captions"], key=len) for each in shown if each["captions"]] or list(_PROPOSALS)
+
+
+class Reviews:
+    """The candidates of one list with the decisions on them.
+
+    Args:
+        candidates: what is judged.
+        file: where decisions are kept.
+    """
+
+    def __init__(self, candidates: Candidates, file: DecisionFile) -> None:
+        self.candidates, self.file = candidates, file
+        split = PreparedDataset.open(candidates.prepared, tokens=False).split(candidates.split)
+        self._texts = dict(zip(split.caption_ids.tolist(), split.texts, strict=True))
+        self._own: dict[int, list[int]] = {}
+        for caption, image in enumerate(candidates.owners.tolist()):
+            self._own.setdefault(image, []).append(caption)
+        self._queues: dict[str, Queue] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def orders(self) -> dict[str, str]:
+        """Name -> title of those that the list has what it takes for."""
+        known = self.candidates.probability
+        lacking = {GUARD, DOUBTFUL} if known is None else set() if (known > LIKELY).any() else {GUARD}
+        return {name: title for name, title in ORDER_TITLES.items() if name not in lacking}
+
+    def shown(self, order: str, reviewer: str) -> dict[str, Any]:
+        """The next candidates of a reviewer, or of one who has no name yet, and the last that they answered.
+
+        Raises:
+            UsageError: there is no such order, or the list does not have what it takes.
+        """
+        queue, answered = self._queue(order), self.file.read().of(_name(reviewer)) if reviewer else {}
+        places = ((self.candidates.place(*pair), answer) for pair, answer in reversed(answered.items()))
+        given = [self._shown(place) | {"answer": answer} for place, answer in places if place is not None]
+        return {
+            "candidates": [self._shown(place) for place in queue.upcoming(answered, AT_ONCE)],
+            "given": given[:AT_ONCE],
+            "progress": self.progress(order, reviewer),
+        }
+
+    def answer(self, order: str, reviewer: str, place: int, answer: str) -> dict[str, Any]:
+        """Writes an answer, and tells what is known now.
+
+        Raises:
+            UsageError: there is no such candidate, answer or order.
+        """
+        if answer not in ANSWERS:
+            raise UsageError(f"answer {answer!r}: there is none of this name; known: {', '.join(ANSWERS)}")
+        if not 0 <= place < len(self.candidates):
+            raise UsageError(f"candidate {place}: there are {len(self.candidates):,}")
+        queue = self._queue(order)
+        with self._lock:
+            self.file.add([queue.judgement(place, _name(reviewer), answer)])
+        return self.progress(order, reviewer)
+
+    def progress(self, order: str, reviewer: str) -> dict[str, Any]:
+        """How much of an order a reviewer has judged, and the share of false negatives where it is random."""
+        decisions, queue = self.file.read(), self._queue(order)
+        return {
+            "judged": queue.judged(decisions.of(reviewer)),
+            "pairs": len(queue),
+            "share": queue.sampled(decisions)._asdict() if order in RANDOM else None,
+            "agreements": [
+                {"with": next(name for name in both if name != reviewer), **each._asdict()}
+                for both, each in decisions.agreements().items()
+                if reviewer in both
+            ],
+        }
+
+    def _queue(self, order: str) -> Queue:
+        if order not in self._queues:
+            self._queues[order] = Queue(self.candidates, order)
+        return self._queues[order]
+
+    def _shown(self, place: int) -> dict[str, Any]:
+        own = self.candidates
+        image, caption = int(own.images[place]), int(own.captions[place])
+        image_id, caption_id = own.ids(place)
+        return {
+            "place": place,
+            "image": image_id,
+            "caption": self._texts[caption_id],
+            "own_captions": [self._texts[str(own.caption_ids[each])] for each in self._own.get(image, [])],
+            "own_image": str(own.image_ids[own.owners[caption]]),
+            "rank": int(own.ranks[place]),
+            "score": float(own.scores[place]),
+            "probability": None if own.probability is None else float(own.probability[place]),
+        }
+
+
+def _name(reviewer: str) -> str:
+    """The name of a reviewer without blanks around it.
+
+    Raises:
+        UsageError: it is empty or too long.
+    """
+    name = reviewer.strip()
+    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+        raise UsageError(f"reviewer {name[:LONGEST_NAME]!r}: give a name of 1 to {LONGEST_NAME} printable characters")
+    return name
+
+
+class Site:
+    """What is served.
+
+    Args:
+        about: what is looked at: a dataset, or a folder.
+        searches: where is searched.
+        pictures: the photographs.
+        reviews: what is judged; None of photographs without captions.
+        sources: what the model was trained on; None of photographs.
+
+    Attributes:
+        reviews: as given.
+    """
+
+    def __init__(
+        self,
+        about: str,
+        searches: Searches,
+        pictures: Pictures,
+        reviews: Reviews | None = None,
+        sources: Sources | None = None,
+    ) -> None:
+        self.reviews = reviews
+        self._about, self._searches, self._pictures, self._sources = about, searches, pictures, sources
+        self._maps = sources is not None and has_word_maps(searches.gallery.model.saved)
+        self._drawing = threading.Lock()
+        self._templates = Environment(
+            loader=FileSystemLoader(HERE),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+
+    def app(self) -> Starlette:
+        """The application."""
+        routes = [
+            Route("/", self._search),
+            Route("/api/search", self._found),
+            Route("/api/photographs", self._upload, methods=["POST"]),
+            Route("/pictures/{side:int}/{image_id:path}", self._picture),
+            Route("/favicon.ico", lambda request: Response(status_code=204)),
+            Route("/base.css", lambda request: FileResponse(STYLE, media_type="text/css")),
+            Mount("/static", StaticFiles(directory=HERE / "static")),
+        ]
+        if self._maps:
+            routes.append(Route("/api/why", self._why))
+        if self.reviews is not None:
+            routes += [Route("/review", self._review), Route("/api/review", self._upcoming)]
+            routes.append(Route("/api/review", self._answer, methods=["POST"]))
+        said = {ItrpipeError: _said, ClientDisconnect: _said}
+        return Starlette(routes=routes, middleware=[Middleware(OwnPagesOnly)], exception_handlers=said)
+
+    def _page(self, name: str, **values: Any) -> Response:
+        pages = {"Search": "/"} | ({"Review": "/review"} if self.reviews is not None else {})
+        shared = {"about": self._about, "model": self._searches.gallery.model.label, "pages": pages}
+        template = self._templates.get_template(f"{name}.html.j2")
+        return HTMLResponse(template.render(title=name.capitalize(), script=name, **shared, **values))
+
+    def _search(self, request: Request) -> Response:
+        compares = self._searches.gallery.compares_images
+        return self._page("search", maps=self._maps, compares=compares, proposals=self._searches.proposals())
+
+    def _found(self, request: Request) -> Response:
+        asked = {name: request.query_params.get(name, "").strip() for name in ("q", "like", "photograph")}
+        kind, value = next(((name, value) for name, value in asked.items() if value), ("", ""))
+        try:
+            start, count = (int(request.query_params.get(name, "0")) for name in ("start", "count"))
+        except ValueError:
+            raise HTTPException(400, "start and count are numbers") from None
+        return JSONResponse(self._searches.found(kind, value, start, count))
+
+    async def _upload(self, request: Request) -> Response:
+        content = await _read(request, LARGEST_PHOTOGRAPH)
+        return JSONResponse({"photograph": await run_in_threadpool(self._searches.add, content)})
+
+    def _why(self, request: Request) -> Response:
+        sentence, image_id = (request.query_params.get(name, "").strip() for name in ("q", "image"))
+        gallery, sources = self._searches.gallery, self._sources
+        if image_id not in gallery.rows or sources is None:
+            raise HTTPException(404, "there is no such image")
+        with self._drawing:
+            split = gallery.splits[gallery.rows[image_id]]
+            words = pair_map(gallery.model.saved, sources, split, image_id, sentence)
+        told = ("text", "start", "end", "rows", "columns", "area", "values", "word_score")
+        return JSONResponse({"words": [{name: word[name] for name in told} for word in words]})
+
+    def _review(self, request: Request) -> Response:
+        assert self.reviews is not None
+        file = self.reviews.file
+        return self._page("review", orders=self.reviews.orders, reviewers=file.read().reviewers, file=file.path.name)
+
+    def _upcoming(self, request: Request) -> Response:
+        assert self.reviews is not None
+        return JSONResponse(self.reviews.shown(*(request.query_params.get(name, "") for name in ("order", "reviewer"))))
+
+    async def _answer(self, request: Request) -> Response:
+        assert self.reviews is not None
+        try:
+            given = json.loads(await _read(request, LONGEST_BODY))
+            order, reviewer, answer = (str(given.get(name, "")) for name in ("order", "reviewer", "answer"))
+            place = given["place"]
+        except (ValueError, RecursionError, AttributeError, KeyError):
+            place = None
+        if not isinstance(place, int):
+            raise HTTPException(400, "no JSON object with the number of a place")
+        return JSONResponse(await run_in_threadpool(self.reviews.answer, order, reviewer, place, answer))
+
+    def _picture(self, request: Request) -> Response:
+        side, image_id = request.path_params["side"], request.path_params["image_id"]
+        digest = self._pictures.digest(image_id)
+        if side not in SIDES or digest is None:
+            return PlainTextResponse("there is no such picture", 404)
+        tag = {"ETag": f'"{digest}"'}
+        if request.headers.get("if-none-match") == tag["ETag"]:
+            return Response(status_code=304, headers=tag)
+        return Response(self._pictures.small(image_id, side), media_type="image/jpeg", headers=tag)
+
+
+async def _said(request: Request, error: Exception) -> Response:
+    """A user's error as one line."""
+    return JSONResponse({"error": str(error)}, 400)
+
+
+async def _read(request: Request, most: int) -> bytes:
+    """The body of a request.
+
+    Raises:
+        HTTPException: it is too long.
+    """
+    parts, length = [], 0
+    async for part in request.stream():
+        length += len(part)
+        if length > most:
+            raise HTTPException(413, f"more than {most:,} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def run(site: Site, port: int, browser: bool, say: Callable[[str], object]) -> None:
+    """Listens until it is interrupted.
+
+    Args:
+        site: what is served.
+        port: 0 takes any that is free.
+        browser: open the pages in a browser.
+        say: is told the address.
+
+    Raises:
+        UnavailableError: the port is taken.
+    """
+    with listening(port) as sock:
+        address = f"http://{HOST}:{sock.getsockname()[1]}/"
+        say(f"{address}  (Ctrl-C ends it)")
+        if browser:
+            threading.Timer(0.5, webbrowser.open, (address,)).start()
+        with contextlib.suppress(KeyboardInterrupt):
+            server_of(site).run(sockets=[sock])
+
+
+def server_of(site: Site) -> uvicorn.Server:
+    """What answers the requests of a socket."""
+    options: dict[str, Any] = {"http": "h11", "ws": "none", "proxy_headers": False, "server_header": False}
+    return uvicorn.Server(uvicorn.Config(site.app(), log_level="warning", **options))
+
+
+@contextlib.contextmanager
+def listening(port: int) -> Iterator[socket.socket]:
+    """A socket that listens on this machine, so that who comes before the server has begun waits for it.
+
+    Raises:
+        UnavailableError: the port is taken.
+    """
+    # Of a socket that does not name its protocol, asyncio leaves answers in two packets, 40 ms apart.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((HOST, port))
+            sock.listen()
+        except OSError as error:
+            raise UnavailableError(
+                f"--port {port}: {HOST} cannot be listened at ({error.strerror}); name another --port"
+            ) from None
+        yield sock
