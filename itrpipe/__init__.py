@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "MinedLists": "itrpipe.mining.lists",
     "RetrievalModel": "itrpipe.search.model",
-    "load": "itrpipe.search.opening",
+    "load": "itrpipe.search.model",
     "mine": "itrpipe.mining.exact",
 }
 """Name -> the module that defines it, imported when the name is first used: the command line needs none of them."""

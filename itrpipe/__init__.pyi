@@ -1,6 +1,6 @@
 from itrpipe.mining.exact import mine as mine
 from itrpipe.mining.lists import MinedLists as MinedLists
 from itrpipe.search.model import RetrievalModel as RetrievalModel
-from itrpipe.search.opening import load as load
+from itrpipe.search.model import load as load
 
 __version__: str

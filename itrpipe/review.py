@@ -46,13 +46,13 @@ from filelock import FileLock
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import PairSet
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
 from itrpipe.mining.lists import DIRECTIONS, CandidateLists
 from itrpipe.storage.artifact import RANKINGS, existing_input, read_manifest
-from itrpipe.storage.disk import make_folder, on_disk, unavailable, write_bytes
-from itrpipe.storage.integrity import checked
+from itrpipe.storage.disk import make_folder, on_disk, write_bytes
+from itrpipe.storage.tables import read_table, write_table
 
 FILE = "decisions.parquet"
 DECIDED = "decided.parquet"
@@ -266,18 +266,7 @@ def read_decisions(path: Path) -> Decisions:
         MissingInputError: there is none.
         DataError: it is damaged, or none of decisions.
     """
-    if not path.is_file():
-        raise MissingInputError(f"{path}: there is no such file of decisions; make one with `itrpipe serve`")
-    try:
-        # By a stream: of a path pyarrow would take folder names for columns.
-        with path.open("rb") as stream:
-            rows = pq.read_table(stream, page_checksum_verification=True)
-    except (OSError, pa.ArrowException) as error:
-        damage = DataError(f"{path}: is truncated or damaged ({' '.join(str(error).split())}); restore it from a copy")
-        raise unavailable(error, path) or damage from error
-    if not rows.schema.equals(SCHEMA):
-        columns = ", ".join(f"{each.name} {each.type}" for each in rows.schema)
-        raise DataError(f"{path}: has the columns {columns}, and decisions have {', '.join(SCHEMA.names)}")
+    rows = read_table(path, SCHEMA, "restore it from a copy, or make one with `itrpipe serve`")
     if empty := [name for name in SCHEMA.names if rows[name].null_count]:
         raise DataError(f"{path}: {empty[0]} is empty in {rows[empty[0]].null_count:,} rows; restore it from a copy")
     if unknown := set(rows["answer"].to_pylist()) - set(ANSWERS):
@@ -385,14 +374,11 @@ class Decided:
         path = folder / DECIDED
         if not path.exists():
             return None
-        try:
-            table = pq.read_table(checked(path))
-            columns = (np.asarray(table[name].to_pylist(), dtype=str) for name in ("image_id", "caption_id", "verdict"))
-            return cls.of(Verdicts(*columns), image_ids, caption_ids)
-        except (OSError, KeyError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())
-            damage = DataError(f"{path} is damaged ({reason}); run `itrpipe mine-negatives` again")
-            raise unavailable(error, path) or damage from None
+        names = ("image_id", "caption_id", "verdict")
+        table = read_table(path, names, "run `itrpipe mine-negatives` again")
+        return cls.of(
+            Verdicts(*(np.asarray(table[name].to_pylist(), dtype=str) for name in names)), image_ids, caption_ids
+        )
 
     def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
         """Writes them beside mined lists, by their ids."""
@@ -403,7 +389,7 @@ class Decided:
             "verdict": np.repeat([FITS, DIFFERS], [len(each) for each in sides]),
         }
         table = pa.table({name: pa.array(values.tolist(), pa.string()) for name, values in columns.items()})
-        pq.write_table(table, folder / DECIDED, compression="zstd", write_page_checksum=True)
+        write_table(folder / DECIDED, table)
 
     def fit(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
         """Which candidates of consecutive anchors fit them, bool [A, K]."""
@@ -471,16 +457,6 @@ class Candidates:
         return len(self.scores)
 
 
-def check_order(order: str) -> None:
-    """Refuses what is none of `ORDERS`.
-
-    Raises:
-        UsageError: it is none.
-    """
-    if order not in ORDERS:
-        raise UsageError(f"order {order!r}: there is none of this name; known: {', '.join(ORDERS)}")
-
-
 class Queue:
     """Candidates in the order in which they are judged.
 
@@ -497,7 +473,8 @@ class Queue:
     """
 
     def __init__(self, candidates: Candidates, order: str) -> None:
-        check_order(order)
+        if order not in ORDERS:
+            raise UsageError(f"order {order!r}: there is none of this name; known: {', '.join(ORDERS)}")
         self.candidates, self.order, known = candidates, order, candidates.probability
         random = np.random.default_rng(0)
         if order == SAMPLE:

@@ -69,7 +69,7 @@ def test_the_reference_has_every_command_setting_and_public_name(site: Path) -> 
     python = (site / "reference" / "python.html").read_text(encoding="utf-8")
     public = (*itrpipe.learning.__all__, *itrpipe.methods.aoq.method.__all__, *itrpipe.methods.fne.method.__all__)
     assert all(re.search(rf'id="itrpipe\.[a-z_.]+\.{name}"', python) for name in public)
-    assert "itrpipe.search.opening.load" in python
+    assert "itrpipe.search.model.load" in python
 
 
 def test_the_drawing_of_gains_shows_what_the_tables_say() -> None:

@@ -106,8 +106,8 @@ def evaluate(
 
     Example: itrpipe evaluate --method aoq --backbone vsrn
     """
-    from itrpipe.commands.beforehand import check_split
     from itrpipe.commands.stages import run_stage
+    from itrpipe.commands.trained import check_split
 
     given, definition = given.defined(split or "test")
     given.require_model()
@@ -150,12 +150,11 @@ def review(
 
     Example: itrpipe review --backbone vsepp --merge from-ada.parquet
     """
-    from itrpipe.commands.review import Review
     from itrpipe.commands.review import review as review_pairs
 
-    wanted = Review(split, order, merge or ())
+    wanted = {"split": split, "order": order, "merge": merge or ()}
     overrides = given.overrides(method=given.method, **given.model, device=given.device, guard=guard)
-    review_pairs(*given.where, wanted, overrides, **given.how, as_json=as_json)
+    review_pairs(*given.where, overrides, **wanted, **given.how, as_json=as_json)
 
 
 @app.command()
@@ -179,8 +178,8 @@ def serve(
 
     Example: itrpipe serve --backbone vsepp --guard fne
     """
-    from itrpipe.commands.serve import serve as serve_pages
-    from itrpipe.commands.serve import serve_photographs
+    from itrpipe.commands.review import serve as serve_pages
+    from itrpipe.commands.review import serve_photographs
 
     how, device = {"port": port, "browser": not no_browser, **given.how}, given.device or "auto"
     if photos is not None:
@@ -358,9 +357,9 @@ def export(
 
     Example: itrpipe export --method aoq --backbone vsrn --to vsrn-aoq --trec
     """
-    from itrpipe.commands.beforehand import check_split
     from itrpipe.commands.export import Wanted
     from itrpipe.commands.export import export as export_model
+    from itrpipe.commands.trained import check_split
 
     check_split(split)
     wanted = Wanted(to, embeddings, index, trec, license_name, force, open_clip)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from itrpipe.commands.beforehand import check_image, check_words
 from itrpipe.commands.photographs import find_image
 from itrpipe.commands.trained import TrainedRun, make_missing, train_settings, trained_run
 from itrpipe.datasets.definition import check_name
@@ -107,8 +106,6 @@ def explain(
     step = planner.plan(Need("train", method))
     planner.refuse_unused_overrides()
     _refuse_without_word_heads(step)
-    check_words(step, caption, "--caption")
-    check_image(step, image, reporter, make=not (dry_run or no_deps))
     if not make_missing(f"explain {step.location.label}", [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run):
         return
     found = _explanation(trained_run(step), dataset, image, caption)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from itrpipe.commands.named import NamedModel, find_model
+from itrpipe.commands.named import NamedModel
 from itrpipe.commands.trained import make_missing, train_settings
 from itrpipe.commands.upkeep import remove_unused
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, redefine
@@ -21,7 +21,6 @@ from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import Step
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
-from itrpipe.search.photos import list_photographs, no_embeddings
 from itrpipe.stages.base import Need
 from itrpipe.stages.extract import passes_of
 from itrpipe.storage.artifact import MANIFEST, Manifest, folders_in, is_finished, read_manifest
@@ -78,13 +77,10 @@ class OpenedModel(NamedTuple):
     Attributes:
         folder: of it.
         called: its name in the names of artifacts.
-        name, dataset: of a named model, else empty.
     """
 
     folder: Path
     called: str
-    name: str = ""
-    dataset: str = ""
 
 
 def index(root: Path, photos: Path, asked: AskedModel, *, no_deps: bool = False, dry_run: bool = False) -> None:
@@ -144,6 +140,8 @@ def up_to_date(
         UsageError: no model is named and the folder has no single index, or the model has no embeddings.
         ItrpipeError: the model cannot be trained or opened.
     """
+    from itrpipe.search.photos import list_photographs
+
     count = len(list_photographs(photos, root).photographs)
     photos = photos.resolve()
     dataset = dataset_of(photos)
@@ -158,8 +156,7 @@ def up_to_date(
 
     definition = with_photographs(load_definition(root, dataset))
     planner = Planner(root, dataset, asked.of_index, definition, reporter, remember=not dry_run)
-    about = {"model": str(model.folder), "called": model.called, "name": model.name, "dataset": model.dataset}
-    step = planner.plan(Need(STAGE, CONF, about))
+    step = planner.plan(Need(STAGE, CONF, {"model": str(model.folder), "called": model.called}))
     _refuse_unread(planner.unused_overrides())
     if step.state != "up to date" and no_deps and not whole and not dry_run:
         raise UsageError(
@@ -207,8 +204,6 @@ def _only_model(root: Path, photos: Path, dataset: str) -> AskedModel:
         has = f"is indexed by {', '.join(sorted(newest))}" if newest else "is not indexed yet"
         raise UsageError(f"--photos {photos} {has}; name a model with --model")
     (settings,) = newest.values()
-    if settings["name"]:
-        return AskedModel(known=find_model(root, settings["dataset"], settings["name"]))
     return AskedModel(opened=settings["model"], called=settings["called"])
 
 
@@ -230,8 +225,7 @@ def _model(root: Path, asked: AskedModel, reporter: Reporter, *, no_deps: bool, 
         f"train {called}", [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run
     ):
         return None
-    named = ("", "") if known is None or seed else (known.name, dataset)
-    return OpenedModel(step.location.folder.resolve(), called, *named)
+    return OpenedModel(step.location.folder.resolve(), called)
 
 
 def _refuse_unread(overrides: Sequence[Override]) -> None:
@@ -241,6 +235,8 @@ def _refuse_unread(overrides: Sequence[Override]) -> None:
 def _refuse_unfit(step: Step) -> None:
     """Refuses a model before it is trained that could not embed photographs."""
     if not settings_of(train_settings(step).backbone).embeds:
+        from itrpipe.search.photos import no_embeddings
+
         raise no_embeddings(step.location.label)
     extract = step.inputs["extract"]
     imported = [part.kind for part in passes_of(extract.need.conf, extract.settings).values() if part.imported]
@@ -255,15 +251,12 @@ def _opened(model: str, called: str) -> OpenedModel:
     """A model in a folder, or of the hub, which is fetched where it is not there yet."""
     folder = Path(model).expanduser()
     if not folder.is_dir():
-        from itrpipe.search.opening import fetch
+        from itrpipe.search.model import fetch
 
         return OpenedModel(fetch(model), called or _slug(model.replace("/", "--")))
     folder = folder.resolve()
-    trained = (folder / MANIFEST).is_file()
-    if not trained and not (folder / CONFIG).is_file():
+    if not any((folder / name).is_file() for name in (MANIFEST, CONFIG)):
         raise MissingInputError(f"--model {model} holds no model: it has no {CONFIG}; name the folder of one")
-    if trained and (stage := read_manifest(folder).stage) != "train":
-        raise UsageError(f"--model {model} is an artifact of {stage} and holds no model; name one of train")
     return OpenedModel(folder, called or f"{_slug(folder.name)}.{_digest(str(folder))[:6]}")
 
 
@@ -278,7 +271,7 @@ def _remove_contained(folder: Path, reporter: Reporter) -> None:
     alike = [each for each, it in earlier.items() if (it.label, it.sources["model"]) == of_own]
     if not alike:
         return
-    from itrpipe.search.index import Rows
+    from itrpipe.search.photos import Rows
 
     listed = set(Rows.of_index(folder).photographs)
     for each in alike:

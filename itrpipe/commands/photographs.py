@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING
 from itrpipe.commands.trained import TrainedRun
 from itrpipe.config import did_you_mean
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.declaration import FeatureSettings
 from itrpipe.stages import extract
 from itrpipe.storage.artifact import read_manifest
 
@@ -56,7 +54,7 @@ def find_image(trained: TrainedRun, dataset: str, image: str) -> Shown:
     from itrpipe.features.store import FEATURES, FeatureFile
 
     prepared, extracted = PreparedDataset.open(trained.input("prepare")), trained.input("extract")
-    found = named_image(prepared, image)
+    found = _named(prepared, image)
     if found is not None:
         features = FeatureFile.open(extracted / FEATURES)
         features.rows([found[0]])  # an image without features is told here, and not in the midst of a batch
@@ -64,19 +62,14 @@ def find_image(trained: TrainedRun, dataset: str, image: str) -> Shown:
     if os.path.isfile(image):  # unlike Path.is_file, no error for what cannot be a path
         path = Path(image)
         return Shown(str(path), str(path.absolute()), PHOTOGRAPH, photograph_features(path, extracted, trained.device))
-    raise no_image(prepared, dataset, image)
-
-
-def no_image(prepared: PreparedDataset, dataset: str, image: str) -> MissingInputError:
-    """What is said of an image that is neither in a dataset nor a file."""
     known = prepared.column("image_id")
     hint = did_you_mean(image, known) or f"; name an image by its id or file, such as {known[-1]}"
-    return MissingInputError(
+    raise MissingInputError(
         f"dataset {dataset!r} has no image {image!r} and there is no such file{hint}, or the file of any photograph"
     )
 
 
-def named_image(prepared: PreparedDataset, image: str) -> tuple[str, str, str] | None:
+def _named(prepared: PreparedDataset, image: str) -> tuple[str, str, str] | None:
     """Id, file and split of an image: that of this id, else of this path in the source, else of this file name.
 
     Raises:
@@ -119,27 +112,13 @@ def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
     manifest = read_manifest(folder)
     settings = extract.settings_class(manifest.settings).model_validate(manifest.settings)
     parts = extract.passes_of(manifest.conf, settings)
-    refuse_imported(parts, str(path))
+    if imported := [part.kind for part in parts.values() if part.imported]:
+        raise UsageError(
+            f"--image {path}: the features of this dataset were imported ({imported[0]}), so those of a photograph "
+            "cannot be made alike; name an image of the dataset"
+        )
     try:
         (features,) = Photographs.by(manifest.conf, parts, device).features([path], batch=1, ids=[str(path)])
     except DataError as error:
         raise DataError(f"--image {error}") from None
     return features
-
-
-def refuse_imported(parts: Mapping[str, FeatureSettings], image: str) -> None:
-    """Refuses a photograph where the features of the dataset were imported.
-
-    Args:
-        parts: dataset of the feature file -> what makes it.
-        image: path of the photograph.
-
-    Raises:
-        UsageError: likewise.
-    """
-    imported = [part.kind for part in parts.values() if part.imported]
-    if imported:
-        raise UsageError(
-            f"--image {image}: the features of this dataset were imported ({imported[0]}), so those of a photograph "
-            "cannot be made alike; name an image of the dataset"
-        )

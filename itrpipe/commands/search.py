@@ -6,12 +6,11 @@ import os
 import stat
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from itrpipe.commands.beforehand import check_split
 from itrpipe.commands.index import AskedModel, up_to_date
-from itrpipe.commands.photographs import PHOTOGRAPH, find_image
-from itrpipe.commands.trained import TrainedRun, make_missing, trained_run
+from itrpipe.commands.photographs import find_image
+from itrpipe.commands.trained import check_split, make_missing, trained_run
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Override, Planner
@@ -117,8 +116,20 @@ def search(
     what = f"search with {step.location.label}"
     if not make_missing(what, [step], dataset, reporter, no_deps=no_deps, dry_run=dry_run):
         return
-    trained = trained_run(step)
-    found, own = _in_dataset(question, dataset, trained, split)
+    from itrpipe.search.gallery import Gallery
+    from itrpipe.search.model import Stored, load
+
+    trained, own = trained_run(step), None
+    image = None if question.image is None else find_image(trained, dataset, question.image)
+    model = load(trained.folder, device=trained.device)
+    model.label, progress = trained.called, not model.embeds
+    gallery = Gallery.of_dataset(model, trained.folder, split)
+    if image is None:
+        assert question.caption is not None
+        found = gallery.images_for(question.caption, question.top, progress)
+    else:
+        asked, own = Stored(image.features, [image.image_id]), image.file
+        found = gallery.captions_for(asked, image.split, question.top, progress)
     folder = None
     if question.page is not None:
         prepare = trained.input("prepare")
@@ -127,29 +138,6 @@ def search(
         except (MissingInputError, DataError) as error:
             reporter.say(f"  the page shows no photographs: {error}", style="yellow")
     _show(question, found, reporter, folder, own)
-
-
-def _in_dataset(question: Question, dataset: str, trained: TrainedRun, split: str) -> tuple[Answers, str | None]:
-    """The answers, and the file that was searched with: a photograph, or relative to those of the dataset."""
-    from itrpipe.search.gallery import Answers, Gallery
-    from itrpipe.search.model import Stored
-    from itrpipe.search.opening import load
-
-    image = None if question.image is None else find_image(trained, dataset, question.image)
-    model = load(trained.folder, device=trained.device)
-    gallery = Gallery.of_dataset(model, trained.folder, split)
-    about: dict[str, Any] = {"dataset": dataset, "run": trained.called, "split": split, "caption": question.caption}
-    if image is None:
-        assert question.caption is not None
-        scores = gallery.by_sentence(question.caption, progress=not model.embeds)
-        unknown, answers = model.unknown_words(question.caption), gallery.images_found
-        listed = answers(scores, question.top, question.caption)
-        about |= {"finds": "images", "image_id": None, "image_split": None, "unknown": unknown}
-    else:
-        scores = gallery.captions_by_image(Stored(image.features, [image.image_id]), progress=not model.embeds)
-        listed = gallery.captions_found(scores, question.top, image.image_id if image.split == split else "")
-        about |= {"finds": "captions", "image_id": image.image_id, "image_split": image.split, "unknown": []}
-    return Answers(searched=len(scores), answers=listed, **about), None if image is None else image.file
 
 
 def search_photographs(
@@ -185,33 +173,23 @@ def search_photographs(
     indexed = up_to_date(root, photos, asked, reporter, no_deps=no_deps, dry_run=dry_run, whole=False)
     if indexed is None:
         return
-    from itrpipe.search.gallery import FOLDER, Answers, Gallery
-    from itrpipe.search.opening import load
+    from itrpipe.search.gallery import Gallery
+    from itrpipe.search.model import load
 
     (index, opened), folder = indexed, photos.resolve()
     model = load(opened.folder, device=device)
-    gallery, unknown = Gallery.of_folder(model, index), []
+    model.label = opened.called
+    gallery, own = Gallery.of_folder(model, folder, index), None
     if image is None:
         assert question.caption is not None
-        scores, unknown = gallery.by_sentence(question.caption), model.unknown_words(question.caption)
+        found = gallery.images_for(question.caption, question.top)
     else:
-        inside = image.resolve().relative_to(folder).as_posix() if image.resolve().is_relative_to(folder) else ""
-        scores = gallery.by_image(inside if inside in gallery.rows else image)
-    found = Answers(
-        dataset=str(folder),
-        run=opened.called,
-        split=FOLDER,
-        finds="images",
-        caption=question.caption,
-        image_id=question.image,
-        image_split=None if image is None else PHOTOGRAPH,
-        searched=len(scores),
-        unknown=unknown,
-        answers=gallery.images_found(scores, question.top),
-    )
+        own = str(image.resolve())
+        known = own.removeprefix(f"{folder}/")
+        found = gallery.photographs_like(known if known in gallery.rows else image, question.top, str(question.image))
     if left_out := len(read_manifest(index).failed):
         reporter.say(f"  {quantity(left_out, 'photograph')} could not be read; see `itrpipe index`", style="yellow")
-    _show(question, found, reporter, folder, None if image is None else str(image.resolve()))
+    _show(question, found, reporter, folder, own)
 
 
 def _photograph(photos: Path, image: str) -> Path:
@@ -219,20 +197,11 @@ def _photograph(photos: Path, image: str) -> Path:
 
     Raises:
         MissingInputError: there is none.
-        DataError: it cannot be read.
     """
-    from itrpipe.datasets.pictures import read_rgb
-
-    path = Path(image).expanduser()
-    if not os.path.isfile(path):
-        if not os.path.isfile(photos / image):
-            raise MissingInputError(f"--image {image} is no file, neither here nor below {photos}; name a photograph")
-        path = photos / image
-    try:
-        read_rgb(path)
-    except DataError as error:
-        raise DataError(f"--image {image} {error}; give another photograph") from None
-    return path
+    for path in (Path(image).expanduser(), photos / image):
+        if os.path.isfile(path):
+            return path
+    raise MissingInputError(f"--image {image} is no file, neither here nor below {photos}; name a photograph")
 
 
 def _show(question: Question, found: Answers, reporter: Reporter, folder: Path | None, own: str | None) -> None:

@@ -44,6 +44,19 @@ class TrainedRun:
         return existing_input(self.folder, self.manifest, name)
 
 
+SPLITS = ("test", "val", "train")
+
+
+def check_split(split: str | None) -> None:
+    """Refuses what is no split; None leaves the choice to the declaration.
+
+    Raises:
+        UsageError: likewise.
+    """
+    if split not in (None, *SPLITS):
+        raise UsageError(f"--split {split}: there is no such split; give {', '.join(SPLITS[:-1])} or {SPLITS[-1]}")
+
+
 def train_settings(step: Step) -> TrainSettings:
     """The settings of a planned training."""
     assert isinstance(step.settings, TrainSettings)

@@ -23,13 +23,15 @@ from itrpipe.errors import UsageError
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, compare, read_embeddings
 from itrpipe.features.photographs import Photograph
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.search.index import Rows
 from itrpipe.search.model import Captions, RetrievalModel, Stored, best
+from itrpipe.search.photos import Rows
 from itrpipe.storage.artifact import existing_input, read_manifest
 
 Mark = Literal["", "own", "true"]
 """`own`: belongs to the query. `true`: does not, but the caption is true of the image all the same."""
 MARKS: dict[Mark, str] = {"": " ", "own": "✓", "true": "≈"}
+PHOTOGRAPH = "photograph"
+"""In the place of the split of an image that is in none."""
 FOLDER = "folder"
 """In the place of a split, where photographs of a folder were searched, which have no captions."""
 _AT_ONCE = 256
@@ -125,17 +127,19 @@ class Gallery:
     """What a model searches.
 
     Attributes:
+        about: what is looked at: a dataset, or a folder.
         model: the model.
         images: embeddings [N, D] of the images, or their features for a model that scores pairs.
         image_ids: N, of a dataset, or paths of photographs.
         files: N, relative to the root of the source.
-        splits: N, of each image; empty of photographs in a folder.
+        splits: N, of each image; `folder` of photographs in one.
         sentences: embeddings of the captions by the split, or the captions for a model that scores pairs.
         caption_ids, texts: T, none of a folder.
         owners: [T] row of each caption's image, never falling.
         prepared: artifact of the dataset; None of a folder.
     """
 
+    about: str
     model: RetrievalModel
     images: np.ndarray | Stored
     image_ids: list[str]
@@ -156,7 +160,7 @@ class Gallery:
         Args:
             model: it.
             trained: its artifact.
-            split: None for all, which models that score pairs do not search.
+            split: its name; None for all, which models that score pairs do not search.
 
         Raises:
             UsageError: the dataset has no such split.
@@ -184,6 +188,7 @@ class Gallery:
             images = Stored(features, ids)
         first = np.cumsum([0, *(len(each.image_ids) for each in found)])
         return cls(
+            manifest.dataset,
             model,
             images,
             ids,
@@ -197,15 +202,15 @@ class Gallery:
         )
 
     @classmethod
-    def of_folder(cls, model: RetrievalModel, index: Path) -> Gallery:
-        """The photographs of an index that the model has made.
+    def of_folder(cls, model: RetrievalModel, folder: Path, index: Path) -> Gallery:
+        """The photographs of a folder, by an index that the model has made.
 
         Raises:
             DataError: a file of it is damaged.
         """
         rows = Rows.of_index(index)
         files = [each.file for each in rows.photographs]
-        return cls(model, rows.vectors, files, files, [""] * len(files))
+        return cls(str(folder), model, rows.vectors, files, files, [FOLDER] * len(files))
 
     @property
     def compares_images(self) -> bool:
@@ -245,32 +250,60 @@ class Gallery:
         query = self.model.encode_images([image]) if row is None else self.images[row][None]
         return compare(self.images, query, INNER_PRODUCT)[:, 0]
 
-    def captions_by_image(self, image: Stored, progress: bool = False) -> np.ndarray:
+    def by_caption_of(self, image: Stored, progress: bool = False) -> np.ndarray:
         """Scores [T] of the captions with an image."""
         texts = self.sentences if isinstance(self.sentences, Captions) else np.concatenate(self.sentences)
         return self.model.score(cast(Any, image), cast(Any, texts), _AT_ONCE, progress)[0]
 
-    def images_found(self, scores: np.ndarray, top: int, sentence: str | None = None) -> list[Answer]:
-        """The best images by their scores [N], marked where the sentence is a caption of the gallery word for word."""
-        rows = best(scores, top)
+    def images_for(self, sentence: str, top: int, progress: bool = False) -> Answers:
+        """The images that fit a sentence best; right ones are marked where it is a caption of theirs word for word."""
+        scores, unknown = self.by_sentence(sentence, progress), self.model.unknown_words(sentence)
         asked = [row for row, text in enumerate(self.texts) if text == sentence]
-        marks = self._marks(np.array(asked, dtype=np.int64)[:, None], rows[None])
-        return [
-            Answer(rank, float(scores[row]), self.image_ids[row], self.files[row], None, self.captions_of(row), mark)
-            for rank, (row, mark) in enumerate(zip(rows.tolist(), marks, strict=True), 1)
-        ]
+        return self._answers(scores, top, asked, caption=sentence, unknown=unknown)
 
-    def captions_found(self, scores: np.ndarray, top: int, image_id: str) -> list[Answer]:
-        """The best captions by their scores [T], marked where the image is one of the gallery."""
-        rows = best(scores, top)
-        asked = [self.rows[image_id]] if image_id in self.rows else []
-        marks = self._marks(rows[None], np.array(asked, dtype=np.int64)[:, None])
-        found = []
+    def photographs_like(self, photograph: str | Photograph, top: int, name: str) -> Answers:
+        """The images that are most like a photograph, which is called so; see `by_image`."""
+        return self._answers(self.by_image(photograph), top, [], image_id=name, image_split=PHOTOGRAPH)
+
+    def captions_for(self, image: Stored, split: str, top: int, progress: bool = False) -> Answers:
+        """The captions that fit an image best; right ones are marked where it is one of the gallery.
+
+        Args:
+            image: of the dataset, or a photograph.
+            split: of it, or `photograph`.
+            top: how many are wanted.
+            progress: show it, on standard error.
+        """
+        (image_id,) = image.ids
+        row = self.rows.get(image_id)
+        asked = [] if row is None or self.splits[row] != split else [row]
+        scores = self.by_caption_of(image, progress)
+        return self._answers(scores, top, asked, finds="captions", image_id=image_id, image_split=split)
+
+    def _answers(
+        self,
+        scores: np.ndarray,
+        top: int,
+        asked: list[int],
+        finds: Literal["images", "captions"] = "images",
+        caption: str | None = None,
+        image_id: str | None = None,
+        image_split: str | None = None,
+        unknown: Sequence[str] = (),
+    ) -> Answers:
+        """The best of all images [N] or captions [T]; `asked` are captions or images whose matches are right."""
+        rows, of_images, answers = best(scores, top), finds == "images", []
+        queries, candidates = np.array(asked, dtype=np.int64)[:, None], rows[None]
+        marks = self._marks(queries, candidates) if of_images else self._marks(candidates, queries)
         for rank, (row, mark) in enumerate(zip(rows.tolist(), marks, strict=True), 1):
-            image = int(self.owners[row])
+            image = row if of_images else int(self.owners[row])
+            caption_id, texts = (
+                (None, self.captions_of(row)) if of_images else (self.caption_ids[row], [self.texts[row]])
+            )
             of_image = (self.image_ids[image], self.files[image])
-            found.append(Answer(rank, float(scores[row]), *of_image, self.caption_ids[row], [self.texts[row]], mark))
-        return found
+            answers.append(Answer(rank, float(scores[row]), *of_image, caption_id, texts, mark))
+        asked_for = (finds, caption, image_id, image_split)
+        return Answers(self.about, self.model.label, self.splits[0], *asked_for, len(scores), list(unknown), answers)
 
     def _marks(self, captions: np.ndarray, images: np.ndarray) -> list[Mark]:
         """Which candidates are right for any of the queries; both are rows that broadcast to [queries, candidates]."""

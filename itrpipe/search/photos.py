@@ -1,4 +1,7 @@
-"""The photographs below a folder, listed by path, size and modification time: nothing of them is read."""
+"""The photographs below a folder, and their index: paths, sizes, times and embeddings.
+
+Shapes: N photographs, D embedding width.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,26 @@ import hashlib
 import os
 import stat
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.storage.disk import OF_THE_FILE, unavailable
+import numpy as np
+import pyarrow as pa
+
+from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, upright_size
+from itrpipe.engine.work import Part, Work, cut, resolve_device
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.search.model import RetrievalModel, load
+from itrpipe.storage.disk import OF_THE_FILE, on_disk, require_space, unavailable
+from itrpipe.storage.integrity import checked
+from itrpipe.storage.parts import ArrayFile, write_arrays
+from itrpipe.storage.tables import read_table, write_table
+
+PHOTOS, EMBEDDINGS = "photos.parquet", "embeddings.npy"
+_BLOCK = 4_096
+
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 """Of the formats that are decoded, see `itrpipe.datasets.pictures`; in any case of letters."""
@@ -88,7 +105,8 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
     for place, folders, names in os.walk(root, onerror=unreadable):
         shown = [name for name in folders if not name.startswith(".")]
         folders[:] = [name for name in shown if os.path.join(place, name) != apart]
-        for path in (os.path.join(place, name) for name in names if _is_photograph(name)):
+        pictures = [name for name in names if name.lower().endswith(ENDINGS) and not name.startswith(".")]
+        for path in (os.path.join(place, name) for name in pictures):
             name = path.removeprefix(inside)
             try:
                 name.encode()
@@ -115,10 +133,6 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
     return found
 
 
-def _is_photograph(name: str) -> bool:
-    return name.lower().endswith(ENDINGS) and not name.startswith(".")
-
-
 def _reason(error: OSError) -> str:
     """Why something is left out.
 
@@ -140,3 +154,159 @@ def no_embeddings(label: str) -> UsageError:
         f"{label} scores images and texts together and has no embeddings to index; name a model with embeddings, such "
         "as vsrn or dual-encoder"
     )
+
+
+# The index
+
+
+class Rows(NamedTuple):
+    """Photographs with their embeddings, mapped: of an index, or of a part of one that is being made.
+
+    Attributes:
+        photographs: N of them.
+        vectors: [N, D] float32.
+        sizes: [N, 2] int32, width and height in pixels.
+    """
+
+    photographs: list[PhotoFile]
+    vectors: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of_index(cls, folder: Path) -> Rows:
+        """Those of a whole index.
+
+        Raises:
+            DataError: a file of it is damaged.
+        """
+        table = read_table(folder / PHOTOS, PhotoFile._fields, "run `itrpipe index` again")
+        photographs = [
+            PhotoFile(*each) for each in zip(*(table[name].to_pylist() for name in PhotoFile._fields), strict=True)
+        ]
+        sizes = np.stack([table[name].to_numpy() for name in ("width", "height")], axis=1)
+        return cls(photographs, np.load(checked(folder / EMBEDDINGS), mmap_mode="r", allow_pickle=False), sizes)
+
+    @classmethod
+    def of_part(cls, path: Path) -> tuple[Rows, dict[str, str]]:
+        """Those of a part, and path -> reason of the photographs that could not be used."""
+        file = ArrayFile(path)
+        vectors, sizes = (file[name].mapped("r") for name in ("vectors", "sizes"))
+        return cls([PhotoFile(*each) for each in file.facts["photographs"]], vectors, sizes), file.facts["failed"]
+
+
+class Encoding(Work["RetrievalModel"]):
+    """Embeds photographs; a part is some of them in the order of their paths.
+
+    Args:
+        folder: of the photographs.
+        photographs: which are encoded.
+        model: folder of the model.
+        digest: of it.
+        execution: `device`, `batch` (photographs per forward pass) and `block` (photographs per part).
+    """
+
+    title, unit = "encoding", "photographs"
+
+    def __init__(
+        self,
+        folder: Path,
+        photographs: Sequence[PhotoFile],
+        model: Path,
+        digest: str,
+        execution: Any,
+    ) -> None:
+        self._folder, self._photographs, self._model = folder, photographs, model
+        self.device, self._batch, self._block = execution.device, execution.batch, execution.block
+        listed = "\n".join(f"{each.file}\0{each.bytes}\0{each.changed}" for each in photographs)
+        self.key = hashlib.sha256(f"{digest}\n{self._block}\n{listed}".encode()).hexdigest()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Each worker is told of the photographs of its parts alone."""
+        return {name: value for name, value in self.__dict__.items() if name != "_photographs"}
+
+    def parts(self) -> list[Part]:
+        """Photographs, some at a time."""
+        return cut(self._photographs, self._block)
+
+    def open(self) -> RetrievalModel:
+        """The model.
+
+        Raises:
+            UsageError: it has no embeddings.
+        """
+        opened = load(self._model, device=resolve_device(self.device))
+        if not opened.embeds:
+            raise no_embeddings(opened.label)
+        return opened
+
+    def make(self, worker: RetrievalModel, part: Part, path: Path) -> None:
+        """Encodes some photographs; those that cannot be used are listed with the reason.
+
+        Raises:
+            UsageError: the model reads features that were imported.
+            UnavailableError: the disk does not answer.
+            DataError: an embedding is not finite.
+        """
+        photographs: Sequence[PhotoFile] = part.content
+        files, failed = [self._folder / each.file for each in photographs], {}
+        vectors = worker.encode_images(files, self._batch, refused=failed.__setitem__)
+        usable = [row for row in range(len(photographs)) if row not in failed]
+        if bad := np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
+            raise DataError(f"{worker.label} embeds {files[usable[bad[0]]]} as NaN or infinity; name another model")
+        sizes = np.array([_size(files[row]) for row in usable], dtype=np.int32).reshape(-1, 2)
+        facts = {
+            "photographs": [photographs[row] for row in usable],
+            "failed": {photographs[row].file: reason for row, reason in failed.items()},
+        }
+        write_arrays(path, {"vectors": vectors, "sizes": sizes}, facts)
+
+
+def _size(path: Path) -> tuple[int, int]:
+    """Width and height in pixels as a viewer shows it, from the header; 0 of a file that is gone by now."""
+    try:
+        with open_picture(path.read_bytes()) as image:
+            return upright_size(image)
+    except DECODER_ERRORS:
+        return 0, 0
+
+
+def places_of(sources: Sequence[Rows]) -> dict[PhotoFile, tuple[int, int]]:
+    """Photograph -> source and row; one that has another size or time is another photograph."""
+    return {each: (number, row) for number, rows in enumerate(sources) for row, each in enumerate(rows.photographs)}
+
+
+def write_index(
+    folder: Path, photographs: Sequence[PhotoFile], sources: Sequence[Rows], advance: Callable[[int], object]
+) -> int:
+    """Writes `photos.parquet` and `embeddings.npy`, some rows at a time.
+
+    Args:
+        folder: exists.
+        photographs: N, the rows, each in one of the sources.
+        sources: have their embeddings.
+        advance: called with the number of rows done.
+
+    Returns:
+        D.
+
+    Raises:
+        DiskFullError: the disk cannot hold them.
+    """
+    places, count, width = places_of(sources), len(photographs), sources[0].vectors.shape[1]
+    require_space(folder, count * width * 4, "the embeddings")
+    sizes: list[np.ndarray] = []
+    with on_disk(folder), (folder / EMBEDDINGS).open("wb") as stream:
+        layout: Mapping[str, Any] = {"descr": "<f4", "fortran_order": False, "shape": (count, width)}
+        np.lib.format.write_array_header_1_0(stream, layout)
+        for start in range(0, count, _BLOCK):
+            block = [places[each] for each in photographs[start : start + _BLOCK]]
+            stream.write(np.stack([sources[number].vectors[row] for number, row in block]).astype("<f4").tobytes())
+            sizes += [sources[number].sizes[row] for number, row in block]
+            advance(len(block))
+    files, lengths, changed = zip(*photographs, strict=True)
+    columns = {"file": pa.array(files, pa.string())}
+    columns |= {"bytes": pa.array(lengths, pa.int64()), "changed": pa.array(changed, pa.int64())}
+    whole = np.stack(sizes).astype(np.int32)
+    columns |= {name: pa.array(whole[:, column]) for column, name in enumerate(("width", "height"))}
+    write_table(folder / PHOTOS, pa.table(columns))
+    return width

@@ -18,6 +18,7 @@ import threading
 import webbrowser
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,8 @@ from itrpipe.errors import DataError, ItrpipeError, UnavailableError, UsageError
 from itrpipe.report.pictures import shrink
 from itrpipe.review import ANSWERS, DOUBTFUL, GUARD, HARMFUL, LIKELY, RANDOM, SAMPLE, Candidates, DecisionFile, Queue
 from itrpipe.search.gallery import Gallery
-from itrpipe.search.index import Rows
 from itrpipe.search.model import best
-from itrpipe.search.photos import PhotoFile
+from itrpipe.search.photos import PhotoFile, Rows
 from itrpipe.storage.disk import make_folder, write_bytes
 from itrpipe.training.data import Sources
 
@@ -298,10 +298,7 @@ class Reviews:
         self.candidates, self.file = candidates, file
         split = PreparedDataset.open(candidates.prepared, tokens=False).split(candidates.split)
         self._texts = dict(zip(split.caption_ids.tolist(), split.texts, strict=True))
-        self._own: dict[int, list[int]] = {}
-        for caption, image in enumerate(candidates.owners.tolist()):
-            self._own.setdefault(image, []).append(caption)
-        self._queues: dict[str, Queue] = {}
+        self._queue = cache(partial(Queue, candidates))
         self._lock = threading.Lock()
 
     @property
@@ -355,11 +352,6 @@ class Reviews:
             ],
         }
 
-    def _queue(self, order: str) -> Queue:
-        if order not in self._queues:
-            self._queues[order] = Queue(self.candidates, order)
-        return self._queues[order]
-
     def _shown(self, place: int) -> dict[str, Any]:
         own = self.candidates
         image, caption = int(own.images[place]), int(own.captions[place])
@@ -368,7 +360,7 @@ class Reviews:
             "place": place,
             "image": image_id,
             "caption": self._texts[caption_id],
-            "own_captions": [self._texts[str(own.caption_ids[each])] for each in self._own.get(image, [])],
+            "own_captions": [self._texts[str(each)] for each in own.caption_ids[own.owners == image]],
             "own_image": str(own.image_ids[own.owners[caption]]),
             "rank": int(own.ranks[place]),
             "score": float(own.scores[place]),
@@ -392,7 +384,6 @@ class Site:
     """What is served.
 
     Args:
-        about: what is looked at: a dataset, or a folder.
         searches: where is searched.
         pictures: the photographs.
         reviews: what is judged; None of photographs without captions.
@@ -404,14 +395,13 @@ class Site:
 
     def __init__(
         self,
-        about: str,
         searches: Searches,
         pictures: Pictures,
         reviews: Reviews | None = None,
         sources: Sources | None = None,
     ) -> None:
         self.reviews = reviews
-        self._about, self._searches, self._pictures, self._sources = about, searches, pictures, sources
+        self._searches, self._pictures, self._sources = searches, pictures, sources
         self._maps = sources is not None and has_word_maps(searches.gallery.model.saved)
         self._drawing = threading.Lock()
         self._templates = Environment(
@@ -443,7 +433,8 @@ class Site:
 
     def _page(self, name: str, **values: Any) -> Response:
         pages = {"Search": "/"} | ({"Review": "/review"} if self.reviews is not None else {})
-        shared = {"about": self._about, "model": self._searches.gallery.model.label, "pages": pages}
+        gallery = self._searches.gallery
+        shared = {"about": Path(gallery.about).name, "model": gallery.model.label, "pages": pages}
         template = self._templates.get_template(f"{name}.html.j2")
         return HTMLResponse(template.render(title=name.capitalize(), script=name, **shared, **values))
 

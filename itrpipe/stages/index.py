@@ -13,13 +13,12 @@ from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.search.photos import list_photographs
 from itrpipe.stages.base import Job, Need
 from itrpipe.storage.artifact import MANIFEST, check_artifact, folders_in, is_finished, read_manifest
 from itrpipe.storage.integrity import DigestCache, folder_digests
 
 if TYPE_CHECKING:
-    from itrpipe.search.index import Rows
+    from itrpipe.search.photos import Rows
 
 SCHEMA_VERSION = 1
 MODEL, PHOTOGRAPHS = "model", "photographs"
@@ -33,14 +32,10 @@ class IndexSettings(Settings):
     Attributes:
         model: folder of the model.
         called: name of the model, in the name of the artifact.
-        name: of a named model, empty for others.
-        dataset: that the named model is of.
     """
 
     model: str = ""
     called: str = ""
-    name: str = ""
-    dataset: str = ""
 
 
 class Execution(MapExecution):
@@ -74,6 +69,8 @@ def needs(settings: IndexSettings, definition: DatasetDefinition) -> dict[str, N
 
 def sources(settings: IndexSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
     """Digests of the model, which the manifest of a training knows, and of what lies in the folder."""
+    from itrpipe.search.photos import list_photographs
+
     folder = _folder(definition)
     if not settings.model:
         raise MissingInputError("an index needs a model; run `itrpipe index --photos FOLDER --model NAME`")
@@ -90,7 +87,7 @@ def fingerprinted(settings: IndexSettings) -> dict[str, Any]:
 
 def run(job: Job) -> None:
     """Encodes the photographs that no earlier index has, and joins all."""
-    from itrpipe.search.index import Encoding, Rows, places_of, write_index
+    from itrpipe.search.photos import Encoding, Rows, list_photographs, places_of, write_index
 
     folder = _folder(job.definition)
     listed = list_photographs(folder, job.folder.parents[2])
@@ -103,8 +100,7 @@ def run(job: Job) -> None:
         job.reporter.say(f"  {len(every) - len(todo):,} of {len(every):,} photographs are encoded already")
     failed: dict[str, str] = {}
     if todo:
-        options = {"device": job.execution.device, "batch": job.execution.batch, "block": job.execution.block}
-        made = job.made(Encoding(folder, todo, Path(job.settings.model), job.sources[MODEL], **options))
+        made = job.made(Encoding(folder, todo, Path(job.settings.model), job.sources[MODEL], job.execution))
         for found, reasons in map(Rows.of_part, made.paths):
             rows.append(found)
             failed |= reasons
@@ -131,7 +127,7 @@ def _folder(definition: StageDefinition | None) -> Path:
 
 def _earlier(job: Job) -> list[Rows]:
     """Whole indexes of the same model; damaged ones, which `status` tells, do not count."""
-    from itrpipe.search.index import Rows
+    from itrpipe.search.photos import Rows
 
     found = []
     for folder in filter(is_finished, folders_in(job.folder.parent)):

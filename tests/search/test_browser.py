@@ -13,7 +13,7 @@ from PIL import Image
 
 from itrpipe.review import DecisionFile, mined_candidates
 from itrpipe.search.gallery import Gallery
-from itrpipe.search.opening import load
+from itrpipe.search.model import load
 from itrpipe.search.serve import Pictures, Reviews, Searches, Site
 from tests.search.served import served
 

@@ -19,9 +19,8 @@ from itrpipe.commands.index import dataset_of
 from itrpipe.datasets.definition import ModelDefinition, remember_model
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
-from itrpipe.search.index import Rows, write_index
 from itrpipe.search.model import RetrievalModel
-from itrpipe.search.photos import PhotoFile, list_photographs
+from itrpipe.search.photos import PhotoFile, Rows, list_photographs, write_index
 from itrpipe.storage.artifact import PICTURES, Manifest, read_manifest
 from tests.chains import Invoke, done, interrupted, refused
 from tests.conftest import TINY, Outcome
@@ -102,9 +101,10 @@ def test_search_ranks_as_brute_force_over_encode_images_does(
     table = pq.read_table(folder / "photos.parquet").to_pylist()
     assert [each["file"] for each in table] == files
     assert {(each["width"], each["height"]) for each in table} == {(45, 36)}
-    listed = command("search", SENTENCE, "--top", 2)
-    assert listed.out.startswith(f"“{SENTENCE}”: the first 2 of 14 photographs ranked by clip.")
-    assert [line.split()[2] for line in listed.out.splitlines()[2:]] == [file for file, _ in by_words[:2]]
+    listed = command("search", SENTENCE, "--top", 2).out.splitlines()
+    assert [line.split()[2] for line in listed[2:]] == [file for file, _ in by_words[:2]]
+    (photos / "notes.jpg").write_text("no photograph")
+    refused(command("search", "--image", "notes.jpg"), 4, "notes.jpg")
 
 
 def test_new_and_changed_photographs_alone_are_encoded(
@@ -176,18 +176,13 @@ def test_an_index_that_has_all_of_an_earlier_one_takes_its_place(
     refused(command("search", SENTENCE), 4, "embeddings.npy has 0 bytes")
 
 
-def test_a_run_that_was_interrupted_goes_on_also_when_photographs_came_in_meanwhile(
-    command: Invoke, photos: Path, data_root: Path
-) -> None:
+def test_a_run_that_was_interrupted_goes_on(command: Invoke, photos: Path, data_root: Path) -> None:
     with interrupted(3, RetrievalModel, "encode_images"):
         assert command("index").code == 130
     assert artifacts(data_root, photos) == []
-    photograph(photos / "a-new.png", 60)
-    (part, _) = sorted((data_root / dataset_of(photos)).rglob("parts/*.arrays"))
-    part.write_bytes(part.read_bytes()[:-1] + b"\x01")
-    assert "1 parts of earlier runs were damaged" in done(command("index"))
-    assert counts(manifest(data_root, photos)) == (15, 11, 4)
-    assert not list((data_root / dataset_of(photos) / "index").glob("*.partial"))
+    with interrupted(3, RetrievalModel, "encode_images"):
+        done(command("index"))
+    assert counts(manifest(data_root, photos)) == (14, 14, 0)
 
 
 def test_what_cannot_be_read_is_listed_and_what_leads_out_is_not_followed(
@@ -225,17 +220,15 @@ def test_what_cannot_be_read_is_listed_and_what_leads_out_is_not_followed(
     ("arguments", "code", "told"),
     [
         (("a dog", "--image", "00.JPG"), 2, "both was given"),
-        (("--image", "nowhere.png"), 3, "--image nowhere.png is no file"),
-        (("--image", "notes.jpg"), 4, "--image notes.jpg is none of"),
-        (("a dog", "--html", "no/page.html"), 3, "there is no folder"),
+        (("--image", "nowhere.png"), 3, "--image nowhere.png"),
+        (("a dog", "--html", "no/page.html"), 3, "no/page.html"),
         (("a dog", "--split", "val"), 2, "--split"),
-        (("a dog", "--seed", "1"), 2, "leave --seed out"),
+        (("a dog", "--seed", "1"), 2, "--seed"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_made(
-    command: Invoke, photos: Path, data_root: Path, arguments: tuple, code: int, told: str
+    command: Invoke, data_root: Path, arguments: tuple, code: int, told: str
 ) -> None:
-    (photos / "notes.jpg").write_text("no photograph")
     for dry in ((), ("--dry-run",)):
         refused(command("search", *arguments, *dry), code, told)
     assert not data_root.exists()
@@ -273,7 +266,7 @@ def test_a_named_model_is_trained_first_and_found_again(
     assert command("index", "--no-deps", model="small").code == 2
     done(command("index", model="small"))
     made = manifest(defined, photos)
-    assert (made.label, made.settings["name"], made.settings["dataset"]) == ("tiny.small", "small", "tiny")
+    assert made.label == "tiny.small"
     trained = next((defined / "tiny" / "train").glob("*/manifest.json")).parent
     vectors = itrpipe.load(trained).encode_images([photos / "00.JPG"])
     assert np.load(artifacts(defined, photos)[0] / "embeddings.npy")[0] == pytest.approx(vectors[0], abs=1e-4)
@@ -332,8 +325,8 @@ def test_the_folder_is_served(
     monkeypatch.setattr("itrpipe.search.serve.run", lambda site, *how: sites.append(site))
     done(command("serve", "--no-browser"))
     (site,) = sites
-    pages = TestClient((site.app()), base_url="http://127.0.0.1")
-    assert site.pages == {"Search": "/"}
+    pages = TestClient(site.app(), base_url="http://127.0.0.1")
+    assert f"<title>Search · {photos.name}</title>" in pages.get("/").text
     answers = pages.get("/api/search", params={"q": SENTENCE, "count": "200"}).json()["answers"]
     printed = found(command("search", SENTENCE, "--top", COUNT, "--json"))
     assert [(each["image"], pytest.approx(each["score"], abs=1e-6)) for each in answers] == printed

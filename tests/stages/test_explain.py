@@ -215,7 +215,6 @@ def test_a_model_that_is_missing_is_planned_with_its_cost_and_trained_on_the_way
         assert header == "tiny: explain tags-dc.uniter"
         assert any("+ train/tags-dc.uniter" in line and line.endswith("missing") for line in plan)
         assert plan[-1].startswith("estimated cost: unknown")
-    refused(explain(invoke, copy, "--dry-run", image="nowhere.jpg"), 3, "'nowhere.jpg'")
     quiet = explain(invoke, copy, "--dry-run", "--json")
     assert (quiet.code, quiet.out) == (0, "")
     assert "+ train/tags-dc.uniter" in quiet.err
