@@ -42,6 +42,30 @@ _OWNERS = {"loss": "method", "model": "backbone"}
 """Group of settings -> the setting that names whose they are."""
 
 
+NEWER = "newer"
+"""Marks a setting that artifacts of before lack: a fingerprint has it where it is not at its default."""
+
+
+@dataclass(frozen=True)
+class ReadWith:
+    """Marks a setting that is read, and has a place in a fingerprint, where another one is not at its default."""
+
+    other: str
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Marks a setting that names files outside the data folder: their content counts, and not where they lie.
+
+    Attributes:
+        digests: name of the setting, value and a `DigestCache` -> digests by the names of sources.
+        seen: value -> what a fingerprint has in its place.
+    """
+
+    digests: Callable[[str, Any, Any], Mapping[str, str]]
+    seen: Callable[[Any], Any] = lambda value: "local"
+
+
 class Settings(BaseModel):
     """Base of every group of settings: unknown keys are errors, values cannot change afterwards."""
 
@@ -56,6 +80,30 @@ class Settings(BaseModel):
             if isinstance(each, int) and abs(each) > largest:
                 raise ValueError(f"it should be {largest:,} at most")
         return value
+
+    def is_usual(self, name: str) -> bool:
+        """Whether a setting is at its default."""
+        return getattr(self, name) == type(self).model_fields[name].default
+
+    def counted(self) -> dict[str, Any]:
+        """Values as a fingerprint sees them, ready for JSON; see `NEWER`, `ReadWith` and `Outside`."""
+        values = self.model_dump(mode="json")
+        for name, field_info in type(self).model_fields.items():
+            for mark in field_info.metadata:
+                if mark == NEWER:
+                    unread = self.is_usual(name)
+                else:
+                    unread = isinstance(mark, ReadWith) and self.is_usual(mark.other)
+                if unread:
+                    values.pop(name, None)
+        return values | {name: mark.seen(value) for name, value, mark in self.outside() if name in values}
+
+    def outside(self) -> Iterator[tuple[str, Any, Outside]]:
+        """Name, value and mark of the settings that name files outside the data folder, as far as they are given."""
+        for name, field_info in type(self).model_fields.items():
+            marks = [mark for mark in field_info.metadata if isinstance(mark, Outside)]
+            if marks and not self.is_usual(name):
+                yield name, getattr(self, name), marks[0]
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def method_builder(chosen: TrainSettings) -> Callable[[ToyPairs], Any]:
 def trains(conf: str, backbone: str) -> bool:
     """Whether a configuration trains a backbone."""
     try:
-        train.needs(settings(conf, backbone), planner(backbone).definition)
+        train.Train().needs(settings(conf, backbone), planner(backbone).definition)
     except UsageError:
         return False
     return True

@@ -129,7 +129,7 @@ def test_going_back_to_earlier_settings_finds_the_earlier_artifacts(chain: Path,
 def test_an_artifact_made_by_another_version_of_the_stage_is_stale(
     finished_chain: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("itrpipe.stages.evaluate.SCHEMA_VERSION", 99)
+    monkeypatch.setattr("itrpipe.stages.evaluate.Evaluate.schema_version", 99)
     step = plan_aoq(finished_chain / "data", aoq(tiny))
     assert (step.state, step.reason) == ("stale", "made by another version of the stage")
 
@@ -171,7 +171,7 @@ def test_what_reads_something_stale_is_stale_and_other_settings_of_it_are_new(
     pipeline.run([before.inputs["train"]], pipeline.Reporter())
     after = plan_aoq(chain, aoq(tiny, "aoq.alpha=0.5"))
     assert (after.inputs["train"].state, after.state, after.reason) == ("up to date", "new settings", "train changed")
-    monkeypatch.setattr("itrpipe.stages.mine_negatives.SCHEMA_VERSION", 99)
+    monkeypatch.setattr("itrpipe.stages.mine_negatives.MineNegatives.schema_version", 99)
     found = states(plan_aoq(chain, aoq(tiny, "ranking_depth=5")))
     assert {name for name, state in found.items() if state == "stale"} == AFTER_MINING
     assert found["train/triplet.vsepp"] == "up to date"
@@ -301,7 +301,7 @@ def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(
             run_stage(chain, "tiny", "train", [*train, backbone], conf="triplet")
     assert not first.exists()
     assert first.with_name(f"{first.name}.replaced").exists()
-    monkeypatch.setattr("itrpipe.stages.train.run", lambda job: pytest.fail("nothing was left to do"))
+    monkeypatch.setattr("itrpipe.stages.train.Train.run", lambda _, job: pytest.fail("nothing was left to do"))
     assert run_stage(chain, "tiny", "train", [*train, backbone], conf="triplet") == first
     artifacts.check_artifact(first, thorough=True)
 
@@ -309,13 +309,13 @@ def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(
 def test_an_interrupted_beginning_from_other_bytes_begins_anew(
     chain: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def half(job: Job) -> None:
+    def half(_: object, job: Job) -> None:
         (job.folder / "metrics.json").write_text("half")
         raise KeyboardInterrupt
 
     overrides = aoq(tiny, "ranking_depth=5")
     with monkeypatch.context() as patch:
-        patch.setattr("itrpipe.stages.evaluate.run", half)
+        patch.setattr("itrpipe.stages.evaluate.Evaluate.run", half)
         with pytest.raises(KeyboardInterrupt):
             run_stage(chain, "tiny", "evaluate", overrides)
     (partial,) = (chain / "tiny" / "evaluate").glob("*.partial")
@@ -405,7 +405,7 @@ def other_value(value: Any) -> Any:
 
 def known(stage: str) -> set[str]:
     """Names of the execution settings of a stage."""
-    return set(load_stage(stage).Execution.model_fields)
+    return set(load_stage(stage).execution.model_fields)
 
 
 @pytest.mark.parametrize("stage", declared_stages())

@@ -21,9 +21,8 @@ from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import backbone_family
 from itrpipe.plan.planning import parse_override
 from itrpipe.report.published import RECALLS, RSUM
-from itrpipe.stages.train import backbones
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.settings import Model
+from itrpipe.training.settings import Model, backbones
 
 RECIPES = sorted(path.stem for path in (stages_folder() / "recipes").glob("*.toml"))
 SCREEN_LINES, SCREEN_COLUMNS = 24, 110

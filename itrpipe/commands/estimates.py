@@ -80,7 +80,7 @@ def print_costs(costs: Iterable[Cost], reporter: Reporter) -> None:
 
 def _cost(step: Step, manifests: Iterable[tuple[str, Manifest]]) -> Cost:
     settings = step.settings.model_dump(mode="json")
-    untimed = getattr(load_stage(step.need.stage), "UNTIMED", frozenset(("seed",)))
+    untimed = load_stage(step.need.stage).untimed
     by_epochs = EPOCHS in settings and not settings.get(MAX_UPDATES)
     conf = None if EPOCHS in settings else step.need.conf  # of a training the method is a setting
     fitting = [each for each in manifests if conf in (None, each[1].conf) and _of_same_data(each[1], step)]

@@ -110,7 +110,7 @@ def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
     from itrpipe.features.photographs import Photographs
 
     manifest = read_manifest(folder)
-    settings = extract.settings_class(manifest.settings).model_validate(manifest.settings)
+    settings = extract.feature_settings(manifest.settings).model_validate(manifest.settings)
     parts = extract.passes_of(manifest.conf, settings)
     if imported := [part.kind for part in parts.values() if part.imported]:
         raise UsageError(

@@ -28,9 +28,8 @@ from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, reproductions, table_lines
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import EvaluateSettings, models_label
-from itrpipe.stages.train import backbones
 from itrpipe.storage.integrity import DigestCache
-from itrpipe.training.settings import run_label
+from itrpipe.training.settings import backbones, run_label
 
 TOYS = " (toy models: no result)"
 """Ends the title of the page that `--tiny` makes."""

@@ -83,8 +83,8 @@ def run_stage(
     if definition is not None:
         remember(root, dataset, definition, stage, need.conf)
     if folder.exists():
-        if step.state == "up to date" and (show := getattr(load_stage(stage), "show", None)):
-            show(folder, reporter)
+        if step.state == "up to date":
+            load_stage(stage).show(folder, reporter)
         reporter.say(str(folder))
         if following := _next(root, dataset, step):
             reporter.say(f"next: {following}{data_option(root)}")
@@ -178,7 +178,7 @@ def define_dataset(
     known = load_definition(root, dataset)
     if source is None and known.prepare is None:
         raise MissingInputError(f"dataset {dataset!r} is not known yet; give --source with its caption file or folder")
-    fields = load_stage("prepare").Execution.model_fields
+    fields = load_stage("prepare").execution.model_fields
     execution = [item for item in overrides if item.key.removeprefix("execution.") in fields]
     overrides = [item for item in overrides if item not in execution]
     if source is None and not overrides:
@@ -285,7 +285,7 @@ def _of_features(conf: str, overrides: list[Override]) -> tuple[dict[str, Any], 
 
     Later commands may run in another folder.
     """
-    parts, fields = conf.split("+"), load_stage("extract").Execution.model_fields
+    parts, fields = conf.split("+"), load_stage("extract").execution.model_fields
     own: dict[str, Any] = {}
     absolute = []
     for item in overrides:

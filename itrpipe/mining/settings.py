@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from itrpipe.config import Settings, unknown
+from itrpipe.config import NEWER, Outside, ReadWith, Settings, unknown
+from itrpipe.errors import MissingInputError
 from itrpipe.features.declaration import is_given
 from itrpipe.training.settings import backbones, canonical_backbone
 
@@ -20,6 +21,25 @@ _NOT_RESCORED = {
 def candidate_files(path: Path) -> list[Path]:
     """The files that `--candidates` names: itself, or the Parquet files of a folder, by name."""
     return sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+
+
+def _digest_of_candidates(name: str, value: str, cache: Any) -> dict[str, str]:
+    path = Path(value).expanduser()
+    if not (path.is_file() or path.is_dir()):
+        raise MissingInputError(f"--candidates {path} is no file and no folder; name one of Parquet files")
+    root = path if path.is_dir() else path.parent
+    return {name: cache.combined(candidate_files(path), root, "hashing candidates")}
+
+
+def decisions_file(*, training: bool) -> Outside:
+    """Marks a setting that names a file of people's judgements, of which those on training pairs alone may count."""
+
+    def digests(name: str, value: str, cache: Any) -> dict[str, str]:
+        from itrpipe.review import decisions_digest
+
+        return {name: decisions_digest(value, training=training)}
+
+    return Outside(digests)
 
 
 class WindowSettings(Settings):
@@ -84,24 +104,24 @@ class MineSettings(Settings):
     backbone: str
     features: str
     seed: int = Field(ge=0)
-    train_share: float = Field(default=1.0, gt=0, le=1)
+    train_share: Annotated[float, NEWER] = Field(default=1.0, gt=0, le=1)
     num_texts: int = Field(ge=1, le=10_000_000)
     num_images: int = Field(ge=1, le=10_000_000)
     library: Literal["torch", "faiss"]
     precision: Literal["fp32", "bf16", "bf16+fp32"]
     drop_duplicates: bool
     window: WindowSettings = Field(default_factory=WindowSettings)
-    rescore_with: str = ""
-    rescore_texts: int = Field(default=0, ge=0)
-    rescore_images: int = Field(default=0, ge=0)
-    index: Literal["flat", "ivf"] = "flat"
-    num_lists: int = Field(default=0, ge=0)
-    num_probes: int = Field(default=0, ge=0)
-    candidates: str = ""
-    decisions: str = ""
-    guard: Literal["none", "fne"] = "none"
-    guard_prior: float = Field(default=1e-4, gt=0, lt=1)
-    guard_batch_size: int = Field(default=32, ge=2, le=10_000_000)
+    rescore_with: Annotated[str, NEWER] = ""
+    rescore_texts: Annotated[int, ReadWith("rescore_with")] = Field(default=0, ge=0)
+    rescore_images: Annotated[int, ReadWith("rescore_with")] = Field(default=0, ge=0)
+    index: Annotated[Literal["flat", "ivf"], NEWER] = "flat"
+    num_lists: Annotated[int, ReadWith("index")] = Field(default=0, ge=0)
+    num_probes: Annotated[int, ReadWith("index")] = Field(default=0, ge=0)
+    candidates: Annotated[str, NEWER, Outside(_digest_of_candidates)] = ""
+    decisions: Annotated[str, NEWER, decisions_file(training=True)] = ""
+    guard: Annotated[Literal["none", "fne"], NEWER] = "none"
+    guard_prior: Annotated[float, ReadWith("guard")] = Field(default=1e-4, gt=0, lt=1)
+    guard_batch_size: Annotated[int, ReadWith("guard")] = Field(default=32, ge=2, le=10_000_000)
 
     @field_validator("candidates", "guard")
     @classmethod

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import Any
 
 from itrpipe.config import COMMAND_LINE, Declaration, Resolved, Settings
 from itrpipe.errors import UsageError
-from itrpipe.stages.base import Need
+from itrpipe.stages.base import Need, Stage
 
 EVERYWHERE = "*"
 """Scope of execution settings of all steps that have them, upstream ones included."""
@@ -45,23 +44,23 @@ def refuse_unused(overrides: Iterable[Override]) -> None:
         raise UsageError(f"setting {name} (from {item.origin}) is read by no step of this plan; leave it out")
 
 
-def below_part(override: Override, conf: str, module: ModuleType) -> Override:
+def below_part(override: Override, conf: str, stage: Stage) -> Override:
     """In a combination `a+b` a value scoped to `a` belongs below that name, unless it is about execution."""
-    is_execution = override.key.removeprefix("execution.") in module.Execution.model_fields
+    is_execution = override.key.removeprefix("execution.") in stage.execution.model_fields
     if override.scope in conf.split("+") and override.scope != conf and not is_execution:
         return replace(override, key=f"{override.scope}.{override.key}")
     return override
 
 
 def split_execution(
-    module: ModuleType, declaration: Declaration, overrides: list[Override]
+    stage: Stage, declaration: Declaration, overrides: list[Override]
 ) -> tuple[Resolved, list[Override]]:
     """Execution settings with their origins, and the overrides that are of other settings."""
     execution, others = Resolved(), []
     execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
     for item in overrides:
         key = item.key.removeprefix("execution.")
-        if key in module.Execution.model_fields:
+        if key in stage.execution.model_fields:
             execution.merge({key: item.value}, item.origin)
         else:
             others.append(item)

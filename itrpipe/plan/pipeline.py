@@ -276,7 +276,7 @@ def _record(step: Step, job: Job) -> dict[str, Any]:
     """Every field of the manifest but the outputs and versions."""
     return {
         "stage": step.location.stage,
-        "schema_version": load_stage(step.location.stage).SCHEMA_VERSION,
+        "schema_version": load_stage(step.location.stage).schema_version,
         "dataset": step.location.dataset,
         "conf": step.need.conf,
         "label": step.location.label,

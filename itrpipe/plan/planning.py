@@ -38,13 +38,14 @@ from itrpipe.plan.overrides import (
     refuse_unused,
     split_execution,
 )
-from itrpipe.plan.staleness import fingerprinted, state_of, to_be_made_again
+from itrpipe.plan.staleness import state_of, to_be_made_again
 from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.artifact import Location, Manifest, folders_in
 from itrpipe.storage.integrity import DigestCache
+from itrpipe.training.settings import backbones, canonical_backbone, usual_features
 
 SOURCE_CACHE = "sources.json"
 _WITHOUT_DATASET = ("index", "report")
@@ -115,25 +116,25 @@ class Planner:
         return self._known[key]
 
     def _plan(self, need: Need, requested: bool, given: Mapping[str, Step]) -> Step:
-        module = load_stage(need.stage)
+        stage = load_stage(need.stage)
         if need.stage not in _WITHOUT_DATASET and self.definition.prepare is None:
             stage_definition(self.definition, Need("prepare", ""), self.dataset, self.root)
         definition = stage_definition(self.definition, need, self.dataset, self.root)
         resolved, execution = self.configure(need, definition, requested)
         where = f"{need.stage} {need.conf}"
-        settings = bind(module.settings_class(resolved.values), resolved, where)
-        needs = module.needs(settings, self.definition)
+        settings = bind(stage.settings_class(resolved.values), resolved, where)
+        needs = stage.needs(settings, self.definition)
         wanted = {name: upstream for name, upstream in needs.items() if name not in given}
         inputs = {name: self.plan(upstream, requested=False) for name, upstream in wanted.items()} | dict(given)
-        sources = module.sources(settings, definition, self._cache)
+        sources = stage.sources(settings, definition, self._cache)
         digests = {name: step.location.fingerprint for name, step in inputs.items()}
         digests |= {f"source {name}": digest for name, digest in sources.items()}
         location = Location(
             self.root,
             self.dataset,
             need.stage,
-            module.label(need.conf, settings),
-            artifacts.fingerprint(need.stage, module.SCHEMA_VERSION, fingerprinted(module, settings), digests),
+            stage.label(need.conf, settings),
+            artifacts.fingerprint(need.stage, stage.schema_version, stage.fingerprinted(settings), digests),
         )
         step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing")
         formers = {name: self._former(each) for name, each in inputs.items()}
@@ -198,10 +199,9 @@ class Planner:
         Returns:
             The result settings with their origins, and the validated execution settings.
         """
-        module = load_stage(need.stage)
+        stage = load_stage(need.stage)
         declaration = load_declaration(need.stage)
         conf = definition.conf if definition else need.conf
-        backbones = getattr(module, "backbones", tuple)()
         layers: list[tuple[Mapping[str, Any], str]] = [(need.settings, "required by the step that reads it")]
         remembered = definition.settings if definition else {}
         scopes = {need.stage, need.conf, *conf.split("+")}
@@ -212,23 +212,23 @@ class Planner:
             item
             for item in fitting
             if (requested if item.scope is None else item.scope in scopes)
-            or (item.scope == EVERYWHERE and item.key in module.Execution.model_fields)
+            or (item.scope == EVERYWHERE and item.key in stage.execution.model_fields)
         ]
         self._applied.update(map(id, chosen))
         chosen = [Override(None, key, value, "dataset.json") for key, value in remembered.items()] + chosen
-        execution, chosen = split_execution(module, declaration, [below_part(item, conf, module) for item in chosen])
+        execution, chosen = split_execution(stage, declaration, [below_part(item, conf, stage) for item in chosen])
 
         def resolve_with(backbone: str | None, settings: list) -> Resolved:
             return resolve(
-                declaration, conf, backbones=backbones, backbone=backbone, dataset=self.dataset, overrides=settings
+                declaration, conf, backbones=backbones(), backbone=backbone, dataset=self.dataset, overrides=settings
             )
 
         plain = [({item.key: item.value}, item.origin) for item in chosen]
         backbone = resolve_with(None, layers + plain).values.get("backbone")
-        backbone = module.canonical_backbone(backbone) if isinstance(backbone, str) else None
+        backbone = canonical_backbone(backbone) if isinstance(backbone, str) else None
         chosen_backbone = [layer for layer in plain if "backbone" in layer[0]]
         declared = resolve_with(backbone, layers + chosen_backbone)
-        own = bind(module.settings_class(declared.values), declared, f"{need.stage} {need.conf}")
+        own = bind(stage.settings_class(declared.values), declared, f"{need.stage} {need.conf}")
         # Those with a default in the code included.
         known = {*declared.origins, *(key for key, _ in leaves(own.model_dump()))}
         completed = []
@@ -241,7 +241,7 @@ class Planner:
         resolved = resolve_with(backbone, layers + completed)
         if fill_features:
             self._fill_features(resolved)
-        return resolved, bind(module.Execution, execution, need.stage)
+        return resolved, bind(stage.execution, execution, need.stage)
 
     def unused_overrides(self) -> list[Override]:
         """Overrides that are scoped to a stage or configuration that nothing planned so far has."""
@@ -271,7 +271,7 @@ class Planner:
         values = resolved.values
         if "features" in values and not values["features"] and "method" in values:
             method, backbone = (str(values[name]) for name in ("method", "backbone"))
-            usual = load_stage("train").usual_features(method, backbone, self.dataset)
+            usual = usual_features(method, backbone, self.dataset)
             if usual:
                 values["features"], resolved.origins["features"] = usual, f"features of {backbone or method}"
         if "features" in values and not values["features"]:
@@ -359,9 +359,7 @@ def scoped_override(key: str, value: Any, origin: str) -> Override:
 
 def _refuse_unread(step: Step) -> None:
     """Lets the stage of a requested step refuse settings that it does not read, whether or not it has to run."""
-    check = getattr(load_stage(step.need.stage), "check_read", None)
-    if check is not None:
-        check(step)
+    load_stage(step.need.stage).check_read(step)
 
 
 def refuse_hopeless(steps: Sequence[Step]) -> None:
@@ -378,6 +376,4 @@ def refuse_hopeless(steps: Sequence[Step]) -> None:
     for step in reversed(steps):
         if getattr(step.execution, "device", "") == CUDA:
             resolve_device(CUDA)
-        check = getattr(load_stage(step.need.stage), "check", None)
-        if check is not None:
-            check(step)
+        load_stage(step.need.stage).check(step)

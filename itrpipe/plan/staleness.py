@@ -5,10 +5,10 @@ from __future__ import annotations
 import glob
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
-from itrpipe.config import Settings, leaves
+from itrpipe.config import leaves
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.plan.steps import State, Step
 from itrpipe.stages.base import load_stage
@@ -18,12 +18,6 @@ from itrpipe.storage.locks import is_locked
 
 MOST_CHANGES = 6
 """As many changes as a reason names."""
-
-
-def fingerprinted(module: ModuleType, settings: Settings) -> dict[str, Any]:
-    """The settings of a step as its fingerprint sees them."""
-    own = getattr(module, "fingerprinted", None)
-    return own(settings) if own else settings.model_dump(mode="json")
 
 
 def state_of(
@@ -67,7 +61,7 @@ def state_of(
     newest = max(siblings, key=lambda manifest: manifest.finished)
     if _overtaken(newest, step):
         return "stale", _difference(newest, step)
-    has_versions = getattr(load_stage(step.need.stage), "HAS_VERSIONS", True)
+    has_versions = load_stage(step.need.stage).has_versions
     return ("new settings", _difference(newest, step)) if has_versions else ("missing", "")
 
 
@@ -102,7 +96,7 @@ def _overtaken(old: Manifest, step: Step) -> bool:
 
     Otherwise it differs from the planned one in settings alone, its own or those of a step upstream.
     """
-    if old.schema_version != load_stage(step.need.stage).SCHEMA_VERSION:
+    if old.schema_version != load_stage(step.need.stage).schema_version:
         return True
     if any(name in old.sources and old.sources[name] != value for name, value in step.sources.items()):
         return True
@@ -142,7 +136,7 @@ def _difference(old: Manifest, step: Step) -> str:
     before = dict(leaves(old.settings))
     after = dict(leaves(step.settings.model_dump(mode="json")))
     # A setting that is newer than the artifact and does not count here says nothing about it.
-    counted = dict(leaves(fingerprinted(load_stage(step.need.stage), step.settings)))
+    counted = dict(leaves(load_stage(step.need.stage).fingerprinted(step.settings)))
     compared = [key for key in after if key in before or key in counted]
     changes = [_change(key, before.get(key), after[key]) for key in compared if before.get(key) != after[key]]
     changes += [f"{key} dropped" for key in before if key not in after]

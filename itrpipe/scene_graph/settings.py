@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import ValidationError
 
-from itrpipe.config import Settings
+from itrpipe.config import Outside, Settings
 from itrpipe.errors import DataError, MissingInputError
 
 RULES_VERSION = "1"
@@ -27,7 +28,7 @@ class ParseSettings(Settings):
     """
 
     tagger: Literal["hanta", "lexicon"]
-    file: str
+    file: Annotated[str, Outside(lambda name, file, cache: {"graphs": cache.digest(Path(file).expanduser())})] = ""
     format: Literal["", "factual", "spice", "tuples"]
 
     @classmethod

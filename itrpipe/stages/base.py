@@ -1,44 +1,27 @@
-"""What a stage is: its settings, what it needs, and a function that makes one artifact.
+"""What a stage is: settings, what it needs, and how one artifact is made.
 
-A stage module `itrpipe/stages/<stage>.py` imports nothing heavy at its top, because plans are made
-without torch, and defines:
-
-    SCHEMA_VERSION: int                               raised when the output changes for equal settings
-    settings_class(values) -> type[Settings]          which settings a configuration is bound to
-    Execution: type[Settings]                         settings that do not change the result; a `MapExecution` says
-                                                      where maps are made, a `SharedExecution` also which share of them
-    label(conf, settings) -> str                      readable part of the artifact's name
-    needs(settings, definition) -> dict[str, Need]    input name -> the artifact it reads
-    sources(settings, definition, cache) -> dict      digests of files outside the data folder
-    fingerprinted(settings) -> dict                   optional: the settings as the fingerprint sees them
-    HAS_VERSIONS: bool                                optional: whether another one is an earlier version of it, True;
-    check_read(step) -> None                          optional: refuses settings that the requested step does not read;
-    check(step) -> None                               optional: refuses what cannot work before anything runs for it;
-                                                      asked when a step is planned and, while it waits, whenever another
-                                                      one is finished
-    run(job) -> None                                  does the work inside `job.folder`
-    UNTIMED: frozenset[str]                           optional: settings that do not decide how long it takes; the seed
-    show(folder, reporter) -> None                    optional: prints the result of a finished artifact, when it is
-                                                      asked for again
+A module `itrpipe/stages/<stage>.py` has a class of the stage's name, such as `MineNegatives`. It imports nothing heavy
+at its top, because plans are made without torch.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from itrpipe.config import Resolved, Settings, declared_stages, unknown
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.engine.run import Made, make_parts
+from itrpipe.engine.run import Made, SharedExecution, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import WORK, Manifest
+from itrpipe.storage.integrity import DigestCache
 
 PARTS = "parts"
 
@@ -159,15 +142,89 @@ class Job:
         self.reporter.say(f"  warning: {message}", style="yellow")
 
 
-def load_stage(stage: str) -> ModuleType:
-    """Imports the module of a stage.
+class Stage:
+    """Makes the artifacts of one stage.
+
+    Attributes:
+        schema_version: raised when the output changes for equal settings.
+        settings: what determines the result; every configuration is bound to it, or to what `settings_class` says.
+        execution: settings that do not change the result: a `MapExecution` says where maps are made, a
+            `SharedExecution` also which share of them.
+        has_versions: another artifact of the same name is an earlier version of this one.
+        untimed: settings that do not decide how long it takes.
+    """
+
+    schema_version: ClassVar[int] = 1
+    settings: ClassVar[type[Settings]] = Settings
+    execution: ClassVar[type[Settings]] = SharedExecution
+    has_versions: ClassVar[bool] = True
+    untimed: ClassVar[frozenset[str]] = frozenset(("seed",))
+
+    def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
+        """Settings that a configuration of these values is bound to."""
+        return self.settings
+
+    def label(self, conf: str, settings: Any) -> str:
+        """Readable part of an artifact's name."""
+        return conf
+
+    def needs(self, settings: Any, definition: DatasetDefinition) -> dict[str, Need]:
+        """Input name -> the artifact that is read; refuses what is never read together.
+
+        Raises:
+            UsageError: likewise.
+        """
+        return {}
+
+    def sources(self, settings: Any, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+        """Digests of files outside the data folder.
+
+        Raises:
+            MissingInputError: one is not there.
+            DataError: one is damaged.
+        """
+        return digests_outside(settings, cache)
+
+    def fingerprinted(self, settings: Any) -> dict[str, Any]:
+        """The settings as the fingerprint sees them."""
+        return settings.counted()
+
+    def check_read(self, step: Planned) -> None:
+        """Refuses settings that the requested step does not read."""
+
+    def check(self, step: Planned) -> None:
+        """Refuses what cannot work before anything runs for it.
+
+        It is asked when a step is planned and, while the step waits, whenever another one is finished.
+        """
+
+    def run(self, job: Job) -> None:
+        """Does the work inside `job.folder`."""
+        raise NotImplementedError
+
+    def show(self, folder: Path, reporter: Reporter) -> None:
+        """Prints the result of a finished artifact, when it is asked for again."""
+
+
+def digests_outside(settings: Settings, cache: DigestCache) -> dict[str, str]:
+    """Digests of the files that settings marked `Outside` name."""
+    found: dict[str, str] = {}
+    for name, value, mark in settings.outside():
+        found |= mark.digests(name, value, cache)
+    return found
+
+
+@functools.cache
+def load_stage(stage: str) -> Stage:
+    """The stage of this name.
 
     Raises:
         UsageError: no declaration has this name.
     """
     if stage not in declared_stages():
         raise UsageError(unknown("stage", stage, declared_stages()))
-    return importlib.import_module(f"itrpipe.stages.{stage}")
+    module = importlib.import_module(f"itrpipe.stages.{stage}")
+    return getattr(module, "".join(map(str.capitalize, stage.split("_"))))()
 
 
 def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:

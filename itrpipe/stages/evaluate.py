@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from itrpipe.analysis.questions.base import Evaluation, questions, say
-from itrpipe.config import Settings, unknown
+from itrpipe.config import NEWER, Outside, Settings, unknown
 from itrpipe.datasets import benchmarks
-from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import NOT_HERE, is_given
+from itrpipe.mining.settings import decisions_file
 from itrpipe.progress import Reporter
 from itrpipe.stages import checks, train
-from itrpipe.stages.base import Job, Need, Planned, prepare_need
+from itrpipe.stages.base import Job, Need, Planned, Stage, prepare_need
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS, existing_input, read_manifest
 from itrpipe.storage.disk import write_json
-from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders, read_checked_json
+from itrpipe.storage.integrity import LOCAL_MODEL, read_checked_json
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import Model
@@ -29,7 +29,6 @@ from itrpipe.training.settings import Model
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitEmbeddings, SplitScores
 
-SCHEMA_VERSION = 6
 SENTENCES = "sentences_"
 """What the input name of a generator's sentences begins with; its name follows."""
 SCORED = "scored_"
@@ -39,9 +38,10 @@ PROTOCOLS = ("full", "coco-1k", "coco-5k")
 """Names in `itrpipe.evaluation.metrics`."""
 LONGEST_LABEL = 200
 """Characters of a label that leave room for the rest of a folder name, which may have 255."""
-NEWER = ("discriminate", "language_model", "benchmark", "decisions")
-"""Settings that are newer than evaluations which must not go stale: they count where they are not at their default."""
-backbones, canonical_backbone = train.backbones, train.canonical_backbone
+BENCHMARKS = Outside(
+    lambda _, given, cache: benchmarks.digests(given, cache),
+    lambda given: [benchmarks.named(each).name for each in given],
+)
 
 
 class EvaluateSettings(Settings):
@@ -79,10 +79,10 @@ class EvaluateSettings(Settings):
     split: Literal["train", "val", "test"]
     rerank: int = Field(default=0, ge=0)
     eccv: bool = False
-    discriminate: tuple[str, ...] = ()
-    language_model: str = ""
-    benchmark: tuple[str, ...] = ()
-    decisions: str = ""
+    discriminate: Annotated[tuple[str, ...], NEWER] = ()
+    language_model: Annotated[str, NEWER, LOCAL_MODEL] = ""
+    benchmark: Annotated[tuple[str, ...], NEWER, BENCHMARKS] = ()
+    decisions: Annotated[str, NEWER, decisions_file(training=False)] = ""
     protocols: tuple[str, ...]
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
@@ -110,7 +110,7 @@ class EvaluateSettings(Settings):
     @classmethod
     def _canonical(cls, value: str, info: ValidationInfo) -> str:
         if value or "method" not in info.data:
-            return train.canonical_backbone(value)
+            return training_settings.canonical_backbone(value)
         return training_settings.usual_backbone(info.data["method"])
 
     @field_validator("ensemble_with")
@@ -152,15 +152,114 @@ class Execution(MapExecution):
     encode_block: int = Field(ge=1)
 
 
-def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """Every configuration binds to `EvaluateSettings`."""
-    return EvaluateSettings
+class Evaluate(Stage):
+    """Measures trained models."""
 
+    schema_version, settings, execution = 6, EvaluateSettings, Execution
 
-def label(conf: str, settings: EvaluateSettings) -> str:
-    """Name of the evaluated model or models, with the split when it is not the test split."""
-    name = models_label(settings)
-    return name if settings.split == "test" else f"{name}.{settings.split}"
+    def label(self, conf: str, settings: EvaluateSettings) -> str:
+        """Name of the evaluated model or models, with the split when it is not the test split."""
+        name = models_label(settings)
+        return name if settings.split == "test" else f"{name}.{settings.split}"
+
+    def needs(self, settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str, Need]:
+        """The trained model as input `train`, others as `train_2` and so on; the dataset for its truth; and sentences.
+
+        Raises:
+            UsageError: `rerank` is set and the model does not rank in two steps; sentences or benchmarks are named and
+                several models; a language model is, and the evaluated one does not correct sentences; or the embedded
+                dataset's benchmark is, for another dataset.
+            MissingInputError: `eccv` is set and the package with its ground truth is not installed.
+        """
+        if settings.eccv and importlib.util.find_spec(ECCV_PACKAGE) is None:
+            raise MissingInputError(
+                f"--eccv reads the ground truth of the package {ECCV_PACKAGE}, which is not installed; run "
+                "`pip install itrpipe[eccv]`, or leave --eccv out"
+            )
+        in_two_steps = training_settings.settings_of(settings.backbone).reads_phrases and not settings.ensemble_with
+        if settings.rerank and not in_two_steps:
+            raise UsageError(
+                f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; "
+                "leave it out"
+            )
+        corrects = "words" in training_settings.method_of(settings.method).answers
+        if settings.language_model and (settings.ensemble_with or not corrects):
+            raise UsageError(
+                f"--language-model {settings.language_model} reads what a single model makes of wrong sentences, such "
+                "as --method tags-dc; leave it out, or give it to `itrpipe synthesize`, whose sentences it also reads"
+            )
+        if settings.discriminate and settings.ensemble_with:
+            raise UsageError("--discriminate looks at the scores of one model; leave --ensemble-with out and test each")
+        if settings.benchmark and settings.ensemble_with:
+            raise UsageError("--benchmark looks at the scores of one model; leave --ensemble-with out and test each")
+        given = is_given(settings.backbone)
+        for option in ("discriminate", "benchmark") if given else ():
+            if values := getattr(settings, option):
+                raise UsageError(f"--{option} {values[0]} scores other pairs, and {NOT_HERE}; leave it out")
+        wanted = {"prepare": prepare_need(definition, settings.split)}
+        if EMBEDDED in settings.benchmark and wanted["prepare"].conf != EMBEDDED:
+            raise UsageError(
+                f"--benchmark {EMBEDDED} edits captions of the embedded dataset, whose truth is known; leave it out, "
+                f"or give --dataset {EMBEDDED}"
+            )
+        for name, model in _inputs(settings).items():
+            same = {"backbone": model.backbone, "seed": model.seed, "features": settings.features}
+            if is_given(model.backbone):
+                same["features"] = settings.split
+            elif given:
+                same["features"] = ""
+            wanted[name] = Need("train", model.method, same)
+            if settings.ensemble_with and not training_settings.settings_of(model.backbone).embeds:
+                alone = {**same, "method": model.method, "split": settings.split}
+                wanted[f"{SCORED}{name}"] = Need("evaluate", "recall", alone)
+        for name in settings.discriminate:
+            generator = Generator.named(name)
+            wanted[f"{SENTENCES}{name}"] = Need("synthesize", generator.conf, generator.wanted(settings.split))
+        return wanted
+
+    def check(self, step: Planned) -> None:
+        """Refuses a split without images, benchmarks of images that cannot be read, and models that are not there."""
+        checks.check_split_of(step.inputs["train"], getattr(step.settings, "split", ""))
+        checks.check_benchmarks(step)
+        checks.check_language_model(step)
+
+    def run(self, job: Job) -> None:
+        """Writes metrics.json, rankings.parquet and cross_retrieval.parquet, and what `analysis.questions` answer."""
+        from itrpipe.analysis.questions.phrases import reranked
+        from itrpipe.datasets.truth import known_pairs
+        from itrpipe.evaluation.metrics import ranks
+        from itrpipe.evaluation.rankings import write_cross_retrieval, write_rankings
+        from itrpipe.evaluation.results import oracle_ranks, results, say_results, summed_up
+
+        settings, evaluation, split = job.settings, _evaluation(job), _averaged(job)
+        if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
+            job.warn(cut)
+        if settings.rerank:
+            split = reranked(evaluation, split)
+        full = ranks(split.matrix, split.caption_image)
+        matches = known_pairs(evaluation.prepare, split.image_ids, split.caption_ids)
+        oracle = None if matches is None else oracle_ranks(split, matches)
+        found = results(split, full, oracle, matches, settings, job.warn)
+        write_json(job.folder / METRICS, found)
+        write_rankings(job.folder / RANKINGS, split, full, oracle, settings.ranking_depth)
+        write_cross_retrieval(job.folder / CROSS_RETRIEVAL, split)
+        say_results(found, settings.interval_level, split.matrix.shape, job.reporter)
+        if settings.ensemble_with:
+            job.metrics["mean of"] = " + ".join(model.label for model in settings.models)
+        job.metrics |= summed_up(found)
+        for question in questions():
+            if question.asks(evaluation):
+                question.answer(evaluation, split)
+        say(job.folder, job.reporter)
+
+    def show(self, folder: Path, reporter: Reporter) -> None:
+        """Prints the recalls of a finished evaluation, and what was answered in it."""
+        from itrpipe.evaluation.rankings import size_of_rankings
+        from itrpipe.evaluation.results import say_results
+
+        level = read_manifest(folder).settings["interval_level"]
+        say_results(read_checked_json(folder / METRICS), level, size_of_rankings(folder / RANKINGS), reporter)
+        say(folder, reporter)
 
 
 def models_label(settings: EvaluateSettings) -> str:
@@ -169,143 +268,9 @@ def models_label(settings: EvaluateSettings) -> str:
     return f"{name}.rerank{settings.rerank}" if settings.rerank else name
 
 
-def sources(settings: EvaluateSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digests of a language model that lies on this machine, of benchmarks, and of what was decided.
-
-    Raises:
-        MissingInputError: one of them is no folder, or a file of a benchmark is not there.
-        DataError: a file of a benchmark is malformed, or one of decisions damaged.
-    """
-    found = folder_digests(_local_folders(settings), cache) | benchmarks.digests(settings.benchmark, cache)
-    if settings.decisions:
-        from itrpipe.review import decisions_digest
-
-        found["decisions"] = decisions_digest(settings.decisions)
-    return found
-
-
-def fingerprinted(settings: EvaluateSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: of folders their content, not where they lie."""
-    unused = {name for name in NEWER if getattr(settings, name) == EvaluateSettings.model_fields[name].default}
-    values = settings.model_dump(mode="json", exclude=unused)
-    if settings.benchmark:
-        values["benchmark"] = [benchmarks.named(each).name for each in settings.benchmark]
-    local = [*_local_folders(settings), *(["decisions"] if settings.decisions else [])]
-    return values | dict.fromkeys(local, "local")
-
-
-def _local_folders(settings: EvaluateSettings) -> dict[str, Path]:
-    return local_folders({"language_model": settings.language_model})
-
-
-def needs(settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """The trained model as input `train`, others as `train_2` and so on; the dataset for its truth; and sentences.
-
-    Raises:
-        UsageError: `rerank` is set and the model does not rank in two steps; sentences or benchmarks are named and
-            several models; a language model is, and the evaluated one does not correct sentences; or the embedded
-            dataset's benchmark is, for another dataset.
-        MissingInputError: `eccv` is set and the package with its ground truth is not installed.
-    """
-    if settings.eccv and importlib.util.find_spec(ECCV_PACKAGE) is None:
-        raise MissingInputError(
-            f"--eccv reads the ground truth of the package {ECCV_PACKAGE}, which is not installed; run "
-            "`pip install itrpipe[eccv]`, or leave --eccv out"
-        )
-    in_two_steps = training_settings.settings_of(settings.backbone).reads_phrases and not settings.ensemble_with
-    if settings.rerank and not in_two_steps:
-        raise UsageError(
-            f"--rerank {settings.rerank} is for single models that rank in two steps, such as --method ssamt; leave it "
-            "out"
-        )
-    corrects = "words" in training_settings.method_of(settings.method).answers
-    if settings.language_model and (settings.ensemble_with or not corrects):
-        raise UsageError(
-            f"--language-model {settings.language_model} reads what a single model makes of wrong sentences, such as "
-            "--method tags-dc; leave it out, or give it to `itrpipe synthesize`, whose sentences it also reads"
-        )
-    if settings.discriminate and settings.ensemble_with:
-        raise UsageError("--discriminate looks at the scores of one model; leave --ensemble-with out and test each")
-    if settings.benchmark and settings.ensemble_with:
-        raise UsageError("--benchmark looks at the scores of one model; leave --ensemble-with out and test each")
-    given = is_given(settings.backbone)
-    for option in ("discriminate", "benchmark") if given else ():
-        if values := getattr(settings, option):
-            raise UsageError(f"--{option} {values[0]} scores other pairs, and {NOT_HERE}; leave it out")
-    wanted = {"prepare": prepare_need(definition, settings.split)}
-    if EMBEDDED in settings.benchmark and wanted["prepare"].conf != EMBEDDED:
-        raise UsageError(
-            f"--benchmark {EMBEDDED} edits captions of the embedded dataset, whose truth is known; leave it out, or "
-            f"give --dataset {EMBEDDED}"
-        )
-    for name, model in _inputs(settings).items():
-        same = {"backbone": model.backbone, "seed": model.seed, "features": settings.features}
-        if is_given(model.backbone):
-            same["features"] = settings.split
-        elif given:
-            same["features"] = ""
-        wanted[name] = Need("train", model.method, same)
-        if settings.ensemble_with and not training_settings.settings_of(model.backbone).embeds:
-            alone = {**same, "method": model.method, "split": settings.split}
-            wanted[f"{SCORED}{name}"] = Need("evaluate", "recall", alone)
-    for name in settings.discriminate:
-        generator = Generator.named(name)
-        wanted[f"{SENTENCES}{name}"] = Need("synthesize", generator.conf, generator.wanted(settings.split))
-    return wanted
-
-
 def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
     """Input name -> the model it is."""
     return {f"train_{number}" if number > 1 else "train": model for number, model in enumerate(settings.models, 1)}
-
-
-def check(step: Planned) -> None:
-    """Refuses a split without images, a benchmark whose images cannot be read as those of the dataset were, and models
-    that are not there.
-    """
-    checks.check_split_of(step.inputs["train"], getattr(step.settings, "split", ""))
-    checks.check_benchmarks(step)
-    checks.check_language_model(step)
-
-
-def run(job: Job) -> None:
-    """Writes metrics.json, rankings.parquet and cross_retrieval.parquet, and what `analysis.questions` answer."""
-    from itrpipe.analysis.questions.phrases import reranked
-    from itrpipe.datasets.truth import known_pairs
-    from itrpipe.evaluation.metrics import ranks
-    from itrpipe.evaluation.rankings import write_cross_retrieval, write_rankings
-    from itrpipe.evaluation.results import oracle_ranks, results, say_results, summed_up
-
-    settings, evaluation, split = job.settings, _evaluation(job), _averaged(job)
-    if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
-        job.warn(cut)
-    if settings.rerank:
-        split = reranked(evaluation, split)
-    full = ranks(split.matrix, split.caption_image)
-    matches = known_pairs(evaluation.prepare, split.image_ids, split.caption_ids)
-    oracle = None if matches is None else oracle_ranks(split, matches)
-    found = results(split, full, oracle, matches, settings, job.warn)
-    write_json(job.folder / METRICS, found)
-    write_rankings(job.folder / RANKINGS, split, full, oracle, settings.ranking_depth)
-    write_cross_retrieval(job.folder / CROSS_RETRIEVAL, split)
-    say_results(found, settings.interval_level, split.matrix.shape, job.reporter)
-    if settings.ensemble_with:
-        job.metrics["mean of"] = " + ".join(model.label for model in settings.models)
-    job.metrics |= summed_up(found)
-    for question in questions():
-        if question.asks(evaluation):
-            question.answer(evaluation, split)
-    say(job.folder, job.reporter)
-
-
-def show(folder: Path, reporter: Reporter) -> None:
-    """Prints the recalls of a finished evaluation, and what was answered in it."""
-    from itrpipe.evaluation.rankings import size_of_rankings
-    from itrpipe.evaluation.results import say_results
-
-    level = read_manifest(folder).settings["interval_level"]
-    say_results(read_checked_json(folder / METRICS), level, size_of_rankings(folder / RANKINGS), reporter)
-    say(folder, reporter)
 
 
 def _evaluation(job: Job) -> Evaluation:

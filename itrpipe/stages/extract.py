@@ -13,7 +13,7 @@ from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefini
 from itrpipe.engine.run import OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import EXTRACTORS, IMPORTERS, feature_settings, passes_of
-from itrpipe.stages.base import PARTS, Job, Need, prepare_need, reason_with_file
+from itrpipe.stages.base import PARTS, Job, Need, Planned, Stage, prepare_need, reason_with_file
 from itrpipe.stages.checks import check_extraction
 from itrpipe.storage.artifact import NOTES
 from itrpipe.storage.disk import read_stamped_json, require_space, write_stamped_json
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.features.extraction import Extraction, ImageFiles
     from itrpipe.features.importers.base import Import, WantedImage
-
-SCHEMA_VERSION = 1
-settings_class, check = feature_settings, check_extraction
 
 
 class Execution(SharedExecution):
@@ -44,102 +41,109 @@ class Execution(SharedExecution):
     strict: bool
 
 
-def label(conf: str, settings: Settings) -> str:
-    """The name under which these features are known."""
-    return conf
+class Extract(Stage):
+    """Computes or imports the features of every image."""
 
+    execution = Execution
 
-def needs(settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
-    """The images and captions.
+    def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
+        """Those of the extractor, or of several of a combination."""
+        return feature_settings(values)
 
-    Raises:
-        DataError: the detector of the embedded dataset was asked for photographs.
-        UsageError: an importer was combined with something else.
-    """
-    need = prepare_need(definition)
-    parts = passes_of("", settings)
-    for each in parts.values():
-        if each.drawings_only and need.conf != EMBEDDED:
-            source = definition.prepare.source if definition.prepare else None
-            raise DataError(
-                f"{source} holds photographs and the detector of `{each.kind}` knows drawings only; choose another "
-                "extractor with --features, or import features with `itrpipe extract --from PATH`"
-            )
-        if each.imported and len(parts) > 1:
-            raise UsageError(f"imported features ({each.kind}) cannot be combined with others; import them alone")
-    return {"prepare": need}
+    def check(self, step: Planned) -> None:
+        """Refuses extractors whose model is neither here nor on the hub."""
+        check_extraction(step)
 
+    def needs(self, settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
+        """The images and captions.
 
-def sources(settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digests of imported files, and of weights that lie in files of this machine."""
-    digests: dict[str, str] = {}
-    for name, part in passes_of("", settings).items():
-        prefix = f"{name} " if name else ""
-        path = _source(definition) if part.imported else None
-        if path:
-            layout = IMPORTERS.module(part.kind).layout(path)
-            if layout is None or layout.lacks:
-                found = f" ({layout})" if layout else ""
-                raise MissingInputError(
-                    f"{path} holds no features that {part.kind} reads{found}; see `itrpipe extract --help`"
+        Raises:
+            DataError: the detector of the embedded dataset was asked for photographs.
+            UsageError: an importer was combined with something else.
+        """
+        need = prepare_need(definition)
+        parts = passes_of("", settings)
+        for each in parts.values():
+            if each.drawings_only and need.conf != EMBEDDED:
+                source = definition.prepare.source if definition.prepare else None
+                raise DataError(
+                    f"{source} holds photographs and the detector of `{each.kind}` knows drawings only; choose another "
+                    "extractor with --features, or import features with `itrpipe extract --from PATH`"
                 )
-            digests[part.kind] = cache.combined(layout.files, path, "hashing features")
-        for key, file in part.further_files(path).items():
-            digests[f"{prefix}{key}"] = cache.digest(file)
-        for key, weights in part.local_files().items():
-            digests[f"{prefix}{key}"] = _digest(weights, cache)
-    return digests
+            if each.imported and len(parts) > 1:
+                raise UsageError(f"imported features ({each.kind}) cannot be combined with others; import them alone")
+        return {"prepare": need}
 
+    def sources(self, settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+        """Digests of imported files, and of weights that lie in files of this machine."""
+        digests: dict[str, str] = {}
+        for name, part in passes_of("", settings).items():
+            prefix = f"{name} " if name else ""
+            path = _source(definition) if part.imported else None
+            if path:
+                layout = IMPORTERS.module(part.kind).layout(path)
+                if layout is None or layout.lacks:
+                    found = f" ({layout})" if layout else ""
+                    raise MissingInputError(
+                        f"{path} holds no features that {part.kind} reads{found}; see `itrpipe extract --help`"
+                    )
+                digests[part.kind] = cache.combined(layout.files, path, "hashing features")
+            for key, file in part.further_files(path).items():
+                digests[f"{prefix}{key}"] = cache.digest(file)
+            for key, weights in part.local_files().items():
+                digests[f"{prefix}{key}"] = _digest(weights, cache)
+        return digests
 
-def fingerprinted(settings: Settings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them. Of a plug-in, name and version count."""
-    parts = passes_of("", settings)
-    values = {name: part.fingerprinted() | _brought(part.kind) for name, part in parts.items()}
-    return values.get("", values)
+    def fingerprinted(self, settings: Settings) -> dict[str, Any]:
+        """The settings as the fingerprint sees them. Of a plug-in, name and version count."""
+        parts = passes_of("", settings)
+        values = {name: part.fingerprinted() | _brought(part.kind) for name, part in parts.items()}
+        return values.get("", values)
+
+    def run(self, job: Job) -> None:
+        """Writes features.h5: runs the extractors or the importer, one after the other, and joins their parts."""
+        from itrpipe.datasets.prepared import PreparedDataset
+        from itrpipe.features.extraction import join_features, notes_of
+        from itrpipe.features.store import FEATURES, GROUPS, FeatureFile
+
+        prepared = PreparedDataset.open(job.inputs["prepare"].folder)
+        works, ids, files = _works(job, prepared), prepared.column("image_id"), prepared.column("file")
+        notes = notes_of(works)
+        for note in notes:
+            job.warn(note)
+        needed = sum(work.spec.bytes_needed(len(ids)) for work in works.values())
+        require_space(job.folder, 2 * needed, "the features, once in parts and once joined,")
+        _require_equal_notes(job, notes)
+        parts: list[Path] = []
+        others: list[OthersMissing] = []
+        for name, work in works.items():
+            try:
+                made = job.made(work, f"{PARTS}/{name}")
+            except OthersMissing as each:  # no extractor waits for another
+                others.append(each)
+                continue
+            if made.rows:
+                job.timings[name] = round(made.seconds, 3)
+                job.metrics[f"{name} images/s"] = round(made.rows / made.seconds, 2)
+            parts += made.paths
+        if others:
+            paths = [path for each in others for path in each.paths]
+            raise OthersMissing(others[0].share, max(each.rows for each in others), "images", paths, more=False)
+        kinds = "+".join(part.kind for part in passes_of("", job.settings).values())
+        with job.reporter.task("joining", len(ids) * len(works), "rows") as task:
+            failed = join_features(job.folder / FEATURES, ids, parts, kinds, task.advance)
+        job.failed |= {
+            ids[row]: reason_with_file(ids[row], files[row], reason) for row, reason in sorted(failed.items())
+        }
+        file = FeatureFile.open(job.folder / FEATURES)
+        job.metrics["images"] = len(file)
+        for name in sorted(GROUPS & file.arrays.keys()):
+            job.metrics[name] = " x ".join(map(str, file.arrays[name].shape[1:]))
 
 
 def _brought(kind: str) -> dict[str, str]:
     package = EXTRACTORS.package(kind)
     return {"package": package} if package else {}
-
-
-def run(job: Job) -> None:
-    """Writes features.h5: runs the extractors or the importer, one after the other, and joins their parts."""
-    from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.extraction import join_features, notes_of
-    from itrpipe.features.store import FEATURES, GROUPS, FeatureFile
-
-    prepared = PreparedDataset.open(job.inputs["prepare"].folder)
-    works, ids, files = _works(job, prepared), prepared.column("image_id"), prepared.column("file")
-    notes = notes_of(works)
-    for note in notes:
-        job.warn(note)
-    needed = sum(work.spec.bytes_needed(len(ids)) for work in works.values())
-    require_space(job.folder, 2 * needed, "the features, once in parts and once joined,")
-    _require_equal_notes(job, notes)
-    parts: list[Path] = []
-    others: list[OthersMissing] = []
-    for name, work in works.items():
-        try:
-            made = job.made(work, f"{PARTS}/{name}")
-        except OthersMissing as each:  # no extractor waits for another
-            others.append(each)
-            continue
-        if made.rows:
-            job.timings[name] = round(made.seconds, 3)
-            job.metrics[f"{name} images/s"] = round(made.rows / made.seconds, 2)
-        parts += made.paths
-    if others:
-        paths = [path for each in others for path in each.paths]
-        raise OthersMissing(others[0].share, max(each.rows for each in others), "images", paths, more=False)
-    kinds = "+".join(part.kind for part in passes_of("", job.settings).values())
-    with job.reporter.task("joining", len(ids) * len(works), "rows") as task:
-        failed = join_features(job.folder / FEATURES, ids, parts, kinds, task.advance)
-    job.failed |= {ids[row]: reason_with_file(ids[row], files[row], reason) for row, reason in sorted(failed.items())}
-    file = FeatureFile.open(job.folder / FEATURES)
-    job.metrics["images"] = len(file)
-    for name in sorted(GROUPS & file.arrays.keys()):
-        job.metrics[name] = " x ".join(map(str, file.arrays[name].shape[1:]))
 
 
 def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Import]:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from itrpipe.config import Settings
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.datasets.definition import StageDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.stages.base import Job, Need
+from itrpipe.stages.base import Job, Stage
 from itrpipe.storage.artifact import MANIFEST, check_artifact, folders_in, is_finished, read_manifest
 from itrpipe.storage.integrity import DigestCache, folder_digests
 
 if TYPE_CHECKING:
     from itrpipe.search.photos import Rows
 
-SCHEMA_VERSION = 1
 MODEL, PHOTOGRAPHS = "model", "photographs"
 """Sources: digest of the model, and of paths, sizes and times of the photographs."""
 RATE = "photographs/s"
@@ -52,71 +50,66 @@ class Execution(MapExecution):
     block: int = Field(ge=1, le=1_000_000)
 
 
-def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """Every configuration binds to `IndexSettings`."""
-    return IndexSettings
+class Index(Stage):
+    """Embeds the photographs of a folder."""
 
+    settings, execution = IndexSettings, Execution
+    schema_version = 2
 
-def label(conf: str, settings: IndexSettings) -> str:
-    """The model's name, so that a folder may have indexes of several models."""
-    return settings.called or conf
+    def label(self, conf: str, settings: IndexSettings) -> str:
+        """The model's name, so that a folder may have indexes of several models."""
+        return settings.called or conf
 
+    def sources(
+        self, settings: IndexSettings, definition: StageDefinition | None, cache: DigestCache
+    ) -> dict[str, str]:
+        """Digests of the model, which the manifest of a training knows, and of what lies in the folder."""
+        from itrpipe.search.photos import list_photographs
 
-def needs(settings: IndexSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """Nothing of this data set: the model is one of another, or of none."""
-    return {}
+        folder = _folder(definition)
+        if not settings.model:
+            raise MissingInputError("an index needs a model; run `itrpipe index --photos FOLDER --model NAME`")
+        model = Path(settings.model)
+        known = (model / MANIFEST).is_file()
+        digest = read_manifest(model).digest if known else folder_digests({MODEL: model}, cache)[MODEL]
+        return {MODEL: digest, PHOTOGRAPHS: list_photographs(folder, cache.path.parents[1]).digest}
 
+    def fingerprinted(self, settings: IndexSettings) -> dict[str, Any]:
+        """Nothing: where the model lies and what it is called does not count, and its digest is a source."""
+        return {}
 
-def sources(settings: IndexSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digests of the model, which the manifest of a training knows, and of what lies in the folder."""
-    from itrpipe.search.photos import list_photographs
+    def run(self, job: Job) -> None:
+        """Encodes the photographs that no earlier index has, and joins all."""
+        from itrpipe.search.photos import Encoding, Rows, list_photographs, places_of, write_index
 
-    folder = _folder(definition)
-    if not settings.model:
-        raise MissingInputError("an index needs a model; run `itrpipe index --photos FOLDER --model NAME`")
-    model = Path(settings.model)
-    known = (model / MANIFEST).is_file()
-    digest = read_manifest(model).digest if known else folder_digests({MODEL: model}, cache)[MODEL]
-    return {MODEL: digest, PHOTOGRAPHS: list_photographs(folder, cache.path.parents[1]).digest}
-
-
-def fingerprinted(settings: IndexSettings) -> dict[str, Any]:
-    """Nothing: where the model lies and what it is called does not count, and its digest is a source."""
-    return {}
-
-
-def run(job: Job) -> None:
-    """Encodes the photographs that no earlier index has, and joins all."""
-    from itrpipe.search.photos import Encoding, Rows, list_photographs, places_of, write_index
-
-    folder = _folder(job.definition)
-    listed = list_photographs(folder, job.folder.parents[2])
-    if listed.digest != job.sources[PHOTOGRAPHS]:
-        raise DataError(f"{folder} has changed since this run began; run the same command again")
-    every, rows = listed.photographs, _earlier(job)
-    known = places_of(rows)
-    todo = [each for each in every if each not in known]
-    if known:
-        job.reporter.say(f"  {len(every) - len(todo):,} of {len(every):,} photographs are encoded already")
-    failed: dict[str, str] = {}
-    if todo:
-        made = job.made(Encoding(folder, todo, Path(job.settings.model), job.sources[MODEL], job.execution))
-        for found, reasons in map(Rows.of_part, made.paths):
-            rows.append(found)
-            failed |= reasons
-        job.timings["encode"] = round(made.seconds, 3)
-        job.metrics[RATE] = round(made.rows / made.seconds, 2)
-    whole = [each for each in every if each.file not in failed]
-    if not whole:
-        file, reason = next(iter(failed.items()))
-        raise DataError(f"none of the {len(every):,} photographs of {folder} can be used; the first: {file} {reason}")
-    with job.reporter.task("joining", len(whole), "photographs") as task:
-        width = write_index(job.folder, whole, rows, task.advance)
-    job.failed |= listed.unusable | failed
-    counts = {"photographs": len(whole), "encoded": len(todo) - len(failed), "kept": len(every) - len(todo)}
-    job.metrics = {**counts, **job.metrics, "width": width}
-    if listed.outside:
-        job.warn(f"{listed.outside:,} links lead out of {folder}; they were left out")
+        folder = _folder(job.definition)
+        listed = list_photographs(folder, job.folder.parents[2])
+        if listed.digest != job.sources[PHOTOGRAPHS]:
+            raise DataError(f"{folder} has changed since this run began; run the same command again")
+        every, rows = listed.photographs, _earlier(job)
+        known = places_of(rows)
+        todo = [each for each in every if each not in known]
+        if known:
+            job.reporter.say(f"  {len(every) - len(todo):,} of {len(every):,} photographs are encoded already")
+        failed: dict[str, str] = {}
+        if todo:
+            made = job.made(Encoding(folder, todo, Path(job.settings.model), job.sources[MODEL], job.execution))
+            for found, reasons in map(Rows.of_part, made.paths):
+                rows.append(found)
+                failed |= reasons
+            job.timings["encode"] = round(made.seconds, 3)
+            job.metrics[RATE] = round(made.rows / made.seconds, 2)
+        whole = [each for each in every if each.file not in failed]
+        if not whole:
+            file, reason = next(iter(failed.items()))
+            raise DataError(f"none of the {len(every):,} photographs of {folder} can be used; the first: {file} {reason}")
+        with job.reporter.task("joining", len(whole), "photographs") as task:
+            width = write_index(job.folder, whole, rows, task.advance)
+        job.failed |= listed.unusable | failed
+        counts = {"photographs": len(whole), "encoded": len(todo) - len(failed), "kept": len(every) - len(todo)}
+        job.metrics = {**counts, **job.metrics, "width": width}
+        if listed.outside:
+            job.warn(f"{listed.outside:,} links lead out of {folder}; they were left out")
 
 
 def _folder(definition: StageDefinition | None) -> Path:
@@ -133,6 +126,6 @@ def _earlier(job: Job) -> list[Rows]:
     for folder in filter(is_finished, folders_in(job.folder.parent)):
         with contextlib.suppress(DataError):
             manifest = check_artifact(folder)
-            if manifest.sources.get(MODEL) == job.sources[MODEL] and manifest.schema_version == SCHEMA_VERSION:
+            if manifest.sources.get(MODEL) == job.sources[MODEL] and manifest.schema_version == Index.schema_version:
                 found.append(Rows.of_index(folder))
     return found

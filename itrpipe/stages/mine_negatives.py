@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from itrpipe.config import Settings
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.engine.run import SharedExecution
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.features.declaration import is_given
-from itrpipe.mining.settings import MineSettings, candidate_files
-from itrpipe.stages.base import PARTS, Job, Need, prepare_need
+from itrpipe.mining.settings import MineSettings
+from itrpipe.stages.base import PARTS, Job, Need, Planned, Stage, prepare_need
 from itrpipe.stages.checks import candidates, check_mining, refuse_longer_lists
 from itrpipe.storage.artifact import STATISTICS
 from itrpipe.storage.disk import check_stamp, require_space, write_json
-from itrpipe.storage.integrity import DigestCache
 from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import run_label
 
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from itrpipe.review import Decided
     from itrpipe.storage.arrays import Rows
 
-SCHEMA_VERSION = 1
 MINED, RESCORED, CORPUS = "mined.arrays", "rescored.arrays", "corpus.arrays"
 FURTHER = "further_candidates.json"
 BYTES_PER_CANDIDATE, BYTES_PER_PROBABILITY, BYTES_PER_PLACE = 6, 2, 12
@@ -40,8 +37,6 @@ FAISS_BLOCK = 4_096
 TRAIN = "train"
 EXPECTED_RECALL = 0.99
 """Share of the exact candidates below which an index is called bad."""
-check = check_mining
-backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
 
 
 class Execution(SharedExecution):
@@ -59,117 +54,87 @@ class Execution(SharedExecution):
     memory_mib: int = Field(ge=0)
 
 
-def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """Every configuration binds to `MineSettings`."""
-    return MineSettings
+class MineNegatives(Stage):
+    """Searches the training set for hard negatives."""
 
+    settings, execution = MineSettings, Execution
 
-def label(conf: str, settings: MineSettings) -> str:
-    """`exact`, or `approximate` by an index, and the mining model, with `+` and the backbone of a second one."""
-    found = conf if settings.index == "flat" else "approximate"
-    models = "+".join(filter(None, (settings.backbone, settings.rescore_with)))
-    return f"{found}.{run_label(settings.method, models, settings.seed)}"
+    def label(self, conf: str, settings: MineSettings) -> str:
+        """`exact`, or `approximate` by an index, and the mining model, with `+` and the backbone of a second one."""
+        found = conf if settings.index == "flat" else "approximate"
+        models = "+".join(filter(None, (settings.backbone, settings.rescore_with)))
+        return f"{found}.{run_label(settings.method, models, settings.seed)}"
 
+    def fingerprinted(self, settings: MineSettings) -> dict[str, Any]:
+        """The library by the name that it had when the first lists were mined."""
+        values = settings.counted()
+        return values | {"engine": values.pop("library")}
 
-def sources(settings: MineSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digests of further candidates, and of what was decided, which is all that counts of decisions.
+    def check(self, step: Planned) -> None:
+        """Refuses lists that are longer than the training set."""
+        check_mining(step)
 
-    Raises:
-        MissingInputError: there is no such file.
-        DataError: the file of decisions is damaged.
-    """
-    found = {}
-    if settings.decisions:
-        from itrpipe.review import decisions_digest
+    def needs(self, settings: MineSettings, definition: DatasetDefinition) -> dict[str, Need]:
+        """The captions and the mining model's embeddings; a second model, and the features that it looks at.
 
-        found["decisions"] = decisions_digest(settings.decisions, training=True)
-    if not settings.candidates:
-        return found
-    path = Path(settings.candidates).expanduser()
-    if not (path.is_file() or path.is_dir()):
-        raise MissingInputError(f"--candidates {path} is no file and no folder; name one of Parquet files")
-    root = path if path.is_dir() else path.parent
-    return found | {"candidates": cache.combined(candidate_files(path), root, "hashing candidates")}
-
-
-def fingerprinted(settings: MineSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: a second model's, an index's or a guard's count where there is one.
-
-    A share of the training images counts where it is not all of them.
-    """
-    unused = () if settings.rescore_with else ("rescore_with", "rescore_texts", "rescore_images")
-    unused += () if settings.guard != "none" else ("guard", "guard_prior", "guard_batch_size")
-    unused += () if settings.index != "flat" else ("index", "num_lists", "num_probes")
-    unused += () if settings.train_share != 1.0 else ("train_share",)
-    files = ("candidates", "decisions")
-    unused += tuple(name for name in files if not getattr(settings, name))
-    values = settings.model_dump(mode="json", exclude=set(unused))
-    values |= {name: "local" for name in files if getattr(settings, name)}
-    return values | {"engine": values.pop("library")}  # as it was called when the first lists were mined
-
-
-def needs(settings: MineSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """The captions and the mining model's embeddings; a second model, and the features that it looks at.
-
-    Raises:
-        UsageError: the mining model has no embeddings.
-    """
-    if not training_settings.settings_of(settings.backbone).embeds:
-        raise UsageError(
-            f"{settings.backbone} compares regions with words and has no embeddings to search; mine with another "
-            "backbone, such as vsrn, and train with `--negatives-from vsrn`"
-        )
-    wanted: dict[str, Any] = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
-    if settings.train_share != 1.0:
-        wanted["train_share"] = settings.train_share
-    if is_given(settings.backbone):
-        wanted["features"] = TRAIN
-        if settings.rescore_with:
+        Raises:
+            UsageError: the mining model has no embeddings.
+        """
+        if not training_settings.settings_of(settings.backbone).embeds:
             raise UsageError(
-                f"--rescore-with {settings.rescore_with} names a second model of the same method and features, which "
-                "given embeddings do not have; leave it out"
+                f"{settings.backbone} compares regions with words and has no embeddings to search; mine with another "
+                "backbone, such as vsrn, and train with `--negatives-from vsrn`"
             )
-    needed = {"prepare": prepare_need(definition, TRAIN), "train": Need("train", settings.method, wanted)}
-    if settings.rescore_with:
-        second = Need("train", settings.method, {**wanted, "backbone": settings.rescore_with})
-        needed |= {"extract": Need("extract", settings.features), "rescorer": second}
-    return needed
+        wanted: dict[str, Any] = {"backbone": settings.backbone, "seed": settings.seed, "features": settings.features}
+        if settings.train_share != 1.0:
+            wanted["train_share"] = settings.train_share
+        if is_given(settings.backbone):
+            wanted["features"] = TRAIN
+            if settings.rescore_with:
+                raise UsageError(
+                    f"--rescore-with {settings.rescore_with} names a second model of the same method and features, "
+                    "which given embeddings do not have; leave it out"
+                )
+        needed = {"prepare": prepare_need(definition, TRAIN), "train": Need("train", settings.method, wanted)}
+        if settings.rescore_with:
+            second = Need("train", settings.method, {**wanted, "backbone": settings.rescore_with})
+            needed |= {"extract": Need("extract", settings.features), "rescorer": second}
+        return needed
 
+    def run(self, job: Job) -> None:
+        """Writes both lists and statistics.json."""
+        from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
+        from itrpipe.mining.filters import positive_scores
+        from itrpipe.mining.rescoring import load_scoring_model
 
-def run(job: Job) -> None:
-    """Writes both lists and statistics.json."""
-    from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
-    from itrpipe.mining.filters import positive_scores
-    from itrpipe.mining.rescoring import load_scoring_model
-
-    settings = job.settings
-    embeddings = EmbeddingRows.open(job.inputs["train"].folder / EMBEDDINGS, "train")
-    if embeddings.measure != INNER_PRODUCT:
-        raise UsageError(
-            f"the model {settings.method}.{settings.backbone} compares by {embeddings.measure}, which exact mining "
-            "cannot search; mine with a model whose measure is cosine"
-        )
-    images, texts = embeddings.images.shape[0], embeddings.texts.shape[0]
-    owners = embeddings.owners.read(0, texts)
-    if settings.drop_duplicates and job.inputs["prepare"].manifest.metrics.get("captions_with_text") == 0:
-        raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
-    if not settings.candidates:  # once more: images without features are not among the embeddings
-        refuse_longer_lists(settings, candidates(owners))
-    searched = _searched_rows(job, embeddings, owners)
-    wanted = images * settings.num_texts + texts * settings.num_images
-    width = BYTES_PER_CANDIDATE + (BYTES_PER_PROBABILITY if settings.guard != "none" else 0)
-    require_space(job.folder, (width + 2 * BYTES_PER_PLACE) * wanted, "the mined lists, twice in parts")
-    if settings.rescore_with:  # what cannot score pairs is better found out before mining than after
-        load_scoring_model(job.inputs["rescorer"].folder)
-    guard = _guard(settings, embeddings)
-    mined, facts = _mined(job, searched)
-    if settings.rescore_with:
-        mined, positives, facts["rescored"] = _rescored(job, embeddings, owners, mined)
-    else:
-        positives = positive_scores(embeddings.images, embeddings.texts, owners)
-    statistics = _written(job, embeddings, owners, mined, positives, guard)
-    write_json(job.folder / STATISTICS, statistics | facts)
-    _show(job, statistics | facts)
+        settings = job.settings
+        embeddings = EmbeddingRows.open(job.inputs["train"].folder / EMBEDDINGS, "train")
+        if embeddings.measure != INNER_PRODUCT:
+            raise UsageError(
+                f"the model {settings.method}.{settings.backbone} compares by {embeddings.measure}, which exact mining "
+                "cannot search; mine with a model whose measure is cosine"
+            )
+        images, texts = embeddings.images.shape[0], embeddings.texts.shape[0]
+        owners = embeddings.owners.read(0, texts)
+        if settings.drop_duplicates and job.inputs["prepare"].manifest.metrics.get("captions_with_text") == 0:
+            raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
+        if not settings.candidates:  # once more: images without features are not among the embeddings
+            refuse_longer_lists(settings, candidates(owners))
+        searched = _searched_rows(job, embeddings, owners)
+        wanted = images * settings.num_texts + texts * settings.num_images
+        width = BYTES_PER_CANDIDATE + (BYTES_PER_PROBABILITY if settings.guard != "none" else 0)
+        require_space(job.folder, (width + 2 * BYTES_PER_PLACE) * wanted, "the mined lists, twice in parts")
+        if settings.rescore_with:  # what cannot score pairs is better found out before mining than after
+            load_scoring_model(job.inputs["rescorer"].folder)
+        guard = _guard(settings, embeddings)
+        mined, facts = _mined(job, searched)
+        if settings.rescore_with:
+            mined, positives, facts["rescored"] = _rescored(job, embeddings, owners, mined)
+        else:
+            positives = positive_scores(embeddings.images, embeddings.texts, owners)
+        statistics = _written(job, embeddings, owners, mined, positives, guard)
+        write_json(job.folder / STATISTICS, statistics | facts)
+        _show(job, statistics | facts)
 
 
 def _searched_rows(job: Job, embeddings: EmbeddingRows, owners: np.ndarray) -> Searched:

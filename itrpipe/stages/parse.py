@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.scene_graph.words import MOST_LETTERS, MOST_WORDS, parsed_part
-from itrpipe.stages.base import Job, Need, prepare_need
+from itrpipe.stages.base import Job, Need, Stage, prepare_need
 from itrpipe.storage.integrity import DigestCache
 
 if TYPE_CHECKING:
@@ -23,93 +21,81 @@ if TYPE_CHECKING:
 
     from itrpipe.scene_graph.graph import SceneGraph
 
-SCHEMA_VERSION = 1
-Execution = SharedExecution
 LIMIT = f"{MOST_WORDS} words or a word of more than {MOST_LETTERS} letters"
 
 
-def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """Every configuration binds to `ParseSettings`."""
-    return ParseSettings
+class Parse(Stage):
+    """Finds the scene graph of every caption."""
 
+    settings = ParseSettings
 
-def label(conf: str, settings: ParseSettings) -> str:
-    """The configuration's name, or that the graphs are foreign, with the tagger."""
-    return f"{'foreign' if settings.file else conf}.{settings.tagger}"
+    def label(self, conf: str, settings: ParseSettings) -> str:
+        """The configuration's name, or that the graphs are foreign, with the tagger."""
+        return f"{'foreign' if settings.file else conf}.{settings.tagger}"
 
+    def needs(self, settings: ParseSettings, definition: DatasetDefinition) -> dict[str, Need]:
+        """The captions."""
+        return {"prepare": prepare_need(definition)}
 
-def needs(settings: ParseSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """The captions."""
-    return {"prepare": prepare_need(definition)}
+    def sources(
+        self, settings: ParseSettings, definition: StageDefinition | None, cache: DigestCache
+    ) -> dict[str, str]:
+        """The parser's version, because another version may give other graphs, and the digest of a foreign file.
 
+        Raises:
+            MissingInputError: the tagger is not installed, or the file is not there.
+        """
+        return {"parser": settings.version(), **super().sources(settings, definition, cache)}
 
-def sources(settings: ParseSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """The parser's version, because another version may give other graphs, and the digest of a foreign file.
+    def run(self, job: Job) -> None:
+        """Writes scene_graphs.parquet."""
+        import numpy as np
+        import pyarrow as pa
 
-    Raises:
-        MissingInputError: the tagger is not installed, or the file is not there.
-    """
-    digests = {"parser": settings.version()}
-    if settings.file:
-        digests["graphs"] = cache.digest(Path(settings.file).expanduser())
-    return digests
+        from itrpipe.datasets.prepared import PreparedDataset
+        from itrpipe.scene_graph.build import ParsedGraphs, Parsing, RulesParser
+        from itrpipe.scene_graph.foreign import read_foreign
+        from itrpipe.scene_graph.graph import Item
+        from itrpipe.scene_graph.stored import ELEMENTS, SCENE_GRAPHS_FILE, flattened, write_graphs
 
+        prepared = PreparedDataset.open(job.inputs["prepare"].folder)
+        captions = pa.concat_tables([prepared.split(name).captions for name in prepared.splits])
+        texts = captions["text"].to_pylist()
+        items = [Item(text) for text in texts]
+        if job.settings.file:
+            file = Path(job.settings.file).expanduser()
+            items = read_foreign(file, job.settings.format, captions["caption_id"].to_pylist(), texts)
+        distinct = {item: row for row, item in enumerate(dict.fromkeys(items))}
+        made = job.made(Parsing(list(distinct), partial(RulesParser, job.settings.tagger, job.settings.file)))
+        if made.rows:
+            job.timings["parsing"] = round(made.seconds, 3)
+            job.metrics["captions/s"] = round(made.rows / made.seconds, 1)
+        rows = np.fromiter((distinct[item] for item in items), dtype=np.int64, count=len(items))
+        counts = Counter(cut=sum(map(_is_cut, texts)))
 
-def fingerprinted(settings: ParseSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: of a foreign file its content counts and not where it lies."""
-    values = settings.model_dump(mode="json")
-    return values | {"file": "local"} if settings.file else values
+        def counted() -> Iterator[pa.Table]:
+            for table in ParsedGraphs(made.paths).row_groups(captions, rows):
+                lengths = {name: flattened(table, name)[0].counts for name in ELEMENTS}
+                counts.update({name: int(each.sum()) for name, each in lengths.items()})
+                counts.update(table["status"].to_pylist(), empty=int((lengths["objects"] == 0).sum()))
+                yield table
 
-
-def run(job: Job) -> None:
-    """Writes scene_graphs.parquet."""
-    import numpy as np
-    import pyarrow as pa
-
-    from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.scene_graph.build import ParsedGraphs, Parsing, RulesParser
-    from itrpipe.scene_graph.foreign import read_foreign
-    from itrpipe.scene_graph.graph import Item
-    from itrpipe.scene_graph.stored import ELEMENTS, SCENE_GRAPHS_FILE, flattened, write_graphs
-
-    prepared = PreparedDataset.open(job.inputs["prepare"].folder)
-    captions = pa.concat_tables([prepared.split(name).captions for name in prepared.splits])
-    texts = captions["text"].to_pylist()
-    items = [Item(text) for text in texts]
-    if job.settings.file:
-        file = Path(job.settings.file).expanduser()
-        items = read_foreign(file, job.settings.format, captions["caption_id"].to_pylist(), texts)
-    distinct = {item: row for row, item in enumerate(dict.fromkeys(items))}
-    made = job.made(Parsing(list(distinct), partial(RulesParser, job.settings.tagger, job.settings.file)))
-    if made.rows:
-        job.timings["parsing"] = round(made.seconds, 3)
-        job.metrics["captions/s"] = round(made.rows / made.seconds, 1)
-    rows = np.fromiter((distinct[item] for item in items), dtype=np.int64, count=len(items))
-    counts = Counter(cut=sum(map(_is_cut, texts)))
-
-    def counted() -> Iterator[pa.Table]:
-        for table in ParsedGraphs(made.paths).row_groups(captions, rows):
-            lengths = {name: flattened(table, name)[0].counts for name in ELEMENTS}
-            counts.update({name: int(each.sum()) for name, each in lengths.items()})
-            counts.update(table["status"].to_pylist(), empty=int((lengths["objects"] == 0).sum()))
-            yield table
-
-    write_graphs(job.folder / SCENE_GRAPHS_FILE, counted())
-    total = len(items)
-    job.metrics |= {"captions": total, "distinct": len(distinct)}
-    job.metrics |= {f"{name}/caption": round(counts[name] / total, 3) for name in ELEMENTS}
-    job.metrics |= {f"{name} %": round(100 * counts[name] / total, 3) for name in ("empty", "partial", "failed")}
-    for name in ELEMENTS:
-        job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {counts[name] / total:.2f} per caption")
-    for name, what in (("empty", "without any object"), ("partial", "understood in part")):
-        if counts[name]:
-            job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {what}")
-    if counts["cut"]:
-        have = "caption has" if counts["cut"] == 1 else "captions have"
-        job.warn(f"{counts['cut']:,} {have} more than {LIMIT}; only what comes before is parsed")
-    if counts["failed"]:
-        plural = "caption" if counts["failed"] == 1 else "captions"
-        job.warn(f"{counts['failed']:,} {plural} could not be analysed, with empty graphs")
+        write_graphs(job.folder / SCENE_GRAPHS_FILE, counted())
+        total = len(items)
+        job.metrics |= {"captions": total, "distinct": len(distinct)}
+        job.metrics |= {f"{name}/caption": round(counts[name] / total, 3) for name in ELEMENTS}
+        job.metrics |= {f"{name} %": round(100 * counts[name] / total, 3) for name in ("empty", "partial", "failed")}
+        for name in ELEMENTS:
+            job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {counts[name] / total:.2f} per caption")
+        for name, what in (("empty", "without any object"), ("partial", "understood in part")):
+            if counts[name]:
+                job.reporter.say(f"  {name:<11}{counts[name]:>12,}  {what}")
+        if counts["cut"]:
+            have = "caption has" if counts["cut"] == 1 else "captions have"
+            job.warn(f"{counts['cut']:,} {have} more than {LIMIT}; only what comes before is parsed")
+        if counts["failed"]:
+            plural = "caption" if counts["failed"] == 1 else "captions"
+            job.warn(f"{counts['failed']:,} {plural} could not be analysed, with empty graphs")
 
 
 def _is_cut(text: str) -> bool:

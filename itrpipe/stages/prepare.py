@@ -10,18 +10,17 @@ import hashlib
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from itrpipe.config import Settings
+from itrpipe.config import NEWER, Settings
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.printable import quantity
-from itrpipe.stages.base import Job, Need, reason_with_file
+from itrpipe.stages.base import Job, Stage, reason_with_file
 from itrpipe.storage.artifact import SCENES_FILE
 from itrpipe.storage.disk import require_space, write_text
 from itrpipe.storage.integrity import DigestCache
@@ -31,15 +30,11 @@ if TYPE_CHECKING:
     from itrpipe.datasets.image_check import ImageFacts
     from itrpipe.scenes import ScenesDataset
 
-SCHEMA_VERSION = 1
-Execution = SharedExecution
 LEAKS, REPEATS = "leaks.tsv", "repeats.tsv"
 """Files of a dataset that has some."""
 IMAGES_FOLDER = "images"
 BYTES_PER_SCENE, BYTES_OF_NOISE = 10_000, 12_000
 SHOWN_PROBLEMS = 3
-NEWER = ("caption_detail", "units", "noise", "occlusion")
-"""Settings of scenes that earlier versions lacked; these drew what comes of the defaults."""
 
 
 class FilesSettings(Settings):
@@ -86,10 +81,10 @@ class ScenesSettings(Settings):
     seed: int = Field(ge=0)
     family_size: int = Field(ge=1)
     keep_probability: float = Field(ge=0, le=1)
-    caption_detail: float = Field(default=0.5, ge=0, le=1)
-    units: int = Field(default=3, ge=2, le=5)
-    noise: float = Field(default=0.0, ge=0, le=1)
-    occlusion: float = Field(default=0.0, ge=0, le=1)
+    caption_detail: Annotated[float, NEWER] = Field(default=0.5, ge=0, le=1)
+    units: Annotated[int, NEWER] = Field(default=3, ge=2, le=5)
+    noise: Annotated[float, NEWER] = Field(default=0.0, ge=0, le=1)
+    occlusion: Annotated[float, NEWER] = Field(default=0.0, ge=0, le=1)
 
 
 class GivenSettings(Settings):
@@ -106,6 +101,10 @@ class GivenSettings(Settings):
     test: GivenFiles = Field(default_factory=GivenFiles)
     only: Literal["", "train", "val", "test"] = ""
 
+    def counted(self) -> dict[str, Any]:
+        """Ids and captions count, and not where they lie."""
+        return {"kind": self.kind, "splits": [*self.splits]}
+
     @property
     def splits(self) -> dict[str, GivenFiles]:
         """Those that are prepared."""
@@ -116,46 +115,39 @@ class GivenSettings(Settings):
 _KINDS = {"scenes": ScenesSettings, "given": GivenSettings}
 
 
-def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """`ScenesSettings` for the embedded dataset, `GivenSettings` for embeddings alone, else `FilesSettings`."""
-    return _KINDS.get(str(values.get("kind")), FilesSettings)
+class Prepare(Stage):
+    """Reads captions and images, or draws the embedded dataset."""
 
+    def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
+        """`ScenesSettings` for the embedded dataset, `GivenSettings` for embeddings alone, else `FilesSettings`."""
+        return _KINDS.get(str(values.get("kind")), FilesSettings)
 
-def fingerprinted(settings: Settings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: of embeddings the ids and captions count, and not where they lie.
+    def label(self, conf: str, settings: Settings) -> str:
+        """The configuration's name, of embeddings alone with the split that is prepared."""
+        return f"{conf}.{settings.only}" if isinstance(settings, GivenSettings) and settings.only else conf
 
-    Settings that are newer than scenes which must not go stale count where they are set.
-    """
-    if isinstance(settings, GivenSettings):
-        return {"kind": settings.kind, "splits": [*settings.splits]}
-    fields = type(settings).model_fields
-    usual = {name for name in NEWER if name in fields and getattr(settings, name) == fields[name].default}
-    return settings.model_dump(mode="json", exclude=usual)
+    def sources(self, settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+        """Digests of the captions as read and of all image files; the embedded dataset has no sources."""
+        if isinstance(settings, GivenSettings):
+            from itrpipe.features.given import GivenSplit
 
+            return {name: GivenSplit(files, name).digest() for name, files in settings.splits.items()}
+        if not isinstance(settings, FilesSettings):
+            return {}
+        annotations = read_source(settings, definition)
+        records = [*annotations.images, *annotations.captions]
+        captions = hashlib.sha256("\n".join(map(repr, records)).encode()).hexdigest()
+        files = [annotations.root / image.file for image in annotations.images]
+        return {"captions": captions, "images": cache.combined(files, annotations.root, "hashing images")}
 
-def label(conf: str, settings: Settings) -> str:
-    """The configuration's name, of embeddings alone with the split that is prepared."""
-    return f"{conf}.{settings.only}" if isinstance(settings, GivenSettings) and settings.only else conf
-
-
-def needs(settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
-    """Nothing: this is where the chain begins."""
-    return {}
-
-
-def sources(settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digests of the captions as read and of all image files; the embedded dataset has no sources."""
-    if isinstance(settings, GivenSettings):
-        from itrpipe.features.given import GivenSplit
-
-        return {name: GivenSplit(files, name).digest() for name, files in settings.splits.items()}
-    if not isinstance(settings, FilesSettings):
-        return {}
-    annotations = read_source(settings, definition)
-    records = [*annotations.images, *annotations.captions]
-    captions = hashlib.sha256("\n".join(map(repr, records)).encode()).hexdigest()
-    files = [annotations.root / image.file for image in annotations.images]
-    return {"captions": captions, "images": cache.combined(files, annotations.root, "hashing images")}
+    def run(self, job: Job) -> None:
+        """Writes images.parquet and captions.parquet, for the embedded dataset also its pictures and its truth."""
+        if isinstance(job.settings, ScenesSettings):
+            _prepare_scenes(job)
+        elif isinstance(job.settings, GivenSettings):
+            _prepare_given(job)
+        else:
+            _prepare_files(job)
 
 
 def read_source(settings: FilesSettings, definition: StageDefinition | None) -> Annotations:
@@ -189,16 +181,6 @@ def image_root(settings: Mapping[str, Any], folder: Path, definition: DatasetDef
             "`itrpipe prepare`, and give that dataset the embeddings"
         )
     return read_source(FilesSettings.model_validate(settings), definition.prepare).root
-
-
-def run(job: Job) -> None:
-    """Writes images.parquet and captions.parquet, for the embedded dataset also its pictures and its truth."""
-    if isinstance(job.settings, ScenesSettings):
-        _prepare_scenes(job)
-    elif isinstance(job.settings, GivenSettings):
-        _prepare_given(job)
-    else:
-        _prepare_files(job)
 
 
 def _prepare_given(job: Job) -> None:

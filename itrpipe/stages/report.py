@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
+from itrpipe.config import NEWER, ReadWith, Settings, bind, declared_stages, load_declaration, resolve
+from itrpipe.datasets.definition import StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.report.published import Published, Tolerance
-from itrpipe.stages.base import Job, Need, load_stage
+from itrpipe.stages.base import Job, Stage, load_stage
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import Manifest
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import DigestCache
+from itrpipe.training.settings import backbones
 
 if TYPE_CHECKING:
     from itrpipe.report.chain import Artifact
     from itrpipe.report.names import Declared
 
-SCHEMA_VERSION = 17
-HAS_VERSIONS = False  # a page over other models is another page
 PAGE, SUMMARY, MARKDOWN = "index.html", "summary.txt", "summary.md"
 RESULTS, EXPECTED = "results.json", "expected.json"
 OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level", "compare"}
@@ -53,70 +52,50 @@ class ReportSettings(Settings):
     seed: int = Field(ge=0)
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
-    published: tuple[Published, ...] = ()
-    tolerance: Tolerance = Tolerance()
-    tiny: bool = False
-    names: tuple[tuple[str, str], ...] = ()
-    compare: tuple[str, ...] = ()
+    published: Annotated[tuple[Published, ...], NEWER] = ()
+    tolerance: Annotated[Tolerance, ReadWith("published")] = Tolerance()
+    tiny: Annotated[bool, ReadWith("published")] = False
+    names: Annotated[tuple[tuple[str, str], ...], NEWER] = ()
+    compare: Annotated[tuple[str, ...], NEWER] = ()
 
 
-class Execution(Settings):
-    """A report has no settings that leave the result alone."""
+class Report(Stage):
+    """Writes the page."""
 
+    schema_version, has_versions = 17, False  # a page over other models is another page
+    settings, execution = ReportSettings, Settings  # nothing leaves the result alone
 
-def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """Every configuration binds to `ReportSettings`."""
-    return ReportSettings
+    def sources(self, settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
+        """Digests of the declarations that settings are compared with, those of plug-ins included."""
+        files = [declared_stages()[stage] for stage in COMPARED]
+        brought = {file for stage in COMPARED for file in load_declaration(stage).brought.values()}
+        digests = {
+            f"declarations of {file.parent.parent.name}.{file.parent.name}": cache.digest(file)
+            for file in sorted(brought)
+        }
+        return {"declarations": cache.combined(files, files[0].parent, "hashing declarations"), **digests}
 
+    def run(self, job: Job) -> None:
+        """Writes the page, its results as plain text and as Markdown, and its numbers as JSON."""
+        from itrpipe.report.contents import Options, gather
+        from itrpipe.report.page import html, markdown, results, text
 
-def label(conf: str, settings: ReportSettings) -> str:
-    """The configuration's name."""
-    return conf
-
-
-def sources(settings: Settings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digests of the declarations that settings are compared with, those of plug-ins included."""
-    files = [declared_stages()[stage] for stage in COMPARED]
-    brought = {file for stage in COMPARED for file in load_declaration(stage).brought.values()}
-    digests = {
-        f"declarations of {file.parent.parent.name}.{file.parent.name}": cache.digest(file) for file in sorted(brought)
-    }
-    return {"declarations": cache.combined(files, files[0].parent, "hashing declarations"), **digests}
-
-
-def needs(settings: ReportSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """Nothing by itself: the evaluations are named by whoever asks for the report."""
-    return {}
-
-
-def fingerprinted(settings: ReportSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: names and published scores count where there are some."""
-    unused = set() if settings.published else {"published", "tolerance", "tiny"}
-    unused |= {name for name in ("names", "compare") if not getattr(settings, name)}
-    return settings.model_dump(mode="json", exclude=unused)
-
-
-def run(job: Job) -> None:
-    """Writes the page, its results as plain text and as Markdown, and its numbers as JSON."""
-    from itrpipe.report.contents import Options, gather
-    from itrpipe.report.page import html, markdown, results, text
-
-    settings = job.settings
-    report = gather(
-        [(each.folder, each.manifest) for each in job.inputs.values()],
-        Options(**settings.model_dump(include=OPTIONS), published=settings.published),
-        _declared(job),
-        dict(settings.names),
-        lambda prepare: _photographs(job, prepare),
-        job.warn,
-    )
-    write_text(job.folder / PAGE, html(report))
-    write_text(job.folder / SUMMARY, text(report))
-    write_text(job.folder / MARKDOWN, markdown(report))
-    write_json(job.folder / RESULTS, results(report, settings.published))
-    if settings.published:
-        write_json(job.folder / EXPECTED, _expected(job))
-    job.metrics |= {"runs": len(job.inputs), "kilobytes": round((job.folder / PAGE).stat().st_size / 1000)}
+        settings = job.settings
+        report = gather(
+            [(each.folder, each.manifest) for each in job.inputs.values()],
+            Options(**settings.model_dump(include=OPTIONS), published=settings.published),
+            _declared(job),
+            dict(settings.names),
+            lambda prepare: _photographs(job, prepare),
+            job.warn,
+        )
+        write_text(job.folder / PAGE, html(report))
+        write_text(job.folder / SUMMARY, text(report))
+        write_text(job.folder / MARKDOWN, markdown(report))
+        write_json(job.folder / RESULTS, results(report, settings.published))
+        if settings.published:
+            write_json(job.folder / EXPECTED, _expected(job))
+        job.metrics |= {"runs": len(job.inputs), "kilobytes": round((job.folder / PAGE).stat().st_size / 1000)}
 
 
 def _expected(job: Job) -> dict[str, Any]:
@@ -157,17 +136,18 @@ def _declared_settings(manifest: Manifest) -> dict[str, Any] | None:
     declaration = load_declaration(manifest.stage)
     if manifest.conf not in declaration.confs:
         return None
-    module, backbone = load_stage(manifest.stage), manifest.settings.get("backbone")
     named = {key: manifest.settings[key] for key in ("backbone", "features", "seed") if key in manifest.settings}
     resolved = resolve(
         declaration,
         manifest.conf,
-        backbones=getattr(module, "backbones", tuple)(),
-        backbone=backbone,
+        backbones=backbones(),
+        backbone=manifest.settings.get("backbone"),
         dataset=manifest.dataset,
         overrides=[(named, manifest.label)],
     )
-    settings = bind(module.settings_class(resolved.values), resolved, f"{manifest.stage} {manifest.conf}")
+    settings = bind(
+        load_stage(manifest.stage).settings_class(resolved.values), resolved, f"{manifest.stage} {manifest.conf}"
+    )
     return settings.model_dump(mode="json")
 
 

@@ -5,36 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from itrpipe.config import Settings, unknown
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.config import NEWER, ReadWith, Settings, unknown
+from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.engine.run import SharedExecution
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import UsageError
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.progress import Reporter
-from itrpipe.stages import train
-from itrpipe.stages.base import PARTS, Job, Need, prepare_need
+from itrpipe.stages.base import PARTS, Job, Need, Planned, Stage, prepare_need
 from itrpipe.stages.checks import check_language_model
 from itrpipe.storage.artifact import SCENES_FILE, STATISTICS
 from itrpipe.storage.disk import require_space, write_json
-from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders, read_checked_json
-from itrpipe.training.settings import run_label, settings_of
+from itrpipe.storage.integrity import LOCAL_MODEL, read_checked_json
+from itrpipe.training.settings import backbones, canonical_backbone, run_label, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.scenes import Scene
     from itrpipe.synthesis.language_model import LanguageModel
     from itrpipe.synthesis.sentences import Opened, SentenceFile
 
-SCHEMA_VERSION = 1
 TRAIN = "train"
 BYTES_PER_SENTENCE = 35
 UNTRAINED_SHARE = 0.5
 """Share of the vocabulary that a trained model's perplexity of the captions' own words stays below."""
-canonical_backbone, check = train.canonical_backbone, check_language_model
 
 
 class SynthesizeSettings(Settings):
@@ -50,13 +47,13 @@ class SynthesizeSettings(Settings):
         language_model_sentences: sentences that it reads.
     """
 
-    split: Literal["train", "val", "test"] = "train"
-    train_share: float = Field(default=1.0, gt=0, le=1)
+    split: Annotated[Literal["train", "val", "test"], NEWER] = "train"
+    train_share: Annotated[float, NEWER] = Field(default=1.0, gt=0, le=1)
     seed: int = Field(ge=0)
     keep: int = Field(ge=1, le=10_000)
     block: int = Field(ge=1)
-    language_model: str = ""
-    language_model_sentences: int = Field(ge=1)
+    language_model: Annotated[str, LOCAL_MODEL] = ""
+    language_model_sentences: Annotated[int, ReadWith("language_model")] = Field(ge=1)
 
     @property
     def most_kept(self) -> int:
@@ -110,8 +107,8 @@ class ByModel(SynthesizeSettings):
     @classmethod
     def _writes(cls, value: str) -> str:
         name = canonical_backbone(value)
-        if name not in train.backbones():
-            raise ValueError(unknown("backbone", name, sorted(train.backbones())))
+        if name not in backbones():
+            raise ValueError(unknown("backbone", name, sorted(backbones())))
         if "writing" not in settings_of(name).answers:
             able = " or ".join(each for each, declared in backbone_classes().items() if "writing" in declared.answers)
             raise ValueError(f"it cannot write words in masked places, only {able} can; give --backbone {able}")
@@ -183,89 +180,73 @@ class Execution(SharedExecution):
     memory_mib: int = Field(ge=1)
 
 
-def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """The settings of the configuration's maker.
+class Synthesize(Stage):
+    """Writes negative sentences."""
 
-    Raises:
-        UsageError: there is no such maker.
-    """
-    name = values.get("maker")
-    if name not in MAKERS:
-        raise UsageError(f"synthesize: maker = {name!r} is none of {', '.join(MAKERS)}; leave it out")
-    return MAKERS[name]
+    execution = Execution
 
+    def check(self, step: Planned) -> None:
+        """Refuses a language model that is neither here nor on the hub."""
+        check_language_model(step)
 
-def label(conf: str, settings: SynthesizeSettings) -> str:
-    """The configuration's name, with that of the model that writes, and the split when it is not the training split."""
-    name = settings.label(conf)
-    return name if settings.split == TRAIN else f"{name}.{settings.split}"
+    def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
+        """The settings of the configuration's maker.
 
+        Raises:
+            UsageError: there is no such maker.
+        """
+        name = values.get("maker")
+        if name not in MAKERS:
+            raise UsageError(f"synthesize: maker = {name!r} is none of {', '.join(MAKERS)}; leave it out")
+        return MAKERS[name]
 
-def needs(settings: SynthesizeSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """The captions and what the maker reads."""
-    return {"prepare": prepare_need(definition), **settings.needs()}
+    def label(self, conf: str, settings: SynthesizeSettings) -> str:
+        """The configuration's name, with that of the model that writes, and the split when it is not the training "
+        "split."""
+        name = settings.label(conf)
+        return name if settings.split == TRAIN else f"{name}.{settings.split}"
 
+    def needs(self, settings: SynthesizeSettings, definition: DatasetDefinition) -> dict[str, Need]:
+        """The captions and what the maker reads."""
+        return {"prepare": prepare_need(definition), **settings.needs()}
 
-def sources(settings: SynthesizeSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """The digest of a language model that lies on this machine.
+    def run(self, job: Job) -> None:
+        """Writes sentences.parquet and statistics.json."""
+        from itrpipe.synthesis.checks import synthesis_statistics
+        from itrpipe.synthesis.sentences import SentenceFile, Writing, join_parts
 
-    Raises:
-        MissingInputError: it is no folder.
-    """
-    return folder_digests(_local_folders(settings), cache)
+        settings = job.settings
+        # Read first: what cannot be used is better found out before the sentences are written than after.
+        reader = _language_model(job) if settings.language_model else None
+        scenes, device = _scenes(job), job.execution.device
+        folders = {name: each.folder.absolute() for name, each in job.inputs.items()}
+        opening = partial(settings.open, folders, device, job.execution.memory_mib * 2**20)
+        work = Writing(opening, settings.block, device if settings.maker == "model" else "cpu")
+        opened = work.opened
+        count = len(opened.texts)
+        made_before = settings.block * len(list((job.work / PARTS).glob(f"*{work.suffix}")))
+        needed = BYTES_PER_SENTENCE * settings.most_kept * (max(0, count - made_before) + count)
+        require_space(job.folder, needed, "the file of sentences, once in parts and once joined,")
+        made = job.made(work)
+        join_parts(made.paths, job.folder)
+        file = SentenceFile(job.folder)
+        statistics = synthesis_statistics(file, count)
+        if reader is not None:
+            statistics["language_model"] = _fluency(job, reader, file, opened.texts)
+        if scenes is not None:
+            statistics["true_negatives"] = _judged(job, file, scenes)
+        write_json(job.folder / STATISTICS, statistics)
+        job.metrics |= {"kept": statistics["sentences"], "captions": count}
+        if made.rows == count:  # how long an interrupted run took for its sentences is not known
+            job.timings["writing sentences"] = round(made.seconds, 3)
+            rate = statistics["sentences"] / made.seconds
+            job.metrics["sentences/s"] = round(rate) if rate >= 100 else round(rate, 1)
+        _say(statistics, job.reporter)
+        _warn(job, statistics, opened.num_tokens)
 
-
-def fingerprinted(settings: SynthesizeSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: of folders their content counts and not where they lie.
-
-    Split and share count where they are not the whole training split: they are newer than sentences that must not go
-    stale.
-    """
-    unread = set() if settings.language_model else {"language_model_sentences"}
-    unread |= {"split"} if settings.split == TRAIN else set()
-    unread |= {"train_share"} if settings.train_share == 1.0 else set()
-    values = settings.model_dump(mode="json", exclude=unread)
-    return values | dict.fromkeys(_local_folders(settings), "local")
-
-
-def _local_folders(settings: SynthesizeSettings) -> dict[str, Path]:
-    """`language_model`, if it names a folder of this machine."""
-    return local_folders({"language_model": settings.language_model})
-
-
-def run(job: Job) -> None:
-    """Writes sentences.parquet and statistics.json."""
-    from itrpipe.synthesis.checks import synthesis_statistics
-    from itrpipe.synthesis.sentences import SentenceFile, Writing, join_parts
-
-    settings = job.settings
-    # Read first: what cannot be used is better found out before the sentences are written than after.
-    reader = _language_model(job) if settings.language_model else None
-    scenes, device = _scenes(job), job.execution.device
-    folders = {name: each.folder.absolute() for name, each in job.inputs.items()}
-    opening = partial(settings.open, folders, device, job.execution.memory_mib * 2**20)
-    work = Writing(opening, settings.block, device if settings.maker == "model" else "cpu")
-    opened = work.opened
-    count = len(opened.texts)
-    made_before = settings.block * len(list((job.work / PARTS).glob(f"*{work.suffix}")))
-    needed = BYTES_PER_SENTENCE * settings.most_kept * (max(0, count - made_before) + count)
-    require_space(job.folder, needed, "the file of sentences, once in parts and once joined,")
-    made = job.made(work)
-    join_parts(made.paths, job.folder)
-    file = SentenceFile(job.folder)
-    statistics = synthesis_statistics(file, count)
-    if reader is not None:
-        statistics["language_model"] = _fluency(job, reader, file, opened.texts)
-    if scenes is not None:
-        statistics["true_negatives"] = _judged(job, file, scenes)
-    write_json(job.folder / STATISTICS, statistics)
-    job.metrics |= {"kept": statistics["sentences"], "captions": count}
-    if made.rows == count:  # how long an interrupted run took for its sentences is not known
-        job.timings["writing sentences"] = round(made.seconds, 3)
-        rate = statistics["sentences"] / made.seconds
-        job.metrics["sentences/s"] = round(rate) if rate >= 100 else round(rate, 1)
-    _say(statistics, job.reporter)
-    _warn(job, statistics, opened.num_tokens)
+    def show(self, folder: Path, reporter: Reporter) -> None:
+        """Prints the table of a finished artifact."""
+        _say(read_checked_json(folder / STATISTICS), reporter)
 
 
 def _language_model(job: Job) -> LanguageModel:
@@ -311,11 +292,6 @@ def _warn(job: Job, statistics: Mapping[str, Any], num_tokens: int | None) -> No
         )
     if not statistics["sentences"]:
         job.warn("no sentence was kept; see the table above for what became of them")
-
-
-def show(folder: Path, reporter: Reporter) -> None:
-    """Prints the table of a finished artifact."""
-    _say(read_checked_json(folder / STATISTICS), reporter)
 
 
 def _say(statistics: Mapping[str, Any], reporter: Reporter) -> None:

@@ -6,140 +6,173 @@ The first training is `--method triplet`; a second one (`--method aoq`) also rea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from itrpipe.config import Settings, did_you_mean, load_declaration
+from itrpipe.config import did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE
 from itrpipe.methods.declaration import Mined, method_package
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
 from itrpipe.stages import checks, mine_negatives
-from itrpipe.stages.base import Input, Job, Need, prepare_need
+from itrpipe.stages.base import Input, Job, Need, Planned, Stage, prepare_need
 from itrpipe.storage.artifact import HISTORY
-from itrpipe.storage.integrity import DigestCache, local_folders
+from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
 from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import READ_UNTRAINED, Model, TrainExecution, TrainSettings, run_label, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.training.loop import Trainer
 
-SCHEMA_VERSION = 2
-Execution = TrainExecution
-backbones, canonical_backbone = training_settings.backbones, training_settings.canonical_backbone
-usual_features = training_settings.usual_features
-check, check_read = checks.check_training, checks.check_read
 INITIAL, MINED = "initial", "mine_negatives"
 CUT = "cut_captions"
 """Of each split the line that says how many captions are longer than the model reads."""
-UNTIMED = frozenset(("seed", "learning_rate", "learning_rate_scaling", "base_batch_size", "schedule", "warmup_updates"))
-UNTIMED |= {"decay_every", "decay_at", "decay_factor", "gradient_clip", "weight_decay", "layer_decay", "patience"}
-UNTIMED |= {"selection"}
-"""Settings that do not decide how long a training takes if nothing ends it early."""
 
 
-def settings_class(values: Mapping[str, Any]) -> type[Settings]:
-    """Every configuration binds to `TrainSettings`."""
-    return TrainSettings
+class Train(Stage):
+    """Trains a model."""
 
+    schema_version, settings, execution = 2, TrainSettings, TrainExecution
+    untimed = frozenset(
+        (
+            *("seed", "learning_rate", "learning_rate_scaling", "base_batch_size", "schedule", "warmup_updates"),
+            *("decay_every", "decay_at", "decay_factor", "gradient_clip", "weight_decay", "layer_decay"),
+            *("patience", "selection"),
+        )
+    )
 
-def label(conf: str, settings: TrainSettings) -> str:
-    """`method.backbone`, with the seed when it is not 0."""
-    return run_label(conf, settings.backbone, settings.seed)
+    def check(self, step: Planned) -> None:
+        """Refuses features that the model cannot read, and longer lists than there are."""
+        checks.check_training(step)
 
+    def check_read(self, step: Planned) -> None:
+        """Refuses options that change nothing."""
+        checks.check_read(step)
 
-def sources(settings: TrainSettings, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-    """Digests of pretrained encoders and published weights that lie on this machine.
+    def label(self, conf: str, settings: TrainSettings) -> str:
+        """`method.backbone`, with the seed when it is not 0."""
+        return run_label(conf, settings.backbone, settings.seed)
 
-    Raises:
-        MissingInputError: there is no such folder or file.
-    """
-    if isinstance(settings.model, GivenEmbeddings):
-        return {name: _digest(path, cache) for name, path in settings.model.files.paths.items()}
-    digests = {}
-    for name, folder in _local_encoders(settings).items():
-        if name == INITIAL:
-            digests[name] = cache.digest(folder)
-            continue
-        if not folder.is_dir():
-            raise MissingInputError(f"{folder} is not a folder; name a folder with config.json, or a hub id")
-        digests[name] = cache.combined([file for file in folder.iterdir() if file.is_file()], folder, "hashing weights")
-    return digests
+    def sources(
+        self, settings: TrainSettings, definition: StageDefinition | None, cache: DigestCache
+    ) -> dict[str, str]:
+        """Digests of pretrained encoders and published weights that lie on this machine.
+
+        Raises:
+            MissingInputError: there is no such folder or file.
+        """
+        if isinstance(settings.model, GivenEmbeddings):
+            return {name: _digest(path, cache) for name, path in settings.model.files.paths.items()}
+        published = settings.model.published_weights()
+        digests = {INITIAL: cache.digest(Path(published).expanduser())} if published else {}
+        return digests | folder_digests(local_folders(settings.model.pretrained()), cache)
+
+    def fingerprinted(self, settings: TrainSettings) -> dict[str, Any]:
+        """The settings as the fingerprint sees them: of encoders and files their content counts and not where they lie.
+
+        Settings that are newer than trainings which must not go stale count where they are set. Of a plug-in, name and
+        version count.
+        """
+        unused = settings.unused_options()
+        values = {name: value for name, value in settings.counted().items() if name not in unused}
+        values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
+        if isinstance(settings.model, GivenEmbeddings):
+            del values["model"]["files"]
+        unused = settings.loss.unused_options()
+        values["loss"] = {name: value for name, value in values["loss"].items() if name not in unused}
+        if not settings.loss.trains:
+            read = READ_UNTRAINED | (
+                {"precision"} if settings.embed_precision == training_settings.AS_TRAINED else set()
+            )
+            values = {name: value for name, value in values.items() if name in read}
+        brought = {"method": method_package(settings.method), "backbone": backbone_package(settings.backbone)}
+        return values | {f"{name}_package": package for name, package in brought.items() if package}
+
+    def needs(self, settings: TrainSettings, definition: DatasetDefinition) -> dict[str, Need]:
+        """Captions, features, the weights to start from and, for AOQ, the mined lists of the teacher.
+
+        Raises:
+            UsageError: the method does not train this backbone.
+        """
+        _refuse_without_embeddings(settings)
+        only = settings.loss.only_backbone
+        other = f"it trains {only} and nothing else" if only and backbone_family(settings.backbone) != only else ""
+        if reason := settings.model.refuses(settings.loss) or other:
+            raise UsageError(
+                f"method {settings.method!r} does not train backbone {settings.backbone!r}: {reason}; leave --backbone "
+                "out or name another --method"
+            )
+        if not settings.loss.trains and (reason := settings.model.untrained()):
+            raise UsageError(f"method {settings.method!r} needs a model that is trained already: {reason}")
+        if settings.loss.reads_pretrained_scale() and (reason := settings.model.untrained()):
+            raise UsageError(
+                f"temperature or bias = own is that of a pretrained joint model: {reason}; or give a number, as in "
+                "--set loss.temperature=0.07"
+            )
+        if isinstance(settings.model, GivenEmbeddings):
+            _refuse_of_given(settings, settings.model)
+            return {"prepare": prepare_need(definition, settings.features)}
+        wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
+        mined = settings.loss.mined()
+        if mined is not None:
+            wanted["mine_negatives"] = _mining(settings, mined, definition)
+        masked = settings.loss.masked()
+        if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
+            wanted["parse"] = Need("parse", "rules")
+        if settings.loss.reads_sentences():
+            wanted["synthesize"] = Need(
+                "synthesize", settings.sentences, {"seed": settings.seed, "split": "train", **_same_share(settings)}
+            )
+        same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
+        for name, conf in (("start", settings.start_from), ("writer", settings.loss.written_by())):
+            if conf:
+                wanted[name] = Need("train", conf, same)
+        return wanted
+
+    def run(self, job: Job) -> None:
+        """Trains, keeps the weights that validated best, and embeds every split with them where the model embeds.
+
+        Of several processes of a launcher all train; the first does all else.
+        """
+        if isinstance(job.settings.model, GivenEmbeddings):
+            _import(job, job.settings.model)
+            return
+        from itrpipe.features.embeddings import EMBEDDINGS
+        from itrpipe.models.base import DualEncoder as AnyDualEncoder
+        from itrpipe.training.assembly import sources_of, trainer_of
+        from itrpipe.training.distributed import World, joined_by
+        from itrpipe.training.encoding import Encoding
+        from itrpipe.training.optimizers import merge_adapters
+        from itrpipe.training.saved import save_model, write_history
+
+        told = {field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.name != "reporter"}
+        with joined_by(World.joined(), _train_along, told):
+            trainer, splits, tokens = trainer_of(job, partial(_mine_again, job))
+            model = trainer.run()
+        if job.settings.adapts:
+            merge_adapters(model)
+        save_model(job.folder, model, tokens, job.settings.model_dump(mode="json"), splits["train"].image_dim)
+        write_history(job.folder / HISTORY, trainer.position.history)
+        if isinstance(model, AnyDualEncoder):
+            rows = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
+            work = Encoding(
+                job.folder.absolute(), sources_of(job), rows, job.execution.encode_block, job.execution.device
+            )
+            work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
+        _record(job, trainer)
+        if cut := {name: told for name, data in splits.items() if (told := data.cut(f"{name} captions"))}:
+            job.metrics[CUT] = cut
 
 
 def _digest(path: Path, cache: DigestCache) -> str:
     """Of a file, or of a folder of Parquet files."""
     return cache.combined(sorted(path.glob("*.parquet")), path, "hashing") if path.is_dir() else cache.digest(path)
-
-
-def fingerprinted(settings: TrainSettings) -> dict[str, Any]:
-    """The settings as the fingerprint sees them: of encoders and files their content counts and not where they lie.
-
-    Settings that are newer than trainings which must not go stale count where they are set. Of a plug-in, name and
-    version count.
-    """
-    fields = TrainSettings.model_fields
-    usual = {name for name in training_settings.NEWER if getattr(settings, name) == fields[name].default}
-    values = settings.model_dump(mode="json", exclude=usual.union(settings.unused_options()))
-    values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
-    if isinstance(settings.model, GivenEmbeddings):
-        del values["model"]["files"]
-    unused = settings.loss.unused_options()
-    values["loss"] = {name: value for name, value in values["loss"].items() if name not in unused}
-    if not settings.loss.trains:
-        read = READ_UNTRAINED | ({"precision"} if settings.embed_precision == training_settings.AS_TRAINED else set())
-        values = {name: value for name, value in values.items() if name in read}
-    brought = {"method": method_package(settings.method), "backbone": backbone_package(settings.backbone)}
-    return values | {f"{name}_package": package for name, package in brought.items() if package}
-
-
-def needs(settings: TrainSettings, definition: DatasetDefinition) -> dict[str, Need]:
-    """Captions, features, the weights to start from and, for AOQ, the mined lists of the teacher.
-
-    Raises:
-        UsageError: the method does not train this backbone.
-    """
-    _refuse_without_embeddings(settings)
-    only = settings.loss.only_backbone
-    other = f"it trains {only} and nothing else" if only and backbone_family(settings.backbone) != only else ""
-    if reason := settings.model.refuses(settings.loss) or other:
-        raise UsageError(
-            f"method {settings.method!r} does not train backbone {settings.backbone!r}: {reason}; leave --backbone out "
-            "or name another --method"
-        )
-    if not settings.loss.trains and (reason := settings.model.untrained()):
-        raise UsageError(f"method {settings.method!r} needs a model that is trained already: {reason}")
-    if settings.loss.reads_pretrained_scale() and (reason := settings.model.untrained()):
-        raise UsageError(
-            f"temperature or bias = own is that of a pretrained joint model: {reason}; or give a number, as in --set "
-            "loss.temperature=0.07"
-        )
-    if isinstance(settings.model, GivenEmbeddings):
-        _refuse_of_given(settings, settings.model)
-        return {"prepare": prepare_need(definition, settings.features)}
-    wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
-    mined = settings.loss.mined()
-    if mined is not None:
-        wanted["mine_negatives"] = _mining(settings, mined, definition)
-    masked = settings.loss.masked()
-    if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
-        wanted["parse"] = Need("parse", "rules")
-    if settings.loss.reads_sentences():
-        wanted["synthesize"] = Need(
-            "synthesize", settings.sentences, {"seed": settings.seed, "split": "train", **_same_share(settings)}
-        )
-    same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
-    for name, conf in (("start", settings.start_from), ("writer", settings.loss.written_by())):
-        if conf:
-            wanted[name] = Need("train", conf, same)
-    return wanted
 
 
 def _refuse_of_given(settings: TrainSettings, model: GivenEmbeddings) -> None:
@@ -177,7 +210,7 @@ def _teacher(
     first, name = Model(training_settings.FIRST_TRAINING, usual, settings.seed), mined.teacher
     if name is None:
         return first, {}
-    if name in load_declaration("train").confs and name not in backbones():
+    if name in load_declaration("train").confs and name not in training_settings.backbones():
         return dataclasses.replace(first, method=name), {}
     if name in definition.models:
         found = Model.defined_by(definition.models[name], settings.seed)
@@ -204,7 +237,7 @@ def _features_of_teacher(settings: TrainSettings, backbone: str) -> str:
     """
     if backbone == settings.backbone:  # --set train.model.… holds for both
         return settings.features
-    read = settings_of(canonical_backbone(backbone))().reads()
+    read = settings_of(training_settings.canonical_backbone(backbone))().reads()
     return settings.features if read and ("pixels" in settings.model.reads()) == ("pixels" in read) else ""
 
 
@@ -218,39 +251,6 @@ def _refuse_without_embeddings(settings: TrainSettings) -> None:
             f"method {settings.method!r} compares embeddings by inner product and backbone {settings.backbone!r} "
             f"{how}; train another --backbone, such as vsepp"
         )
-
-
-def run(job: Job) -> None:
-    """Trains, keeps the weights that validated best, and embeds every split with them where the model embeds.
-
-    Of several processes of a launcher all train; the first does all else.
-    """
-    if isinstance(job.settings.model, GivenEmbeddings):
-        _import(job, job.settings.model)
-        return
-    from itrpipe.features.embeddings import EMBEDDINGS
-    from itrpipe.models.base import DualEncoder as AnyDualEncoder
-    from itrpipe.training.assembly import sources_of, trainer_of
-    from itrpipe.training.distributed import World, joined_by
-    from itrpipe.training.encoding import Encoding
-    from itrpipe.training.optimizers import merge_adapters
-    from itrpipe.training.saved import save_model, write_history
-
-    told = {field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.name != "reporter"}
-    with joined_by(World.joined(), _train_along, told):
-        trainer, splits, tokens = trainer_of(job, partial(_mine_again, job))
-        model = trainer.run()
-    if job.settings.adapts:
-        merge_adapters(model)
-    save_model(job.folder, model, tokens, job.settings.model_dump(mode="json"), splits["train"].image_dim)
-    write_history(job.folder / HISTORY, trainer.position.history)
-    if isinstance(model, AnyDualEncoder):
-        rows = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
-        work = Encoding(job.folder.absolute(), sources_of(job), rows, job.execution.encode_block, job.execution.device)
-        work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
-    _record(job, trainer)
-    if cut := {name: told for name, data in splits.items() if (told := data.cut(f"{name} captions"))}:
-        job.metrics[CUT] = cut
 
 
 def _import(job: Job, model: GivenEmbeddings) -> None:
@@ -286,7 +286,7 @@ def _mine_again(job: Job, folder: Path) -> None:
     inputs = {"train": Input(folder, mined), "prepare": job.inputs["prepare"]}
     again = Job(job.dataset, mined.conf, settings, execution, inputs, None, folder, job.reporter)
     again.work.mkdir()
-    mine_negatives.run(again)
+    mine_negatives.MineNegatives().run(again)
     job.messages.extend(message for message in again.messages if message not in job.messages)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from itrpipe.config import Outside
 from itrpipe.errors import DataError, DiskFullError, MissingInputError, UnavailableError
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import (
@@ -218,6 +219,13 @@ def local_folders(names: Mapping[str, str]) -> dict[str, Path]:
     """Setting -> folder, of those models that are named by one of this machine, not by a hub id, and not left empty."""
     folders = {key: Path(name).expanduser() for key, name in names.items() if name}
     return {key: folder for key, folder in folders.items() if folder.is_absolute() or folder.exists()}
+
+
+LOCAL_MODEL = Outside(
+    lambda name, value, cache: folder_digests(local_folders({name: value}), cache),
+    lambda value: "local" if local_folders({"": value}) else value,
+)
+"""Marks a setting that names a model by a hub id, which counts itself, or by a folder."""
 
 
 def folder_digests(folders: Mapping[str, Path], cache: DigestCache) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
 
 from itrpipe import papers
-from itrpipe.config import Settings, load_declaration, resolve, unknown, why_unusable
+from itrpipe.config import NEWER, Settings, load_declaration, resolve, unknown, why_unusable
 from itrpipe.datasets.definition import ModelDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import UsageError
@@ -39,10 +39,6 @@ EMA, WISE_FT = "ema", "wise-ft"
 PLATEAU = "plateau"
 AS_TRAINED = "as-trained"
 _OF_LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
-
-NEWER = ("validate_every", "weight_decay", "learning_rate_scaling", "base_batch_size")
-NEWER += ("freeze", "adapter", *_OF_LORA, "layer_decay", "average", "patience", "embed_precision")
-"""Settings that earlier versions lacked and trained as these say where they have their defaults."""
 
 READ_UNTRAINED = frozenset(("backbone", "method", "features", "seed", "score_precision", "min_word_count"))
 READ_UNTRAINED |= {"embed_precision", "validation_images", "train_share", "model", "loss"}
@@ -124,29 +120,29 @@ class TrainSettings(Settings):
     batch_by: Literal["pairs", "tokens"] = "pairs"
     accumulate: int = Field(default=1, ge=1, le=1_000_000)
     optimizer: Literal["adam", "adamw", "adamw-clip", "adamw-siglip"] = "adam"
-    weight_decay: float = Field(default=0.01, ge=0)
-    layer_decay: float = Field(default=1.0, gt=0, le=1)
-    freeze: Literal["none", "vision", "text"] = "none"
-    adapter: Literal["none", "lora"] = "none"
-    lora_rank: int = Field(default=8, ge=1, le=65_536)
-    lora_alpha: float = Field(default=8.0, gt=0)
-    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
-    lora_targets: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    average: str = NO_AVERAGE
+    weight_decay: Annotated[float, NEWER] = Field(default=0.01, ge=0)
+    layer_decay: Annotated[float, NEWER] = Field(default=1.0, gt=0, le=1)
+    freeze: Annotated[Literal["none", "vision", "text"], NEWER] = "none"
+    adapter: Annotated[Literal["none", "lora"], NEWER] = "none"
+    lora_rank: Annotated[int, NEWER] = Field(default=8, ge=1, le=65_536)
+    lora_alpha: Annotated[float, NEWER] = Field(default=8.0, gt=0)
+    lora_dropout: Annotated[float, NEWER] = Field(default=0.0, ge=0, lt=1)
+    lora_targets: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], NEWER] = ()
+    average: Annotated[str, NEWER] = NO_AVERAGE
     schedule: Literal["step", "linear", "cosine", "linear-uniter", "plateau"] = "step"
     warmup_updates: int = Field(default=0, ge=0)
-    learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
-    base_batch_size: int = Field(default=256, ge=1)
+    learning_rate_scaling: Annotated[Literal["none", "linear", "sqrt"], NEWER] = "none"
+    base_batch_size: Annotated[int, NEWER] = Field(default=256, ge=1)
     max_updates: int = Field(default=0, ge=0)
     gradient_clip: float = Field(gt=0)
     precision: Literal["fp32", "bf16", "auto"]
     score_precision: Literal["fp32", "bf16"] = "fp32"
-    embed_precision: Literal["fp32", "as-trained"] = "fp32"
+    embed_precision: Annotated[Literal["fp32", "as-trained"], NEWER] = "fp32"
     min_word_count: int = Field(ge=1)
     sentences: str = "phrases"
     train_share: float = Field(default=1.0, gt=0, le=1)
-    validate_every: int = Field(default=0, ge=0)
-    patience: int = Field(default=0, ge=0)
+    validate_every: Annotated[int, NEWER] = Field(default=0, ge=0)
+    patience: Annotated[int, NEWER] = Field(default=0, ge=0)
     selection: Literal["rsum", "r1+r5"]
     validation_images: int = Field(ge=1)
     model: SerializeAsAny[BackboneSettings] = Field(default_factory=dict)  # pyright: ignore[reportAssignmentType]
@@ -287,7 +283,7 @@ class TrainExecution(MapExecution):
 @functools.cache
 def newer_defaults() -> list[tuple[str, Any]]:
     """Settings that earlier versions lacked, each with the default that they trained by, as a manifest has it."""
-    found = {name: TrainSettings.model_fields[name].default for name in NEWER}
+    found = {name: each.default for name, each in TrainSettings.model_fields.items() if NEWER in each.metadata}
     return [(name, list(value) if isinstance(value, tuple) else value) for name, value in found.items()]
 
 

@@ -172,9 +172,11 @@ def build(
         }
         made[f"{method}{end}"] = read["train"]
         if method == "triplet":
-            lists = seal(root, "mine_negatives", f"exact.{label}", MINE | model, read, mine_negatives.run)
+            lists = seal(
+                root, "mine_negatives", f"exact.{label}", MINE | model, read, mine_negatives.MineNegatives().run
+            )
             made[f"mining{end}"] = lists
-        made[label] = seal(root, "evaluate", label, {**EVALUATE, **model}, read, evaluate.run)
+        made[label] = seal(root, "evaluate", label, {**EVALUATE, **model}, read, evaluate.Evaluate().run)
     return Toy(root, made)
 
 

@@ -76,13 +76,13 @@ def settings(model: str, *others: str, **more: Any) -> EvaluateSettings:
 )
 def test_the_label_names_every_model_once_and_in_one_way(first: str, others: list[str], label: str) -> None:
     found = settings(first, *others)
-    assert evaluate.label("recall", found) == label
+    assert evaluate.Evaluate().label("recall", found) == label
     again = settings(found.models[0].label, *found.ensemble_with)
     assert again == found
     # What a label says is enough to ask for the same evaluation.
     own, *rest = label.split("+")
     assert settings(own, *rest) == found
-    assert evaluate.label("recall", settings(first, *others, split="val")) == f"{label}.val"
+    assert evaluate.Evaluate().label("recall", settings(first, *others, split="val")) == f"{label}.val"
 
 
 def test_what_a_name_leaves_out_is_that_of_the_evaluated_model() -> None:
@@ -224,7 +224,7 @@ def job_on(folder: Path, chosen: EvaluateSettings, *models: SplitScores) -> Job:
 def test_scores_are_averaged_in_single_precision(tmp_path: Path) -> None:
     first, second = example(5, 0), example(5, 1)
     job = job_on(tmp_path, settings("bfan", "scan"), first, second)
-    evaluate.run(job)
+    evaluate.Evaluate().run(job)
     expected = np.float32(0.5) * (first.matrix + second.matrix)
     written = pq.read_table(job.folder / RANKINGS)
     assert written["scores"].to_pylist()[0] == np.sort(expected[0])[::-1][:3].tolist()
@@ -243,7 +243,7 @@ def test_members_of_other_sizes_are_refused(tmp_path: Path) -> None:
 
 def check_refused(job: Job, what: str) -> None:
     with pytest.raises(DataError, match=f"train_2: its {what} of split test are not those of .*train,"):
-        evaluate.run(job)
+        evaluate.Evaluate().run(job)
     assert not (job.folder / METRICS).exists()
 
 
@@ -254,7 +254,7 @@ def test_coco_prints_and_records_five_folds_and_all_at_once(tmp_path: Path, caps
     chosen = settings("bfan", "scan", protocols=["full", "coco-1k", "coco-5k"])
     first, second = example(5000, 0, captions=1), example(5000, 1, captions=1)
     job = job_on(tmp_path, chosen, first, second)
-    evaluate.run(job)
+    evaluate.Evaluate().run(job)
     printed, written = capsys.readouterr().out, json.loads((job.folder / METRICS).read_text())
     assert set(written) == {"full", "coco-1k", "coco-5k"}
     mean = (first.matrix + second.matrix) / 2
@@ -292,7 +292,7 @@ def test_the_dataset_coco_is_evaluated_under_its_protocols() -> None:
 
 def test_a_split_too_small_for_a_protocol_is_told(tmp_path: Path) -> None:
     job = job_on(tmp_path, settings("vsepp", protocols=["full", "coco-1k"]), example(5, 0))
-    evaluate.run(job)
+    evaluate.Evaluate().run(job)
     assert job.messages == ["coco-1k needs 5,000 images, test has 5"]
     assert set(json.loads((job.folder / METRICS).read_text())) == {"full"}
 
@@ -310,7 +310,7 @@ def test_an_ensemble_of_embeddings_leaves_its_inputs_alone(tmp_path: Path) -> No
         writer.write("images", 0, vectors[:4])
         writer.write("texts", 0, vectors[4:])
     before = [path.read_bytes(), scored.read_bytes()]
-    evaluate.run(job)
+    evaluate.Evaluate().run(job)
     assert [path.read_bytes(), scored.read_bytes()] == before
     assert not (job.folder / SCORES).exists()
     mean = (vectors[:4] @ vectors[4:].T + example(4, 1).matrix) / 2
@@ -325,7 +325,7 @@ def test_an_ensemble_of_embeddings_leaves_its_inputs_alone(tmp_path: Path) -> No
 def test_recall_by_length_counts_the_words_of_the_dataset(tmp_path: Path) -> None:
     scores = example(7, 0, captions=5)
     job = job_on(tmp_path, settings("vsepp"), scores)
-    evaluate.run(job)
+    evaluate.Evaluate().run(job)
     words = 1 + np.arange(35) % 30
     expected = recall_by_length(ranks(scores.matrix, scores.caption_image).texts_to_images, words)
     assert json.loads((job.folder / QUERY_LENGTH).read_text()) == expected
@@ -338,7 +338,7 @@ def test_captions_of_images_without_features_have_no_length(tmp_path: Path) -> N
     scores = SplitScores(whole.matrix[2:, 10:], image_ids, caption_ids, own)
     job = job_on(tmp_path, settings("vsepp"), scores)
     write_captions(tmp_path / "prepare", "test", whole)
-    evaluate.run(job)
+    evaluate.Evaluate().run(job)
     words = (1 + np.arange(35) % 30)[10:]
     expected = recall_by_length(ranks(scores.matrix, own).texts_to_images, words)
     assert json.loads((job.folder / QUERY_LENGTH).read_text()) == expected
@@ -368,7 +368,7 @@ def test_order_embeddings_have_no_alignment(tmp_path: Path) -> None:
     with EmbeddingWriter(tmp_path / "train" / EMBEDDINGS, "test", *ids, 3, ORDER) as writer:
         writer.write("images", 0, np.ones((4, 3), dtype=np.float32))
         writer.write("texts", 0, np.ones((8, 3), dtype=np.float32))
-    evaluate.run(job)
+    evaluate.Evaluate().run(job)
     assert not (job.folder / ALIGNMENT).exists()
 
 
@@ -382,7 +382,7 @@ def test_eccv_caption_is_measured_on_request(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(eccv_caption, "ground_truth", lambda: (truth, truth, truth))
     monkeypatch.setattr(eccv_caption, "metadata", SimpleNamespace(version=lambda package: "1.0"))
     job = job_on(tmp_path, settings("vsepp", eccv=True), scores)
-    evaluate.run(job)
+    evaluate.Evaluate().run(job)
     found = json.loads((job.folder / ECCV_CAPTION).read_text())
     plain = protocols.metrics(ranks(scores.matrix, scores.caption_image))
     assert {name: found["cxc"][name] for name in found["cxc"] if name in plain} == pytest.approx(
@@ -408,7 +408,7 @@ def test_intervals_are_of_the_level_that_was_asked_for(tmp_path: Path) -> None:
         (tmp_path / str(level)).mkdir()
         job = job_on(tmp_path / str(level), settings("vsepp", interval_level=level), scores)
         write_truth(tmp_path / str(level) / "prepare", dict(zip(scores.caption_ids.tolist(), own, strict=True)))
-        evaluate.run(job)
+        evaluate.Evaluate().run(job)
         metrics = json.loads((job.folder / METRICS).read_text())
         for name, each in (metrics["full"] | metrics["oracle"]).items():
             assert "median" in name or each["low"] <= each["value"] <= each["high"], name

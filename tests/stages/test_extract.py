@@ -314,14 +314,14 @@ def test_features_of_another_name_made_meanwhile_stay_known(
 ) -> None:
     from itrpipe.stages import extract as stage
 
-    run_alone = stage.run
+    run_alone = stage.Extract.run
 
-    def run_beside_another(job: Any) -> None:
-        monkeypatch.setattr(stage, "run", run_alone)
+    def run_beside_another(self: Any, job: Any) -> None:
+        monkeypatch.setattr(stage.Extract, "run", run_alone)
         done(extract(invoke, prepared, *PIXELS, "--name", "meanwhile"))
-        run_alone(job)
+        run_alone(self, job)
 
-    monkeypatch.setattr(stage, "run", run_beside_another)
+    monkeypatch.setattr(stage.Extract, "run", run_beside_another)
     done(extract(invoke, prepared, *PIXELS, "--set", "fit=crop", "--name", "first"))
     assert load_definition(prepared, "mine").features.keys() == {"meanwhile", "first"}
 

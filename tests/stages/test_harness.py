@@ -88,7 +88,7 @@ def trains(method: str, backbone: str) -> bool:
     """Whether the method trains the backbone."""
     try:
         plan = planner(Path("nowhere"), backbone)
-        train.needs(plan.configure_checked(Need("train", method))[0], plan.definition)  # pyright: ignore
+        train.Train().needs(plan.configure_checked(Need("train", method))[0], plan.definition)  # pyright: ignore
     except UsageError:
         return False
     return True

@@ -277,7 +277,7 @@ def test_what_is_not_in_use_leaves_the_artifact_as_it_was(mine: Mining, run: Inv
     assert {plain, rescored} < {*plain.parent.iterdir()}
     index = ("--library", "faiss", "--set=index=ivf")
     assert mine(*index, "--set=num_probes=8") != mine(*index, "--set=num_probes=9")
-    kept = mine_negatives.fingerprinted(mine_negatives.MineSettings(**read_manifest(plain).settings))
+    kept = mine_negatives.MineNegatives().fingerprinted(mine_negatives.MineSettings(**read_manifest(plain).settings))
     assert not {"rescore_with", "rescore_texts", "rescore_images", "index", "num_lists", "num_probes"} & kept.keys()
     assert rescored != mine("--rescore-with", "bfan", "--set=rescore_texts=2")
     inputs = read_manifest(rescored).inputs

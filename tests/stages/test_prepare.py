@@ -102,7 +102,7 @@ def test_captions_and_images_of_the_source_decide_about_the_fingerprint(
     settings = prepare.FilesSettings.model_validate(resolve(load_declaration("prepare"), "files").values)
 
     def digests(name: str) -> dict[str, str]:
-        return prepare.sources(settings, definition, DigestCache(tmp_path / name))
+        return prepare.Prepare().sources(settings, definition, DigestCache(tmp_path / name))
 
     before = digests("first")
     assert digests("second") == before
@@ -117,8 +117,8 @@ def test_captions_and_images_of_the_source_decide_about_the_fingerprint(
 def test_a_dataset_without_a_source_says_how_to_name_one(tmp_path: Path) -> None:
     settings = prepare.FilesSettings.model_construct(kind="files")
     with pytest.raises(MissingInputError, match="run `itrpipe prepare --dataset NAME --source FOLDER`"):
-        prepare.sources(settings, StageDefinition(conf="files"), DigestCache(tmp_path / "digests"))
-    assert prepare.needs(settings, DatasetDefinition()) == {}
+        prepare.Prepare().sources(settings, StageDefinition(conf="files"), DigestCache(tmp_path / "digests"))
+    assert prepare.Prepare().needs(settings, DatasetDefinition()) == {}
 
 
 def test_the_embedded_dataset_is_the_same_for_the_same_seed(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_the_embedded_dataset_is_the_same_for_the_same_seed(tmp_path: Path) -> N
 def test_settings_that_scenes_lacked_before_count_where_they_are_set(tmp_path: Path) -> None:
     def fingerprinted(**changed: float) -> dict[str, Any]:
         values = resolve(load_declaration("prepare"), "scenes").values | changed
-        return prepare.fingerprinted(prepare.ScenesSettings.model_validate(values))
+        return prepare.Prepare().fingerprinted(prepare.ScenesSettings.model_validate(values))
 
     old = {"kind", "train", "val", "test", "seed", "family_size", "keep_probability"}
     assert set(fingerprinted()) == old

@@ -86,10 +86,10 @@ def test_models_with_names_that_were_not_evaluated_are_told(chain: Path, invoke:
 
 
 def test_published_scores_decide_about_the_fingerprint_only_where_there_are_some() -> None:
-    plain = report.fingerprinted(settings())
+    plain = report.Report().fingerprinted(settings())
     assert not {"published", "tolerance", "tiny"} & plain.keys()
-    assert report.fingerprinted(settings(tiny=True)) == plain
-    assert {"published", "tolerance", "tiny"} <= report.fingerprinted(settings(published=[PUBLISHED])).keys()
+    assert report.Report().fingerprinted(settings(tiny=True)) == plain
+    assert {"published", "tolerance", "tiny"} <= report.Report().fingerprinted(settings(published=[PUBLISHED])).keys()
 
 
 def test_other_declarations_make_another_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_other_declarations_make_another_report(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(report, "declared_stages", lambda: copies)
 
     def digest(name: str) -> str:
-        return report.sources(settings(), None, DigestCache(tmp_path / name))["declarations"]
+        return report.Report().sources(settings(), None, DigestCache(tmp_path / name))["declarations"]
 
     before = digest("first")
     for name in ("parse", "train"):

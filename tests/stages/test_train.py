@@ -22,11 +22,11 @@ from itrpipe.learning.mined import read_list
 from itrpipe.models.base import TextBatch
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import Need
-from itrpipe.stages.train import backbones, fingerprinted
+from itrpipe.stages.train import Train
 from itrpipe.storage.artifact import MANIFEST, Manifest, read_manifest
 from itrpipe.training.encoding import Encoding
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
-from itrpipe.training.settings import NEWER, TrainSettings
+from itrpipe.training.settings import TrainSettings, backbones, newer_defaults
 from tests.chains import Invoke, copied, done, interrupted, only, refused, same_files, sets
 from tests.conftest import Outcome
 
@@ -256,5 +256,6 @@ def test_chunks_are_of_the_whole_batch_where_there_is_no_gpu(chain: Path, invoke
 def test_settings_that_came_later_leave_older_trainings_up_to_date(setting: str, value: object) -> None:
     resolved = resolve(load_declaration("train"), "triplet", backbones=backbones(), backbone="vsrn")
     usual = bind(TrainSettings, resolved, "train")
-    assert fingerprinted(usual).keys().isdisjoint(NEWER)
-    assert fingerprinted(usual.model_copy(update={setting: value})).keys() & set(NEWER) == {setting}
+    newer, seen = {name for name, _ in newer_defaults()}, Train().fingerprinted
+    assert seen(usual).keys().isdisjoint(newer)
+    assert seen(usual.model_copy(update={setting: value})).keys() & newer == {setting}
