@@ -367,6 +367,15 @@ def test_a_scope_is_a_stage_or_a_configuration(defined: Path, tiny: Tiny) -> Non
     assert {label: each.decay_every for label, each in one.items()} == {"triplet.vsepp": 15, "aoq.vsepp": 3}
 
 
+def test_what_is_said_of_a_stage_holds_for_its_steps_that_have_such_a_setting(data_root: Path) -> None:
+    planner = Planner(data_root, "scenes", [Override("train", "copies", 1)])
+    step = planner.plan(Need("train", "tags-dc"))
+    trainings = [each for each in step.upstream() if each.need.stage == "train"]
+    copies = {each.need.conf: each.settings.model_dump()["loss"].get("copies") for each in trainings}
+    assert (copies["tags-dc"], copies["pretrain"]) == (1, None)
+    planner.refuse_unused_overrides()
+
+
 def test_without_a_scope_only_the_requested_step_changes(defined: Path, tiny: Tiny) -> None:
     planner = Planner(defined, "tiny", [parse_override("backbone=vsepp"), parse_override("decay_every=3")])
     found = settings_of(planner.plan(Need("train", "aoq")))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from itrpipe.config import COMMAND_LINE, Declaration, Resolved, Settings
+from itrpipe.config import COMMAND_LINE, Declaration, Resolved, Settings, did_you_mean
 from itrpipe.errors import UsageError
 from itrpipe.stages.base import Need, Stage
 
@@ -33,21 +33,30 @@ class Override:
     backbone: str = ""
 
 
-def refuse_unused(overrides: Iterable[Override]) -> None:
+def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> None:
     """Refuses overrides that no step reads.
+
+    Args:
+        overrides: likewise.
+        known: settings that the steps have.
 
     Raises:
         UsageError: there is one.
     """
     for item in overrides:
         name = f"{item.scope}.{item.key}" if item.scope else item.key
-        raise UsageError(f"setting {name} (from {item.origin}) is read by no step of this plan; leave it out")
+        remedy = did_you_mean(item.key, known) or "; leave it out"
+        raise UsageError(f"setting {name} (from {item.origin}) is read by no step of this plan{remedy}")
+
+
+def is_execution(override: Override, stage: Stage) -> bool:
+    """Whether a value changes how a step is executed, and not its result."""
+    return override.key.removeprefix("execution.") in stage.execution.model_fields
 
 
 def below_part(override: Override, conf: str, stage: Stage) -> Override:
     """In a combination `a+b` a value scoped to `a` belongs below that name, unless it is about execution."""
-    is_execution = override.key.removeprefix("execution.") in stage.execution.model_fields
-    if override.scope in conf.split("+") and override.scope != conf and not is_execution:
+    if override.scope in conf.split("+") and override.scope != conf and not is_execution(override, stage):
         return replace(override, key=f"{override.scope}.{override.key}")
     return override
 
@@ -59,9 +68,8 @@ def split_execution(
     execution, others = Resolved(), []
     execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
     for item in overrides:
-        key = item.key.removeprefix("execution.")
-        if key in stage.execution.model_fields:
-            execution.merge({key: item.value}, item.origin)
+        if is_execution(item, stage):
+            execution.merge({item.key.removeprefix("execution."): item.value}, item.origin)
         else:
             others.append(item)
     return execution, others
@@ -76,39 +84,6 @@ def refuse_contradictions(need: Need, overrides: list[tuple[dict[str, Any], str]
                     f"{need.stage}.{key} = {value!r} (from {origin}) contradicts {key} = {need.settings[key]!r} "
                     f"of the step that reads it; set {key} of that step instead"
                 )
-
-
-class SharedKeys:
-    """Keys that are given for every step of a stage, and the steps of a plan that have such a setting."""
-
-    def __init__(self) -> None:
-        self._steps: dict[tuple[str, str], dict[str, bool]] = {}
-
-    def refuse_missing(self, need: Need, settings: Settings, item: Override, key: str, requested: bool) -> None:
-        """Notes that a step has the setting that an override of its stage is about.
-
-        Args:
-            need: the step.
-            settings: of it.
-            item: the override.
-            key: its key, completed for this step.
-            requested: whether overrides without a scope apply to the step.
-
-        Raises:
-            UsageError: it has none, and a step that was planned before has.
-        """
-        if item.scope != need.stage:
-            return
-        steps = self._steps.setdefault((need.stage, item.key), {})
-        if has_setting(settings, key):
-            steps[need.conf] = requested
-        elif steps:
-            named = " ".join(f"--set {conf}.{item.key}=…" for conf in steps)
-            alone = [f", or --set {item.key}=… for {conf} alone" for conf, is_own in steps.items() if is_own]
-            raise UsageError(
-                f"{item.scope}.{item.key} (from {item.origin}) sets every {item.scope} step of this plan, and "
-                f"{need.conf} has no such setting; name the steps that have it: {named}{''.join(alone)}"
-            )
 
 
 def has_setting(settings: Settings, key: str) -> bool:

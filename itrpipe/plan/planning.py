@@ -32,8 +32,9 @@ from itrpipe.features.declaration import GIVEN
 from itrpipe.plan.overrides import (
     EVERYWHERE,
     Override,
-    SharedKeys,
     below_part,
+    has_setting,
+    is_execution,
     refuse_contradictions,
     refuse_unused,
     split_execution,
@@ -82,7 +83,7 @@ class Planner:
         self._underway: list[tuple] = []
         self._above: set[str] = set()
         self._applied: set[int] = set()  # overrides by their id
-        self._shared = SharedKeys()
+        self._settings: set[str] = set()  # dotted keys of all steps
 
     def plan(self, need: Need, *, requested: bool = True, inputs: Mapping[str, Step] | None = None) -> Step:
         """Plans a step and everything upstream of it.
@@ -214,7 +215,8 @@ class Planner:
             if (requested if item.scope is None else item.scope in scopes)
             or (item.scope == EVERYWHERE and item.key in stage.execution.model_fields)
         ]
-        self._applied.update(map(id, chosen))
+        # What is said of a stage holds for those of its steps that have such a setting.
+        self._applied.update(id(item) for item in chosen if item.scope != need.stage or is_execution(item, stage))
         chosen = [Override(None, key, value, "dataset.json") for key, value in remembered.items()] + chosen
         execution, chosen = split_execution(stage, declaration, [below_part(item, conf, stage) for item in chosen])
 
@@ -231,11 +233,13 @@ class Planner:
         own = bind(stage.settings_class(declared.values), declared, f"{need.stage} {need.conf}")
         # Those with a default in the code included.
         known = {*declared.origins, *(key for key, _ in leaves(own.model_dump()))}
+        self._settings |= known
         completed = []
         for item in chosen:
             key = complete_key(item.key, known)
-            self._shared.refuse_missing(need, own, item, key, requested)
-            completed.append(({key: item.value}, item.origin))
+            if item.scope != need.stage or has_setting(own, key):
+                self._applied.add(id(item))
+                completed.append(({key: item.value}, item.origin))
         if not requested:
             refuse_contradictions(need, completed)
         resolved = resolve_with(backbone, layers + completed)
@@ -253,7 +257,7 @@ class Planner:
         Raises:
             UsageError: an override is scoped to a stage or configuration that no planned step has.
         """
-        refuse_unused(self.unused_overrides())
+        refuse_unused(self.unused_overrides(), self._settings)
 
     def configure_checked(
         self, need: Need, definition: StageDefinition | None = None
