@@ -12,14 +12,13 @@ from itrpipe.commands.recipe_sources import check_sizes, define, remember_defini
 from itrpipe.commands.recipes import ForBackbone, Recipe, RecipeRun, chosen_runs, for_backbone, load_recipe, placeholder
 from itrpipe.commands.report import say_report
 from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.errors import DataError, ItrpipeError
-from itrpipe.plan.pipeline import print_plan, run, run_step
+from itrpipe.errors import ItrpipeError
+from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import (
     COMMAND_LINE,
     SOURCE_CACHE,
     Override,
     Planner,
-    refuse_hopeless,
     refuse_unused,
     scoped_override,
 )
@@ -71,6 +70,11 @@ class PlannedRun:
     title: str
     step: Step | None
     error: ItrpipeError | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """Of its evaluation."""
+        return None if self.step is None else self.step.location.folder
 
     def published(self) -> list[Published]:
         """What was published for it, for the test split."""
@@ -285,47 +289,12 @@ def _prepared(planned: Sequence[PlannedRun], reporter: Reporter) -> Step:
 
 
 def _make_each(whole: Reproduction, planned: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Makes one run after the other; plans again those that are done, and notes why the others failed."""
-    print_plan([each.step for each in planned if each.step is not None], whole.reporter)
+    """Makes the runs that can be made, plans all again, and notes why the others failed."""
     _say_unplanned(planned, whole.reporter)
-    outcome: dict[Path, ItrpipeError | None] = {}
-    errors = [each.error or _make(each, outcome, whole.reporter) for each in planned]
+    failures: dict[Path, ItrpipeError] = {}
+    run([each.step for each in planned if each.step is not None], whole.reporter, failures=failures)
     again = whole.plan_runs()
-    return [replace(each, error=each.error or error) for each, error in zip(again, errors, strict=True)]
-
-
-def _make(planned: PlannedRun, outcome: dict[Path, ItrpipeError | None], reporter: Reporter) -> ItrpipeError | None:
-    """Makes what a run needs and is neither made nor failed yet.
-
-    Args:
-        planned: the run.
-        outcome: folder of an artifact -> why making it failed, None where it did not; extended.
-        reporter: prints.
-
-    Returns:
-        Why the run failed, if it did.
-    """
-    assert planned.step is not None
-    for step in pending_steps([planned.step]):
-        folder = step.location.folder
-        if folder not in outcome:
-            outcome[folder] = _error_of(step, reporter)
-        error = outcome[folder]
-        if error is not None:
-            reporter.say(f"  ✗ {planned.title} failed: {error}", style="red")
-            return error
-    return None
-
-
-def _error_of(step: Step, reporter: Reporter) -> ItrpipeError | None:
-    if step.state == "damaged":
-        return DataError(step.reason)
-    try:
-        refuse_hopeless([step])
-        run_step(step, reporter)
-    except ItrpipeError as error:
-        return error
-    return None
+    return [replace(each, error=each.error or failures.get(each.folder or Path())) for each in again]
 
 
 def _report(whole: Reproduction, planned: Sequence[PlannedRun]) -> Path | None:

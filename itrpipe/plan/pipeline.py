@@ -14,7 +14,7 @@ from typing import Any
 
 from itrpipe.datasets.definition import load_definition, remember_training
 from itrpipe.engine.run import OthersMissing, Share, share_of, whole
-from itrpipe.errors import DataError, LockedError, UsageError
+from itrpipe.errors import DataError, ItrpipeError, LockedError, UsageError
 from itrpipe.plan.planning import Planner, refuse_hopeless
 from itrpipe.plan.staleness import state_of
 from itrpipe.plan.steps import State, Step, pending_steps, unique_steps
@@ -55,7 +55,14 @@ def print_plan(steps: Iterable[Step], reporter: Reporter) -> None:
         reporter.say(f"  {mark} {step.location.stage + '/' + step.location.name:<{width}}  {text}", style=style)
 
 
-def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_upstream: bool = True) -> list[Path]:
+def run(
+    steps: list[Step],
+    reporter: Reporter,
+    *,
+    dry_run: bool = False,
+    with_upstream: bool = True,
+    failures: dict[Path, ItrpipeError] | None = None,
+) -> list[Path]:
     """Prints the plan and runs every step of it that is not up to date.
 
     Args:
@@ -63,6 +70,8 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
         reporter: prints.
         dry_run: print only.
         with_upstream: run missing steps upstream; otherwise refuse.
+        failures: gets, by the folder of an artifact, why it was not made, and the others are made; None ends with the
+            first error.
 
     Returns:
         The artifact folders of `steps`.
@@ -77,7 +86,7 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
     if dry_run:
         return [step.location.folder for step in steps]
     damaged = [step for step in todo if step.state == "damaged"]
-    if damaged:
+    if damaged and failures is None:
         raise DataError(damaged[0].reason)
     for dataset in {step.location.root / step.location.dataset for step in steps}:
         remove_leftovers(dataset)
@@ -88,8 +97,17 @@ def run(steps: list[Step], reporter: Reporter, *, dry_run: bool = False, with_up
         first = blocked[0].location
         raise UsageError(f"{first.stage}/{first.name} is not up to date and --no-deps was given; run it first")
     for number, step in enumerate(todo):
-        run_step(step, reporter, needed=number + 1 < len(todo))
-        refuse_hopeless(todo[number + 1 :])
+        try:
+            for each in step.inputs.values():
+                if failures and (reason := failures.get(each.location.folder)):
+                    raise reason
+            refuse_hopeless(todo[number:] if failures is None else [step])
+            run_step(step, reporter, needed=number + 1 < len(todo))
+        except ItrpipeError as error:
+            if failures is None:
+                raise
+            failures[step.location.folder] = error
+            reporter.say(f"  ✗ {step.location.stage}/{step.location.name} failed: {error}", style="red")
     _remember_names(steps, called, reporter)
     return [step.location.folder for step in steps]
 
