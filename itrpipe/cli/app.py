@@ -78,6 +78,6 @@ def _root(
         typer.echo(f"itrpipe {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
-        from itrpipe.commands.where import print_where
+        from itrpipe.commands.upkeep import print_where
 
         print_where(Path(os.environ.get("ITRPIPE_DATA", "data")))

@@ -6,37 +6,17 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 from collections.abc import Iterator
+from importlib.metadata import requires
 from pathlib import Path
 
 from itrpipe import __version__
 from itrpipe.config import brought, declared_stages
 from itrpipe.progress import Reporter
 
-REQUIRED = (
-    "torch",
-    "torchvision",
-    "transformers",
-    "huggingface-hub",
-    "accelerate",
-    "safetensors",
-    "numpy",
-    "h5py",
-    "pyarrow",
-    "pillow",
-    "matplotlib",
-    "jinja2",
-    "nltk",
-    "lemminflect",
-    "pydantic",
-    "typing-extensions",
-    "filelock",
-    "typer",
-    "rich",
-)
 OPTIONAL = {
-    "HanTa": "--tagger lexicon works without it: pip install HanTa",
     "torchcodec": "Pillow decodes JPEG: pip install itrpipe[jpeg]",
     "ray": "clusters need it: pip install itrpipe[ray]",
 }
@@ -57,8 +37,11 @@ def examine(root: Path, address: str | None = None) -> bool:
     """
     reporter = Reporter()
     reporter.say(f"itrpipe {__version__}, Python {platform.python_version()}, {platform.platform()}")
-    missing = [name for name in REQUIRED if _version(name) is None]
-    for name in REQUIRED:
+    required = [
+        name for each in requires("itrpipe") or () if "extra ==" not in each for name in re.findall(r"^[\w-]+", each)
+    ]
+    missing = [name for name in required if _version(name) is None]
+    for name in required:
         reporter.say(
             f"  {name:<15} {_version(name) or 'MISSING: pip install ' + name}", style=None if _version(name) else "red"
         )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from itrpipe.commands.estimates import estimate, print_costs
-from itrpipe.commands.named import NamedModel, seed_option
-from itrpipe.commands.trained import data_option
+from itrpipe.commands.named import NamedModel
 from itrpipe.config import Settings, declared_stages, did_you_mean, kind_of, leaves, load_declaration, unknown
 from itrpipe.datasets.definition import (
     EMBEDDED,
@@ -24,12 +22,11 @@ from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageE
 from itrpipe.features.declaration import IMPORTERS, names_a_file
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner
-from itrpipe.plan.steps import Step, pending_steps
+from itrpipe.plan.steps import pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage, prepare_need
-from itrpipe.stages.checks import held_splits
 from itrpipe.storage.artifact import MANIFEST, read_manifest
-from itrpipe.training.settings import TrainSettings, no_first_training
+from itrpipe.training.settings import TrainSettings
 
 
 def run_stage(
@@ -71,9 +68,6 @@ def run_stage(
     reporter.say(f"{dataset}: {stage.replace('_', '-')} {need.conf}{called}", style="bold")
     step = planner.plan(need)
     planner.refuse_unused_overrides()
-    _tell_miner(step, planner.definition, "" if model is None else model.name, reporter)
-    if model is not None:
-        _tell_renamed(model, planner, reporter, dry_run=dry_run)
     if model is not None and not dry_run:
         remember_model(root, dataset, model.name, model.definition)
     (folder,) = run([step], reporter, dry_run=dry_run, with_upstream=not no_deps)
@@ -86,61 +80,8 @@ def run_stage(
         if step.state == "up to date":
             load_stage(stage).show(folder, reporter)
         reporter.say(str(folder))
-        if following := _next(root, dataset, step):
-            reporter.say(f"next: {following}{data_option(root)}")
         _refuse_incomplete(folder, strict=getattr(step.execution, "strict", False))
     return folder
-
-
-def _tell_renamed(model: NamedModel, planner: Planner, reporter: Reporter, *, dry_run: bool) -> None:
-    """Says what a name stood for that stands for another training from now on, and what is mined with it."""
-    models = planner.definition.models
-    before, now = models.get(model.name), model.definition
-    if before is None or not before.trained or (before.method, before.settings) == (now.method, now.settings):
-        return
-    would = ("would be", "would have") if dry_run else ("is", "has")
-    former = ", ".join(before.trained.values())
-    back = f"{replace(model, definition=before).command}{data_option(planner.root)}"
-    reporter.say(
-        f"  {model.name} has been {former}; with these settings it {would[0]} another model, and the former one "
-        f"{would[1]} no name; to go back: {back}",
-        style="yellow",
-    )
-    mined = [name for name, other in models.items() if other.settings.get("teacher") == model.name]
-    for name in mined:
-        reporter.say(f"  {name} is mined with {model.name}: its next command mines and trains again", style="yellow")
-
-
-def _tell_miner(step: Step, definition: DatasetDefinition, own: str, reporter: Reporter) -> None:
-    """Says which model is trained to mine with where none was named, though the dataset has models with names."""
-    mining, others = step.inputs.get("mine_negatives"), [name for name in definition.models if name != own]
-    if not isinstance(step.settings, TrainSettings) or mining is None or not others:
-        return
-    mined, miner = step.settings.loss.mined(), mining.inputs["train"]
-    if mined is not None and mined.teacher is None and miner.state != "up to date":
-        reporter.say(
-            f"  {miner.location.label} is trained to mine with; --negatives-from {others[0]} mines with that model",
-            style="yellow",
-        )
-
-
-def _next(root: Path, dataset: str, step: Step) -> str:
-    """What one would do after a named model was trained or evaluated; nothing after all else."""
-    train = step if isinstance(step.settings, TrainSettings) else step.inputs.get("train")
-    definition = load_definition(root, dataset)
-    named = definition.named_trainings()
-    if step.need.stage not in ("train", "evaluate") or train is None or train.location.name not in named:
-        return ""
-    assert isinstance(train.settings, TrainSettings)
-    name, seed = named[train.location.name], train.settings.seed
-    model = ["--model", name, *seed_option(seed, definition.models[name])]
-    if train is step:
-        held = held_splits(step)
-        split = ["--split", held[-1]] if held and "test" not in held else []
-        return shlex.join(["itrpipe", "evaluate", *model, *split])
-    if not no_first_training(train.settings.model_dump()):
-        return shlex.join(["itrpipe", "advise", *model])
-    return shlex.join(["itrpipe", "report", "--dataset", dataset])
 
 
 def _refuse_incomplete(folder: Path, *, strict: bool) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from itrpipe.commands.named import models_of
 from itrpipe.config import declared_stages
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
@@ -51,6 +52,12 @@ _REMOVED = ".removed"
 _NAMES = 44
 """Width of the column of names."""
 EVALUATE, TRAIN = "evaluate", "train"
+_FIRST = """\
+{root} holds no dataset yet.
+  itrpipe demo                                              all of it on drawings
+  itrpipe prepare --dataset mine --source FOLDER            photographs with captions
+  itrpipe index --photos FOLDER --model MODEL               photographs alone, to search in
+  itrpipe mine-negatives --embeddings IMAGES CAPTIONS       embeddings of a model of yours"""
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,41 @@ def entries(root: Path, dataset: str, *, verify: bool = False) -> list[Entry]:
     if copies.is_dir() and not copies.is_symlink():
         found.append(Entry(copies, "small copies", None, _size_of(copies), "of photographs; made again when needed"))
     return found
+
+
+def print_where(root: Path) -> None:
+    """Prints, for every dataset, what is made of it; where there is none, how one begins.
+
+    Args:
+        root: the data folder.
+    """
+    reporter, names = Reporter(), [folder.name for folder in folders_in(root)]
+    if not names:
+        for line in _FIRST.splitlines():
+            reporter.say(line.format(root=root))
+    for name in names:
+        definition = load_definition(root, name)
+        photos = definition.photographs.source if definition.photographs else None
+        reporter.say(f"{name}{f'  {photos}' if photos else ''}", style="bold")
+        for line in _made(entries(root, name)):
+            reporter.say(f"  {line}")
+        if known := list(models_of(definition)):
+            reporter.say(f"  {'models':<15} {', '.join(known)}, such as --model {known[0]}")
+    reporter.say("`itrpipe --help` lists all commands, `itrpipe status` every artifact.")
+
+
+def _made(found: list[Entry]) -> Iterator[str]:
+    """A line for every stage that has something, and for what is unfinished or damaged."""
+    stages = dict.fromkeys(each.folder.parent.name for each in found if each.manifest)
+    for stage in stages:
+        whole = [each.manifest for each in found if each.manifest and each.folder.parent.name == stage]
+        labels = list(dict.fromkeys(each.label for each in sorted(whole, key=lambda own: own.finished, reverse=True)))
+        more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
+        yield f"{stage.replace('_', '-'):<15} {', '.join(labels[:3])}{more}"
+    for state in ("running", "in parts", "interrupted", "damaged"):
+        names = [each.name for each in found if each.state == state]
+        if names:
+            yield f"{state:<15} {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
 
 
 def print_status(root: Path, dataset: str | None, *, verify: bool = False) -> None:

@@ -90,7 +90,7 @@ def run(
         raise DataError(damaged[0].reason)
     for dataset in {step.location.root / step.location.dataset for step in steps}:
         remove_leftovers(dataset)
-    called = _called(steps, reporter)
+    called = _called(steps)
     requested = {step.location.folder for step in steps}
     blocked = [step for step in todo if step.location.folder not in requested]
     if blocked and not with_upstream:
@@ -112,7 +112,7 @@ def run(
     return [step.location.folder for step in steps]
 
 
-def _called(steps: Iterable[Step], reporter: Reporter) -> dict[Path, str]:
+def _called(steps: Iterable[Step]) -> dict[Path, str]:
     """Trainings of a plan -> the named models that they are; one with other settings than its model has no name."""
     found = {}
     for step in unique_steps(steps):
@@ -124,12 +124,6 @@ def _called(steps: Iterable[Step], reporter: Reporter) -> dict[Path, str]:
         told = Planner(location.root, location.dataset, remember=False).of_model(name, seed)
         if told.location.folder == location.folder:
             found[location.folder] = name
-        elif step.state != "up to date":
-            reporter.say(
-                f"  {location.label} is not what {name} was told to be, and gets no name; --name NAME --like {name} "
-                "gives it one",
-                style="yellow",
-            )
     return found
 
 

@@ -163,11 +163,9 @@ def test_without_a_dataset_files_are_all_that_is_needed(
     assert "train/given" not in invoke("gc", "--dataset", "embeddings", "--yes").out
     assert "name the dataset: --dataset embeddings" in invoke("gc").err
     made(invoke("evaluate", *given, "--name", "own", "--split", "val"))
-    assert "next: itrpipe report --dataset embeddings" in invoke().out
     assert invoke("report", "--dataset", "embeddings").code == 0
     stands = invoke().out
     assert re.search(r"^  models .*\bown\b", stands, re.MULTILINE)
-    assert "next: itrpipe export-negatives --dataset embeddings --method given --backbone given-own" in stands
     assert "no text" in invoke(*mine, "--drop-duplicates").err
     assert "has no photographs" in invoke("extract", "--dataset", "embeddings", "--features", "pixels").err
     # Another model's files have to be of the same images and captions; those of this name say anew what is there.
