@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import json
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -338,11 +337,6 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
 def in_words(problem: ErrorDetails) -> str:
     """A problem that pydantic has found, as a user reads it."""
     return problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-
-
-def assignment(key: str, value: Any) -> str:
-    """`key=value` as `parse_assignment` reads it again."""
-    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.config import COMMAND_LINE, assignment, did_you_mean
+from itrpipe.config import COMMAND_LINE, did_you_mean
 from itrpipe.datasets.definition import (
     DEFINITION,
     EMBEDDED,
@@ -30,8 +29,6 @@ NAMING = ("backbone", "features", "seed")
 _FILES = ("initial", "model", "text", "tokenizer", "vision", "weights")
 """Last parts of keys whose values may be files or folders."""
 _LOSS = "loss."
-_OPTIONS = {"backbone": "--backbone", "features": "--features", "seed": "--seed", "teacher": "--negatives-from"}
-"""Settings of a definition that are options of their own."""
 
 
 @dataclass(frozen=True)
@@ -84,14 +81,6 @@ class NamedModel:
             item if item.scope else replace(item, scope=self.method, backbone=self.backbone)
             for item in (*told, self._called)
         ]
-
-    @property
-    def command(self) -> str:
-        """The command that trains it, with all of its settings, whatever other model it began like."""
-        parts = ["itrpipe", "train", "--dataset", self.dataset, "--name", self.name, "--method", self.method]
-        for key, value in self.definition.settings.items():
-            parts += [_OPTIONS[key], str(value)] if key in _OPTIONS else ["--set", assignment(key, value)]
-        return shlex.join(parts)
 
     @property
     def _called(self) -> Override:
