@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,11 @@ from itrpipe.printable import printable_lines
 from itrpipe.report.claims import Claim
 from itrpipe.report.contents import Report
 from itrpipe.report.names import shown
-from itrpipe.report.pictures import Picture
 from itrpipe.report.published import Published
 from itrpipe.report.runs import Run
 
 BEGIN, END = "<!-- itrpipe report {asked} -->", "<!-- end of itrpipe report -->"
 """The lines between which a document gets the tables of a dataset; or of a backbone, named behind it."""
-
-
-_CAPTIONS = 2
-"""Captions that a search shows with an image."""
 
 
 def html(report: Report) -> str:

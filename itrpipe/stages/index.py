@@ -102,7 +102,9 @@ class Index(Stage):
         whole = [each for each in every if each.file not in failed]
         if not whole:
             file, reason = next(iter(failed.items()))
-            raise DataError(f"none of the {len(every):,} photographs of {folder} can be used; the first: {file} {reason}")
+            raise DataError(
+                f"none of the {len(every):,} photographs of {folder} can be used; the first: {file} {reason}"
+            )
         with job.reporter.task("joining", len(whole), "photographs") as task:
             width = write_index(job.folder, whole, rows, task.advance)
         job.failed |= listed.unusable | failed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import read_truth
 from itrpipe.learning.mined import read_list
 from itrpipe.review import Candidates, DecisionFile, Judgement, Queue, ranked_candidates
+from tests.chains import Invoke, done, refused
 
 SIZES = ("prepare.train=60", "prepare.val=20", "prepare.test=20")
 SMALL = ("train.epochs=1", "train.model.embed_dim=8", "train.model.word_dim=8", "mine_negatives.guard_batch_size=2")
@@ -64,27 +65,24 @@ def judged_in_the_browser(site: Any, count: int) -> None:
         assert pages.post("/api/review", json=given, headers={"Origin": origin}).status_code == 200
 
 
-def test_the_loop(root: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop(root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     sites: list[Any] = []
     monkeypatch.setattr("itrpipe.search.serve.run", lambda site, *how: sites.append(site))
     scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *SETTINGS]
-    done = invoke("serve", *scenes, "--guard", "fne", "--no-browser", "--make")
-    assert done.code == 0, done.err
+    done(invoke("serve", *scenes, "--guard", "fne", "--no-browser", "--make"))
     judged_in_the_browser(sites[-1], 20)
     file = root / "scenes" / "decisions.parquet"
     judged(sites[-1].reviews.candidates, DecisionFile(file))
-    done = invoke("review", *scenes, "--guard", "fne", "--json")
-    assert done.code == 0, done.err
-    told = json.loads(done.out)
+    out = done(invoke("review", *scenes, "--guard", "fne", "--json"))
+    told = json.loads(out)
     assert told["decisions"]["reviewers"] == {"ada": 20, "bob": told["pairs"]}
     assert told["decisions"]["agreements"][0]["same"] == 1.0
     share = told["decisions"]["pairs"]["fits"] / told["pairs"]
     assert 0 < share == told["sample"]["low"] == told["sample"]["high"]
 
-    done = invoke("mine-negatives", *scenes, "--guard", "fne", "--decisions", file)
-    assert done.code == 0, done.err
-    assert "cut by decisions" in done.out
-    folder = Path(done.out.split()[-1])
+    out = done(invoke("mine-negatives", *scenes, "--guard", "fne", "--decisions", file))
+    assert "cut by decisions" in out
+    folder = Path(out.split()[-1])
     fits = DecisionFile(file).read().verdicts.of("fits")
     for direction, other in (("texts_for_images", "images_for_texts"), ("images_for_texts", "texts_for_images")):
         anchors, candidates = read_list(folder, direction), read_list(folder, other).anchor_ids
@@ -95,46 +93,38 @@ def test_the_loop(root: Path, invoke: Callable[..., Any], monkeypatch: pytest.Mo
 
     mined = ["--set", f"mine_negatives.decisions={file}", "--set", "mine_negatives.guard=fne"]
     mined += ["--set", "contrastive.top_texts=20", "--set", "contrastive.top_images=8"]
-    done = invoke("train", *scenes, "--method", "contrastive", "--negatives", "mined", "--weigh", "guard", *mined)
-    assert done.code == 0, done.err
+    out = done(invoke("train", *scenes, "--method", "contrastive", "--negatives", "mined", "--weigh", "guard", *mined))
 
-    done = invoke("serve", *scenes[:6], *of_evaluation(), "--split", "test", "--no-browser", "--make")
-    assert done.code == 0, done.err
+    out = done(invoke("serve", *scenes[:6], *of_evaluation(), "--split", "test", "--no-browser", "--make"))
     judged_in_the_browser(sites[-1], 20)
     second = ["--set", 'contrastive.loss.negatives=["mined"]', "--set", "contrastive.loss.weigh=guard", *mined]
-    done = invoke("evaluate", *scenes, "--method", "contrastive", *second, "--decisions", file)
-    assert done.code == 0, done.err
-    assert "With what people judged" in done.out
-    assert "train/contrastive.vsepp" in done.out, "the round that left out what people decided"
-    assert "up to date" in next(line for line in done.out.splitlines() if "train/contrastive.vsepp" in line)
+    out = done(invoke("evaluate", *scenes, "--method", "contrastive", *second, "--decisions", file))
+    assert "With what people judged" in out
+    assert "train/contrastive.vsepp" in out, "the round that left out what people decided"
+    assert "up to date" in next(line for line in out.splitlines() if "train/contrastive.vsepp" in line)
 
 
-def test_evaluation_counts_what_fits_as_right(root: Path, invoke: Callable[..., Any]) -> None:
+def test_evaluation_counts_what_fits_as_right(root: Path, invoke: Invoke) -> None:
     scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *of_evaluation()]
-    done = invoke("evaluate", *scenes)
-    assert done.code == 0, done.err
+    out = done(invoke("evaluate", *scenes))
     file = root / "scenes" / "decisions.parquet"
-    judged(ranked_candidates(Path(done.out.split()[-1])), DecisionFile(file))
-    done = invoke("evaluate", *scenes, "--decisions", file)
-    assert done.code == 0, done.err
-    folder = Path(done.out.split()[-1])
-    found, metrics = (
-        json.loads((folder / "corrected.json").read_text()),
-        json.loads((folder / "metrics.json").read_text()),
-    )
+    judged(ranked_candidates(Path(out.split()[-1])), DecisionFile(file))
+    out = done(invoke("evaluate", *scenes, "--decisions", file))
+    folder = Path(out.split()[-1])
+    found, metrics = (json.loads((folder / name).read_text()) for name in ("corrected.json", "metrics.json"))
     assert found["judged_percent"] == {"i2t": 100.0, "t2i": 100.0}, "the first ten of every ranking"
     for metric in ("i2t_r1", "i2t_r10", "t2i_r1", "t2i_r10"):
         assert found["corrected"][metric] == metrics["oracle"][metric], "where all is judged, that is the truth"
         assert found["corrected"][metric] == found["at_most"][metric]
-    again = invoke("evaluate", *scenes, "--decisions", file)
-    assert "up to date" in again.out
-    assert "With what people judged" in again.out
+    again = done(invoke("evaluate", *scenes, "--decisions", file))
+    assert "up to date" in again
+    assert "With what people judged" in again
 
     split = PreparedDataset.open(next((root / "scenes" / "prepare").glob("scenes-*"))).split("test")
     fresh = DecisionFile(root.parent / "other.parquet")
     fresh.add([Judgement("ada", str(split.image_ids[0]), str(split.caption_ids[-1]), "fits")])
-    done = invoke("evaluate", *scenes, "--decisions", fresh.path)
-    found = json.loads((Path(done.out.split()[-1]) / "corrected.json").read_text())
+    out = done(invoke("evaluate", *scenes, "--decisions", fresh.path))
+    found = json.loads((Path(out.split()[-1]) / "corrected.json").read_text())
     assert found["judged_percent"]["t2i"] < 5
     assert found["at_most"]["t2i_r1"]["value"] > found["corrected"]["t2i_r1"]["value"]
     assert "t2i_map_at_r" in found["corrected"]
@@ -142,11 +132,8 @@ def test_evaluation_counts_what_fits_as_right(root: Path, invoke: Callable[..., 
     assert set(found["at_most"]) == {*recalls, "rsum"}, "further matches can lower mAP@R: it has no bound"
 
 
-def test_unusable_decisions_are_one_line(root: Path, invoke: Callable[..., Any], tmp_path: Path) -> None:
+def test_unusable_decisions_are_one_line(root: Path, invoke: Invoke, tmp_path: Path) -> None:
     scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp"]
-    done = invoke("mine-negatives", *scenes, "--decisions", tmp_path / "none.parquet")
-    assert (done.code, "no such file of decisions" in done.err) == (3, True)
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
-    done = invoke("evaluate", *scenes, "--decisions", tmp_path / "torn.parquet")
-    assert done.code != 0
-    assert "truncated or damaged" in done.err
+    refused(invoke("mine-negatives", *scenes, "--decisions", tmp_path / "none.parquet"), 3, "none.parquet")
+    refused(invoke("evaluate", *scenes, "--decisions", tmp_path / "torn.parquet"), 4, "torn.parquet")

@@ -119,8 +119,8 @@ def test_captions_that_are_known_to_be_true_are_marked(root: Path, invoke: Invok
     for each in found["answers"]:
         assert each["mark"] == {"1018": "own", "1016": "true"}.get(each["image_id"], "")
     lines = search(invoke, copy, "triplet.vsepp", CAPTION).out.splitlines()
-    assert sorted(line[17] for line in lines[2:6]) == [" ", " ", "≈", "✓"]
-    assert "≈" in lines[6]
+    assert sorted(line[17] for line in lines if ".jpg" in line) == [" ", " ", "≈", "✓"]
+    assert "≈" in lines[-1]
     (own,) = (line for line in lines if "✓ flickr" in line)
     assert re.fullmatch(r" +\d +-?\d\.\d{3}  ✓ flickr30k-images/1016\.jpg  A cat number 16 .* …", own)
 
