@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic_core import ErrorDetails
 
 from itrpipe import plugins
-from itrpipe.declared_epochs import EPOCHS, summed_epochs
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DATASET_SELECTORS = ("scenes", "flickr8k", "flickr30k", "coco")
@@ -34,6 +33,8 @@ is in one line, and whether reports compare others with it."""
 
 LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 """Whole numbers that count something, and seeds of all generators, are these at most."""
+EPOCHS = "epochs"
+_TERM = re.compile(r"(?:(?P<times>[1-9]\d{0,2}) )?(?P<conf>[a-z][a-z0-9-]*)")
 SettingsType = TypeVar("SettingsType", bound="Settings")
 _MANY = 20
 """Names that are too many for a line."""
@@ -267,7 +268,7 @@ def resolve(
     resolved = _declared(declaration, conf, selectors, chosen)
     if isinstance(rule := resolved.values.get(EPOCHS), str):
         origin = resolved.origins[EPOCHS]
-        others = summed_epochs(rule, lambda name: _declared(declaration, name, selectors, chosen).values, origin)
+        others = _summed_epochs(rule, lambda name: _declared(declaration, name, selectors, chosen).values, origin)
         resolved.merge(others, origin)
     for layer, origin in overrides:
         resolved.merge(layer, origin)
@@ -296,6 +297,34 @@ def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: 
             for section, layer in sorted(_select(table, name, selectors, chosen), key=_weight_in(name, selectors)):
                 resolved.merge({part: layer} if part != conf else layer, declaration.origin(section))
     return resolved
+
+
+def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], origin: str) -> dict[str, Any]:
+    """The sum, and the epochs after which the learning rate decays, in the same proportion to those of the first term.
+
+    Args:
+        rule: what is declared.
+        declared: gives the values of another configuration.
+        origin: of the rule.
+
+    Raises:
+        DataError: the rule has another form, or one of its configurations has no number of epochs itself.
+    """
+    terms = [_TERM.fullmatch(term.strip()) for term in rule.split("+")]
+    named = [(int(term["times"] or 1), declared(term["conf"])) for term in terms if term]
+    if len(named) < len(terms) or not all(isinstance(each.get(EPOCHS), int) for _, each in named):
+        raise DataError(
+            f"{origin}: epochs = {rule!r}; give a number, or a sum of other configurations' epochs that are numbers, "
+            'such as "triplet + 3 aoq"'
+        )
+    total, first = sum(times * each[EPOCHS] for times, each in named), named[0][1]
+    share = total / first[EPOCHS]
+    found: dict[str, Any] = {EPOCHS: total}
+    if "decay_every" in first:
+        found["decay_every"] = round(first["decay_every"] * share)
+    if "decay_at" in first:
+        found["decay_at"] = [round(each * share) for each in first["decay_at"]]
+    return found
 
 
 def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsType:
@@ -432,6 +461,41 @@ def extended(declaration: Declaration, conf: str) -> list[str]:
             raise DataError(f"{declaration.path}: [conf.{chain[0]}] extends {base!r}, which is no other configuration")
         chain.insert(0, base)
     return chain
+
+
+def conf_title(stage: str, conf: str) -> str | None:
+    """What people call a configuration; None where its declaration does not say."""
+    return load_declaration(stage).confs.get(conf, {}).get(SHOWN_AS)
+
+
+def described(stage: str, table: str) -> list[tuple[str, str]]:
+    """Names of a declaration, each with what it is in one line.
+
+    Args:
+        stage: name.
+        table: `conf` for all configurations, `defaults` for backbones that have such a line.
+    """
+    declaration = load_declaration(stage)
+    if table == "conf":
+        return [(name, str(values.get(ABOUT, ""))) for name, values in declaration.confs.items()]
+    tables = {name: values for name, values in declaration.defaults.items() if isinstance(values, Mapping)}
+    return [(name, str(values[ABOUT])) for name, values in tables.items() if ABOUT in values]
+
+
+def backbone_shown_as(name: str) -> str | None:
+    """What people call a backbone; None where its declaration does not say."""
+    return load_declaration("train").defaults.get(name, {}).get(SHOWN_AS)
+
+
+def root_conf(stage: str, conf: str) -> str:
+    """The configuration that one extends in the end: itself where it extends none, or is not declared any more."""
+    declaration = load_declaration(stage)
+    return extended(declaration, conf)[0] if conf in declaration.confs else conf
+
+
+def baseline_kind(stage: str, conf: str) -> str:
+    """What a configuration that others are compared with has as much of as they: `updates` or `time`; often empty."""
+    return load_declaration(stage).confs.get(conf, {}).get(BASELINE, "")
 
 
 def kind_of(declaration: Declaration, conf: str) -> str:

@@ -18,8 +18,8 @@ from itrpipe.models.registry import backbones
 PACKAGE = Path(itrpipe.__file__).parent
 # From right to left; a room may import itself, its own layer and every layer above it in this list.
 LAYERS = (
-    {"errors", "printable", "plugins", "papers", "declared_epochs"},
-    {"storage", "config", "declared", "progress", "registry", "engine"},
+    {"errors", "printable", "plugins", "papers"},
+    {"storage", "config", "progress", "registry", "engine"},
     {"datasets", "scenes", "features", "scene_graph"},
     {"models"},
     {"learning"},

@@ -138,7 +138,7 @@ def everything(name: str) -> list[tuple[str, str]]:
         from itrpipe.commands.recipes import recipe_titles
 
         return recipe_titles()
-    from itrpipe.declared import described
+    from itrpipe.config import described
 
     stage, table = {"methods": ("train", "conf"), "backbones": ("train", "defaults")}.get(name, ("extract", "conf"))
     return described(stage, table)

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.config import leaves
+from itrpipe.config import baseline_kind, leaves, root_conf
 from itrpipe.datasets.prepared import Split
-from itrpipe.declared import baseline_kind, root_conf
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.intervals import Difference, paired_intervals, seed_interval, significances
 from itrpipe.evaluation.metrics import (

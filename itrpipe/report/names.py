@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from itrpipe.config import DATASET_SELECTORS, leaves
-from itrpipe.declared import backbone_shown_as, conf_title
+from itrpipe.config import DATASET_SELECTORS, backbone_shown_as, conf_title, leaves
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import methods
 from itrpipe.report.chain import Artifact

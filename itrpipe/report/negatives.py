@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from itrpipe.declared import conf_title
+from itrpipe.config import conf_title
 from itrpipe.evaluation.tables import Number, Row, Table
 from itrpipe.learning.mined import FILES, MinedList, read_list
 from itrpipe.mining.statistics import beaten_percent

@@ -13,8 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from itrpipe.config import declared_stages
-from itrpipe.declared import baseline_kind
+from itrpipe.config import baseline_kind, declared_stages
 from itrpipe.evaluation.metrics import Ranks
 from itrpipe.report.chain import Artifact
 from itrpipe.report.names import (

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.config import conf_title
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.declared import conf_title
 from itrpipe.errors import DataError
 from itrpipe.evaluation.intervals import mean_intervals
 from itrpipe.evaluation.tables import Cells, Measured, Number
