@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from itrpipe.commands.estimates import Cost, estimate, print_costs
+from itrpipe.plan.costs import Cost, cost_of, earlier_artifacts, say_costs
 from itrpipe.plan.overrides import Override
 from itrpipe.plan.planning import Planner
-from itrpipe.plan.steps import pending_steps
+from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import read_manifest
@@ -18,10 +18,14 @@ from itrpipe.storage.artifact import read_manifest
 Tiny = Callable[..., list[Override]]
 
 
-def cost_of_training(root: Path, overrides: list[Override]) -> Cost:
+def training(root: Path, overrides: list[Override]) -> Step:
     plan = Planner(root, "tiny", overrides, remember=False).plan(Need("evaluate", "recall"))
-    (cost,) = (each for each in estimate(root, "tiny", pending_steps([plan])) if each.step.need.stage == "train")
-    return cost
+    (step,) = (each for each in pending_steps([plan]) if each.need.stage == "train")
+    return step
+
+
+def cost_of_training(root: Path, overrides: list[Override]) -> Cost:
+    return cost_of(training(root, overrides), earlier_artifacts(root / "tiny" / "train"))
 
 
 @pytest.mark.parametrize(
@@ -48,5 +52,5 @@ def test_what_does_not_decide_it_is_taken_from_what_was_made(
     assert (cost.seconds, folder.name in cost.note) == (seconds, True)
     cost = cost_of_training(chain, tiny("triplet", changed, "train.epochs=7"))
     assert cost.seconds == 7 * seconds
-    print_costs([cost], Reporter())
+    say_costs([training(chain, tiny("triplet", changed, "train.epochs=7"))], Reporter())
     assert ("at most" in capsys.readouterr().out) == ("patience" in changed)

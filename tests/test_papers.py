@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from itrpipe.commands.recipes import load_recipe
 from itrpipe.config import leaves, load_declaration
 from itrpipe.papers import AOQ, ASCL, FNE, SSAMT, TAGS_DC, Paper
 from itrpipe.plan.planning import Planner
+from itrpipe.plan.recipes import load_recipe
 from itrpipe.stages.base import Need
 
 Invoke = Callable[..., Any]

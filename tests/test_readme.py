@@ -19,11 +19,11 @@ from itrpipe import cli as command_line
 from itrpipe.cli.options import overrides_of
 from itrpipe.commands.export import Wanted, export
 from itrpipe.commands.named import define_model
-from itrpipe.commands.recipes import chosen_runs, load_recipe
 from itrpipe.commands.stages import run_stage
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, remember_model
 from itrpipe.plan.planning import parse_override
+from itrpipe.plan.recipes import load_recipe
 from itrpipe.review import DecisionFile, Judgement
 from itrpipe.training.settings import backbones
 from tests.definitions import save_definition
@@ -80,7 +80,7 @@ def test_command_parses_and_names_what_is_declared(line: str) -> None:
         assert values["backbone"] in backbones()
     if name == "run":
         recipe = load_recipe(values["recipe"])
-        assert chosen_runs(recipe, values["recipe"], values["only"] or [])
+        assert recipe.chosen(values["recipe"], values["only"] or [])
 
 
 def told(name: str) -> tuple[str, dict[str, Any]]:

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from itrpipe.commands.recipes import load_recipe
-from itrpipe.commands.reproduction import Options, run_recipe
 from itrpipe.config import load_declaration, stages_folder
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -20,11 +18,13 @@ from itrpipe.evaluation.metrics import PROTOCOLS, Ranks, metrics
 from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import backbone_family
 from itrpipe.plan.planning import parse_override
+from itrpipe.plan.recipes import load_recipe, recipe_files
+from itrpipe.plan.reproduction import Options, run_recipe
 from itrpipe.report.published import RECALLS, RSUM
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.settings import Model, backbones
 
-RECIPES = sorted(path.stem for path in (stages_folder() / "recipes").glob("*.toml"))
+RECIPES = [*recipe_files(), *map(str, sorted((Path(__file__).parents[1] / "docs").glob("study*.toml")))]
 SCREEN_LINES, SCREEN_COLUMNS = 24, 110
 ONLY = ("triplet.vsrn", "aoq.vsrn")
 SOURCE = '[source]\ncaptions = "."\nexplanation = "x"\n[source.features.precomp]\npath = "f30k_precomp"\n'
@@ -116,6 +116,32 @@ def test_a_grid_makes_a_run_of_every_combination(tmp_path: Path) -> None:
     assert [run.overrides for run in load_recipe(str(path)).run] == expected
 
 
+def test_rows_and_an_extended_recipe_fill_in_what_is_not_told(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'extends = "flickr30k"\ndataset = "mine"\n[source.expected]\ntrain = 7\n'
+        '[[run]]\nbackbone = "vsrn"\nset.epochs = 1\n'
+        'rows = [{ method = ["triplet", "aoq"] }, { method = "aoq", seeds = [1], set.margin = 0.1 }]\n'
+    )
+    recipe, base = load_recipe(str(path)), load_recipe("flickr30k")
+    assert [(each.name, each.seeds, each.overrides) for each in recipe.run] == [
+        ("triplet.vsrn", (0,), {"epochs": 1}),
+        ("aoq.vsrn", (0,), {"epochs": 1}),
+        ("aoq.vsrn", (1,), {"epochs": 1, "margin": 0.1}),
+    ]
+    assert (recipe.dataset, recipe.tiny, recipe.backbones) == ("mine", base.tiny, base.backbones)
+    assert recipe.source is not None
+    assert recipe.source.expected == {"train": 7, "val": 1014, "test": 1000}
+
+
+@pytest.mark.parametrize("rows", ["1", "[]", "[1]", "{ a = 1 }"])
+def test_what_is_no_list_of_rows_is_told(tmp_path: Path, rows: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"{GRID}rows = {rows}\n")
+    with pytest.raises(DataError, match="rows is a list of tables"):
+        load_recipe(str(path))
+
+
 @pytest.mark.parametrize("grid", ["1", "{ a = [] }", "{ a = [1] }", "{ a = { b = 1 } }", "{}"])
 def test_what_is_no_grid_is_told(tmp_path: Path, grid: str) -> None:
     path = tmp_path / "mine.toml"
@@ -148,9 +174,9 @@ def test_a_recipe_may_be_a_file_and_its_mistakes_are_named(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("table", "key"),
     [
-        ("", "[source] captions"),
-        ('[source.features.precomp]\nexplanation = "x"\n', "[source.features.precomp] path"),
-        ('[source.files."uniter.pt"]\nexplanation = "x"\n', "[source.files.uniter.pt] path"),
+        ("", "source.captions"),
+        ('[source.features.precomp]\nexplanation = "x"\n', "source.features.precomp.path"),
+        ('[source.files."uniter.pt"]\nexplanation = "x"\n', "source.files.uniter.pt.path"),
     ],
 )
 def test_a_path_of_a_recipe_that_leaves_the_source_is_refused(
@@ -162,8 +188,8 @@ def test_a_path_of_a_recipe_that_leaves_the_source_is_refused(
     path.write_text(f"{head}{source}{table}{f'path = {value!r}' if table else ''}\n")
     (tmp_path / "source").mkdir()
     outcome = invoke("run", path, "--source", tmp_path / "source", "--data", data_root)
-    assert outcome.code == UsageError.exit_code
-    assert outcome.err.startswith(f"error: {path}: {key} = {value!r} leads out of the folder given with --source; ")
+    assert outcome.code == DataError.exit_code
+    assert outcome.err.startswith(f"error: {path}: {key}: {value!r} leads out of the folder given with --source; ")
     assert outcome.err.count("\n") == 1
     assert not data_root.exists()
 
@@ -280,7 +306,7 @@ def test_demo_plans_the_whole_chain_and_takes_no_source(
     run_recipe(data_root, "demo", Options(dry_run=True))
     found = planned(capsys.readouterr().out)
     assert (found[0], found[-1], len(found)) == ("prepare/scenes", "report/page", 10)
-    with pytest.raises(UsageError, match="recipe demo generates its data and takes no --source"):
+    with pytest.raises(UsageError, match="takes no --source"):
         run_recipe(data_root, "demo", Options(tmp_path, dry_run=True))
 
 

@@ -63,7 +63,7 @@ def run(
 
     Example: itrpipe run demo
     """
-    from itrpipe.commands.reproduction import Options, run_recipe
+    from itrpipe.plan.reproduction import Options, run_recipe
 
     restart_with(devices)
     how = {"only": only or (), "tiny": tiny, "keep_going": keep_going, "dry_run": dry_run}
@@ -80,7 +80,7 @@ def demo(
 
     Example: itrpipe demo
     """
-    from itrpipe.commands.reproduction import Options, run_recipe
+    from itrpipe.plan.reproduction import Options, run_recipe
 
     run_recipe(data, "demo", Options(None, [], dry_run=dry_run))
 

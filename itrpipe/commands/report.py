@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.named import home_of
 from itrpipe.commands.stages import default_conf
 from itrpipe.config import did_you_mean
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, check_name
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.plan.costs import say_costs
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner, pinned_step
 from itrpipe.plan.steps import pending_steps
 from itrpipe.progress import Reporter
-from itrpipe.stages.base import Need
-from itrpipe.stages.report import MARKDOWN, PAGE, SUMMARY
+from itrpipe.stages.base import Need, load_stage
+from itrpipe.stages.report import MARKDOWN
 from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished
 from itrpipe.storage.disk import require_writable, write_text
 from itrpipe.storage.integrity import checked
@@ -114,9 +114,9 @@ def _report(
     planner.refuse_unused_overrides()
     (folder,) = run([step], reporter, dry_run=dry_run)
     if dry_run:
-        print_costs(estimate(planner.root, planner.dataset, pending_steps([step])), reporter)
+        say_costs(pending_steps([step]), reporter)
         return None
-    say_report(folder, reporter)
+    load_stage("report").show(folder, reporter)
     return folder
 
 
@@ -195,9 +195,3 @@ def _with_tables(path: Path, asked: str, tables: str) -> str:
         lines = f"{BEGIN.format(asked=asked)} and {END}"
         raise DataError(f"--into {path} does not say where the table belongs; write two lines into it: {lines}")
     return found
-
-
-def say_report(folder: Path, reporter: Reporter) -> None:
-    """Prints the table of a report and the path of its page."""
-    reporter.say_lines(checked(folder / SUMMARY).read_text(encoding="utf-8"))
-    reporter.say(f"report: {folder / PAGE}")

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.named import NamedModel
 from itrpipe.config import Settings, declared_stages, did_you_mean, kind_of, leaves, load_declaration, unknown
 from itrpipe.datasets.definition import (
@@ -20,6 +19,7 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.errors import DataError, IncompleteError, MissingInputError, UsageError
 from itrpipe.features.declaration import IMPORTERS, names_a_file
+from itrpipe.plan.costs import say_costs
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.planning import Override, Planner
 from itrpipe.plan.steps import pending_steps
@@ -72,7 +72,7 @@ def run_stage(
         remember_model(root, dataset, model.name, model.definition)
     (folder,) = run([step], reporter, dry_run=dry_run, with_upstream=not no_deps)
     if dry_run:
-        print_costs(estimate(root, dataset, pending_steps([step])), reporter)
+        say_costs(pending_steps([step]), reporter)
         return folder
     if definition is not None:
         remember(root, dataset, definition, stage, need.conf)

@@ -6,10 +6,10 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from itrpipe.commands.estimates import estimate, print_costs
 from itrpipe.commands.named import seed_option
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import UsageError
+from itrpipe.plan.costs import say_costs
 from itrpipe.plan.pipeline import run
 from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
@@ -96,7 +96,7 @@ def make_missing(
         reporter.say(f"{dataset}: {what}", style="bold")
         run(steps, reporter, dry_run=dry_run)
     if dry_run:
-        print_costs(estimate(steps[0].location.root, dataset, pending_steps(steps)), reporter)
+        say_costs(pending_steps(steps), reporter)
     return not dry_run
 
 

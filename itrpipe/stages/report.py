@@ -11,12 +11,13 @@ from pydantic import Field
 from itrpipe.config import NEWER, ReadWith, Settings, bind, declared_stages, load_declaration, resolve
 from itrpipe.datasets.definition import StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, Tolerance
 from itrpipe.stages.base import Job, Stage, load_stage
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import Manifest
 from itrpipe.storage.disk import write_json, write_text
-from itrpipe.storage.integrity import DigestCache
+from itrpipe.storage.integrity import DigestCache, checked
 from itrpipe.training.settings import backbones
 
 if TYPE_CHECKING:
@@ -96,6 +97,11 @@ class Report(Stage):
         if settings.published:
             write_json(job.folder / EXPECTED, _expected(job))
         job.metrics |= {"runs": len(job.inputs), "kilobytes": round((job.folder / PAGE).stat().st_size / 1000)}
+
+    def show(self, folder: Path, reporter: Reporter) -> None:
+        """Prints the tables of a report and the path of its page."""
+        reporter.say_lines(checked(folder / SUMMARY).read_text(encoding="utf-8"))
+        reporter.say(f"report: {folder / PAGE}")
 
 
 def _expected(job: Job) -> dict[str, Any]:

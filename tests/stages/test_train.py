@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from itrpipe.commands.estimates import estimate
 from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import SPECIALS
@@ -20,6 +19,7 @@ from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
 from itrpipe.learning.mined import read_list
 from itrpipe.models.base import TextBatch
+from itrpipe.plan.costs import cost_of, earlier_artifacts
 from itrpipe.plan.planning import Planner, parse_override
 from itrpipe.stages.base import Need
 from itrpipe.stages.train import Train
@@ -133,7 +133,8 @@ def test_a_training_that_patience_ends_says_so_and_counts_the_epochs_that_it_had
     assert manifest.metrics["epochs"] == 2
     assert manifest.messages == ["ended after 2 epochs: validation has been flat for 1"]
     longer = [parse_override(text) for text in (*small, "backbone=vsepp", "train.epochs=4")]
-    (cost,) = estimate(chain, "tiny", [Planner(chain, "tiny", longer).plan(Need("train", "triplet"))])
+    step = Planner(chain, "tiny", longer).plan(Need("train", "triplet"))
+    cost = cost_of(step, earlier_artifacts(step.location.folder.parent))
     assert cost.seconds == 2 * manifest.timings["total"]
     assert cost.note.endswith("took with 2 epochs, scaled to 4")
 

@@ -7,26 +7,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from itrpipe.commands.estimates import estimate, print_costs
-from itrpipe.commands.recipe_sources import check_sizes, define, remember_definition
-from itrpipe.commands.recipes import ForBackbone, Recipe, RecipeRun, chosen_runs, for_backbone, load_recipe, placeholder
-from itrpipe.commands.report import say_report
-from itrpipe.datasets.definition import DatasetDefinition
-from itrpipe.errors import ItrpipeError
+from itrpipe.config import COMMAND_LINE
+from itrpipe.datasets.definition import DatasetDefinition, redefine
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import DataError, ItrpipeError
+from itrpipe.plan.costs import say_costs
+from itrpipe.plan.overrides import Override, refuse_unused
 from itrpipe.plan.pipeline import run
-from itrpipe.plan.planning import (
-    COMMAND_LINE,
-    SOURCE_CACHE,
-    Override,
-    Planner,
-    refuse_unused,
-    scoped_override,
-)
+from itrpipe.plan.planning import SOURCE_CACHE, Planner, pinned_step, scoped_override
+from itrpipe.plan.recipes import ForBackbone, Recipe, RecipeRun, for_backbone, load_recipe, placeholder, told_sizes
 from itrpipe.plan.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, reproductions, table_lines
-from itrpipe.stages.base import Need
+from itrpipe.stages.base import Need, load_stage
 from itrpipe.stages.evaluate import EvaluateSettings, models_label
+from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.integrity import DigestCache
 from itrpipe.training.settings import backbones, run_label
 
@@ -72,12 +67,8 @@ class PlannedRun:
     error: ItrpipeError | None = None
 
     @property
-    def folder(self) -> Path | None:
-        """Of its evaluation."""
-        return None if self.step is None else self.step.location.folder
-
     def published(self) -> list[Published]:
-        """What was published for it, for the test split."""
+        """Scores that were published for it, of the test split."""
         if self.step is not None and cast(EvaluateSettings, self.step.settings).split != "test":
             return []
         name = self.title if self.step is None else self.step.location.name
@@ -89,10 +80,9 @@ class Reproduction:
     """A recipe with everything that its plans have in common.
 
     Attributes:
-        recipe, name: what is run.
-        options: how.
+        recipe, name: of the recipe.
+        options: how it is run.
         root: the data folder; of toy models another one.
-        runs: those that were chosen.
         definition: of the dataset.
         files: whole paths of the files that settings name in braces.
         reporter: prints.
@@ -102,33 +92,30 @@ class Reproduction:
     name: str
     options: Options
     root: Path
-    runs: list[RecipeRun]
     definition: DatasetDefinition
     files: dict[str, str]
     reporter: Reporter = field(default_factory=Reporter)
     _planners: dict[str, Planner] = field(default_factory=dict, init=False)
-    _digests: DigestCache | None = field(default=None, init=False)
 
-    def plan_runs(self) -> list[PlannedRun]:
-        """Plans every chosen run with every seed.
+    def plan(self, runs: Sequence[RecipeRun]) -> list[PlannedRun]:
+        """Plans runs with every seed.
 
         Raises:
             ItrpipeError: one of them cannot be planned and the others are not to go on.
         """
         self._digests = DigestCache(self.root / self.recipe.dataset / SOURCE_CACHE, self.reporter)
-        self._planners = {}
-        return [self._plan_run(each, seed) for each in self.runs for seed in each.seeds]
+        self._planners.clear()
+        return [self._planned(each, seed) for each in runs for seed in each.seeds]
 
-    def plan_report(self, planned: Sequence[PlannedRun]) -> Step:
-        """Plans the report over the runs that did not fail; what was published for the others is `missing` there.
+    def plan_report(self, planned: Sequence[PlannedRun], steps: Sequence[Step]) -> Step:
+        """Plans the report over some evaluations; scores that were published for other runs are `missing` there.
 
         Raises:
             UsageError: a setting is read by no run.
         """
-        steps = [each.step for each in planned if each.step is not None and each.error is None]
         settings = {
             "title": f"{self.recipe.title}{TOYS if self.options.tiny else ''}",
-            "published": [each.model_dump() for each in self.published(planned)],
+            "published": [score.model_dump() for each in planned for score in each.published],
             "tolerance": self.recipe.tolerance.model_dump(),
             "tiny": self.options.tiny,
         }
@@ -138,12 +125,7 @@ class Reproduction:
             self._refuse_unused()
         return report
 
-    @staticmethod
-    def published(planned: Sequence[PlannedRun]) -> list[Published]:
-        """Everything that was published for these runs."""
-        return [published for each in planned for published in each.published()]
-
-    def _plan_run(self, each: RecipeRun, seed: int) -> PlannedRun:
+    def _planned(self, each: RecipeRun, seed: int) -> PlannedRun:
         features = self.recipe.features_of(each, tiny=self.options.tiny)
         model = {"method": each.method, "backbone": each.backbone, "seed": seed, "features": features}
         need = Need("evaluate", "recall", {**model, "ensemble_with": list(each.ensemble_with)})
@@ -216,55 +198,76 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
         ItrpipeError: with `keep_going`, of the kind of the first failure, when everything else is done.
     """
     recipe = load_recipe(name)
-    runs = chosen_runs(recipe, name, options.only)
-    repeated = "".join(f" --only {each}" for each in options.only) + (" --tiny" if options.tiny else "")
-    definition, files = define(root, recipe, name, runs, options.source, tiny=options.tiny, options=repeated)
-    own = tiny_folder(root) if options.tiny else root
-    whole = Reproduction(recipe, name, options, own, runs, definition, files)
-    whole.reporter.say(f"{recipe.title} (dataset {recipe.dataset}{', tiny' if options.tiny else ''})", style="bold")
-    planned = whole.plan_runs()
-    report = whole.plan_report(planned)
+    runs = recipe.chosen(name, options.only)
+    definition, files = recipe.sourced(root, name, runs, options.source, tiny=options.tiny)
+    if options.tiny:  # beside the data folder, so that neither is taken for the other
+        root = (root if root.name else root.resolve()).with_name(f"{(root if root.name else root.resolve()).name}-tiny")
+    whole = Reproduction(recipe, name, options, root, definition, files)
+    say = whole.reporter.say
+    say(f"{recipe.title} (dataset {recipe.dataset}{', tiny' if options.tiny else ''})", style="bold")
+    planned = whole.plan(runs)
+    steps = [each.step for each in planned if each.step is not None]
+    report = whole.plan_report(planned, steps)
     if options.dry_run:
-        return _show(whole, planned, report)
+        (folder,) = run([report], whole.reporter, dry_run=True)
+        say_costs(pending_steps([report]), whole.reporter)
+        _say_unplanned(planned, whole.reporter)
+        return folder
     if recipe.source is not None:
-        if recipe.source.expected and not options.tiny:
+        if recipe.source.expected and not options.tiny and steps:
             # Before features are imported and anything is trained.
-            check_sizes(recipe.source, _prepared(planned, whole.reporter))
-            planned = whole.plan_runs()
-        remember_definition(own, recipe.dataset, definition)
+            _check_sizes(recipe.source.expected, steps[0], whole.reporter)
+            planned = whole.plan(runs)
+        redefine(root, recipe.dataset, lambda now: _with(now, definition))
     if options.keep_going:
-        planned = _make_each(whole, planned)
-    folder = _report(whole, planned)
-    _say_reproduced(whole, planned)
-    _refuse_failed(planned)
+        failures: dict[Path, ItrpipeError] = {}
+        _say_unplanned(planned, whole.reporter)
+        run([each.step for each in planned if each.step is not None], whole.reporter, failures=failures)
+        planned = [
+            replace(each, error=each.error or (each.step and failures.get(each.step.location.folder)))
+            for each in planned
+        ]
+    made = [each.step for each in planned if each.step is not None and each.error is None]
+    if options.keep_going:
+        made = [pinned_step(root, read_manifest(each.location.folder)) for each in made]
+    folder = None
+    if made:
+        (folder,) = run([whole.plan_report(planned, made)], whole.reporter)
+        load_stage("report").show(folder, whole.reporter)
+    _say_reproduced(whole, planned, made)
+    if failed := [(each.title, each.error) for each in planned if each.error is not None]:
+        (title, first), others = failed[0], [title for title, _ in failed[1:]]
+        more = f"; so did {', '.join(others)}" if others else ""
+        raise type(first)(
+            f"{len(failed)} of {len(planned)} runs failed: {title}: {first}{more}; the same command makes what is "
+            "missing"
+        )
     return folder
 
 
-def tiny_folder(root: Path) -> Path:
-    """Where artifacts of `--tiny` lie: beside the data folder, so that neither is taken for the other."""
-    named = root if root.name else root.resolve()
-    return named.with_name(f"{named.name}-tiny")
+def _with(now: DatasetDefinition, definition: DatasetDefinition) -> DatasetDefinition:
+    """A dataset as a recipe defines it; features that other runs read stay known."""
+    features = {**now.features, **definition.features}
+    return now.model_copy(update={"prepare": definition.prepare, "features": features})
 
 
-def _show(whole: Reproduction, planned: Sequence[PlannedRun], report: Step) -> Path:
-    (folder,) = run([report], whole.reporter, dry_run=True)
-    print_costs(estimate(whole.root, whole.recipe.dataset, pending_steps([report])), whole.reporter)
-    _say_unplanned(planned, whole.reporter)
-    if not whole.options.tiny:
-        _say_targets(whole.published(planned), whole.reporter)
-    return folder
+def _check_sizes(expected: Mapping[Any, int], evaluation: Step, reporter: Reporter) -> None:
+    """Refuses a dataset whose splits have other sizes than the recipe expects; makes it first where it is not there.
 
-
-def _say_targets(published: Sequence[Published], reporter: Reporter) -> None:
-    """The published scores that the runs are to reach."""
-    if not published:
-        return
-    reporter.say("will be compared with", style="bold")
-    width = max(len(each.run) for each in published)
-    for each in published:
-        shown = {"RSum": each.scores["rsum"]} if "rsum" in each.scores else each.scores
-        scores = ", ".join(f"{name} {value:.1f}" for name, value in shown.items())
-        reporter.say(f"    {each.run:<{width}}  {each.protocol}: {scores} ({each.source})")
+    Raises:
+        DataError: likewise.
+    """
+    prepared = next(each for each in evaluation.upstream() if each.location.stage == "prepare")
+    if prepared.state != "up to date":
+        run([prepared], reporter)
+    counts = PreparedDataset.open(prepared.location.folder).counts()
+    found = {split: counts.get(split, (0, 0))[0] for split in expected}
+    if found != expected:
+        path = prepared.definition.source if prepared.definition else prepared.location.folder
+        raise DataError(
+            f"{path} has {told_sizes(found)} images instead of {told_sizes(expected)}, so published scores would not "
+            "compare; complete it, or run a copy of the recipe without [source.expected] and `published`"
+        )
 
 
 def _say_unplanned(planned: Sequence[PlannedRun], reporter: Reporter) -> None:
@@ -273,43 +276,12 @@ def _say_unplanned(planned: Sequence[PlannedRun], reporter: Reporter) -> None:
             reporter.say(f"  ✗ {each.title} cannot be planned: {each.error}", style="red")
 
 
-def _prepared(planned: Sequence[PlannedRun], reporter: Reporter) -> Step:
-    """The prepared dataset, made first where it is not there.
-
-    Raises:
-        ItrpipeError: why no run can be planned, where none can.
-    """
-    steps = [each.step for each in planned if each.step is not None]
-    if not steps:
-        _refuse_failed(planned)
-    step = next(each for each in steps[0].upstream() if each.location.stage == "prepare")
-    if step.state != "up to date":
-        run([step], reporter)
-    return step
-
-
-def _make_each(whole: Reproduction, planned: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Makes the runs that can be made, plans all again, and notes why the others failed."""
-    _say_unplanned(planned, whole.reporter)
-    failures: dict[Path, ItrpipeError] = {}
-    run([each.step for each in planned if each.step is not None], whole.reporter, failures=failures)
-    again = whole.plan_runs()
-    return [replace(each, error=each.error or failures.get(each.folder or Path())) for each in again]
-
-
-def _report(whole: Reproduction, planned: Sequence[PlannedRun]) -> Path | None:
-    if all(each.error is not None for each in planned):
-        return None
-    (folder,) = run([whole.plan_report(planned)], whole.reporter)
-    say_report(folder, whole.reporter)
-    return folder
-
-
-def _say_reproduced(whole: Reproduction, planned: Sequence[PlannedRun]) -> None:
-    steps = [each.step for each in planned if each.step is not None and each.error is None]
-    evaluations = {step.location.name: step.location.folder for step in steps}
+def _say_reproduced(whole: Reproduction, planned: Sequence[PlannedRun], made: Sequence[Step]) -> None:
+    """Published scores beside measured ones."""
+    evaluations = {step.location.name: step.location.folder for step in made}
     tolerance, tiny = whole.recipe.tolerance, whole.options.tiny
-    found = reproductions(whole.published(planned), evaluations, tolerance, tiny=tiny)
+    published = [score for each in planned for score in each.published]
+    found = reproductions(published, evaluations, tolerance, tiny=tiny)
     if found:
         limits = f"OK within {tolerance.ok:g}, close within {tolerance.close:g} points of RSum"
         whole.reporter.say(f"published and measured ({'toy models' if tiny else limits})", style="bold")
@@ -317,19 +289,3 @@ def _say_reproduced(whole: Reproduction, planned: Sequence[PlannedRun]) -> None:
         whole.reporter.say(f"  {line}")
     if tiny:
         whole.reporter.say(f"  toy models lie in {whole.root}; commands of their report are for whole ones")
-
-
-def _refuse_failed(planned: Sequence[PlannedRun]) -> None:
-    """Ends a recipe of which runs have failed, as the first of them would have ended it.
-
-    Raises:
-        ItrpipeError: likewise.
-    """
-    failed = [(each.title, each.error) for each in planned if each.error is not None]
-    if not failed:
-        return
-    (title, first), others = failed[0], [title for title, _ in failed[1:]]
-    more = f"; so did {', '.join(others)}" if others else ""
-    raise type(first)(
-        f"{len(failed)} of {len(planned)} runs failed: {title}: {first}{more}; the same command makes what is missing"
-    )

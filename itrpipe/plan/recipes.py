@@ -1,0 +1,434 @@
+"""Recipes: a dataset, the runs to make on it, and the scores that were published for them.
+
+A recipe is a TOML file in `stages/recipes/`:
+
+    dataset = "flickr30k"          where artifacts go
+    features = "precomp"           what runs read that name no features of their own; may be left out without a source
+    title = "…"                    of the report
+    extends = "coco"               another recipe of this folder, whose tables other than its runs hold here too
+    [source]                       of what the user brings; without it the dataset is taken as it was prepared
+    captions = "."                 below --source
+    explanation = '''…'''          what to bring, shown when something is missing
+    [source.expected]              images by split, where published scores are of these
+    train = 29000
+    [source.features.precomp]      features that runs read; without a path they are extracted from the images
+    path = "f30k_precomp"          below --source
+    conf = "precomp"               of extract; without it the name
+    settings = {}                  of extract
+    explanation = "…"
+    [source.files."uniter.pt"]     a further file; settings name it as "{uniter.pt}"
+    path = "uniter.pt"             below --source
+    explanation = "…"
+    [set]                          overrides, as for --set: train.epochs = 4
+    [backbones.uniter]             of this backbone and its variants: features of runs, set of all trainings
+    [tolerance]                    points of RSum: ok = 1.0, close = 3.0
+    [tiny]                         what --tiny changes: set, backbones, and the features of all runs
+    [[run]]                        one or more
+    method = "aoq"                 or a list
+    backbone = "vsrn"              or a list
+    seeds = [0]
+    features = ""                  empty: of the backbone or of the recipe
+    set = {}                       overrides of this run and all it needs
+    grid.weights = [{}, {}]        further such tables: a run for each, of several lists for each combination
+    ensemble_with = ["vsrn.s1"]    models to average with, as for --ensemble-with
+    published = [{ rsum = 486.3, where = "AOQ Table 2" }]        see `itrpipe.report.published.Published`
+    rows = [{}, {}]                a run for each, with these keys beside those of the table
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
+
+from itrpipe.config import EXTENDS, Settings, did_you_mean, empty_table, in_words, leaves, read_toml, stages_folder
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, check_name, load_definition
+from itrpipe.errors import DataError, MissingSourceError, UsageError
+from itrpipe.models.registry import backbone_family
+from itrpipe.report.published import Published, Tolerance
+from itrpipe.training.settings import backbones, canonical_backbone, usual_features
+
+COLUMN = 36
+"""Column in which explanations begin, behind the path they explain."""
+
+
+def _by_dotted_keys(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    empty = next(filter(None, (empty_table(key, each) for key, each in value.items())), None)
+    if empty:
+        raise ValueError(f"{empty} is an empty table, which sets nothing; give a value or leave it out")
+    return dict(leaves(value))
+
+
+def _named(name: str) -> str:
+    try:
+        return check_name(name) if name else name
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+def _below(path: str) -> str:
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise ValueError(
+            f"{path!r} leads out of the folder given with --source; name a path below it, and place a link there to "
+            "what lies elsewhere"
+        )
+    return path
+
+
+Name = Annotated[str, AfterValidator(_named)]
+"""Name of a dataset or of features, which becomes that of a folder."""
+Below = Annotated[str, AfterValidator(_below)]
+"""Path below `--source`; links that the user placed there are followed."""
+Overrides = Annotated[dict[str, Any], BeforeValidator(_by_dotted_keys)]
+"""Settings by their dotted keys, which may also be written as tables: `aoq = { loss.alpha = 0.4 }`."""
+
+
+class SourceFile(Settings):
+    """A file or folder that the user brings.
+
+    Attributes:
+        path: below `--source`.
+        explanation: what it is and where it comes from.
+    """
+
+    path: Below = Field(min_length=1)
+    explanation: str
+
+
+class SourceFeatures(Settings):
+    """Features that runs read.
+
+    Attributes:
+        path: of imported ones, below `--source`; empty for those that are extracted from the images.
+        conf: configuration of `extract`; empty for the name of the features.
+        settings: of it, by dotted key.
+        explanation: what they are and where they come from.
+    """
+
+    path: Below = ""
+    conf: str = ""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    explanation: str = ""
+
+
+class Source(Settings):
+    """Files that the user brings.
+
+    Attributes:
+        captions: file or folder of the captions.
+        explanation: what to bring, shown when something is missing.
+        expected: images that splits must have; splits that are not named may have any number.
+        features: by name; those that are not named are extracted by the configuration of their name.
+        files: by the name that settings give them in braces.
+    """
+
+    captions: Below
+    explanation: str
+    expected: dict[Literal["train", "val", "test"], Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
+    features: dict[Name, SourceFeatures] = Field(default_factory=dict)
+    files: dict[str, SourceFile] = Field(default_factory=dict)
+
+
+class ForBackbone(Settings):
+    """What holds for one backbone and those variants of it that have no table of their own.
+
+    Attributes:
+        features: that its runs read; empty for the usual ones.
+        overrides: of every training of it, also of those that other runs need.
+    """
+
+    features: str = ""
+    overrides: Overrides = Field(default_factory=dict, alias="set")
+
+
+class Tiny(Settings):
+    """What `--tiny` changes, so that everything runs in minutes on a folder of images with captions.
+
+    Attributes:
+        overrides: of every run.
+        backbones: of one backbone.
+        features: that all runs read but those of backbones with their own or usual ones; empty for their own.
+    """
+
+    overrides: Overrides = Field(default_factory=dict, alias="set")
+    backbones: dict[str, ForBackbone] = Field(default_factory=dict)
+    features: str = ""
+
+
+class RecipeRun(Settings):
+    """One row of the results: a method on a backbone, once for each seed.
+
+    Attributes:
+        method: configuration of `train`.
+        backbone: its backbone.
+        seeds: of training; each makes a row.
+        features: that it reads; empty for those of the backbone or of the recipe.
+        overrides: of this run and all it needs.
+        ensemble_with: models whose scores are averaged with those of the row, named as for `--ensemble-with`.
+        published: what was published for it.
+    """
+
+    method: str
+    backbone: str
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    features: str = ""
+    overrides: Overrides = Field(default_factory=dict, alias="set")
+    ensemble_with: tuple[str, ...] = ()
+    published: tuple[Published, ...] = ()
+
+    @field_validator("backbone")
+    @classmethod
+    def _canonical(cls, value: str) -> str:
+        return canonical_backbone(value)
+
+    @property
+    def name(self) -> str:
+        """`aoq.vsrn`."""
+        return f"{self.method}.{self.backbone}"
+
+    @property
+    def details(self) -> str:
+        """The settings in which the run differs from others of its name: ` prior=0.001`."""
+        values = {key.rpartition(".")[2]: value for key, value in self.overrides.items()}
+        shown = {key: ",".join(value) if isinstance(value, list) else value for key, value in values.items()}
+        return "".join(f" {key}={value}" for key, value in shown.items())
+
+
+class Recipe(Settings):
+    """A recipe file; see the module."""
+
+    dataset: Name = Field(min_length=1)
+    features: Name = ""
+    title: str
+    source: Source | None = None
+    overrides: Overrides = Field(default_factory=dict, alias="set")
+    backbones: dict[str, ForBackbone] = Field(default_factory=dict)
+    tolerance: Tolerance = Tolerance()
+    tiny: Tiny = Tiny()
+    run: tuple[RecipeRun, ...] = Field(min_length=1)
+
+    @field_validator("run", mode="before")
+    @classmethod
+    def _every_run(cls, value: Any) -> Any:
+        return list(itertools.chain.from_iterable(map(_runs_of, value))) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Recipe:
+        if not self.features and (self.source is not None or self.dataset == EMBEDDED):
+            raise ValueError("features are missing: name those that runs read which name no others")
+        for name in (*self.backbones, *self.tiny.backbones):
+            if name not in backbones():
+                raise ValueError(f"there is no backbone {name!r}{did_you_mean(name, backbones())}")
+        known = self.source.files if self.source else {}
+        for key, name in self._braced(self.run, self.backbones.values()):
+            if name not in known:
+                raise ValueError(f"{key} = '{{{name}}}' names no file of [source.files]{did_you_mean(name, known)}")
+        return self
+
+    def features_of(self, run: RecipeRun, *, tiny: bool) -> str:
+        """Name of the features that a run reads."""
+        usual = usual_features(run.method, run.backbone, self.dataset)
+        if tiny and self.tiny.features:
+            return for_backbone(self.tiny.backbones, run.backbone).features or usual or self.tiny.features
+        return run.features or for_backbone(self.backbones, run.backbone).features or usual or self.features
+
+    def made_from(self, features: str) -> SourceFeatures:
+        """How features are imported or extracted, with the configuration that does it."""
+        chosen = self.source.features.get(features, SourceFeatures()) if self.source else SourceFeatures()
+        return chosen.model_copy(update={"conf": chosen.conf or features})
+
+    def chosen(self, name: str, only: Sequence[str]) -> list[RecipeRun]:
+        """The runs that `--only` names, in the order of the recipe; all of them where it names none.
+
+        Args:
+            name: of the recipe, for messages.
+            only: METHOD.BACKBONE, METHOD or .BACKBONE each.
+
+        Raises:
+            UsageError: one of them names no run.
+        """
+        chosen: list[RecipeRun] = []
+        for text in only:
+            method, _, backbone = text.partition(".")
+            of_method = [run for run in self.run if method in ("", run.method)]
+            named = [run for run in of_method if canonical_backbone(backbone) in ("", run.backbone)]
+            # A recipe may have variants of a backbone only, as the two of SCAN whose mean is published.
+            found = named or [run for run in of_method if backbone_family(run.backbone) == canonical_backbone(backbone)]
+            if not found or not text.strip("."):
+                known = list(dict.fromkeys(run.name for run in self.run))
+                hint = did_you_mean(text, known) or f"; it has {', '.join(known)}"
+                raise UsageError(f"--only {text}: recipe {name} has no such run{hint}")
+            chosen += found
+        return [run for run in self.run if run in chosen] if only else list(self.run)
+
+    def sourced(
+        self, root: Path, name: str, runs: Sequence[RecipeRun], folder: Path | None, *, tiny: bool
+    ) -> tuple[DatasetDefinition, dict[str, str]]:
+        """The dataset as the recipe and the user's folder define it, with what some runs need of it.
+
+        A recipe without a source takes the dataset as it was prepared, features and all; the embedded one is made.
+
+        Args:
+            root: the data folder.
+            name: of the recipe, for messages.
+            runs: likewise.
+            folder: of what the user brings.
+            tiny: toy models, which have random weights, so that these are not asked for.
+
+        Returns:
+            The definition, and the whole path of every file that settings name in braces.
+
+        Raises:
+            UsageError: the recipe needs no source.
+            MissingSourceError: there is no source, or something that these runs need is not in it.
+        """
+        if self.source is None and folder is not None:
+            raise UsageError(f"recipe {name} brings or has its data already and takes no --source; leave it out")
+        names = dict.fromkeys(self.features_of(run, tiny=tiny) for run in runs)
+        needed = {each: self.made_from(each) for each in names}
+        if self.source is None:
+            if self.dataset != EMBEDDED:
+                return load_definition(root, self.dataset), {}
+            features = {each: StageDefinition(conf=made.conf, settings=made.settings) for each, made in needed.items()}
+            return DatasetDefinition(prepare=StageDefinition(conf=EMBEDDED), features=features), {}
+        of_backbones = [for_backbone(self.backbones, run.backbone) for run in runs]
+        braced = [] if tiny else list(dict.fromkeys(each for _, each in self._braced(runs, of_backbones)))
+        files = {each: self.source.files[each] for each in braced}
+        explained = [*files.values(), *(made for made in needed.values() if made.explanation)]
+        explanation = _explanation(self.source, name, explained)
+        if folder is None:
+            raise MissingSourceError(explanation)
+        for below in (
+            self.source.captions,
+            *(made.path for made in needed.values()),
+            *(f.path for f in files.values()),
+        ):
+            if not (folder / below).exists():
+                raise MissingSourceError(f"{folder / below} does not exist\n\n{explanation}")
+
+        def whole(below: str) -> str:
+            return str((folder / below).resolve())
+
+        definition = DatasetDefinition(
+            prepare=StageDefinition(conf="files", source=whole(self.source.captions)),
+            features={
+                each: StageDefinition(
+                    conf=made.conf, source=whole(made.path) if made.path else None, settings=made.settings
+                )
+                for each, made in needed.items()
+            },
+        )
+        return definition, {each: whole(file.path) for each, file in files.items()}
+
+    def _braced(self, runs: Iterable[RecipeRun], of_backbones: Iterable[ForBackbone]) -> Iterator[tuple[str, str]]:
+        """Settings that name a file of `[source.files]` in braces, with its name."""
+        for table in (self.overrides, *(each.overrides for each in (*of_backbones, *runs))):
+            for key, value in table.items():
+                if (name := placeholder(value)) is not None:
+                    yield key, name
+
+
+def for_backbone(tables: Mapping[str, ForBackbone], backbone: str) -> ForBackbone:
+    """The table of a backbone, else that of the one it is a variant of, else an empty one."""
+    return tables.get(backbone) or tables.get(backbone_family(backbone)) or ForBackbone()
+
+
+def placeholder(value: Any) -> str | None:
+    """The file of `[source.files]` that a setting names in braces; None for any other value."""
+    braced = isinstance(value, str) and value.startswith("{") and value.endswith("}")
+    return value[1:-1] if braced else None
+
+
+def recipe_files() -> dict[str, Path]:
+    """Name -> file of every recipe of `stages/recipes/`."""
+    return {file.stem: file for file in sorted((stages_folder() / "recipes").glob("*.toml"))}
+
+
+def recipe_titles() -> list[tuple[str, str]]:
+    """Name and title of every recipe of `stages/recipes/`."""
+    return [(name, str(read_toml(file)["title"])) for name, file in recipe_files().items()]
+
+
+def load_recipe(name: str) -> Recipe:
+    """Reads a recipe by its name in `stages/recipes/` or by its path.
+
+    Raises:
+        UsageError: there is none of this name.
+        MissingInputError: there is no such file.
+        DataError: the file is not a recipe, or a path in it leads out of `--source`.
+    """
+    path = Path(name) if name.endswith(".toml") else _file_of(name)
+    tables = read_toml(path)
+    if extended := tables.pop(EXTENDS, None):
+        tables = _over({**read_toml(_file_of(str(extended))), "run": []}, tables)
+    try:
+        return Recipe.model_validate(tables)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f"{part}: " for part in (".".join(map(str, first["loc"])),) if part)
+        raise DataError(f"{path}: {where}{in_words(first)}") from None
+
+
+def _file_of(name: str) -> Path:
+    if name not in (known := recipe_files()):
+        raise UsageError(f"no recipe {name!r}{did_you_mean(name, known) or '; known: ' + ', '.join(known)}")
+    return known[name]
+
+
+def _over(base: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables of a recipe over those of the one that it extends."""
+    for key, value in own.items():
+        both = isinstance(value, Mapping) and isinstance(base.get(key), dict)
+        base[key] = _over(base[key], value) if both else value
+    return base
+
+
+def _runs_of(run: Any) -> Iterator[Any]:
+    """A `[[run]]` of several rows, methods, backbones or settings as one of each, backbone after backbone."""
+    if not isinstance(run, Mapping):
+        yield run
+        return
+    rows, grid = run.get("rows", [{}]), run.get("grid", {"none": [{}]})
+    if not _are_tables(rows):
+        raise ValueError("rows is a list of tables, each of keys of a run, such as rows = [{…}, {…}]")
+    for row in rows:
+        own = {key: value for key, value in {**run, **row}.items() if key not in ("rows", "grid", "set")}
+        named = [each if isinstance(each, list) else [each] for each in (own.get("backbone"), own.get("method"))]
+        given = [[each["set"]] for each in (run, row) if "set" in each]
+        lists = [*given, *grid.values()] if isinstance(grid, Mapping) and grid else [grid]
+        if not all(map(_are_tables, lists)):
+            raise ValueError("grid is a table of lists, each of tables of settings, such as grid.weights = [{…}, {…}]")
+        for backbone, method, *tables in itertools.product(*named, *lists):
+            settings = dict(itertools.chain.from_iterable(_by_dotted_keys(each).items() for each in tables))
+            matrix = {"method": method, "backbone": backbone}
+            yield {**own, **{key: value for key, value in matrix.items() if value is not None}, "set": settings}
+
+
+def _are_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
+
+
+def _explanation(source: Source, name: str, parts: Sequence[SourceFile | SourceFeatures]) -> str:
+    """What to bring for some runs, where to put it, and how it is checked."""
+    lines = []
+    for part in parts:
+        first, *others = part.explanation.strip().splitlines()
+        head = f"  FOLDER/{part.path}" if part.path else "  (nothing to bring)"
+        lines += [f"{head:<{COLUMN}} {first}", *(f"{'':<{COLUMN}} {line.strip()}" for line in others)]
+    sizes = f" The splits must have {told_sizes(source.expected)} images." if source.expected else ""
+    checks = (
+        "Every image is opened once; captions and features are matched by id and by caption, and what does not\n"
+        f"fit is reported before anything is trained.{sizes}\nAn interrupted run goes on where it stopped."
+    )
+    command = f"then run\n\n  itrpipe run {name} --source FOLDER"
+    return "\n".join([source.explanation.strip(), *lines, "", command, "", checks])
+
+
+def told_sizes(sizes: Mapping[Any, int]) -> str:
+    """Images by split, for people."""
+    return ", ".join(f"{count:,} {split}" for split, count in sizes.items())
