@@ -133,29 +133,22 @@ def read_list(folder: Path, direction: str, most: int | None = None) -> MinedLis
         return MinedList(ids, column("candidate_rows"), column("scores"), chances)
 
 
-def candidates_of(lists: Mapping[str, np.ndarray], direction: str, top: int, judges: str = "") -> np.ndarray:
-    """The candidates [A, K] of one direction of lists that a method is given.
+def require_probabilities(lists: Mapping[str, np.ndarray], direction: str, judges: str) -> None:
+    """Refuses lists that do not say how likely each candidate is a false negative.
 
     Args:
         lists: as `PairsMethod` has them.
         direction: a key of `FILES`.
-        top: candidates of each anchor that are drawn from.
-        judges: option that reads their probabilities to be false negatives; empty where none does.
+        judges: option that reads these probabilities.
 
     Raises:
-        UsageError: they are shorter, or have no probabilities.
+        UsageError: likewise.
     """
-    held, side = lists[direction].shape[1], direction.partition("_")[0]
-    if top > held:
-        raise UsageError(
-            f"loss.top_{side} = {top} but the mined lists hold {held}; lower it, or raise mine_negatives.num_{side}"
-        )
-    if judges and PROBABILITY_OF + direction not in lists:
+    if PROBABILITY_OF + direction not in lists:
         raise UsageError(
             f"loss.{judges} needs lists that say how likely each candidate is a false negative; mine them with "
             "`itrpipe mine-negatives --guard fne`"
         )
-    return lists[direction]
 
 
 class MinedCandidates:
@@ -165,15 +158,15 @@ class MinedCandidates:
         lists: direction -> [A, K] rows of candidates, hardest first; a missing one is negative and stands behind the
             last.
         direction: a key of `FILES`.
-        top: draw among the first so many.
+        top: draw among the first so many, or all of a shorter list.
         skip: leave out the first so many of these.
 
     Raises:
-        UsageError: the lists are shorter, or no anchor has a candidate left.
+        UsageError: no anchor has a candidate left.
     """
 
     def __init__(self, lists: Mapping[str, np.ndarray], direction: str, top: int, skip: int = 0) -> None:
-        self._lists = candidates_of(lists, direction, top)[:, skip:top]
+        self._lists = lists[direction][:, skip:top]
         if not (self._lists >= 0).any():
             raise UsageError(f"{direction}: no anchor has a candidate left; loosen what mine-negatives was given")
 

@@ -256,7 +256,7 @@ def mine(
         images: [N, D] vectors of any model.
         texts: [T, D].
         owners: [T] row of the image that each text belongs to, -1 for none.
-        num_texts: texts mined for each image; 300 and 60 are those of AOQ, section 4.2.
+        num_texts: texts mined for each image, all where there are fewer; 300 and 60 are those of AOQ, section 4.2.
         num_images: images mined for each text.
         range_min, range_max, min_score, max_score, absolute_margin, relative_margin: see `WindowSettings`.
             The positive of an image is its own text with the lowest score.
@@ -273,7 +273,7 @@ def mine(
 
     Raises:
         DataError: the arrays do not fit each other, or hold values that are not finite.
-        UsageError: fewer candidates exist than are asked for, or the limits leave nothing.
+        UsageError: there are no candidates, or the limits leave nothing.
 
     Example:
         >>> images, texts = np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)[[0, 1, 2, 1]]

@@ -108,14 +108,14 @@ class Searched:
     Attributes:
         sides: [N, D] one vector per image, and [T, D] one per caption.
         owners: [T] row of the image that each caption belongs to, -1 for none; these pairs are never candidates.
-        widths: captions wanted per image, and images per caption.
+        widths: captions wanted per image, and images per caption; fewer where an anchor has fewer candidates.
         first: how many images and captions get lists, the others being candidates alone; None for all.
         largest_own: captions of one image, at most.
 
     Raises:
         DataError: the arrays do not fit each other; or a vector holds NaN or infinity, or vectors are so long that a
             score can leave the range of float32.
-        UsageError: fewer candidates exist than were asked for, or more rows than keys can tell apart.
+        UsageError: there are no candidates, none were asked for, or there are more rows than keys can tell apart.
     """
 
     sides: tuple[Rows, Rows]
@@ -153,12 +153,13 @@ class Searched:
                 "encode the whole split"
             )
         self.largest_own = int(np.bincount(owners[owners >= 0], minlength=1).max())
-        available = num_texts - self.largest_own, num_images - 1
-        for name, wanted, most in zip(
-            ("captions per image", "images per caption"), self.widths, available, strict=True
-        ):
-            if not 1 <= wanted <= most:
-                raise UsageError(f"{wanted} {name} were asked for, but {most} candidates exist: ask for 1..{most}")
+        most = num_texts - self.largest_own, num_images - 1
+        if min(*most, *self.widths) < 1:
+            raise UsageError(
+                f"{self.widths[0]} captions per image and {self.widths[1]} images per caption were asked for, and "
+                f"{most[0]} and {most[1]} are candidates; it takes one of each at least, so two images with captions"
+            )
+        self.widths = min(self.widths[0], most[0]), min(self.widths[1], most[1])
         lengths = _longest("image", images), _longest("caption", texts)
         if not lengths[0] * lengths[1] < _LARGEST_SCORE:
             raise DataError(

@@ -1,15 +1,8 @@
-"""What can be told of a training or of mining before anything is made for it.
-
-A model that reads what its features do not hold, or lists that are longer than the training set, would fail only after
-the extraction, or after the first training.
-"""
+"""What can be told of a step before anything is made for it, and would else fail only after what it reads is made."""
 
 from __future__ import annotations
 
-import functools
 import importlib.util
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from itrpipe.config import COMMAND_LINE
@@ -18,7 +11,6 @@ from itrpipe.datasets.captions import SPLITS
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, passes_of
 from itrpipe.features.hub import local_config, require_reachable
-from itrpipe.methods.declaration import Mined
 from itrpipe.mining.settings import MineSettings
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.stages.base import Planned
@@ -26,7 +18,7 @@ from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.settings import TrainSettings
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
 _READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
 _REMEDIES = {
@@ -39,7 +31,7 @@ _REMEDIES = {
 
 
 def check_training(step: Planned) -> None:
-    """Refuses features that a model cannot read, and draws from longer lists than are mined or can be.
+    """Refuses features that a model cannot read, encoders that cannot be fetched, and options that change nothing.
 
     Args:
         step: of `train`.
@@ -63,9 +55,6 @@ def check_training(step: Planned) -> None:
             f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
             "'itrpipe[lora]'` or leave it out"
         )
-    mined = settings.loss.mined()
-    if mined is not None:
-        _refuse_longer_draws(step, mined)
     if settings.loss.refreshes():
         _refuse_refreshing(step, settings)
 
@@ -146,62 +135,6 @@ def check_benchmarks(step: Planned) -> None:
                 f"{fact}come from the detector of `{part.kind}`, which knows drawings and no photographs; evaluate a "
                 "model that was trained on other features, such as --backbone dual-encoder, or give --benchmark scenes"
             )
-
-
-def check_mining(step: Planned) -> None:
-    """Refuses lists that are longer than the training set.
-
-    Args:
-        step: of `mine_negatives`.
-
-    Raises:
-        UsageError: they are, and the training set is prepared.
-    """
-    offered, settings = _offered(step), cast(MineSettings, step.settings)
-    if offered is not None and not settings.candidates:
-        refuse_longer_lists(settings, offered)
-
-
-def refuse_longer_lists(
-    settings: MineSettings, offered: tuple[int, int], drawn: Mapping[str, tuple[int, int]] | None = None
-) -> None:
-    """Refuses lists that are longer than the training set.
-
-    Args:
-        settings: of mining.
-        offered: see `candidates`.
-        drawn: beginning of the keys that say how many captions and images are drawn from, such as `aoq.top`, and these
-            numbers; None where nothing draws.
-
-    Raises:
-        UsageError: they are longer.
-    """
-    wanted = settings.num_texts, settings.num_images
-    if wanted[0] <= offered[0] and wanted[1] <= offered[1]:
-        return
-    fact = (
-        f"mining is to list {wanted[0]:,} captions for every image and {wanted[1]:,} images for every caption, and the "
-        f"training set has {offered[0]:,} and {offered[1]:,} that are candidates"
-    )
-    if not min(offered):
-        raise UsageError(f"{fact}; it takes two images with captions at least")
-    asked = {"mine_negatives.num": wanted, **(drawn or {})}
-    remedies = [
-        _assignments(key, (min(texts, offered[0]), min(images, offered[1]))) for key, (texts, images) in asked.items()
-    ]
-    raise UsageError(f"{fact}; give {' '.join(remedies)}, or less")
-
-
-def candidates(caption_image: np.ndarray) -> tuple[int, int]:
-    """Captions that are candidates for every image of a training set, and images that are so for every caption.
-
-    Args:
-        caption_image: [T] row of the image of each caption.
-    """
-    import numpy as np
-
-    own = np.bincount(caption_image)
-    return len(caption_image) - int(own.max()), len(own) - 1
 
 
 def _require_encoder(step: Planned, name: str, model: str, revision: str) -> None:
@@ -292,54 +225,3 @@ def _refuse_refreshing(step: Planned, settings: TrainSettings) -> None:
         reason = f"{mining.rescore_with} orders the lists, and does not learn meanwhile; leave rescore_with out"
     if reason:
         raise UsageError(f"{step.need.conf} mines again every {every} epochs, but {reason}")
-
-
-def _refuse_longer_draws(step: Planned, mined: Mined) -> None:
-    mining, drawn = step.inputs["mine_negatives"], f"{step.need.conf}.top"
-    lists, offered = cast(MineSettings, mining.settings), _offered(mining)
-    if offered is not None:
-        refuse_longer_lists(lists, offered, {drawn: (mined.texts, mined.images)})
-    held = _held(lists)
-    if mined.texts > held[0] or mined.images > held[1]:
-        raise UsageError(
-            f"{step.need.conf} is to draw from the first {mined.texts:,} captions and {mined.images:,} images of "
-            f"mined lists that hold {held[0]:,} and {held[1]:,}; give "
-            f"{_assignments(drawn, (min(mined.texts, held[0]), min(mined.images, held[1])))}, or raise "
-            f"{_assignments('mine_negatives.num', (max(mined.texts, held[0]), max(mined.images, held[1])))}"
-        )
-
-
-def _held(lists: MineSettings) -> tuple[int, int]:
-    """Captions and images that every mined list holds, windows aside."""
-    return lists.rescore_texts or lists.num_texts, lists.rescore_images or lists.num_images
-
-
-def _assignments(key: str, counts: tuple[int, int]) -> str:
-    return f"--set {key}_texts={counts[0]} --set {key}_images={counts[1]}"
-
-
-def _offered(mining: Planned) -> tuple[int, int] | None:
-    """See `candidates`; None while the training set is not prepared, or where there is none.
-
-    Images that have no features are counted too, so there may be fewer.
-    """
-    folder, trained = mining.inputs["prepare"].finished, mining.inputs["train"]
-    if isinstance(trained.settings, TrainSettings):
-        share = trained.settings.train_share
-    else:  # a model that is read as it is
-        share = trained.need.settings.get("train_share", 1.0)
-    return None if folder is None else candidates_in(folder, share)
-
-
-@functools.lru_cache(maxsize=8)
-def candidates_in(prepare: Path, share: float) -> tuple[int, int] | None:
-    """See `candidates`, of a prepared dataset; None where it has no training images.
-
-    Args:
-        prepare: artifact of `prepare`.
-        share: of its training images that count.
-    """
-    from itrpipe.datasets.prepared import PreparedDataset
-
-    prepared = PreparedDataset.open(prepare)
-    return candidates(prepared.split("train").share(share).caption_image) if "train" in prepared.splits else None

@@ -14,8 +14,7 @@ from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.declaration import is_given
 from itrpipe.mining.settings import MineSettings
-from itrpipe.stages.base import PARTS, Job, Need, Planned, Stage, prepare_need
-from itrpipe.stages.checks import candidates, check_mining, refuse_longer_lists
+from itrpipe.stages.base import PARTS, Job, Need, Stage, prepare_need
 from itrpipe.storage.artifact import STATISTICS
 from itrpipe.storage.disk import check_stamp, require_space, write_json
 from itrpipe.training import settings as training_settings
@@ -70,10 +69,6 @@ class MineNegatives(Stage):
         values = settings.counted()
         return values | {"engine": values.pop("library")}
 
-    def check(self, step: Planned) -> None:
-        """Refuses lists that are longer than the training set."""
-        check_mining(step)
-
     def needs(self, settings: MineSettings, definition: DatasetDefinition) -> dict[str, Need]:
         """The captions and the mining model's embeddings; a second model, and the features that it looks at.
 
@@ -118,10 +113,11 @@ class MineNegatives(Stage):
         owners = embeddings.owners.read(0, texts)
         if settings.drop_duplicates and job.inputs["prepare"].manifest.metrics.get("captions_with_text") == 0:
             raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
-        if not settings.candidates:  # once more: images without features are not among the embeddings
-            refuse_longer_lists(settings, candidates(owners))
         searched = _searched_rows(job, embeddings, owners)
-        wanted = images * settings.num_texts + texts * settings.num_images
+        widths = searched.widths
+        if widths != (settings.num_texts, settings.num_images):
+            job.warn(f"lists hold {widths[0]:,} captions and {widths[1]:,} images: there are no more candidates")
+        wanted = images * widths[0] + texts * widths[1]
         width = BYTES_PER_CANDIDATE + (BYTES_PER_PROBABILITY if settings.guard != "none" else 0)
         require_space(job.folder, (width + 2 * BYTES_PER_PLACE) * wanted, "the mined lists, twice in parts")
         if settings.rescore_with:  # what cannot score pairs is better found out before mining than after
@@ -244,7 +240,9 @@ def _rescored(
 
     settings, execution = job.settings, job.execution
     model = run_label(settings.method, settings.rescore_with, settings.seed)
-    texts, images = settings.rescore_texts or settings.num_texts, settings.rescore_images or settings.num_images
+    held = [width for _, width in mined.shapes.values()]
+    texts = min(settings.rescore_texts or held[0], held[0])
+    images = min(settings.rescore_images or held[1], held[1])
     folders = [job.inputs[name].folder.absolute() for name in ("rescorer", "prepare", "extract")]
     opening = partial(encoded_scorer, *folders, embeddings, execution.device, (execution.memory_mib or 256) * 2**20)
     work = Rescoring(model, mined.path.absolute(), owners, opening, (texts, images), execution.device)

@@ -53,11 +53,9 @@ CONTRADICTIONS: list[tuple[type[MethodSettings], dict[str, Any], str]] = [
     (Ssamt, {"phase": "intra", "negatives": "softmax"}, "negatives = softmax is an option"),
 ]
 TOO_LITTLE: list[tuple[MethodSettings, str]] = [
-    (Aoq(top_images=12, top_texts=5), "top_images = 12 but the mined lists hold 11"),
     (Aoq(top_texts=5, top_images=3, false_negatives="weigh"), "--guard fne"),
     (Aoq(top_texts=5, top_images=3, false_negatives="drop"), "--guard fne"),
     (Contrastive(weigh="guard", top_texts=5, top_images=3), "--guard fne"),
-    (Contrastive(negatives=("mined",), top_texts=12, top_images=3), "the mined lists hold 11"),
     (Contrastive(weigh="truth"), "needs a dataset that knows all correct matches"),
     (Itm(sampled_negatives=12, hard_negatives=1), r"no more than 11 negatives .*sampled_negatives=11 or less"),
     (Pretrain(negatives=12), r"loss\.negatives = 12, but the training set has 12 images"),

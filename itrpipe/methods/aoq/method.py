@@ -28,7 +28,7 @@ from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hinge, online_hard_negatives, triplet_loss
-from itrpipe.learning.mined import PROBABILITY_OF, candidates_of
+from itrpipe.learning.mined import PROBABILITY_OF, require_probabilities
 from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, auxiliary_terms, encoded, same_image_mask
 from itrpipe.models.base import Matcher
@@ -209,7 +209,9 @@ class _RankedList:
 
     def __init__(self, direction: str, lists: Mapping[str, np.ndarray], top: int, settings: Aoq) -> None:
         judged, self._sums = settings.false_negatives, None
-        rows = candidates_of(lists, direction, top, f"false_negatives = {judged}" if judged != "keep" else "")
+        rows = lists[direction]
+        if judged != "keep":
+            require_probabilities(lists, direction, f"false_negatives = {judged}")
         if judged == "drop":
             dropped = lists[PROBABILITY_OF + direction] > settings.drop_above
             rows = np.take_along_axis(np.where(dropped, -1, rows), np.argsort(dropped, axis=1, kind="stable"), axis=1)

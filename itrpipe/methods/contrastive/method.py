@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from itrpipe.errors import UsageError
 from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import hardest_triplet, infonce, sigmoid, sum_of_triplets
-from itrpipe.learning.mined import PROBABILITY_OF, MinedCandidates, candidates_of, known_pairs, neighbours_order
+from itrpipe.learning.mined import PROBABILITY_OF, MinedCandidates, known_pairs, neighbours_order, require_probabilities
 from itrpipe.methods.base import (
     Batch,
     PairsMethod,
@@ -133,11 +133,11 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         """Goes on with other mined lists.
 
         Raises:
-            UsageError: they are too short, or lack probabilities that the settings ask for.
+            UsageError: they are empty, or lack probabilities that the settings ask for.
         """
         settings, self._lists = self.settings, dict(lists)
         if settings.weigh == "guard":
-            candidates_of(lists, TEXTS, 0, "weigh = guard")
+            require_probabilities(lists, TEXTS, "weigh = guard")
         self._mined: dict[str, MinedCandidates] = {}
         if "mined" in settings.negatives:
             self._mined[TEXTS] = MinedCandidates(lists, TEXTS, settings.top_texts, settings.skip_texts)
