@@ -28,6 +28,8 @@ RECIPES = [*recipe_files(), *map(str, sorted((Path(__file__).parents[1] / "docs"
 SCREEN_LINES, SCREEN_COLUMNS = 24, 110
 ONLY = ("triplet.vsrn", "aoq.vsrn")
 SOURCE = '[source]\ncaptions = "."\nexplanation = "x"\n[source.features.precomp]\npath = "f30k_precomp"\n'
+HEAD = 'dataset = "scenes"\nfeatures = "scenes"\ntitle = "Mine"\n'
+RUN = '[[run]]\nmethod = "contrastive"\nbackbone = "vsepp"\n'
 SMALL = [
     "epochs=1",
     "batch_size=16",
@@ -43,6 +45,13 @@ SMALL = [
     "evaluate.bootstrap_samples=100",
     "report.bootstrap_samples=100",
 ]
+
+
+def written(folder: Path, tables: str, head: str = HEAD, run: str = RUN) -> str:
+    """A recipe of these tables and this run, in a file."""
+    path = folder / "mine.toml"
+    path.write_text(f"{head}{tables}{run}", encoding="utf-8")
+    return str(path)
 
 
 @pytest.fixture
@@ -88,42 +97,32 @@ def test_no_two_rows_of_a_table_are_of_one_line(name: str) -> None:
     assert len(lines) == len(set(lines))
 
 
-def test_one_row_stands_for_every_method_backbone_and_seed_of_its_lists(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    head = 'dataset = "scenes"\nfeatures = "scenes"\ntitle = "Mine"\n'
-    path.write_text(head + '[[run]]\nmethod = ["triplet", "aoq"]\nbackbone = ["vse++", "vsrn"]\nseeds = [0, 1]\n')
-    assert [run.name for run in load_recipe(str(path)).run] == [
-        "triplet.vsepp",
-        "aoq.vsepp",
-        "triplet.vsrn",
-        "aoq.vsrn",
-    ]
-
-
-GRID = 'dataset = "scenes"\nfeatures = "scenes"\ntitle = "Mine"\n[[run]]\nmethod = "contrastive"\nbackbone = "vsepp"\n'
+def test_one_run_stands_for_every_method_and_backbone_of_its_lists(tmp_path: Path) -> None:
+    run = '[[run]]\nmethod = ["triplet", "aoq"]\nbackbone = ["vse++", "vsrn"]\nseeds = [0, 1]\n'
+    runs = load_recipe(written(tmp_path, "", run=run)).run
+    names = ["triplet.vsepp", "aoq.vsepp", "triplet.vsrn", "aoq.vsrn"]
+    assert [(each.name, each.seeds) for each in runs] == [(name, (0, 1)) for name in names]
 
 
 def test_a_grid_makes_a_run_of_every_combination(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(
-        f"{GRID}set = {{ contrastive.loss = {{ margin = 0.1 }}, train.epochs = 2 }}\n[run.grid]\n"
+    grid = (
+        "set = { contrastive.loss = { margin = 0.1 }, train.epochs = 2 }\n[run.grid]\n"
         'sources = [{}, { contrastive.loss.negatives = ["mined"] }]\n'
         'weights = [{ contrastive = { loss.weigh = "fne" } }, { contrastive.loss.margin = 0.3 }]\n'
     )
     base, mined = {"contrastive.loss.margin": 0.1, "train.epochs": 2}, {"contrastive.loss.negatives": ["mined"]}
     weights = [{"contrastive.loss.weigh": "fne"}, {"contrastive.loss.margin": 0.3}]
     expected = [base | source | weight for source in ({}, mined) for weight in weights]
-    assert [run.overrides for run in load_recipe(str(path)).run] == expected
+    assert [run.overrides for run in load_recipe(written(tmp_path, "", run=RUN + grid)).run] == expected
 
 
 def test_rows_and_an_extended_recipe_fill_in_what_is_not_told(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(
-        'extends = "flickr30k"\ndataset = "mine"\n[source.expected]\ntrain = 7\n'
+    head = 'extends = "flickr30k"\ndataset = "mine"\n[source.expected]\ntrain = 7\n'
+    run = (
         '[[run]]\nbackbone = "vsrn"\nset.epochs = 1\n'
         'rows = [{ method = ["triplet", "aoq"] }, { method = "aoq", seeds = [1], set.margin = 0.1 }]\n'
     )
-    recipe, base = load_recipe(str(path)), load_recipe("flickr30k")
+    recipe, base = load_recipe(written(tmp_path, "", head, run)), load_recipe("flickr30k")
     assert [(each.name, each.seeds, each.overrides) for each in recipe.run] == [
         ("triplet.vsrn", (0,), {"epochs": 1}),
         ("aoq.vsrn", (0,), {"epochs": 1}),
@@ -134,107 +133,64 @@ def test_rows_and_an_extended_recipe_fill_in_what_is_not_told(tmp_path: Path) ->
     assert recipe.source.expected == {"train": 7, "val": 1014, "test": 1000}
 
 
-@pytest.mark.parametrize("rows", ["1", "[]", "[1]", "{ a = 1 }"])
-def test_what_is_no_list_of_rows_is_told(tmp_path: Path, rows: str) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(f"{GRID}rows = {rows}\n")
-    with pytest.raises(DataError, match="rows is a list of tables"):
-        load_recipe(str(path))
-
-
-@pytest.mark.parametrize("grid", ["1", "{ a = [] }", "{ a = [1] }", "{ a = { b = 1 } }", "{}"])
-def test_what_is_no_grid_is_told(tmp_path: Path, grid: str) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(f"{GRID}grid = {grid}\n")
-    with pytest.raises(DataError, match="grid is a table of lists, each of tables of settings"):
-        load_recipe(str(path))
-
-
-def test_an_unknown_recipe_is_named_with_the_nearest_or_with_all() -> None:
-    with pytest.raises(UsageError, match=r"no recipe 'flickr30'; did you mean 'flickr30k'\?"):
-        load_recipe("flickr30")
-    with pytest.raises(UsageError, match="no recipe 'xyz'; known: aoq-bfan, aoq-vsrn, coco, combinations, demo"):
-        load_recipe("xyz")
-
-
-def test_a_recipe_may_be_a_file_and_its_mistakes_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    head = 'dataset = "scenes"\nfeatures = "scenes"\ntitle = "Mine"\n'
-    path.write_text(head + '[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\nseeds = [0, 1]\n')
-    assert load_recipe(str(path)).run[0].seeds == (0, 1)
-    path.write_text(head)
-    with pytest.raises(DataError, match=r"mine\.toml: run: "):
-        load_recipe(str(path))
-    path.write_text(head + '[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\nseed = 1\n')
-    with pytest.raises(DataError, match=r"mine\.toml: run\.0\.seed: "):
-        load_recipe(str(path))
-
-
-@pytest.mark.parametrize("value", ["../src", "/etc/hostname", "a/../../b", ".."])
-@pytest.mark.parametrize(
-    ("table", "key"),
-    [
-        ("", "source.captions"),
-        ('[source.features.precomp]\nexplanation = "x"\n', "source.features.precomp.path"),
-        ('[source.files."uniter.pt"]\nexplanation = "x"\n', "source.files.uniter.pt.path"),
-    ],
-)
-def test_a_path_of_a_recipe_that_leaves_the_source_is_refused(
-    tmp_path: Path, data_root: Path, invoke: Callable[..., Any], table: str, key: str, value: str
-) -> None:
-    path = tmp_path / "mine.toml"
-    head = 'dataset = "mine"\nfeatures = "precomp"\ntitle = "Mine"\n[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\n'
-    source = f'[source]\nexplanation = "x"\ncaptions = "{value if not table else "."}"\n'
-    path.write_text(f"{head}{source}{table}{f'path = {value!r}' if table else ''}\n")
-    (tmp_path / "source").mkdir()
-    outcome = invoke("run", path, "--source", tmp_path / "source", "--data", data_root)
-    assert outcome.code == DataError.exit_code
-    assert outcome.err.startswith(f"error: {path}: {key}: {value!r} leads out of the folder given with --source; ")
-    assert outcome.err.count("\n") == 1
-    assert not data_root.exists()
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("set = { train.epochs = {} }", "set: train.epochs is an empty table, which sets nothing"),
-        ('set = "train.epochs=3"', "set: must be a valid dictionary"),
+SOURCED = "[source]\ncaptions = {captions!r}\nexplanation = 'x'\n"
+OUTSIDE = ["../src", "/etc/hostname", "a/../../b", ".."]
+DAMAGED = [
+    *(("", RUN + f"grid = {grid}", "grid is a table of lists") for grid in ("1", "{}", "{ a = [] }", "{ a = [1] }")),
+    *(("", RUN + f"rows = {rows}", "rows is a list of tables") for rows in ("1", "[]", "[1]", "{ a = 1 }")),
+    ("", "", "run: "),
+    ("", RUN + "seed = 1", "run.0.seed: "),
+    ("set = { train.epochs = {} }\n", RUN, "set: train.epochs is an empty table"),
+    ('set = "train.epochs=3"\n', RUN, "set: must be a valid dictionary"),
+    ("[backbones.vsrm]\n", RUN, "there is no backbone 'vsrm'"),
+    ("set.a = '{words}'\n", RUN, "a = '{words}' names no file of [source.files]"),
+    (SOURCED.format(captions=".") + "expected = { train = -5 }\n", RUN, "source.expected.train: must be"),
+    (SOURCED.format(captions=".") + "expected = { tset = 5 }\n", RUN, "source.expected.tset"),
+    (SOURCED.format(captions=".") + "features.'../x' = {}\n", RUN, "name '../x' must be letters"),
+    ("a = " + "[" * 5000, RUN, "is not valid TOML"),
+    ("a = " + "9" * 5000, RUN, "is not valid TOML"),
+    *((SOURCED.format(captions=path), RUN, f"source.captions: {path!r} leads out") for path in OUTSIDE),
+    *(
         (
-            "[source]\ncaptions = '.'\nexplanation = 'x'\nexpected = { train = -5 }",
-            "source.expected.train: must be",
-        ),
-        ("[source]\ncaptions = '.'\nexplanation = 'x'\nfeatures.'../x' = {}", "name '../x' must be letters"),
-        ("a = " + "[" * 5000, "is not valid TOML"),
-        ("a = " + "9" * 5000, "is not valid TOML"),
-    ],
-)
-def test_values_of_a_recipe_that_set_nothing_or_that_nothing_can_hold(tmp_path: Path, line: str, said: str) -> None:
-    path = tmp_path / "mine.toml"
-    head = 'dataset = "mine"\nfeatures = "precomp"\ntitle = "Mine"\n'
-    path.write_text(f'{head}{line}\n[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\n')
+            f"{SOURCED.format(captions='.')}[source.{table}]\nexplanation = 'x'\npath = {path!r}\n",
+            RUN,
+            f"source.{table}.path: {path!r} leads out",
+        )
+        for table in ("features.precomp", "files.words")
+        for path in OUTSIDE
+    ),
+]
+
+
+@pytest.mark.parametrize(("tables", "run", "said"), DAMAGED)
+def test_a_file_that_is_no_recipe_is_told(tmp_path: Path, tables: str, run: str, said: str) -> None:
+    path = written(tmp_path, tables, run=run)
     with pytest.raises(DataError) as caught:
-        load_recipe(str(path))
+        load_recipe(path)
+    assert path in str(caught.value)
     assert said in str(caught.value)
-    assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["dataset", "features"])
 @pytest.mark.parametrize("name", ["../x", "x" * 101, "a b"])
 def test_names_in_a_recipe_are_those_of_folders(tmp_path: Path, key: str, name: str) -> None:
-    names = {"dataset": "mine", "features": "precomp", key: name}
-    path = tmp_path / "mine.toml"
-    head = "".join(f"{each} = {value!r}\n" for each, value in names.items())
-    path.write_text(f'{head}title = "Mine"\n[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\n')
+    head = HEAD.replace(f'{key} = "scenes"', f'{key} = "{name}"')
     with pytest.raises(DataError, match=rf"mine\.toml: {key}: name '{name[:4]}"):
-        load_recipe(str(path))
+        load_recipe(written(tmp_path, "", head))
 
 
-def test_a_recipe_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.toml")
+def test_a_recipe_that_is_not_there_or_no_file_is_told(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")  # which is not waited for
     (tmp_path / "folder.toml").mkdir()
-    for name in ("pipe.toml", "folder.toml"):
-        with pytest.raises(DataError, match="is no file; name one of TOML"):
-            load_recipe(str(tmp_path / name))
+    for name, kind, said in (
+        (tmp_path / "pipe.toml", DataError, "is no file"),
+        (tmp_path / "folder.toml", DataError, "is no file"),
+        (tmp_path / "none.toml", MissingInputError, "none.toml"),
+        ("flickr30", UsageError, "did you mean 'flickr30k'"),
+        ("xyz", UsageError, "known: aoq-bfan, aoq-vsrn, coco, combinations, demo"),
+    ):
+        with pytest.raises(kind, match=said):
+            load_recipe(str(name))
 
 
 def test_links_that_the_user_placed_in_the_source_are_followed(
@@ -315,17 +271,6 @@ def test_a_dry_run_remembers_nothing(data_root: Path, precomp_dataset: Any) -> N
     assert load_definition(data_root, "flickr30k").prepare is None
 
 
-def test_recipe_values_and_command_line_reach_training(
-    data_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "mine.toml"
-    text = 'dataset = "scenes"\nfeatures = "scenes"\ntitle = "Mine"\n[set]\n"train.epochs" = 2\n'
-    path.write_text(text + '[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\nseeds = [0, 1]\n')
-    run_recipe(data_root, str(path), Options(dry_run=True))
-    found = planned(capsys.readouterr().out)
-    assert [name for name in found if name.startswith("train/")] == ["train/triplet.vsepp", "train/triplet.vsepp.s1"]
-
-
 def test_flickr30k_runs_from_files_to_published_next_to_measured(
     precomp_dataset: Any, data_root: Path, small_flickr30k: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -377,26 +322,19 @@ def test_flickr30k_refuses_data_of_other_sizes_before_anything_expensive(
 def test_only_the_splits_that_a_recipe_names_are_counted(
     tmp_path: Path, data_root: Path, precomp_dataset: Any, invoke: Callable[..., Any]
 ) -> None:
-    path = tmp_path / "mine.toml"
-    head = 'dataset = "mine"\nfeatures = "precomp"\ntitle = "Mine"\n[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\n'
     small = '[set]\n"train.epochs" = 1\n"train.model.embed_dim" = 8\n"evaluate.bootstrap_samples" = 100\n'
-    source = f"{SOURCE}[source.expected]\n"
-    command = ["run", path, "--source", precomp_dataset.folder, "--data", data_root]
-    path.write_text(f"{head}{small}{source}test = 5\n")
-    assert "has 4 test images instead of 5 test," in invoke(*command).err
-    path.write_text(f"{head}{small}{source}tset = 5\n")
-    assert "mine.toml: source.expected.tset" in invoke(*command).err
-    path.write_text(f"{head}{small}{source}test = 4\n")
-    outcome = invoke(*command)
-    assert outcome.code == 0, outcome.err
+    head = HEAD.replace('"scenes"', '"mine"', 1).replace('"scenes"', '"precomp"')
+    for size, code in ((5, DataError.exit_code), (4, 0)):
+        path = written(tmp_path, f"{small}{SOURCE}[source.expected]\ntest = {size}\n", head)
+        outcome = invoke("run", path, "--source", precomp_dataset.folder, "--data", data_root)
+        assert outcome.code == code, outcome.err
+        assert ("has 4 test images instead of 5 test," in outcome.err) == (code != 0)
 
 
 def test_a_row_that_is_an_ensemble_of_itself_is_refused(
     tmp_path: Path, data_root: Path, invoke: Callable[..., Any]
 ) -> None:
-    path = tmp_path / "mine.toml"
-    head = 'dataset = "scenes"\nfeatures = "scenes"\ntitle = "Mine"\n[[run]]\nmethod = "triplet"\nbackbone = "vsepp"\n'
-    path.write_text(f'{head}seeds = [0, 1]\nensemble_with = ["vsepp.s1"]\n')
+    path = written(tmp_path, "", run=f'{RUN}seeds = [0, 1]\nensemble_with = ["vsepp.s1"]\n')
     outcome = invoke("run", path, "--data", data_root, "--dry-run")
     assert outcome.code == UsageError.exit_code
     assert "'vsepp.s1' is the evaluated model itself" in outcome.err

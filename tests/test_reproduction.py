@@ -248,33 +248,31 @@ def test_a_dry_run_says_what_it_will_cost(
     assert re.search(r"sum: 16 min \d\d s and 4 steps of unknown cost$", printed.rstrip())
 
 
-def test_other_data_are_no_measure_of_cost(
-    precomp_dataset: Any, data_root: Path, write: Callable[..., str], invoke: Callable[..., Any]
-) -> None:
-    run = 'method = "triplet"\nbackbone = "vsepp"\nseeds = '
-    command = ["run", "--source", precomp_dataset.folder, "--data", data_root]
-    assert invoke(*command, write([f"{run}[0]"])).code == 0
-    for path in (data_root / "mine").glob("*/*/manifest.json"):
-        manifest = json.loads(path.read_text())
-        if "prepare" in manifest["inputs"]:
-            manifest["inputs"]["prepare"]["fingerprint"] = "0" * len(manifest["inputs"]["prepare"]["fingerprint"])
-            path.write_text(json.dumps(manifest))
-    printed = invoke(*command, write([f"{run}[1]"]), "--dry-run").out
-    for stage in ("train", "evaluate"):
-        assert re.search(rf"{stage}/triplet\.vsepp\.s1-\w+ +unknown$", printed, re.MULTILINE)
+def of_other_data(manifest: dict[str, Any]) -> None:
+    for record in manifest["inputs"].values():
+        record["fingerprint"] = "0" * len(record["fingerprint"])
 
 
-def test_what_was_resumed_is_no_measure_of_cost(
-    precomp_dataset: Any, data_root: Path, write: Callable[..., str], invoke: Callable[..., Any]
-) -> None:
-    run = 'method = "triplet"\nbackbone = "vsepp"\nseeds = '
-    command = ["run", "--source", precomp_dataset.folder, "--data", data_root]
-    assert invoke(*command, write([f"{run}[0]"])).code == 0
-    (trained,) = (data_root / "mine" / "train").glob("triplet.vsepp-*")
-    manifest = json.loads((trained / "manifest.json").read_text())
+def resumed(manifest: dict[str, Any]) -> None:
     manifest["messages"] = ["resumed after an interruption; timings count the last run only"]
-    (trained / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
-    printed = invoke(*command, write([f"{run}[0, 1]"]), "--dry-run").out
+
+
+@pytest.mark.parametrize("change", [of_other_data, resumed])
+def test_other_data_and_a_resumed_run_are_no_measure_of_cost(
+    precomp_dataset: Any,
+    data_root: Path,
+    write: Callable[..., str],
+    invoke: Callable[..., Any],
+    change: Callable[[dict[str, Any]], None],
+) -> None:
+    run = 'method = "triplet"\nbackbone = "vsepp"\nseeds = '
+    command = ["run", "--source", precomp_dataset.folder, "--data", data_root]
+    assert invoke(*command, write([f"{run}[0]"])).code == 0
+    for path in (data_root / "mine").glob("*/triplet.vsepp-*/manifest.json"):
+        manifest = json.loads(path.read_text())
+        change(manifest)
+        path.write_text(json.dumps({**manifest, "checksum": ""}))
+    printed = invoke(*command, write([f"{run}[1]"]), "--dry-run").out
     assert re.search(r"train/triplet\.vsepp\.s1-\w+ +unknown$", printed, re.MULTILINE)
 
 
