@@ -30,14 +30,14 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import combinations, islice, takewhile
 from pathlib import Path
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +50,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
 from itrpipe.mining.lists import DIRECTIONS, CandidateLists
+from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, existing_input, read_manifest
 from itrpipe.storage.disk import make_folder, on_disk, write_bytes
 from itrpipe.storage.tables import read_table, write_table
@@ -627,3 +628,46 @@ def _each_once(
         positives=own[captions[kept]],
         probability=None if any(side[3] is None for side in sides) else probability[kept].astype(np.float32),
     )
+
+
+def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[str, Any]:
+    """What was decided on some candidates, by whom, and how well these agree, in figures ready for JSON."""
+    queue = Queue(candidates, order)
+    return {
+        "list": candidates.source,
+        "order": order,
+        "pairs": len(queue),
+        "decisions": {
+            "judgements": len(decisions),
+            "pairs": {name: len(decisions.verdicts.of(name)) for name in _WORDS},
+            "reviewers": {name: len(decisions.of(name)) for name in decisions.reviewers},
+            "agreements": [
+                {"reviewers": list(both), **agreement._asdict()} for both, agreement in decisions.agreements().items()
+            ],
+        },
+        "sample": queue.sampled(decisions)._asdict() if order in RANDOM else None,
+    }
+
+
+_WORDS = {"fits": "pairs fit", "differs": "do not", "unsure": "unsure", "disputed": "disputed"}
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """What was decided, a line for each fact."""
+    decided, whole = found["decisions"], found["pairs"]
+    yield f"{found['list']}: {quantity(whole, 'pair')} in the order {found['order']}"
+    counts = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in decided["pairs"].items() if count)
+    yield f"  {quantity(decided['judgements'], 'judgement')}{f': {counts}' if counts else ''}"
+    for name, count in decided["reviewers"].items():
+        yield f"  {name}: {quantity(count, 'pair')}"
+    for each in decided["agreements"]:
+        both = " and ".join(each["reviewers"])
+        kappa = "not defined, since both always said the same"
+        if each["kappa"] is not None:
+            kappa = f"{each['kappa']:.2f} ({each['low']:.2f} to {each['high']:.2f})"
+        yield f"  {both} agree on {100 * each['same']:.0f} % of {each['pairs']:,} pairs; Cohen's kappa: {kappa}"
+    if found["sample"] and found["sample"]["judged"]:
+        share = found["sample"]
+        interval = f"{100 * share['low']:.1f} to {100 * share['high']:.1f}"
+        value = "nobody was sure" if share["value"] is None else f"{100 * share['value']:.1f} %"
+        yield f"  false negatives among all of them: {value} ({interval}) of {share['judged']:,} judged"

@@ -20,8 +20,9 @@ from hypothesis import settings
 from PIL import Image
 from typer.main import get_command
 
-from itrpipe import cli as command_line
-from itrpipe.commands.stages import define_features, run_stage
+from itrpipe.cli import main
+from itrpipe.cli.asked import run_stage
+from itrpipe.cli.datasets import define_features
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.plan.planning import Override, parse_override
 from itrpipe.storage.artifact import OutputFile, read_manifest, write_manifest
@@ -226,7 +227,7 @@ def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(sys, "argv", ["itrpipe", *map(str, arguments)])
         code = 0
         try:
-            command_line.main()
+            main()
         except SystemExit as leaving:
             code = int(leaving.code or 0)
         printed = capsys.readouterr()

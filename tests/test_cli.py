@@ -8,17 +8,17 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import typer.main
 
 from itrpipe import __version__
-from itrpipe import cli as command_line
+from itrpipe.cli import app, entry
+from itrpipe.cli import keep as doctor
 from itrpipe.cli.help import LISTS, PANELS, SHARED, everything, principal
-from itrpipe.commands import doctor
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import (
     DataError,
@@ -32,14 +32,14 @@ from itrpipe.errors import (
 )
 from itrpipe.storage.artifact import read_manifest
 
-COMMANDS = typer.main.get_command(command_line.app).commands
+COMMANDS: Mapping[str, Any] = cast(Any, typer.main.get_command(app)).commands
 HEAVY = {"torch", "pyarrow", "numpy", "h5py", "PIL", "transformers"}
 Invoke = Callable[..., Any]
 
 
-def assert_one_line(outcome: Any, error: type[ItrpipeError], *parts: object) -> None:
+def assert_one_line(outcome: Any, error: type[ItrpipeError], *parts: object, code: int | None = None) -> None:
     """Checks exit code and message, and that the message is all there is on standard error."""
-    assert outcome.code == error.exit_code, outcome.err
+    assert outcome.code == (code or error.exit_code), outcome.err
     assert outcome.err.startswith("error: ")
     assert outcome.err.count("\n") == 1, outcome.err
     for part in parts:
@@ -58,7 +58,9 @@ def only(folder: Path, pattern: str) -> Path:
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     code = "import sys\nfrom itrpipe.cli import main\ntry: main()\nexcept SystemExit: print('LOADED', *sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
-    assert not HEAVY & {name.partition(".")[0] for name in done.stdout.partition("LOADED")[2].split()}
+    loaded = done.stdout.partition("LOADED")[2].split()
+    assert not HEAVY & {name.partition(".")[0] for name in loaded}
+    assert ("itrpipe.plan" in loaded) == ("train" in arguments), "a command alone imports what it needs"
 
 
 def test_help_lists_every_command_and_the_chain(invoke: Invoke) -> None:
@@ -84,13 +86,14 @@ def test_without_arguments_it_says_where_one_stands(
         assert not list(tmp_path.glob("nothing/scenes/*/*")), "what only asks makes nothing"
     monkeypatch.setenv("ITRPIPE_DATA", str(chain))
     outcome = invoke()
-    assert re.search(r"^  mine-negatives +exact", outcome.out, re.MULTILINE)
+    assert re.search(r"^  mine_negatives/exact", outcome.out, re.MULTILINE)
 
 
-def test_every_command_has_its_group(invoke: Invoke) -> None:
-    assert sorted(name for names in PANELS.values() for name in names) == sorted(COMMANDS)
-    _, *lines = invoke("--help").out.splitlines()
-    assert not [line for line in lines if line.endswith("...")], "whole summaries"
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(name: str) -> None:
+    (about,) = (about for names in PANELS.values() for own, (_, about) in names.items() if own == name)
+    assert about == COMMANDS[name].get_short_help_str(limit=1_000)
+    assert about == str(COMMANDS[name].help).partition("\n")[0]
 
 
 def test_shared_options_stand_behind_those_of_the_command(invoke: Invoke) -> None:
@@ -123,7 +126,7 @@ def test_threads_spin_long_only_where_the_machine_is_idle(monkeypatch: pytest.Mo
     counts = []
     for load in (0.0, cores / 2, 2.0 * cores):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
-        counts.append(int(command_line.spin_count()))
+        counts.append(int(entry.spin_count()))
     assert counts[0] > counts[1] == counts[2]
 
 
@@ -181,59 +184,69 @@ def test_the_installed_command_runs(cli: Invoke) -> None:
 # Mistakes of the user
 
 
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["train", "--method", "aqo"], ["'aqo'", "did you mean 'aoq'"]),
-        (["train", "--backbone", "vsnr"], ["'vsnr'", "did you mean 'vsrn'"]),
-        (["evaluate", "--backbone", "vsnr"], ["'vsnr'", "did you mean 'vsrn'"]),
-        (["train", "--device", "tpu"], ["device = 'tpu'", "'cpu'"]),
-        (["train", "--seed", "-1"], ["seed = -1 (from command line)"]),
-        (["evaluate", "--split", "tset"], ["--split tset: there is no such split", "give test, val or train"]),
-        (["train", "--set", "epochs=0"], ["epochs = 0 (from command line)"]),
-        (["train", "--set", "epoch=3"], ["unknown setting 'epoch'", "did you mean 'epochs'"]),
-        (
-            ["train", "--set", "loss.margn=1"],
-            ["'loss.margn' of method 'triplet' (from command line)", "did you mean 'loss.margin'"],
-        ),
-        (["train", "--set", "epochs"], ["'epochs' is not of the form key=value"]),
-        (["train", "--seed", "1", "--set", "seed=2"], ["seed is given twice"]),
-        (
-            ["train", "--set", "learning_rate=nan"],
-            ["learning_rate = nan (from command line): must be a finite"],
-        ),
-        (["train", "--set", "learning_rate=-inf"], ["learning_rate = -inf", "finite number"]),
-        (["train", "--set", "train.epochs={}"], ["--set train.epochs={} is an empty table, which sets nothing"]),
-        (["train", "--set", "loss={margin={}}"], ["--set loss.margin={} is an empty table"]),
-        (["train", "--set", "epochs=3\nbatch_size=4"], ["epochs = '3\\nbatch_size=4'", "integer"]),
-        (["train", "--set", f"seed=1{'0' * 30}"], ["seed = 1000", "it should be 9,223,372,036,854,775,807 at most"]),
-        (["train", "--set", f"seed={'9' * 5000}"], ["--set seed=99999999999999999999… has thousands of digits"]),
-        (["train", "--set", f"epochs={'[' * 5000}"], ["lists in lists in lists"]),
-        (["train", "--set", "epochs=99999999999"], ["epochs = 99999999999", "2,147,483,647 at most"]),
-        (["train", "--set", "decay_at=[1, 99999999999]"], ["decay_at = [1, 99999999999]", "at most"]),
-        (["train", "--set", "word_dim=99999999999"], ["model.word_dim = 99999999999", "65536"]),
-        (["train", "--set", "decay_at=[-5]"], ["decay_at.0 = -5", "greater than or equal to 1"]),
-        (["export", "--to", "/"], ["--to / exists and is not empty"]),
-        (["prepare", "--set", "workers=100000"], ["workers = 100000", "4096"]),
-        (["train", "--dataset", "x" * 300], ["'xxxxxxxxxxxxxxxxxxxx…' must be letters,", "100 at most"]),
-        (["train", "--dataset", "../x"], ["'../x'"]),
-        (["prepare", "--dataset", "scenes", "--source", "."], ["'scenes'", "--dataset"]),
-        (["show", "trian"], ["unknown stage 'trian'", "did you mean 'train'"]),
-        (["show", "nosuch"], ["unknown stage 'nosuch'", "known: prepare, extract, parse, train, mine-negatives,"]),
-        (
-            ["train", "--method", "tags-dc", "--set", "train.loss.copie=1"],
-            ["train.loss.copie (from command line)", "did you mean 'loss.copies'"],
-        ),
-        (["show", "train", "aqo"], ["did you mean 'aoq'"]),
-        (["run", "dmeo"], ["no recipe 'dmeo'", "did you mean 'demo'"]),
-        (["extract", "--features", "scnes"], ["'scnes'", "did you mean 'scenes'"]),
-        (["extract", "--features", "scenes", "--from", "."], ["--features scenes"]),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_usage_errors(arguments: list[str], parts: list[str], data_root: Path, invoke: Invoke) -> None:
-    outcome = invoke(*arguments, "--data", data_root)
-    assert_one_line(outcome, UsageError, *parts)
+REFUSED = [
+    # What click reads
+    ("evalute", 2, "No such command 'evalute'. Did you mean 'evaluate'?; see `itrpipe --help`"),
+    ("--nothing", 2, "No such option: --nothing; see `itrpipe --help`"),
+    ("train --epochz 3", 2, "No such option: --epochz; see `itrpipe train --help`"),
+    ("search 'a dog' --top 0", 2, "Invalid value for '--top': "),
+    ("index", 2, "Missing option '--photos'; see `itrpipe index --help`"),
+    ("evaluate --split tset", 2, "'tset' is not one of 'test', 'val', 'train'"),
+    # What is empty, as an unset variable
+    *((each, 2, "empty value") for each in ("index --photos ''", "index --photos=", "train --name ' '", "train -d ''")),
+    *((each, 2, "empty value") for each in ("report --compare '' x", "search ''", "status --data ''")),
+    # Names that there are not
+    ("train --method aqo", 2, "did you mean 'aoq'"),
+    ("train --backbone vsnr", 2, "did you mean 'vsrn'"),
+    ("show trian", 2, "did you mean 'train'"),
+    ("show nosuch", 2, "known: prepare, extract, parse, train, mine-negatives,"),
+    ("show train aqo", 2, "did you mean 'aoq'"),
+    ("run dmeo", 2, "did you mean 'demo'"),
+    ("extract --features scnes", 2, "did you mean 'scenes'"),
+    ("extract --features scenes --from .", 2, "'scenes'"),
+    (f"train --dataset {'x' * 300}", 2, "100 at most"),
+    ("train --dataset ../x", 2, "'../x'"),
+    # Values of settings
+    ("train --device tpu", 2, "device = 'tpu'"),
+    ("train --seed -1", 2, "seed = -1 (from command line)"),
+    ("train --set epoch=3", 2, "did you mean 'epochs'"),
+    ("train --set loss.margn=1", 2, "'loss.margn' of method 'triplet' (from command line)"),
+    ("train --method tags-dc --set train.loss.copie=1", 2, "did you mean 'loss.copies'"),
+    ("train --set epochs", 2, "'epochs' is not of the form key=value"),
+    ("train --seed 1 --set seed=2", 2, "seed is given twice"),
+    ("train --set learning_rate=-inf", 2, "finite number"),
+    ("train --set train.epochs={}", 2, "--set train.epochs={} is an empty table, which sets nothing"),
+    ("train --set loss={margin={}}", 2, "--set loss.margin={} is an empty table"),
+    ("train --set 'epochs=3\nbatch_size=4'", 2, "epochs = '3"),
+    (f"train --set seed=1{'0' * 30}", 2, "it should be 9,223,372,036,854,775,807 at most"),
+    (f"train --set seed={'9' * 5000}", 2, "has thousands of digits"),
+    (f"train --set epochs={'[' * 5000}", 2, "lists in lists in lists"),
+    ("train --set 'decay_at=[1, 99999999999]'", 2, "decay_at = [1, 99999999999]"),
+    ("train --set word_dim=99999999999", 2, "65536"),
+    ("prepare --set workers=100000", 2, "4096"),
+    ("extract --map regions", 2, "--map 'regions'"),
+    ("extract --map a=b --map a=c", 2, "--map gives a twice"),
+    ("export --to /", 2, "--to / exists and is not empty"),
+    ("prepare --dataset scenes --source .", 2, "takes no --source"),
+    # What is not there
+    ("train --dataset nope", 3, "'nope'"),
+    ("evaluate --dataset nope", 3, "'nope'"),
+    ("report --dataset nope", 3, "itrpipe evaluate --dataset nope"),
+    ("status --dataset nope", 3, "no dataset 'nope'"),
+    ("gc --dataset nope", 3, "no dataset 'nope'"),
+    ("prepare --dataset nope", 3, "--source"),
+    ("prepare --dataset nope --source /no/where", 3, "--source /no/where does not exist"),
+    ("extract --dataset nope", 3, "'nope'"),
+    ("extract --dataset nope --features precomp", 3, "--from"),
+    ("extract --from /no/where", 3, "--from /no/where does not exist"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "said"), REFUSED, ids=lambda value: str(value)[:60])
+def test_what_is_wrong_is_told_in_one_line(line: str, code: int, said: str, data_root: Path, invoke: Invoke) -> None:
+    known = [] if "--data" in line or line.startswith(("evalute", "--nothing")) else ["--data", data_root]
+    outcome = invoke(*shlex.split(line), *known)
+    assert_one_line(outcome, ItrpipeError, said, code=code)
     assert not list(data_root.rglob("*.partial"))
 
 
@@ -270,35 +283,6 @@ def test_settings_given_twice_alike_are_one(data_root: Path, invoke: Invoke) -> 
     assert outcome.code == 0, outcome.err
     twice = ("--set", "learning_rate=nan", "--set", "learning_rate=nan")
     assert_one_line(invoke("train", *twice, "--data", data_root), UsageError, "finite number")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("evalute",), "No such command 'evalute'. Did you mean 'evaluate'?; see `itrpipe --help`"),
-        (("--nothing",), "No such option: --nothing; see `itrpipe --help`"),
-        (("search", "a dog", "--top", "0"), "Invalid value for '--top': "),
-        (("index",), "Missing option '--photos'; see `itrpipe index --help`"),
-    ],
-)
-def test_what_cannot_be_read_is_told_in_one_line(arguments: tuple[str, ...], said: str, invoke: Invoke) -> None:
-    assert_one_line(invoke(*arguments), UsageError, said)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("index", "--photos", ""),
-        ("index", "--photos="),
-        ("train", "--name", " "),
-        ("train", "-d", ""),
-        ("report", "--compare", "", "x"),
-        ("search", ""),
-        ("status", "--data", ""),
-    ],
-)
-def test_an_empty_value_is_refused(arguments: tuple[str, ...], invoke: Invoke) -> None:
-    assert_one_line(invoke(*arguments), UsageError, "empty value")
 
 
 PATHS = [
@@ -339,33 +323,6 @@ def test_the_home_folder_is_known_by_its_short_name(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert f"{tmp_path}/data holds no dataset" in invoke("status", "--data=~/data").out
-
-
-def test_an_unknown_option_is_exit_code_two(cli: Invoke) -> None:
-    done = cli("train", "--epochz", "3")
-    assert done.returncode == UsageError.exit_code
-    assert done.stderr == "error: No such option: --epochz; see `itrpipe train --help`\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parts"),
-    [
-        (["train", "--dataset", "nope"], ["'nope'", "itrpipe"]),
-        (["evaluate", "--dataset", "nope"], ["itrpipe"]),
-        (["report", "--dataset", "nope"], ["'nope'", "itrpipe evaluate --dataset nope"]),
-        (["report"], ["itrpipe evaluate --dataset scenes"]),
-        (["status", "--dataset", "nope"], ["no dataset 'nope'"]),
-        (["prepare", "--dataset", "nope"], ["'nope'", "--source"]),
-        (["prepare", "--dataset", "nope", "--source", "/no/where"], ["--source /no/where does not exist"]),
-        (["extract", "--dataset", "nope"], ["'nope'"]),
-        (["extract", "--dataset", "nope", "--features", "precomp"], ["--from"]),
-        (["extract", "--from", "/no/where"], ["--from /no/where does not exist"]),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_missing_inputs(arguments: list[str], parts: list[str], data_root: Path, invoke: Invoke) -> None:
-    outcome = invoke(*arguments, "--data", data_root)
-    assert_one_line(outcome, MissingInputError, *parts)
 
 
 def test_a_source_of_an_unknown_or_another_format(
@@ -470,19 +427,7 @@ def run_train(root: Path, invoke: Invoke) -> Any:
     return invoke("train", "--backbone", "vsepp", "--dataset", "tiny", "--data", root, *options)
 
 
-@pytest.mark.parametrize(
-    ("stage", "name"),
-    [("prepare", "captions.parquet"), ("extract", "features.h5"), ("prepare", "manifest.json")],
-)
-def test_a_truncated_file_of_an_input(chain: Path, stage: str, name: str, invoke: Invoke) -> None:
-    path = only(chain, f"tiny/{stage}/*-*/{name}")
-    os.truncate(path, path.stat().st_size // 2)
-    assert_one_line(run_train(chain, invoke), DataError, path, "itrpipe gc --damaged --dataset tiny")
-
-
-@pytest.mark.parametrize(
-    ("stage", "name"), [("prepare", "captions.parquet"), ("prepare", "images.parquet"), ("extract", "features.h5")]
-)
+@pytest.mark.parametrize(("stage", "name"), [("prepare", "captions.parquet"), ("extract", "features.h5")])
 def test_garbage_of_the_right_size_in_an_input(chain: Path, stage: str, name: str, invoke: Invoke) -> None:
     path = only(chain, f"tiny/{stage}/*-*/{name}")
     path.write_bytes(bytes(path.stat().st_size))
@@ -536,7 +481,7 @@ def test_errors_become_one_line_and_their_exit_code(
     def fail(*arguments: object, **options: object) -> None:
         raise error("what, where [and] how to help")
 
-    monkeypatch.setattr("itrpipe.commands.upkeep.print_status", fail)
+    monkeypatch.setattr("itrpipe.cli.keep.folders_in", fail)
     outcome = invoke("status")
     assert (outcome.code, outcome.err) == (error.exit_code, "error: what, where [and] how to help\n")
 
@@ -545,7 +490,7 @@ def test_an_interrupt_is_exit_code_130_and_says_how_to_go_on(monkeypatch: pytest
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("itrpipe.commands.upkeep.print_status", interrupt)
+    monkeypatch.setattr("itrpipe.cli.keep.folders_in", interrupt)
     outcome = invoke("status")
     assert outcome.code == 130
     assert outcome.err == "interrupted; the same command goes on where it stopped\n"
@@ -569,7 +514,6 @@ def test_doctor_names_what_is_missing(invoke: Invoke, monkeypatch: pytest.Monkey
     outcome = invoke("doctor")
     assert outcome.code == 1
     assert "MISSING: pip install no-such-package" in outcome.out
-    assert "missing: no-such-package" in outcome.out
 
 
 def test_doctor_refuses_two_builds_of_faiss(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,4 +522,3 @@ def test_doctor_refuses_two_builds_of_faiss(invoke: Invoke, monkeypatch: pytest.
     outcome = invoke("doctor")
     assert outcome.code == 1
     assert "pip uninstall faiss-gpu-cuvs faiss-gpu faiss-gpu-cu12 faiss-cpu, then install one" in outcome.out
-    assert "two builds of faiss are installed" in outcome.out

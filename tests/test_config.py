@@ -403,7 +403,7 @@ def launches() -> Iterator[Any]:
 
 
 def configuration_of(stage: str, given: dict[str, Any]) -> str:
-    """Which configuration the options of a command choose, as `itrpipe.commands.stages` does it."""
+    """Which configuration the options of a command choose, as `itrpipe.cli.make` does it."""
     if stage == "train":
         return given["method"]
     if stage == "prepare":

@@ -29,7 +29,6 @@ LAYERS = (
     {"testing", "mteb", "search"},
     {"stages"},
     {"plan"},
-    {"commands"},
     {"cli"},
     {"__main__"},
 )
@@ -40,7 +39,7 @@ FORBIDDEN = {
     "report": {"itrpipe.models", "torch"},
     "exporting": {"itrpipe.models", "torch"},
 }
-PLANNING = ("commands", "stages")
+PLANNING = ("cli", "stages")
 """Rooms of which a plan reads every module."""
 
 

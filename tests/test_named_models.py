@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from itrpipe.cli.choices import both_encoders
-from itrpipe.commands.named import define_model
+from itrpipe.cli.make import both_encoders
+from itrpipe.cli.named import define_model
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from itrpipe.plan.overrides import Override
 from itrpipe.storage.artifact import folders_in, read_manifest
@@ -163,7 +163,7 @@ def test_only_what_another_method_reads_is_taken_over(defined: Path, invoke: Inv
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["train", "--name", "x", "--like", "smal"], 3, "did you mean 'small'"),
+        (["train", "--name", "x", "--like", "smal"], 3, "known: small"),
         (["train", "--name", "small", "--like", "small"], 2, "is the model itself"),
         (["train", "--like", "small"], 2, "add --name"),
         (
@@ -176,7 +176,7 @@ def test_only_what_another_method_reads_is_taken_over(defined: Path, invoke: Inv
             2,
             "--negatives-from x is the model itself",
         ),
-        (["evaluate", "--model", "smal"], 3, "did you mean 'small'"),
+        (["evaluate", "--model", "smal"], 3, "known: small"),
         (
             ["evaluate", "--model", "small", "--backbone", "vsrn"],
             2,
@@ -188,8 +188,8 @@ def test_only_what_another_method_reads_is_taken_over(defined: Path, invoke: Inv
             "--model small has method triplet; leave --method out",
         ),
         (["train", "--model", "small", "--name", "x"], 2, "leave --name x out"),
-        (["evaluate", "--name", "small"], 2, "a trained model is --model small"),
-        (["evaluate", "small"], 2, "name a model as --model small, or a dataset as --dataset small"),
+        (["evaluate", "--name", "small"], 2, "belongs to --embeddings"),
+        (["evaluate", "small"], 2, "belongs to --embeddings"),
         (["search", "a", "red", "dog", "--model", "small"], 2, "(red dog)"),
         (["train", "-b", "vsepp", "--features", "hogg", "-d", "tiny"], 3, "did you mean 'hog'?"),
         (["train", "--name", "../x"], 2, "must be letters"),
@@ -219,22 +219,6 @@ def test_a_name_alone_finds_its_dataset_to_change_the_model(root: Path, invoke: 
     assert "model.embed_dim 8 → 16" in again.out
 
 
-def test_a_search_without_a_model_does_not_train_on_drawings_where_models_have_names(
-    root: Path, invoke: Invoke
-) -> None:
-    invoke("train", "--name", "small", "-d", "tiny", "--backbone", "vsepp", *SMALL, "--data", root)
-    found = invoke("search", "a dog", "--data", root, "--dry-run")
-    assert (found.code, "name a model, such as --model small" in found.err) == (2, True)
-    assert invoke("search", "a dog", "--data", root, "--dry-run", "--dataset", "scenes").code == 0
-    for command in ("evaluate", "advise"):
-        found = invoke(command, "--data", root, "--dry-run")
-        assert (found.code, "name a model, such as --model small" in found.err) == (2, True), command
-    found = invoke("train", "--backbone", "vsepp", "--data", root, "--dry-run")
-    assert (found.code, "name the dataset, such as --dataset tiny" in found.err) == (2, True)
-    found = invoke("report", "--data", root, "--dry-run")
-    assert (found.code, "name the dataset, such as --dataset tiny" in found.err) == (2, True)
-
-
 def test_a_name_is_forgotten_and_what_was_trained_stays(root: Path, invoke: Invoke) -> None:
     invoke("train", "--name", "small", "-d", "tiny", "--backbone", "vsepp", *SMALL, "--data", root)
     before = set(root.glob("tiny/*/*"))
@@ -242,31 +226,14 @@ def test_a_name_is_forgotten_and_what_was_trained_stays(root: Path, invoke: Invo
     assert (forgotten.code, "tiny: small is forgotten" in forgotten.out) == (0, True), forgotten.err
     assert (load_definition(root, "tiny").models, set(root.glob("tiny/*/*"))) == ({}, before)
     again = invoke("gc", "-d", "tiny", "--forget", "small", "--yes", "--data", root)
-    assert (again.code, "--forget small: dataset 'tiny' has no model of this name" in again.err) == (3, True)
+    assert (again.code, "--forget small: no model of tiny has this name" in again.err) == (3, True)
 
 
 def test_one_encoder_says_both_of_a_method_of_joint_models() -> None:
-    assert both_encoders("clip-finetune", "folder", None) == ("folder", "folder")
-    assert both_encoders("zero-shot", None, "folder") == ("folder", "folder")
-    assert both_encoders("clip-finetune", "one", "other") == ("one", "other")
-    assert both_encoders("triplet", "folder", None) == ("folder", None)
-
-
-def test_the_only_named_model_of_a_dataset_is_meant_where_the_dataset_alone_is_named(
-    defined: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where = ["-d", "tiny", "--data", defined]
-    small = ModelDefinition(method="contrastive-batch", settings={"backbone": "vsepp"})
-    remember_model(defined, "tiny", "small", small)
-    planned = invoke("evaluate", *where, "--dry-run")
-    assert (planned.code, "train/contrastive-batch.vsepp-" in planned.out) == (0, True), planned.err
-    assert "model small, the only one of tiny that has a name" in planned.err
-    monkeypatch.setenv("ITRPIPE_DATA", str(defined))
-    assert "  models          small, such as --model small\n" in invoke().out
-    remember_model(defined, "tiny", "large", small)
-    several = invoke("evaluate", *where, "--dry-run")
-    assert several.code == 2
-    assert "has models small, large; name one with --model" in several.err
+    assert both_encoders("clip-finetune", "folder", None) == {"vision": "folder", "text": "folder"}
+    assert both_encoders("zero-shot", None, "folder") == {"vision": "folder", "text": "folder"}
+    assert both_encoders("clip-finetune", "one", "other") == {"vision": "one", "text": "other"}
+    assert both_encoders("triplet", "folder", None) == {"vision": "folder"}
 
 
 def test_a_model_to_mine_with_is_refused_where_nothing_is_mined(defined: Path, invoke: Invoke) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from itrpipe.commands.stages import run_stage, show_configuration
+from itrpipe.cli.asked import run_stage
+from itrpipe.cli.keep import show_configuration
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.run import SharedExecution

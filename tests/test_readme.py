@@ -15,11 +15,11 @@ import pytest
 import typer.main
 
 from itrpipe import __version__
-from itrpipe import cli as command_line
+from itrpipe.cli import app
+from itrpipe.cli.asked import Asked, run_stage
+from itrpipe.cli.named import define_model
 from itrpipe.cli.options import overrides_of
-from itrpipe.commands.export import Wanted, export
-from itrpipe.commands.named import define_model
-from itrpipe.commands.stages import run_stage
+from itrpipe.cli.share import Wanted, export_model
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, remember_model
 from itrpipe.plan.planning import parse_override
@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
 PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "data/README.md", *DOCS)
 DECISIONS = "data/scenes/decisions.parquet"
-COMMANDS = typer.main.get_command(command_line.app).commands
+COMMANDS: Any = vars(typer.main.get_command(app))["commands"]
 
 
 def blocks(page: str) -> list[str]:
@@ -181,7 +181,7 @@ def test_the_lines_of_the_readme_use_an_exported_model(tmp_path: Path, monkeypat
     sets = ["method=triplet", "backbone=vsepp", "bootstrap_samples=100", *(f"train.{text}" for text in small)]
     overrides = [parse_override(text) for text in sets]
     run_stage(root, "scenes", "evaluate", overrides)
-    export(root, "scenes", Wanted(tmp_path / "vsrn-aoq"), overrides, no_deps=True)
+    export_model(Asked(root, "scenes", overrides, no_deps=True), Wanted(tmp_path / "vsrn-aoq"))
     for image, name in zip(sorted(root.glob("scenes/prepare/*/images/*.jpg")), ("first", "second"), strict=False):
         shutil.copy(image, tmp_path / f"{name}.jpg")
     (code,) = (block for block in every_block() if "itrpipe.load(" in block)

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from itrpipe import review
-from itrpipe.commands.review import lines, reviewed
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.mining.lists import CandidateLists
 from itrpipe.review import (
@@ -34,7 +33,9 @@ from itrpipe.review import (
     Verdicts,
     agreement_of,
     decisions_digest,
+    lines,
     read_decisions,
+    reviewed,
     share_of,
 )
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from itrpipe.commands.stages import run_stage
-from itrpipe.commands.upkeep import _of_two, collect_garbage, entries, print_status, print_where
+from itrpipe.cli.asked import run_stage
+from itrpipe.cli.keep import _of_two, collect_garbage, entries, status
 from itrpipe.datasets.definition import ModelDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.plan.planning import Override
@@ -97,8 +97,8 @@ def test_what_another_process_makes_is_waited_for_and_not_proposed(
     assert state_of(step)[0] == "interrupted"
     with locked(lock_of(interrupted)):
         assert state_of(step)[0] == "running"
-        print_where(chain)
-    assert re.search(rf"running +evaluate/{interrupted.name}", capsys.readouterr().out)
+        status(None, chain, verify=False)
+    assert re.search(rf"evaluate/{interrupted.name} +running", capsys.readouterr().out)
 
 
 def test_a_changed_byte_is_found_by_verifying_only(chain: Path) -> None:
@@ -135,10 +135,10 @@ def test_what_verifying_found_can_be_removed(chain: Path, invoke: Callable[..., 
 
 
 def test_status_of_nothing(data_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_status(data_root, None)
+    status(None, data_root, verify=False)
     assert "itrpipe demo" in capsys.readouterr().out
     with pytest.raises(MissingInputError, match="no dataset 'tiny' in"):
-        print_status(data_root, "tiny")
+        status("tiny", data_root, verify=False)
 
 
 # Garbage

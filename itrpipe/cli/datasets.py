@@ -1,136 +1,262 @@
-"""What is made of a dataset before training: prepare, extract, parse."""
+"""What a dataset is, as `prepare`, `extract` and `--embeddings` are told: what they are not told stays as it was."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
+from itrpipe.config import kind_of, load_declaration, unknown
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, check_name, load_definition
+from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.features.declaration import GIVEN, IMPORTERS, GivenFiles, names_a_file
+from itrpipe.plan.planning import Override
+from itrpipe.progress import Reporter
+from itrpipe.stages.base import load_stage
 
-from itrpipe.cli.app import app
-from itrpipe.cli.help import listing
-from itrpipe.cli.options import (
-    AddressOption,
-    DataOption,
-    DatasetOption,
-    DeviceOption,
-    DryRunOption,
-    EngineOption,
-    PartOption,
-    RunOptions,
-    SetOption,
-    WorkersOption,
-    mapping,
-    overrides_of,
-    placed,
-    taking,
-)
+ALONE = "embeddings"
+"""Dataset of embeddings that none is named for."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_ARRAYS = (".parquet", ".npy", ".h5", ".hdf5")
+_IN_FOLDER = {
+    "images": [f"images{end}" for end in _ARRAYS],
+    "texts": [f"{name}{end}" for end in _ARRAYS for name in ("captions", "texts")],
+    "owners": [f"owners{end}" for end in (".npy", ".json", ".txt")],
+}
 
 
-@app.command()
-def prepare(
-    dataset: DatasetOption = "scenes",
-    source: Annotated[Path | None, typer.Option("--source", help="Caption file or folder of the dataset.")] = None,
-    format: Annotated[
-        str | None, typer.Option("--format", help="Format of the captions, if it is not recognised.")
-    ] = None,
-    train: Annotated[int | None, typer.Option("--train", help="scenes: training images.")] = None,
-    val: Annotated[int | None, typer.Option("--val", help="scenes: validation images.")] = None,
-    test: Annotated[int | None, typer.Option("--test", help="scenes: test images.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="scenes: seed.")] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse a dataset with images that cannot be used.")] = False,
-    settings: SetOption = None,
-    data: DataOption = Path("data"),
-    workers: WorkersOption = None,
-    engine: EngineOption = None,
-    address: AddressOption = None,
-    part: PartOption = None,
-    dry_run: DryRunOption = False,
-) -> None:
-    """Read captions, check images.
+def define_dataset(
+    root: Path, dataset: str, source: Path | None, overrides: Iterable[Override]
+) -> tuple[DatasetDefinition, list[Override]]:
+    """Defines a dataset as `itrpipe prepare` was told.
 
-    Images that are missing or do not decode are left out with their captions, listed, and make the exit code 7.
+    Returns:
+        The definition, and the overrides.
 
-    Example: itrpipe prepare --dataset flickr30k --source /data/flickr30k
+    Raises:
+        MissingInputError: a dataset that is neither known nor embedded has no source, or the source is not there.
+        UsageError: the embedded dataset was given a source.
     """
-    from itrpipe.commands.stages import define_dataset, run_stage
+    definition = load_definition(root, dataset)
+    known = definition.prepare
+    if source is None and known is None:
+        raise MissingInputError(f"dataset {dataset!r} is not known yet; give --source with its caption file or folder")
+    if source is not None and dataset == EMBEDDED:
+        raise UsageError("the dataset 'scenes' is generated and takes no --source; choose another --dataset name")
+    if source is not None:
+        conf, place = "files", _place("--source", source)
+    else:
+        assert known is not None
+        conf, place = known.conf, known.source
+    stage, overrides = _told("prepare", conf, place, known, overrides)
+    return definition.model_copy(update={"prepare": stage}), overrides
 
-    given = {"format": format, "train": train, "val": val, "test": test, "seed": seed}
-    given["bad_images"] = "refuse" if strict else None
-    definition, execution = define_dataset(data, dataset, source, overrides_of(settings, given))
-    execution += placed(workers, engine, address, part)
-    run_stage(data, dataset, "prepare", execution, definition=definition, dry_run=dry_run)
 
+def define_features(
+    root: Path, dataset: str, features: str | None, source: Path | None, name: str | None, overrides: Iterable[Override]
+) -> tuple[DatasetDefinition, str, list[Override]]:
+    """Defines where a dataset's features come from, as `itrpipe extract` was told.
 
-@app.command(cls=listing("extractors"))
-@taking(RunOptions)
-def extract(
-    given: RunOptions,
-    features: Annotated[
-        str | None,
-        typer.Option("--features", "-f", help="Extractor or importer, several as A+B, or the name of features."),
-    ] = None,
-    source: Annotated[Path | None, typer.Option("--from", help="Import these files instead of extracting.")] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the features, for several versions side by side.")
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first image that cannot be used.")] = False,
-    map: Annotated[
-        list[str] | None, typer.Option("--map", metavar="NAME=ARRAY", help="arrays: dataset=array in the file.")
-    ] = None,
-    ids: Annotated[Path | None, typer.Option("--ids", help="arrays: text file of image ids, one a line.")] = None,
-    device: DeviceOption = None,
-    part: PartOption = None,
-) -> None:
-    """Write visual features of every image as features.h5.
+    Args:
+        root: the data folder.
+        dataset: its name.
+        features: features already known, or an extractor, importer or combination `a+b` of extractors.
+        source: files to import.
+        name: to know these features by; by default the name of what makes them.
+        overrides: from the command line.
 
-    An extractor computes them from the images; several, joined as in frcnn+resnet, fill one file. An importer reads
-    files that others have made: --from recognises it, --features names it.
+    Returns:
+        The definition, the name of the features, and the overrides.
 
-    In a job array: --part 1/8 ... --part 8/8 on one file system; who makes the last part joins them all.
-    Images that cannot be used are left out, listed in manifest.json, and make the exit code 7.
-
-    Example: itrpipe extract --dataset flickr30k --from /data/f30k_precomp
+    Raises:
+        MissingInputError: the source is not there, or no features are known and none were named.
+        UsageError: there is no such extractor, or it and the source exclude each other.
     """
-    from itrpipe.commands.stages import define_features, run_stage
+    definition = load_definition(root, dataset)
+    if features is None and source is None and name in definition.features:
+        features = name
+    if source is not None:
+        place = _place("--from", source)
+        conf = _importer_of(source, features)
+    elif features is None or (features in definition.features and name in (None, features)):
+        name = features or definition.default_features(dataset)
+        conf, place = definition.features[name].conf, definition.features[name].source
+    else:
+        _check_conf(features)
+        conf, place = features, None
+    name = check_name(name or conf)
+    stage, overrides = _told("extract", conf, place, definition.features.get(name), overrides)
+    return definition.adding(features={name: stage}), name, overrides
 
-    named = {"device": device, "part": part, "strict": strict or None, **mapping(map, ids)}
-    definition, known, overrides = define_features(
-        *given.where, features, source, name, overrides_of(given.settings, named)
-    )
-    run_stage(*given.where, "extract", overrides + given.placed, conf=known, definition=definition, **given.how)
 
+def _told(
+    stage: str, conf: str, place: str | None, known: StageDefinition | None, overrides: Iterable[Override]
+) -> tuple[StageDefinition, list[Override]]:
+    """A configuration with the settings that it was told now, and before unless it reads other files by now.
 
-@app.command()
-@taking(RunOptions)
-def parse(
-    given: RunOptions,
-    tagger: Annotated[str | None, typer.Option("--tagger", help="hanta or lexicon.")] = None,
-    source: Annotated[Path | None, typer.Option("--from", help="Import this file of graphs instead.")] = None,
-    format: Annotated[
-        str | None, typer.Option("--format", help="Format of that file, if it is not recognised.")
-    ] = None,
-    show: Annotated[
-        str | None, typer.Option("--show", metavar="CAPTION", help="Print the graph of one caption and end.")
-    ] = None,
-    part: PartOption = None,
-) -> None:
-    """Write the scene graph of every caption.
-
-    Rules make it, with a tagger of English words. --from imports graphs of FACTUAL, SPICE or another parser.
-
-    Example: itrpipe parse --show "A dog in a red sweater jumps over two logs"
+    What is told of execution, and of other stages, is not remembered. The overrides name files by their whole paths.
     """
-    from itrpipe.commands.stages import run_stage
+    parts, execution = conf.split("+"), load_stage(stage).execution.model_fields
+    own: dict[str, Any] = {}
+    whole = []
+    for item in overrides:
+        if item.scope in (None, stage, *parts) and item.key.removeprefix("execution.") not in execution:
+            if names_a_file(item.key.rpartition(".")[2], item.value):
+                item = replace(item, value=whole_file(item.value))
+            own[f"{item.scope}.{item.key}" if len(parts) > 1 and item.scope in parts else item.key] = item.value
+        whole.append(item)
+    earlier = known.settings if known and (known.conf, known.source) == (conf, place) else {}
+    # What was said last counts, also where it is spelled otherwise (`height`, `pixels.height`).
+    settings = {key: value for key, value in earlier.items() if key not in own} | own
+    return StageDefinition(conf=conf, source=place, settings=settings), whole
 
-    place = str(source.resolve()) if source else None
-    overrides = given.overrides(tagger=tagger, file=place, format=format, part=part)
-    if show is not None:
-        from itrpipe.plan.planning import Planner
-        from itrpipe.progress import Reporter
-        from itrpipe.stages.base import Need
-        from itrpipe.stages.parse import print_graph
 
-        print_graph(Planner(*given.where, overrides).configure_checked(Need("parse", "rules"))[0], show, Reporter())
-        return
-    run_stage(*given.where, "parse", overrides, **given.how)
+def whole_file(value: Any) -> Any:
+    """A file or folder by its whole path, since later commands may run elsewhere; a hub id as it is."""
+    path = Path(value).expanduser() if value else None
+    return str(path.resolve()) if path and path.exists() else value
+
+
+def _place(option: str, path: Path) -> str:
+    """A file or folder that an option names, by its whole path.
+
+    Raises:
+        MissingInputError: it is not there.
+    """
+    if not path.exists():
+        raise MissingInputError(f"{option} {path} does not exist; name what is, absolute or below {Path.cwd()}")
+    return str(path.resolve())
+
+
+def _importer_of(source: Path, features: str | None) -> str:
+    """The importer that reads `source`: the one that was named, else the only one whose layout is there or complete."""
+    known = [name for name in load_declaration("extract").confs if _imports(name)]
+    if features is not None:
+        if features not in known:
+            raise UsageError(f"--from imports files: {unknown('importer --features', features, known)}")
+        return features
+    kinds = {name: kind_of(load_declaration("extract"), name) for name in known}
+    layouts = {name: IMPORTERS.module(kind).layout(source) for name, kind in kinds.items()}
+    found = {name: layout for name, layout in layouts.items() if layout is not None}
+    shown = [f"{name} ({layout})" for name, layout in found.items()]
+    complete = [name for name, layout in found.items() if len(found) == 1 or not layout.lacks]
+    if len(complete) != 1:
+        what = f"holds {' and '.join(shown)}" if found else "is of no format that is recognised"
+        raise UsageError(f"--from {source} {what}; name one with --features {' | '.join(complete or found or known)}")
+    if len(found) > 1:
+        Reporter().say(f"--from {source} holds {' and '.join(shown)}; {complete[0]} alone is complete and is imported")
+    return complete[0]
+
+
+def _imports(conf: str) -> bool:
+    return kind_of(load_declaration("extract"), conf).replace("_", "-") in IMPORTERS.classes
+
+
+def _check_conf(conf: str) -> None:
+    """Refuses names that no extractor has, importers without a source, and doubled names."""
+    known, parts = load_declaration("extract").confs, conf.split("+")
+    for part in parts:
+        if part not in known:
+            raise UsageError(unknown("extractor", part, known))
+        if _imports(part):
+            raise MissingInputError(f"--features {part} imports files; name them with --from PATH")
+    if len(set(parts)) < len(parts):
+        raise UsageError(f"--features {conf} names an extractor twice; name each once")
+
+
+def define_embeddings(
+    root: Path, dataset: str, split: str, files: GivenFiles, name: str | None, measure: str | None
+) -> tuple[DatasetDefinition, str]:
+    """Defines embeddings of a split, and where nothing else defines the dataset also that.
+
+    The files are opened, so that what cannot be read or does not belong together is told before anything is made.
+
+    Args:
+        root: the data folder.
+        dataset: its name.
+        split: that the files are of.
+        files: of the embeddings.
+        name: to know them by, for several models side by side.
+        measure: how they are compared; None as usual.
+
+    Returns:
+        The definition, and the name of the embeddings as a backbone.
+
+    Raises:
+        UsageError: the name is none.
+        MissingInputError: a file is not there, or has no such split.
+        DataError: see `GivenSplit`.
+    """
+    from itrpipe.features.given import GivenSplit
+
+    if name is not None and not _NAME.fullmatch(check_name(name)):
+        raise UsageError(f"--name {name!r} must be lower-case letters, digits, '_' and '-'")
+    opened = GivenSplit(files, split)
+    backbone = GIVEN if name is None else f"{GIVEN}-{name}"
+    known = load_definition(root, dataset)
+    about = {f"model.files.{side}": path for side, path in files.model_dump().items()}
+    about |= {"model.measure": measure} if measure else {}
+    told = {**known.embeddings.get(backbone, {}), split: StageDefinition(conf=GIVEN, settings=about)}
+    prepare = known.prepare
+    if prepare is None or prepare.conf == GIVEN:
+        prepare = _alone(known, backbone, split, files)
+    if prepare != known.prepare:
+        opened.alone()
+    return known.model_copy(update={"embeddings": {**known.embeddings, backbone: told}, "prepare": prepare}), backbone
+
+
+def _alone(known: DatasetDefinition, backbone: str, split: str, files: GivenFiles) -> StageDefinition:
+    """A dataset that is known by embeddings alone.
+
+    What is in a split, the first ones of it say, and later ones of their name; others have to be of the same images and
+    captions.
+    """
+    settings = {} if known.prepare is None else known.prepare.settings
+    before = known.embeddings.get(backbone, {}).get(split)
+    by = {name: settings.get(f"{split}.{name}", "") for name in GivenFiles.model_fields}
+    own = before is not None and all(before.settings[f"model.files.{name}"] == value for name, value in by.items())
+    if any(by.values()) and not own:
+        assert known.prepare is not None
+        return known.prepare
+    told = {f"{split}.{name}": path for name, path in files.model_dump().items()}
+    return StageDefinition(conf=GIVEN, settings={**settings, **told})
+
+
+def given_files(images: Path, texts: Path | None, owners: Path | None) -> GivenFiles:
+    """Files of embeddings by absolute path.
+
+    Args:
+        images: file of those of the images; or file or folder of both, where there is no other.
+        texts: file of those of the captions.
+        owners: file that says which image each caption describes.
+
+    Raises:
+        MissingInputError: one is not there.
+        UsageError: a folder does not say which files are meant, or one file holds one side.
+    """
+    places = {"images": _place("--embeddings", images)}
+    if texts is None:
+        places = {side: str(path.resolve()) for side, path in _both(images).items()}
+    else:
+        places["texts"] = _place("--embeddings", texts)
+    return GivenFiles(**places | ({"owners": _place("--owners", owners)} if owners else {}))
+
+
+def _both(path: Path) -> dict[str, Path]:
+    """Files of the images and the captions, and of owners if there is one, in a file or folder of both."""
+    if not path.is_dir():
+        if path.suffix in (".npy", ".parquet"):
+            raise UsageError(f"--embeddings {path} holds one side; name the files of images and captions")
+        return {"images": path, "texts": path}
+    folder = path / ALONE if (path / ALONE).is_dir() else path  # of `itrpipe export`
+    whole = folder / "embeddings.h5"
+    if whole.is_file():
+        return {"images": whole, "texts": whole}
+    found = {side: [folder / name for name in names if (folder / name).is_file()] for side, names in _IN_FOLDER.items()}
+    for side in ("images", "texts"):
+        if len(found[side]) != 1:
+            has = f"{len(found[side])} of {', '.join(_IN_FOLDER[side])}"
+            raise UsageError(f"--embeddings {path} has {has}; name the files: --embeddings IMAGES CAPTIONS")
+    return {side: paths[0] for side, paths in found.items() if paths}

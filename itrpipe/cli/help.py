@@ -1,36 +1,175 @@
-"""How help looks: commands and options in groups, whole summaries, and lists of what declarations have."""
+"""The commands: one sentence of each, the module that has it, and how help looks.
+
+The module of a command is imported when the command is asked for, and help of all needs none of them. A module says
+`@command()` above a function, whose parameters are options; those of a dataclass are the options of a parameter of
+that type.
+"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+import errno
+import inspect
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, field, fields, is_dataclass
+from functools import partial, wraps
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
+import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info
+from typer.models import CommandInfo
 
 from itrpipe.errors import UsageError
 
+PANELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "Data": {
+        "prepare": ("make", "Read captions, check images."),
+        "extract": ("make", "Write visual features of every image as features.h5."),
+        "parse": ("make", "Write the scene graph of every caption."),
+        "index": ("search", "Embed all photographs below a folder, for search --photos."),
+    },
+    "Models": {
+        "train": ("make", "Train a model, and embed every split with one that has embeddings."),
+        "mine-negatives": ("make", "Find the hardest negatives of the whole training set."),
+        "synthesize": ("make", "Write negative sentences for every caption of a split."),
+        "export": ("share", "Write a trained model and its card to a folder that the Hugging Face hub accepts."),
+        "export-negatives": ("share", "Write mined negatives as files that other trainers read."),
+    },
+    "Results": {
+        "evaluate": ("ask", "Measure a trained model, or the mean of several, on a split."),
+        "advise": ("ask", "Tell whether a second training is worth it, from the first training alone."),
+        "explain": ("ask", "Show which words of a caption do not belong to an image, and what should stand there."),
+        "search": ("search", "Find images for a sentence, captions for an image, or photographs like another one."),
+        "serve": ("search", "Open local pages to search and to judge the hardest candidates."),
+        "review": ("search", "Tell what people decided on hard candidates, and how many are false negatives."),
+        "report": ("ask", "Write one HTML page over all evaluated runs of a dataset, or over two models."),
+    },
+    "Upkeep": {
+        "run": ("keep", "Run a recipe, or some of its runs, and compare their scores with the published ones."),
+        "demo": ("keep", "Run the whole chain on drawings: the same as run demo."),
+        "status": ("keep", "List every artifact."),
+        "list": ("keep", "List methods, backbones, extractors or recipes, each in one line."),
+        "show": ("keep", "Print a configuration with the origin of every value."),
+        "gc": ("keep", "Remove interrupted, damaged and unused artifacts after asking; evaluated models stay."),
+        "doctor": ("keep", "Check versions, device, FAISS, disk and memory; with --address a Ray cluster."),
+    },
+}
+"""Group -> its commands: module of `itrpipe.cli`, and the first sentence of the command's help."""
 OTHERS = "Options"
 SHARED: Mapping[str, tuple[str, ...]] = {
     "Model": ("named", "method", "backbone", "features", "seed"),
     "Dataset and data folder": ("dataset", "data"),
     "How it is run": (
-        *("device", "devices", "workers", "engine", "address", "part"),
+        *("settings", "device", "devices", "workers", "engine", "address", "part"),
         *("no_deps", "keep_going", "trust", "dry_run", "help"),
     ),
 }
 """Group -> options that several commands share, in their order behind the command's own."""
-PANELS: Mapping[str, tuple[str, ...]] = {
-    "Data": ("prepare", "extract", "parse", "index"),
-    "Models": ("train", "mine-negatives", "synthesize", "export", "export-negatives"),
-    "Results": ("evaluate", "advise", "explain", "search", "serve", "review", "report"),
-    "Upkeep": ("run", "demo", "status", "list", "show", "gc", "doctor"),
-}
-"""Group -> its commands."""
+_ORDER = [name for names in SHARED.values() for name in names]
+_KNOWN: dict[str, CommandInfo] = {}
+"""The commands of the modules that are imported."""
+
+
+def option(default: Any, *names: str, metavar: str | None = None, **settings: Any) -> Any:
+    """A field of a dataclass that is an option of the commands that take the dataclass.
+
+    Args:
+        default: its value; `...` where it must be given.
+        names: spellings, and last what it is.
+        metavar: what stands for its value.
+        settings: of `typer.Option`.
+    """
+    *spelled, about = names
+    made = typer.Option(*spelled, help=about, metavar=metavar, **settings)
+    return field(default=MISSING if default is ... else default, metadata={"option": made})
+
+
+def command(name: str | None = None, *, lists: Iterable[str] = ()) -> Callable[[Callable[..., None]], Callable]:
+    """Makes a function a command of its name.
+
+    Args:
+        name: another one.
+        lists: of `LISTS`, for the help.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        own = {key: hints[key] for key in inspect.signature(function).parameters}
+        groups = {key: [*_options(hint)] for key, hint in own.items() if is_dataclass(hint)}
+        parameters = [
+            each
+            for key, given in inspect.signature(function).parameters.items()
+            for each in groups.get(key, [given.replace(kind=given.KEYWORD_ONLY, annotation=own[key])])
+        ]
+        # As users read them: the command's own, which model, where, and how it is run.
+        parameters.sort(key=lambda each: _ORDER.index(each.name) if each.name in _ORDER else -1)
+
+        @wraps(function)
+        def run(context: typer.Context, **values: Any) -> None:
+            sources = {key: context.get_parameter_source(key) for key in values}
+            given = frozenset(key for key, source in sources.items() if source and source.name != "DEFAULT")
+            values = {key: _usable(value) for key, value in values.items()}
+            for key, options in groups.items():
+                made = own[key](**{each.name: values.pop(each.name) for each in options})
+                values[key] = made.completed(given) if hasattr(made, "completed") else made
+            function(**values)
+
+        asked = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        run.__signature__ = inspect.Signature([asked, *parameters])  # pyright: ignore[reportAttributeAccessIssue]
+        run.__annotations__ = {each.name: each.annotation for each in (asked, *parameters)}
+        known = name or function.__name__.replace("_", "-")
+        _KNOWN[known] = CommandInfo(known, cls=partial(Command, lists=tuple(lists)), callback=run)  # pyright: ignore
+        return function
+
+    return register
+
+
+def _options(group: Any) -> Iterator[inspect.Parameter]:
+    """The options of a dataclass."""
+    hints = get_type_hints(group, include_extras=True)
+    for each in (each for each in fields(group) if each.init):
+        hint = Annotated[hints[each.name], each.metadata["option"]] if each.metadata else hints[each.name]
+        default = inspect.Parameter.empty if each.default is MISSING else each.default
+        yield inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def _usable(value: Any) -> Any:
+    """What an option was given, of a path with the home folder in the place of `~`.
+
+    Raises:
+        UsageError: no file and no folder can be at such a path.
+    """
+    if isinstance(value, list | tuple):
+        return type(value)(map(_usable, value))
+    if not isinstance(value, Path):
+        return value
+    path = Path(os.path.expanduser(value))
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:  # what is missing or cannot be read, the commands say with codes of their own
+        if error.errno == errno.ELOOP:
+            raise UsageError(f"{path}: links lead in a circle; replace one of them") from None
+        return path
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UsageError(f"{path} is a pipe or a device; name a file or a folder")
+    return path
 
 
 class Command(TyperCommand):
-    """A command whose options stand in their groups, and none of which is empty."""
+    """A command whose options stand in their groups, and none of which is empty.
+
+    Args:
+        lists: of `LISTS`, shown behind the text of its help.
+    """
+
+    def __init__(self, *arguments: Any, lists: Iterable[str] = (), **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.lists = lists
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Reads the options.
@@ -44,21 +183,39 @@ class Command(TyperCommand):
                 raise UsageError(f"empty value behind {option}, as of an unset variable; give one or leave it out")
         return super().parse_args(ctx, args)
 
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Writes the text and the lists, which are read only when help is asked for."""
+        super().format_help_text(ctx, formatter)
+        for name in self.lists:
+            title, option = LISTS[name]
+            rows, every = principal(name), everything(name)
+            more = "" if len(rows) == len(every) else f"; `itrpipe list {name}` has all {len(every)}"
+            with formatter.section(f"{title} ({option}){more}"):
+                formatter.write_dl(rows)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Writes arguments, the command's own options, and then those that are shared."""
-        found: dict[str, list[tuple[str, str]]] = {}
+        found: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Arguments", OTHERS, *SHARED)}
         for each in self.get_params(ctx):
-            record = each.get_help_record(ctx)
-            panel = next((name for name, options in SHARED.items() if each.name in options), OTHERS)
-            if record is not None:
-                found.setdefault("Arguments" if each.param_type_name == "argument" else panel, []).append(record)
-        for panel in sorted(found, key=["Arguments", OTHERS, *SHARED].index):
-            with formatter.section(panel):
-                formatter.write_dl(found[panel])
+            own = "Arguments" if each.param_type_name == "argument" else OTHERS
+            panel = next((name for name, options in SHARED.items() if each.name in options), own)
+            found[panel] += filter(None, [each.get_help_record(ctx)])
+        for panel, records in found.items():
+            if records:
+                with formatter.section(panel):
+                    formatter.write_dl(records)
 
 
 class Commands(TyperGroup):
-    """A group whose commands stand in theirs."""
+    """The commands in their groups."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.commands = _Imported()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of all."""
+        return [*self.commands]
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
         """Reads the options before the command; what click refuses is told as all else is."""
@@ -71,15 +228,34 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Writes every group with the whole first sentence of each command's help."""
-        for panel, names in PANELS.items():
-            known = ((name, self.get_command(ctx, name)) for name in names)
-            rows = [(name, each.get_short_help_str(limit=1_000)) for name, each in known if each is not None]
+        """Writes every group with a sentence of each command."""
+        for panel, commands in PANELS.items():
             with formatter.section(panel):
-                formatter.write_dl(rows)
+                formatter.write_dl([(name, about) for name, (_, about) in commands.items()])
 
 
-@contextlib.contextmanager
+class _Imported(Mapping[str, Any]):
+    """Name -> command, whose module is imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._modules = {name: module for names in PANELS.values() for name, (module, _) in names.items()}
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            import_module(f"itrpipe.cli.{self._modules[name]}")
+            plain = {"pretty_exceptions_short": False, "rich_markup_mode": None}
+            self._made[name] = get_command_from_info(_KNOWN[name], **plain)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+
+@contextmanager
 def _in_one_line() -> Iterator[None]:
     """Says in one line what typer would say below the usage.
 
@@ -94,29 +270,8 @@ def _in_one_line() -> Iterator[None]:
             raise
         context = getattr(error, "ctx", None)
         command = f"itrpipe {context.info_name}" if context and context.parent else "itrpipe"
-        raise UsageError(f"{said().rstrip('.')}; see `{command} --help`") from None
-
-
-def listing(*shown: str) -> type[Command]:
-    """A command whose help has short lists of what there is; `itrpipe list` has all of it.
-
-    Args:
-        shown: of `LISTS`.
-    """
-
-    class Listing(Command):
-        """Adds the lists behind the text; they are read only when help is asked for."""
-
-        def format_help_text(self, ctx: Any, formatter: Any) -> None:
-            super().format_help_text(ctx, formatter)
-            for name in shown:
-                title, option = LISTS[name]
-                rows, every = principal(name), dict(everything(name))
-                more = "" if len(rows) == len(every) else f"; `itrpipe list {name}` has all {len(every)}"
-                with formatter.section(f"{title} ({option}){more}"):
-                    formatter.write_dl(rows)
-
-    return Listing
+        told = said().replace("Value error, ", "").rstrip(".")
+        raise UsageError(f"{told}; see `{command} --help`") from None
 
 
 LISTS = {

@@ -1,30 +1,38 @@
-"""Options that several commands share, each declared once."""
+"""Options that several commands share, each declared once.
+
+Fields of these classes are options. What the class of one command adds is a setting of the stage that it runs, which
+gets it under its name when it was given.
+"""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, get_type_hints
+from typing import Annotated, Any, Literal
 
 import typer
 
-from itrpipe.datasets.definition import DatasetDefinition
+from itrpipe.cli.asked import Asked
+from itrpipe.cli.datasets import ALONE, define_embeddings, given_files, whole_file
+from itrpipe.cli.help import option
+from itrpipe.cli.named import NamedModel, find_model
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.plan.overrides import EVERYWHERE
+from itrpipe.plan.planning import Override, parse_override
+from itrpipe.storage.integrity import trust_large_files
 
-
-def was_given(context: typer.Context, name: str) -> bool:
-    """Whether an option was given, on the command line or in the environment."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
+Text = str | None
+Texts = list[str] | None
+Number = int | None
+File = Path | None
+Measure = Literal["cosine", "inner-product", "order"]
+Split = Literal["test", "val", "train"]
 
 
 def _trust(trusted: bool) -> bool:
-    from itrpipe.storage.integrity import trust_large_files
-
     trust_large_files(trusted)
     return trusted
 
@@ -32,410 +40,254 @@ def _trust(trusted: bool) -> bool:
 DatasetOption = Annotated[str, typer.Option("--dataset", "-d", envvar="ITRPIPE_DATASET", help="Name of the dataset.")]
 # Whether it can be read is for the commands to say, with their own exit code.
 DataOption = Annotated[
-    Path,
-    typer.Option("--data", envvar="ITRPIPE_DATA", help="Folder of all artifacts.", readable=False),
+    Path, typer.Option("--data", envvar="ITRPIPE_DATA", help="Folder of all artifacts.", readable=False)
 ]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", "-s", metavar="[STAGE.]KEY=VALUE", help="Override a setting; repeatable.")
-]
-NoDepsOption = Annotated[
+SetOption = Annotated[Texts, typer.Option("--set", "-s", metavar="[STAGE.]KEY=VALUE", help="A setting; repeatable.")]
+MakeOption = Annotated[
     bool, typer.Option("--no-deps/--make", help="Fail where something upstream is missing, or make it.")
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and what it will cost.")]
-TrustOption = Annotated[
-    bool,
-    typer.Option("--trust", callback=_trust, help="Read files of 4 MiB and more without hashing them first."),
-]
-NamedOption = Annotated[
-    str | None,
-    typer.Option("--model", metavar="NAME", help="A model that `itrpipe train --name NAME` was told of."),
-]
 MethodOption = Annotated[str, typer.Option("--method", "-m", help="Training method; `itrpipe list methods` has all.")]
-BackboneOption = Annotated[
-    str | None,
-    typer.Option("--backbone", "-b", help="Model; `itrpipe list backbones` has all."),
+AddressOption = Annotated[Text, typer.Option("--address", help="Ray cluster, such as auto; default: this machine.")]
+PartOption = Annotated[Text, typer.Option("--part", metavar="I/N", help="Make one of N shares; the last job joins.")]
+DevicesOption = Annotated[Number, typer.Option("--devices", min=1, help="Processes that train together, one per GPU.")]
+DecisionsOption = Annotated[File, typer.Option("--decisions", metavar="FILE", help="Judgements, see itrpipe review.")]
+LanguageModelOption = Annotated[
+    Text, typer.Option("--language-model", metavar="ID|FOLDER", callback=whole_file, help="GPT-2 for perplexity.")
 ]
-FeaturesOption = Annotated[
-    str | None,
-    typer.Option(
-        "--features",
-        "-f",
-        metavar="NAME",
-        help="Features to read; default: the only ones, or pixels for dual-encoder.",
-    ),
-]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of training.")]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        min=0,
-        help="Processes of every step that has parts; 0: what suits it, or the cluster.",
-    ),
-]
-EngineOption = Annotated[
-    str | None,
-    typer.Option("--engine", help="Where parts are made: local, or ray (itrpipe[ray]) on a cluster."),
-]
-AddressOption = Annotated[
-    str | None,
-    typer.Option("--address", help="Ray cluster, such as auto; without it one of this machine alone."),
-]
-PartOption = Annotated[
-    str | None,
-    typer.Option(
-        "--part",
-        metavar="I/N",
-        help="Make one of N shares; the job that makes the last part joins them.",
-    ),
-]
-DevicesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--devices",
-        min=1,
-        help="Processes that train together, one per GPU: torchrun for this machine.",
-    ),
-]
-PhotosOption = Annotated[
-    Path | None, typer.Option("--photos", metavar="FOLDER", help="Folder of photographs, which need no captions.")
-]
-DecisionsOption = Annotated[
-    Path | None,
-    typer.Option("--decisions", metavar="FILE", help="What people decided on pairs, see itrpipe review."),
-]
-DeviceOption = Annotated[str | None, typer.Option("--device", help="auto, cpu or cuda.")]
+GuardOption = Annotated[Text, typer.Option("--guard", help="fne: how likely each candidate is a false negative.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
-_NO_OPTION = {"option": False}
-"""Marks a field of shared options that is none itself."""
+@dataclass
+class DataOptions:
+    """What every command takes that plans something."""
 
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What every command takes that runs a plan."""
-
-    dataset: DatasetOption = "scenes"
     settings: SetOption = None
     data: DataOption = Path("data")
-    no_deps: NoDepsOption = False
-    workers: WorkersOption = None
-    engine: EngineOption = None
-    address: AddressOption = None
-    trust: TrustOption = False
-    dry_run: DryRunOption = False
+    trust: bool = option(False, "--trust", "Read files of 4 MiB and more without hashing them first.", callback=_trust)
+    dry_run: bool = option(False, "--dry-run", "Print the plan and what it will cost.")
+    given: frozenset[str] = field(default=frozenset(), init=False)
+    """Names of the options that were given."""
+
+    def completed(self, given: frozenset[str]) -> Any:
+        """The options, with the names of those that were given."""
+        self.given = given
+        return self
+
+
+@dataclass
+class PlanOptions(DataOptions):
+    """The same for one dataset."""
+
+    dataset: DatasetOption = EMBEDDED
 
     @property
     def where(self) -> tuple[Path, str]:
         """The data folder and the dataset."""
         return self.data, self.dataset
 
+
+@dataclass
+class PlacedOptions(DataOptions):
+    """What commands take beside that whose plan has parts."""
+
+    workers: Number = option(None, "--workers", "Processes of steps with parts; 0: what suits the machine.", min=0)
+    engine: Text = option(None, "--engine", "Where parts are made: local, or ray on a cluster.")
+    address: AddressOption = None
+
+    @property
+    def placed(self) -> list[Override]:
+        """Where every step makes its parts.
+
+        Raises:
+            UsageError: there is an address and no engine that has one.
+        """
+        if self.address and self.engine != "ray":
+            raise UsageError(f"--address {self.address} is that of a Ray cluster; add --engine ray")
+        named = {"workers": self.workers, "engine": self.engine, "address": self.address}
+        return [Override(EVERYWHERE, key, value) for key, value in named.items() if value is not None]
+
+
+@dataclass
+class RunOptions(PlacedOptions, PlanOptions):
+    """What commands take that run a stage of a dataset."""
+
+    no_deps: MakeOption = False
+
     @property
     def how(self) -> dict[str, Any]:
         """What is done with the plan."""
         return {"dry_run": self.dry_run, "no_deps": self.no_deps}
 
-    def overrides(self, **named: Any) -> list:
-        """The options of this name that were given, `--set` assignments, and where parts are made."""
-        return overrides_of(self.settings, named) + self.placed
+    def told(self, *without: str) -> dict[str, Any]:
+        """The settings that were given by options of their own."""
+        shared = {each.name for each in fields(GivenOptions)} - {*_OF_TRAINING, "device"}
+        own = [each.name for each in fields(self) if each.name not in {*shared, *without}]
+        values = {name: _plain(getattr(self, name)) for name in own}
+        return {name: value for name, value in values.items() if value is not None and value is not False}
 
-    @property
-    def placed(self) -> list:
-        """Where every step makes its parts."""
-        return placed(self.workers, self.engine, self.address)
+    def overrides(self, *without: str, **more: Any) -> list[Override]:
+        """What the options say of the requested step, `--set` assignments, and where parts are made.
+
+        Args:
+            without: settings that are not the step's.
+            more: settings beside those of the options.
+        """
+        return overrides_of(self.settings, {**self.told(*without), **more}) + self.placed
 
 
-@dataclass(frozen=True)
+def _plain(value: Any) -> Any:
+    return str(value.resolve()) if isinstance(value, Path) else value
+
+
+@dataclass
 class TrainedOptions(RunOptions):
     """What commands take beside that where a trained model is used."""
 
-    features: FeaturesOption = None
-    seed: SeedOption = None
-    device: DeviceOption = None
-
-    @property
-    def model(self) -> dict[str, Any]:
-        """The settings that name the model."""
-        return {"features": self.features, "seed": self.seed}
+    features: Text = option(None, "--features", "-f", "Features to read; default: the only ones.", metavar="NAME")
+    seed: Number = option(None, "--seed", "Seed of training.")
+    device: Text = option(None, "--device", "auto, cpu or cuda.")
 
 
-@dataclass(frozen=True)
+_OF_TRAINING = ("method", "backbone", "features", "seed")
+"""Options that say which model is trained."""
+
+
+@dataclass
 class ModelOptions(TrainedOptions):
     """What commands take beside that where the model has a method and a backbone."""
 
-    named: NamedOption = None
+    named: Text = option(None, "--model", "A model that `itrpipe train --name NAME` was told of.", metavar="NAME")
     method: MethodOption = "triplet"
-    backbone: BackboneOption = None
-    known: Any = field(default=None, metadata=_NO_OPTION)  # an itrpipe.commands.named.NamedModel
-    given: frozenset[str] = field(default=frozenset(), metadata=_NO_OPTION)
-    reads_model: ClassVar[bool] = True
+    backbone: Text = option(None, "--backbone", "-b", "Model; `itrpipe list backbones` has all.")
+    known: NamedModel | None = field(default=None, init=False)
 
-    @property
-    def model(self) -> dict[str, Any]:
-        """The settings that name the model, but for its method."""
-        return {"backbone": self.backbone, **super().model}
-
-    def overrides(self, *, of_training: bool = False, **named: Any) -> list:
+    def overrides(self, *without: str, of_training: bool = False, **more: Any) -> list[Override]:
         """What a named model was told, and the options of this command on top.
 
         Args:
+            without: settings that are not the step's.
             of_training: whether the requested step is the training itself.
-            named: options by the settings that they are.
+            more: settings beside those of the options.
         """
         told = () if self.known is None else self.known.of_training() if of_training else self.known.of_reader()
-        return [*told, *super().overrides(**named)]
+        return [*told, *super().overrides(*without, *(["method"] if of_training else []), **more)]
 
-    def completed(self, context: typer.Context) -> ModelOptions:
+    def asked(self, stage: str, *, as_json: bool = False, **more: Any) -> Asked:
+        """What the command asks of a training, or of what a later stage makes with it."""
+        overrides = self.overrides(of_training=stage == "train", **more)
+        return Asked(*self.where, overrides, as_json=as_json, **self.how)
+
+    def completed(self, given: frozenset[str]) -> Any:
         """The options with which of them were given, and with what the model of `--model` was told.
 
-        Its dataset counts where no other was given. Where a dataset alone was named, its only named model is meant.
-
-        Args:
-            context: tells which options were given.
+        Its dataset counts where no other was given.
 
         Raises:
             UsageError: there are several such models, or an option contradicts it.
             MissingInputError: there is none.
         """
-        given = self._told(context)
-        if self.reads_model and "dataset" in given and not given & _NO_SINGLE_MODEL:
-            from itrpipe.commands.named import only_model
-            from itrpipe.progress import Reporter, SafeConsole
-
-            usual = self.method == ModelOptions.method
-            self = replace(self, named=only_model(self.data, self.dataset, None if usual else self.method))
-            if self.named is not None:
-                told = f"model {self.named}, the only one of {self.dataset} that has a name"
-                Reporter(SafeConsole(stderr=True)).say(told)
+        super().completed(given)
         if self.named is None:
-            method = GIVEN if is_given(self.backbone or "") and "method" not in given else self.method
-            backbone = GIVEN if method == GIVEN and self.backbone is None else self.backbone
-            return replace(self, given=given, method=method, backbone=backbone)
-        from itrpipe.commands.named import find_model
-
-        known = find_model(self.data, self.dataset if "dataset" in given else None, self.named)
-        for option, own in (("method", known.method), ("backbone", known.backbone)):
-            if option in given:
-                raise UsageError(f"--model {self.named} has {option} {own}; leave --{option} out")
+            if is_given(self.backbone or "") and "method" not in given:
+                self.method = GIVEN
+            if self.method == GIVEN:
+                self.backbone = self.backbone or GIVEN
+            return self
+        known = self.known = find_model(self.data, self.dataset if "dataset" in given else None, self.named)
+        for name, own in (("method", known.method), ("backbone", known.backbone)):
+            if name in given:
+                raise UsageError(f"--model {self.named} has {name} {own}; leave --{name} out")
         naming = {key: value for key, value in known.naming.items() if key not in given}
-        return replace(self, dataset=known.dataset, method=known.method, known=known, given=given, **naming)
+        return self.naming(dataset=known.dataset, method=known.method, **naming)
 
-    def require_model(self) -> None:
-        """Refuses to take the drawings for granted where nothing is named and models of other datasets have names.
-
-        Raises:
-            UsageError: likewise.
-        """
-        from itrpipe.commands.named import refuse_unnamed
-
-        if not self.given & {"dataset", "seed", *_NO_SINGLE_MODEL}:
-            refuse_unnamed(self.data)
-
-    def _told(self, context: typer.Context) -> frozenset[str]:
-        """Which options were given."""
-        return frozenset(each.name for each in fields(self) if was_given(context, each.name))
+    def naming(self, **model: Any) -> Any:
+        """The options with another model."""
+        for name, value in model.items():
+            setattr(self, name, value)
+        return self
 
 
-@dataclass(frozen=True)
-class TrainingOptions(ModelOptions):
-    """The same where the model may be a new one."""
+@dataclass
+class AskingOptions(ModelOptions):
+    """The same for what asks a trained model, and trains none unless it is told to."""
 
-    reads_model: ClassVar[bool] = False
-
-
-_OF_TRAINING = frozenset(("method", "backbone", "features", "seed"))
-"""Options that say which model is trained."""
-_NO_SINGLE_MODEL = frozenset(("named", "method", "backbone", "features", "embeddings"))
-"""Options beside which the only named model of a dataset is not meant."""
+    no_deps: MakeOption = True
 
 
-@dataclass(frozen=True)
+@dataclass
 class AnyModelOptions(ModelOptions):
     """The same where --model may also be the folder or hub id of a model, for photographs without captions."""
 
-    named: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            metavar="NAME|FOLDER|ID",
-            help="A model that `itrpipe train --name NAME` was told of; for --photos also the folder or hub id of one.",
-        ),
-    ] = None
-
-    def completed(self, context: typer.Context) -> ModelOptions:
+    def completed(self, given: frozenset[str]) -> Any:
         """The options as `ModelOptions` completes them; a folder or hub id stays in `named`, and `known` is None.
 
         Raises:
             UsageError, MissingInputError: likewise.
         """
         try:
-            return super().completed(context)
+            return super().completed(given)
         except MissingInputError:
             if self.named is None or not (Path(self.named).expanduser().is_dir() or "/" in self.named):
                 raise
-        told = self._told(context)
-        for option in sorted(told & _OF_TRAINING):
-            raise UsageError(f"--model {self.named} is trained already; leave --{option} out")
-        return replace(self, given=told)
+        for name in sorted(given.intersection(_OF_TRAINING)):
+            raise UsageError(f"--model {self.named} is trained already; leave --{name} out")
+        return self
 
     @property
-    def asked(self) -> Any:
-        """The model that photographs are asked of, an `itrpipe.commands.index.AskedModel`."""
-        from itrpipe.commands.index import AskedModel
+    def opened(self) -> str | None:
+        """The folder or hub id of a model."""
+        return self.named if self.known is None else None
 
-        overrides = overrides_of(self.settings, {"device": self.device}) + self.placed
-        if self.named is not None and self.known is None:
-            return AskedModel(opened=self.named, overrides=overrides)
-        trained = self.known is not None or self.given & _OF_TRAINING
-        naming = {**self.model, "device": self.device} if trained else {}
-        return AskedModel(
-            known=self.known,
-            method=self.method if trained else None,
-            dataset=self.dataset,
-            overrides=overrides,
-            naming=naming,
-        )
+    @property
+    def trained(self) -> bool:
+        """Whether options name a training."""
+        return self.known is not None or (self.opened is None and not self.given.isdisjoint(_OF_TRAINING))
 
 
-@dataclass(frozen=True)
+@dataclass
 class GivenOptions(ModelOptions):
     """What commands take beside that where embeddings from files may stand in the place of a trained model."""
 
-    embeddings: Annotated[
-        Path | None,
-        typer.Option(
-            "--embeddings",
-            metavar="IMAGES [CAPTIONS]",
-            help="Embeddings of any model: files of images and captions, or one file or folder of both.",
-        ),
-    ] = None
-    captions: Annotated[
-        Path | None, typer.Argument(metavar="CAPTIONS", help="Of --embeddings: file of the captions.")
-    ] = None
-    owners: Annotated[
-        Path | None,
-        typer.Option(
-            "--owners", metavar="FILE", help="Of --embeddings: row number or id of the image of every caption."
-        ),
-    ] = None
-    name: Annotated[
-        str | None, typer.Option("--name", help="Of --embeddings: for those of several models side by side.")
-    ] = None
-    measure: Annotated[
-        str | None, typer.Option("--measure", help="Of --embeddings: cosine (default), inner-product or order.")
-    ] = None
+    embeddings: File = option(None, "--embeddings", "Files of any model's embeddings.", metavar="IMAGES [CAPTIONS]")
+    captions: Annotated[File, typer.Argument(metavar="CAPTIONS", help="Of --embeddings: those of the captions.")] = None
+    owners: File = option(None, "--owners", "Of --embeddings: row or id of each caption's image.", metavar="FILE")
+    name: Text = option(None, "--name", "Of --embeddings: for those of several models side by side.")
+    measure: Measure | None = option(None, "--measure", "Of --embeddings: cosine (default), inner-product or order.")
 
-    def defined(self, split: str) -> tuple[GivenOptions, DatasetDefinition | None]:
-        """The options, and what --embeddings defines; without it None.
+    def defined(self, split: str) -> DatasetDefinition | None:
+        """What --embeddings defines, which the options name now; without it None.
 
         Args:
             split: that the files are of.
 
         Raises:
-            ItrpipeError: see `define_embeddings`; or other options name a model too.
+            UsageError: what belongs to --embeddings was given without it, or other options name a model too.
+            ItrpipeError: see `define_embeddings`.
         """
-        from itrpipe.commands.given import ALONE, define_embeddings, named
-
-        files = named(self.embeddings, self.captions, self.owners, self.name, self.measure)
-        if files is None:
-            return self, None
-        naming = {"named": "model", **{option: option for option in ("method", "backbone", "features", "seed")}}
-        for option in naming.keys() & self.given:
-            raise UsageError(
-                f"--{naming[option]} names a trained model and --embeddings another one; leave one of them out"
-            )
+        if self.embeddings is None:
+            for name in ("captions", "owners", "name", "measure"):
+                if (value := getattr(self, name)) is not None:
+                    option = "" if name == "captions" else f"--{name} "
+                    raise UsageError(f"{option}{value} belongs to --embeddings; add it, or leave this out")
+            return None
+        for name in ("named", *_OF_TRAINING):
+            if name in self.given:
+                option = "model" if name == "named" else name
+                raise UsageError(f"--{option} and --embeddings both name a model; leave one of them out")
         dataset = self.dataset if "dataset" in self.given else ALONE
-        definition, backbone = define_embeddings(self.data, dataset, split, files)
-        return replace(self, dataset=dataset, method=GIVEN, backbone=backbone), definition
+        files = given_files(self.embeddings, self.captions, self.owners)
+        definition, backbone = define_embeddings(self.data, dataset, split, files, self.name, self.measure)
+        self.naming(dataset=dataset, method=GIVEN, backbone=backbone)
+        return definition
 
 
-_LEADING = ("named", "method", "backbone")
-
-
-def taking(options: type[RunOptions], **defaults: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command shared options, which it gets as its first argument, beside its own ones.
-
-    Args:
-        options: the shared ones.
-        defaults: of shared options that have others in this command.
-    """
-    hints, keyword = get_type_hints(options, include_extras=True), inspect.Parameter.KEYWORD_ONLY
-    values = {
-        each.name: defaults.get(each.name, each.default) for each in fields(options) if each.metadata != _NO_OPTION
-    }
-    shared = [inspect.Parameter(name, keyword, default=value, annotation=hints[name]) for name, value in values.items()]
-    # As users read them: which model, what of it, where, and how it is run.
-    last = [each.name for each in fields(RunOptions)]
-    shared.sort(key=lambda each: last.index(each.name) if each.name in last else -1)
-
-    def with_shared(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def run(context: typer.Context, **values: Any) -> None:
-            given = options(**{each.name: values.pop(each.name) for each in shared})
-            if isinstance(given, ModelOptions):
-                given = given.completed(context)
-            command(given, **values)
-
-        types = get_type_hints(command, include_extras=True)
-        own = [
-            each.replace(kind=keyword, annotation=types[name])
-            for name, each in list(inspect.signature(command).parameters.items())[1:]
-        ]
-        leading = [each for each in shared if each.name in _LEADING]
-        context = inspect.Parameter("context", keyword, annotation=typer.Context)
-        parameters = [context, *leading, *own, *(each for each in shared if each not in leading)]
-        run.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
-        run.__annotations__ = {each.name: each.annotation for each in parameters}
-        return run
-
-    return with_shared
-
-
-def resolved(path: Path | None) -> str | None:
-    """A file by its whole path."""
-    return None if path is None else str(path.resolve())
-
-
-def whole_path(model: str | None) -> str | None:
-    """A hub id as it is, a folder by its whole path: later commands may run in another folder."""
-    folder = Path(model).expanduser() if model else None
-    return str(folder.resolve()) if folder and folder.is_dir() else model
-
-
-def mapping(assignments: list[str] | None, ids: Path | None) -> dict[str, Any]:
-    """The options of the importer of arrays as settings."""
-    given: dict[str, Any] = {"ids": None if ids is None else str(ids)}
-    for text in assignments or []:
-        dataset, equals, array = text.partition("=")
-        if not (dataset and equals):
-            raise UsageError(f"--map {text!r} is not of the form NAME=ARRAY, such as regions=features")
-        if given.setdefault(f"map.{dataset}", array) != array:
-            raise UsageError(f"--map gives {dataset} twice; name one array")
-    return given
-
-
-def placed(workers: int | None, engine: str | None, address: str | None, part: str | None = None) -> list:
-    """Where every step of a plan makes its parts, and which share of them.
-
-    Raises:
-        UsageError: there is an address and no engine that has one.
-    """
-    from itrpipe.plan.overrides import EVERYWHERE, Override
-
-    if address and engine != "ray":
-        raise UsageError(f"--address {address} is that of a Ray cluster; add --engine ray")
-    named = {"workers": workers, "engine": engine, "address": address, "part": part}
-    return [Override(EVERYWHERE, key, value) for key, value in named.items() if value is not None]
-
-
-def overrides_of(assignments: list[str] | None, named: dict[str, Any]) -> list:
+def overrides_of(assignments: Iterable[str] | None, named: dict[str, Any]) -> list[Override]:
     """`--set` assignments and the named options that were given, as overrides of the requested step.
 
     Raises:
         UsageError: a setting is given twice with different values.
     """
-    from itrpipe.plan.planning import Override, parse_override
-
     given = [Override(None, key, value) for key, value in named.items() if value is not None]
     overrides = [*given, *map(parse_override, assignments or [])]
     seen: dict[tuple, str] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -36,6 +36,8 @@ FOLDER = "folder"
 """In the place of a split, where photographs of a folder were searched, which have no captions."""
 _AT_ONCE = 256
 """Images or captions per forward pass."""
+_CAPTIONS_SHOWN = 2
+"""Captions on the page with an image."""
 _LONGEST_TEXT = 96
 """Characters of the captions of a line."""
 
@@ -120,6 +122,31 @@ class Answers:
         said: dict[Mark, str] = {"own": "belongs to the query", "true": "true as well, though it belongs to another"}
         if marks := [f"{MARKS[mark]} {said[mark]}" for mark in said if mark in {each.mark for each in self.answers}]:
             yield f"  {', '.join(marks)}"
+
+    def page(self, folder: Path | None, own: str | None) -> tuple[str, list[str]]:
+        """A page that needs no script, no network and no server, and of which photographs it has no pictures.
+
+        It names photographs, not where they are.
+
+        Args:
+            folder: of the photographs; None where it is gone.
+            own: file that was searched with, relative to the folder or not.
+        """
+        from itrpipe.report.page import page_environment
+        from itrpipe.report.pictures import Album
+
+        album = Album(folder, {each.image_id: each.file for each in self.answers})
+        pictures = {each.image_id: album.picture(each.image_id) for each in self.answers}
+        query, problems = None, album.problems
+        if own is not None:
+            path = Path(own) if folder is None else folder / own
+            asked = Album(path.parent if path.is_absolute() else None, {path.name: path.name})
+            query, problems = asked.picture(path.name), [*problems, *asked.problems]
+        name = None if self.image_id is None else Path(self.image_id).name
+        shown = replace(self, dataset=Path(self.dataset).name, image_id=name)
+        template = page_environment().get_template("search.html.j2")
+        facts = {"found": shown, "title": shown.title, "pictures": pictures, "query": query, "shown": _CAPTIONS_SHOWN}
+        return template.render(facts), problems
 
 
 @dataclass

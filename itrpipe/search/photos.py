@@ -11,16 +11,21 @@ import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, upright_size
+from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.features.declaration import FeatureSettings, feature_settings, passes_of
+from itrpipe.features.photographs import Photographs
+from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.search.model import RetrievalModel, load
+from itrpipe.storage.artifact import existing_input, read_manifest
 from itrpipe.storage.disk import OF_THE_FILE, on_disk, require_space, unavailable
 from itrpipe.storage.integrity import checked
 from itrpipe.storage.parts import ArrayFile, write_arrays
@@ -310,3 +315,92 @@ def write_index(
     columns |= {name: pa.array(whole[:, column]) for column, name in enumerate(("width", "height"))}
     write_table(folder / PHOTOS, pa.table(columns))
     return width
+
+
+PHOTOGRAPH = "photograph"
+
+
+class Shown(NamedTuple):
+    """An image that a model is asked about.
+
+    Attributes:
+        image_id: of the dataset, or the path of a photograph.
+        file: relative to the root of the dataset; of a photograph the absolute path.
+        split: of the image, or `photograph`.
+        features: hold a row of this id.
+    """
+
+    image_id: str
+    file: str
+    split: str
+    features: FeatureFile
+
+
+def find_image(trained: Path, image: str, device: str) -> Shown:
+    """The image that a user names: of the dataset by id, path or file name, else the photograph at this path.
+
+    Args:
+        trained: artifact whose dataset and features are meant.
+        image: likewise.
+        device: `cpu` or `cuda`, where the features of a photograph are made.
+
+    Raises:
+        MissingInputError: there is neither, or the image has no features.
+        UsageError: several images have this file name, or a photograph cannot be read as the dataset's images were.
+        DataError: the photograph cannot be used.
+    """
+    manifest = read_manifest(trained)
+    dataset = PreparedDataset.open(existing_input(trained, manifest, "prepare"))
+    extracted = existing_input(trained, manifest, "extract")
+    splits = map(dataset.split, dataset.splits)
+    rows = [(*row, each.name) for each in splits for row in zip(each.image_ids.tolist(), each.files, strict=True)]
+    by_name = [row for row in rows if PurePosixPath(row[1]).name == image]
+    found = [row for row in rows if row[0] == image] or [row for row in rows if row[1] == image] or by_name
+    if len(found) > 1:
+        raise UsageError(f"--image {image}: {len(found):,} images have this file name; name one by its id")
+    if found:
+        features = FeatureFile.open(extracted / FEATURES)
+        features.rows([found[0][0]])  # an image without features is told here, and not in the midst of a batch
+        return Shown(*found[0], features)
+    if os.path.isfile(image):  # unlike Path.is_file, no error for what cannot be a path
+        path = Path(image)
+        return Shown(str(path), str(path.absolute()), PHOTOGRAPH, photograph_features(path, extracted, device))
+    raise MissingInputError(
+        f"--image {image}: neither an image of the dataset nor a file; name an image by its id or file, such as "
+        f"{rows[-1][0]}, or any photograph"
+    )
+
+
+def photograph_features(path: Path, folder: Path, device: str) -> FeatureFile:
+    """The features of a photograph, by the extractors that made those of the dataset, in memory.
+
+    Args:
+        path: the photograph; also its id.
+        folder: artifact of `extract`.
+        device: `cpu` or `cuda`.
+
+    Raises:
+        UsageError: the features of the dataset were imported.
+        DataError: the photograph cannot be used.
+    """
+    manifest = read_manifest(folder)
+    parts = passes_of(manifest.conf, feature_settings(manifest.settings).model_validate(manifest.settings))
+    refuse_imported(parts, f"--image {path}")
+    try:
+        (features,) = Photographs.by(manifest.conf, parts, device).features([path], batch=1, ids=[str(path)])
+    except DataError as error:
+        raise DataError(f"--image {error}") from None
+    return features
+
+
+def refuse_imported(parts: Mapping[str, FeatureSettings], what: str) -> None:
+    """Refuses features of which nothing here can make those of a photograph.
+
+    Raises:
+        UsageError: they were imported.
+    """
+    if imported := [part.kind for part in parts.values() if part.imported]:
+        raise UsageError(
+            f"{what}: the features of the dataset were imported ({imported[0]}); those of a photograph "
+            "cannot be made alike"
+        )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from itrpipe import __version__
-from itrpipe.commands.doctor import examine
+from itrpipe.cli.keep import doctor
 from itrpipe.engine.ray import connected, load_ray
 from itrpipe.engine.run import Made
 from itrpipe.errors import DataError, UnavailableError
@@ -72,9 +72,9 @@ def test_the_doctor_lists_the_nodes(
     cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    examine(Path("absent"), cluster.address)
+    doctor(Path("absent"), cluster.address)
     (line,) = [each for each in capsys.readouterr().out.splitlines() if "cluster  " in each]
-    assert ": 2 CPU, 0 GPU, " in line
+    assert ": 2 CPU, 0 GPU; " in line
     assert f"; itrpipe {__version__}; DOES NOT SEE {tmp_path / 'absent'}" in line
 
 

@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 
 import itrpipe
-from itrpipe.commands.export import Wanted
-from itrpipe.commands.export import export as export_model
+from itrpipe.cli.asked import Asked
+from itrpipe.cli.share import Wanted, export_model
 from itrpipe.datasets.pictures import decode_rgb
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import ORDER
@@ -56,7 +56,7 @@ def exported(
                 f"train.model.{side}={saved_encoders / each}" for side, each in (("vision", vision), ("text", text))
             ]
             wanted = Wanted(targets / name, embeddings="parquet", **more)
-            export_model(root, "tiny", wanted, [parse_override(each) for each in [*given, *sets]])
+            export_model(Asked(root, "tiny", [parse_override(each) for each in [*given, *sets]]), wanted)
             artifacts = json.loads((wanted.target / "export.json").read_text())["artifacts"]
             (trained,) = (each for each in artifacts if each.startswith("train/"))
             known[name] = wanted.target, root / "tiny" / trained
@@ -276,7 +276,7 @@ def test_open_clip_is_refused_for_what_it_has_not(exported: Callable[..., Any], 
             exported(*pair, method="triplet", open_clip=True)
     wanted = Wanted(tmp_path / "out", open_clip=True)
     with pytest.raises(UsageError, match="--open-clip: open_clip has no model like vsepp"):
-        export_model(root, "tiny", wanted, [parse_override("backbone=vsepp")])
+        export_model(Asked(root, "tiny", [parse_override("backbone=vsepp")]), wanted)
 
 
 # datasets

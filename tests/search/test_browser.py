@@ -37,7 +37,7 @@ def address(finished_chain: Path, decided: DecisionFile) -> Iterator[str]:
     first: Any = gallery.images[:1]
     gallery.model.encode_images = lambda images, *options, **more: first
     pictures = Pictures.of_dataset(candidates.prepared, finished_chain / "source", decided.path.parent / "pictures")
-    with served(Site("tiny", Searches(gallery), pictures, Reviews(candidates, decided))) as found:
+    with served(Site(Searches(gallery), pictures, Reviews(candidates, decided))) as found:
         yield found
 
 

@@ -15,8 +15,8 @@ import transformers
 from PIL import Image
 
 import itrpipe
-from itrpipe.commands.export import Wanted, export
-from itrpipe.commands.stages import run_stage
+from itrpipe.cli.asked import Asked, run_stage
+from itrpipe.cli.share import Wanted, export_model
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
@@ -79,7 +79,7 @@ def evaluated(root: Path, finished_chain: Path) -> Callable[[str], Evaluated]:
             dataset, sets = RUNS[run]
             overrides = [parse_override(text) for text in sets]
             run_stage(root, dataset, "evaluate", overrides)
-            export(root, dataset, Wanted(root.parent / run), overrides, no_deps=True)
+            export_model(Asked(root, dataset, overrides, no_deps=True), Wanted(root.parent / run))
             made[run] = _of(root / dataset, run, root.parent / run, finished_chain)
         return made[run]
 

@@ -50,7 +50,8 @@ def file(tmp_path: Path) -> DecisionFile:
 def pages(candidates: Candidates, pictures: Pictures, file: DecisionFile) -> Any:
     model = itrpipe.load(candidates.trained, device="cpu")
     searches = Searches(Gallery.of_dataset(model, candidates.trained))
-    return client(Site("<script>alert(1)</script>", searches, pictures, Reviews(candidates, file)))
+    searches.gallery.about = "<script>alert(1)</script>"
+    return client(Site(searches, pictures, Reviews(candidates, file)))
 
 
 def mean_colour(images: list[np.ndarray]) -> np.ndarray:
@@ -61,7 +62,8 @@ def colours(pictures: Pictures, encode: Any = mean_colour) -> Site:
     """A site of three colours, which searches with photographs alone."""
     model: Any = SimpleNamespace(label="mean", measure=INNER_PRODUCT, encode_images=encode)
     names = ["red", "green", "blue"]
-    return Site("colours", Searches(Gallery(model, np.eye(3, dtype=np.float32), names, names, [""] * 3)), pictures)
+    gallery = Gallery("colours", model, np.eye(3, dtype=np.float32), names, names, [""] * 3)
+    return Site(Searches(gallery), pictures)
 
 
 def client(site: Site) -> Any:

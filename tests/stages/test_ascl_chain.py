@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from itrpipe.analysis.questions.alignment import VECTORS, mean_vectors
-from itrpipe.commands.stages import run_stage
+from itrpipe.cli.asked import run_stage
 from itrpipe.evaluation import metrics
 from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.models.ascl.network import AsclEncoder

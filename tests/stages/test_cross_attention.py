@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from itrpipe.commands.stages import run_stage
+from itrpipe.cli.asked import run_stage
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.embeddings import SCORES, SplitScores, read_scores, write_scores
 from itrpipe.plan.planning import Planner, parse_override

@@ -15,7 +15,7 @@ import torch
 
 from itrpipe.analysis.questions.discrimination import discrimination, kept_sentences
 from itrpipe.analysis.sentences import compared
-from itrpipe.commands.stages import run_stage
+from itrpipe.cli.asked import run_stage
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.errors import DataError, UsageError

@@ -15,7 +15,7 @@ import pytest
 
 from itrpipe.analysis.questions import eccv_caption
 from itrpipe.analysis.questions.query_length import recall_by_length
-from itrpipe.commands import stages as commands
+from itrpipe.cli import asked as commands
 from itrpipe.datasets.truth import write_truth
 from itrpipe.errors import DataError
 from itrpipe.evaluation import metrics as protocols

@@ -17,9 +17,8 @@ from PIL import Image
 from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.analysis.questions.words import answer
 from itrpipe.analysis.words import CORRECTION_SCHEMA, DRAWS, WordTest
-from itrpipe.commands.explain import Word, coloured
-from itrpipe.commands.photographs import photograph_features
-from itrpipe.commands.stages import run_stage
+from itrpipe.cli.ask import coloured
+from itrpipe.cli.asked import run_stage
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import SCORES, read_scores
@@ -27,6 +26,7 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.plan.planning import parse_override
 from itrpipe.progress import Reporter
+from itrpipe.search.photos import photograph_features
 from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.storage.artifact import WORD_CORRECTIONS, WORDS, read_manifest
 from itrpipe.training.data import open_split
@@ -153,7 +153,10 @@ def test_a_caption_without_wrong_words_is_left_alone(
 
 
 def test_words_are_coloured_in_steps() -> None:
-    words = [Word("a", 0, 1, 0.1, False, True, None), Word("b", 2, 3, 1.0, True, True, "c")]
+    words = [
+        {"text": "a", "start": 0, "end": 1, "mismatch": 0.1, "flagged": False},
+        {"text": "b", "start": 2, "end": 3, "mismatch": 1.0, "flagged": True},
+    ]
     text = coloured("a b!", words)
     assert text.plain == "a b (1.00)!"
     assert [str(span.style) for span in text.spans] == ["bold black on #f2a65a"]
@@ -186,6 +189,8 @@ def test_a_photograph_is_read_by_the_extractor_of_the_features(
         (("--method", "itm"), 2, "itm.uniter"),
         (("--method", "triplet", "--backbone", "vsepp"), 2, "--method tags-dc"),
         (("--method", "tags-dc", "--backbone", "vsepp"), 2, "backbone 'vsepp'"),
+        (("--image", "1017.jpeg"), 3, "1017.jpeg"),
+        (("--caption", "a dog " * 10), 2, "20 tokens"),
         (("--seed", 7, "--no-deps"), 2, "itrpipe train --dataset tiny --method tags-dc --backbone uniter --data "),
     ],
 )
@@ -193,11 +198,6 @@ def test_what_cannot_be_explained_is_told_in_one_line(
     options: tuple[object, ...], code: int, value: str, root: Path, invoke: Invoke
 ) -> None:
     refused(explain(invoke, root, *options), code, value)
-
-
-def test_questions_that_have_no_answer_are_told_in_one_line(root: Path, invoke: Invoke) -> None:
-    refused(explain(invoke, root, image="1017.jpeg"), 3, "'1017.jpeg'")
-    refused(explain(invoke, root, caption="a dog " * 10), 2, "20 tokens", "tags-dc.uniter")
 
 
 def test_what_was_removed_since_is_named(copy: Path, invoke: Invoke) -> None:

@@ -17,9 +17,8 @@ from huggingface_hub import ModelCard
 from safetensors.numpy import load_file
 
 from itrpipe import __version__
-from itrpipe.commands.export import Wanted
-from itrpipe.commands.export import export as export_model
-from itrpipe.commands.stages import run_stage
+from itrpipe.cli.asked import Asked, run_stage
+from itrpipe.cli.share import Wanted, export_model
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.exporting.folder import new_folder
@@ -61,7 +60,7 @@ def vsepp(root: Path, tiny: Callable, tmp_path_factory: pytest.TempPathFactory) 
     """AOQ on VSE++ with everything there is. Read only."""
     target = tmp_path_factory.mktemp("exported") / "vsepp"
     wanted = Wanted(target, embeddings="parquet", index=True, trec=True, license="apache-2.0")
-    export_model(root, "tiny", wanted, tiny("aoq"), no_deps=True)
+    export_model(Asked(root, "tiny", tiny("aoq"), no_deps=True), wanted)
     return target
 
 
@@ -69,7 +68,7 @@ def vsepp(root: Path, tiny: Callable, tmp_path_factory: pytest.TempPathFactory) 
 def scan(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """SCAN with its rankings. Read only."""
     target = tmp_path_factory.mktemp("exported") / "scan"
-    export_model(root, "tiny", Wanted(target, trec=True), [parse_override(text) for text in SCAN], no_deps=True)
+    export_model(Asked(root, "tiny", [parse_override(text) for text in SCAN], no_deps=True), Wanted(target, trec=True))
     return target
 
 
@@ -137,7 +136,7 @@ def test_no_file_names_the_home_folder(
     manifest["command"] = "itrpipe train --data /home/somebody/data --dataset tiny"
     (only(named, "train/aoq.vsepp") / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
     monkeypatch.setattr(Path, "home", lambda: Path("/home/somebody"))
-    export_model(named, "tiny", Wanted(tmp_path / "out"), tiny("aoq"), no_deps=True)
+    export_model(Asked(named, "tiny", tiny("aoq"), no_deps=True), Wanted(tmp_path / "out"))
     card = (tmp_path / "out" / "README.md").read_text()
     assert "itrpipe train --data data --dataset tiny" in card
     assert "somebody" not in card
@@ -164,7 +163,7 @@ def test_a_tokenizer_goes_along(root: Path, saved_encoders: Path, tmp_path: Path
         *(f"train.model.{side}={encoders / name}" for side, name in (("vision", "vit"), ("text", "bert"))),
     )
     target = tmp_path / "out"
-    export_model(copy, "tiny", Wanted(target), [parse_override(text) for text in given])
+    export_model(Asked(copy, "tiny", [parse_override(text) for text in given]), Wanted(target))
     shutil.rmtree(encoders)
     trained = only(copy, "train/triplet.dual-encoder")
     model = opened(target, trained)
@@ -316,7 +315,7 @@ def test_an_index_finds_what_the_rankings_hold(vsepp: Path, root: Path) -> None:
 
 def test_arrays_come_with_their_ids(root: Path, tiny: Callable, tmp_path: Path) -> None:
     wanted = Wanted(tmp_path / "out", embeddings="npy")
-    export_model(root, "tiny", wanted, tiny("triplet"), no_deps=True)
+    export_model(Asked(root, "tiny", tiny("triplet"), no_deps=True), wanted)
     split = read_embeddings(only(root, "train/triplet.vsepp") / "embeddings.h5", "test")
     folder = tmp_path / "out" / "embeddings"
     for side, vectors, ids in (("images", split.images, split.image_ids), ("captions", split.texts, split.caption_ids)):
@@ -359,7 +358,7 @@ def test_right_answers_are_the_pairs_of_the_split(scan: Path, root: Path) -> Non
 def not_exported(root: Path, wanted: Wanted, overrides: list, error: type[ItrpipeError], *parts: str) -> None:
     before = {path: path.read_bytes() for path in wanted.target.parent.rglob("*") if path.is_file()}
     with pytest.raises(error) as caught:
-        export_model(root, "tiny", wanted, overrides, no_deps=True)
+        export_model(Asked(root, "tiny", overrides, no_deps=True), wanted)
     assert "\n" not in str(caught.value)
     for part in parts:
         assert part in str(caught.value)
@@ -374,9 +373,9 @@ def test_a_folder_with_content_is_kept_unless_it_is_an_export(root: Path, tiny: 
     not_exported(root, Wanted(target, force=True), of_aoq, UsageError, str(target), "was not made by itrpipe export")
     not_exported(root, Wanted(target / "thesis.tex"), of_aoq, UsageError, "thesis.tex", "is a file")
     (target / "thesis.tex").unlink()
-    export_model(root, "tiny", Wanted(target), of_aoq, no_deps=True)
+    export_model(Asked(root, "tiny", of_aoq, no_deps=True), Wanted(target))
     not_exported(root, Wanted(target), of_aoq, UsageError, str(target), "not empty", "--force")
-    export_model(root, "tiny", Wanted(target, trec=True, force=True), of_aoq, no_deps=True)
+    export_model(Asked(root, "tiny", of_aoq, no_deps=True), Wanted(target, trec=True, force=True))
     assert (target / "trec" / "run.i2t.trec").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     (target / ".git").mkdir()
@@ -417,7 +416,7 @@ def test_an_export_that_was_killed_begins_anew_and_leaves_nothing(
 ) -> None:
     """Killed before the earlier export is moved aside, and after that before the new one takes its place."""
     target = tmp_path / "out"
-    export_model(root, "tiny", Wanted(target), tiny("triplet"), no_deps=True)
+    export_model(Asked(root, "tiny", tiny("triplet"), no_deps=True), Wanted(target))
     earlier = (target / "export.json").read_bytes()
     replace = os.replace
 
@@ -429,12 +428,12 @@ def test_an_export_that_was_killed_begins_anew_and_leaves_nothing(
     child = os.fork()
     if child == 0:
         os.replace = killed
-        export_model(root, "tiny", Wanted(target, force=True), tiny("aoq"), no_deps=True)
+        export_model(Asked(root, "tiny", tiny("aoq"), no_deps=True), Wanted(target, force=True))
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     kept = target if stop == "target" else target.with_name(".out.replaced")
     assert (kept / "export.json").read_bytes() == earlier
-    export_model(root, "tiny", Wanted(target, force=True), tiny("aoq"), no_deps=True)
+    export_model(Asked(root, "tiny", tiny("aoq"), no_deps=True), Wanted(target, force=True))
     assert (target / "export.json").read_bytes() != earlier
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -463,32 +462,13 @@ def test_a_model_without_embeddings_has_none_to_export(root: Path, tiny: Callabl
 def test_what_is_no_evaluated_model_is_named(root: Path, tiny: Callable, tmp_path: Path) -> None:
     wanted = Wanted(tmp_path / "out")
     mean, missing = tiny("triplet", "ensemble_with=['vsepp.s1']"), tiny("triplet", "split=val")
-    not_exported(root, wanted, mean, UsageError, "ensemble_with")
+    not_exported(root, wanted, mean, UsageError, "several models")
     not_exported(root, wanted, missing, UsageError, "itrpipe evaluate --dataset tiny")
 
 
-@pytest.mark.parametrize(
-    ("wanted", "parts"),
-    [
-        ({"embeddings": "parkett"}, ("--embeddings 'parkett'", "'parquet'")),
-        ({"license": "my own: yes"}, ("--license 'my own: yes'", "apache-2.0")),
-    ],
-)
-def test_options_are_checked_before_anything_runs(root: Path, tmp_path: Path, wanted: dict, parts: tuple[str]) -> None:
-    not_exported(root, Wanted(tmp_path / "out", **wanted), [parse_override("method=aqo")], UsageError, *parts)
-
-
-def test_a_dry_run_prints_the_plan_and_writes_nothing(
-    root: Path, tiny: Callable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target, before = tmp_path / "out", set(root.rglob("*"))
-    export_model(root, "tiny", Wanted(target), tiny("triplet", "split=val"), dry_run=True)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "tiny: export triplet.vsepp.val"
-    assert any(line.startswith("  + evaluate/triplet.vsepp.val") for line in lines)
-    assert lines[-1].startswith("estimated cost: unknown")  # the test split, which was evaluated, is no measure
-    assert not target.exists()
-    assert set(root.rglob("*")) == before
+def test_a_licence_is_an_identifier(root: Path, tmp_path: Path) -> None:
+    wanted = Wanted(tmp_path / "out", license="my own: yes")
+    not_exported(root, wanted, [parse_override("method=aqo")], UsageError, "--license 'my own: yes'", "apache-2.0")
 
 
 def test_a_damaged_model_leaves_nothing_behind(root: Path, tiny: Callable, tmp_path: Path) -> None:
@@ -523,6 +503,6 @@ def test_the_card_tells_the_commands_of_the_whole_chain(root: Path, tmp_path: Pa
         manifest = json.loads(path.read_text())
         path.write_text(json.dumps(manifest | {"command": f"itrpipe {path.parent.parent.name}", "checksum": ""}))
     target = tmp_path / "scan"
-    export_model(copy, "tiny", Wanted(target), [parse_override(text) for text in SCAN], no_deps=True)
+    export_model(Asked(copy, "tiny", [parse_override(text) for text in SCAN], no_deps=True), Wanted(target))
     told = (target / "README.md").read_text().partition("## How it was made")[2].split("```")[1]
     assert told.split("\n")[1:-1] == ["itrpipe prepare", "itrpipe extract", "itrpipe train", "itrpipe evaluate"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from itrpipe.commands.stages import run_stage
+from itrpipe.cli.asked import run_stage
 from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import read_embeddings

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from itrpipe.commands.stages import define_features, run_stage
+from itrpipe.cli.asked import run_stage
+from itrpipe.cli.datasets import define_features
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile

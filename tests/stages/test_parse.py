@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from itrpipe.commands.stages import run_stage
+from itrpipe.cli.asked import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.plan.planning import Planner, parse_override
@@ -236,7 +236,7 @@ def test_hanta_may_be_uninstalled(defined: Path) -> None:
         "--tagger lexicon\n"
     )
     done = run("doctor", "--data", str(defined))
-    assert (done.returncode, "missing: hanta" in done.stdout.lower()) == (1, True)
+    assert (done.returncode, "missing: pip install hanta" in done.stdout.lower()) == (1, True)
 
 
 def test_without_its_tagger_a_command_says_what_to_do(

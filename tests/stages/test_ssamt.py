@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from itrpipe.analysis.phrases import FRAGMENT_SCHEMA, PhraseModel, matching_accuracy
-from itrpipe.commands.stages import run_stage
+from itrpipe.cli.asked import run_stage
 from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.models.ssamt.network import Relevance
 from itrpipe.plan.planning import parse_override

@@ -14,7 +14,7 @@ from typing import Any
 import h5py
 import pytest
 
-from itrpipe.commands.stages import run_stage
+from itrpipe.cli.asked import run_stage
 from itrpipe.config import load_declaration
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import Vocabulary

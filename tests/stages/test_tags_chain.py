@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from itrpipe.commands.stages import run_stage
+from itrpipe.cli.asked import run_stage
 from itrpipe.features.embeddings import SCORES
 from itrpipe.methods.pretrain.method import masked_word_logits
 from itrpipe.methods.tags import method as tags

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from itrpipe.config import COMMAND_LINE, did_you_mean
+from itrpipe.cli.datasets import whole_file
+from itrpipe.config import COMMAND_LINE
 from itrpipe.datasets.definition import (
     DEFINITION,
-    EMBEDDED,
     DatasetDefinition,
     ModelDefinition,
     check_name,
@@ -19,8 +19,8 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
-from itrpipe.plan.overrides import EVERYWHERE, Override
-from itrpipe.plan.planning import scoped_override
+from itrpipe.plan.overrides import EVERYWHERE
+from itrpipe.plan.planning import Override, scoped_override
 from itrpipe.storage.artifact import folders_in
 from itrpipe.training.settings import Model, TrainExecution
 
@@ -63,28 +63,21 @@ class NamedModel:
         given = {key: self.definition.settings[key] for key in NAMING if key in self.definition.settings}
         return {**given, "backbone": self.backbone}
 
-    @property
-    def told(self) -> list[Override]:
-        """Settings of its definition as overrides."""
-        settings = self.definition.settings
-        origins = {key: COMMAND_LINE if key in self.typed else f"model {self.name}" for key in settings}
-        return [scoped_override(key, value, origins[key]) for key, value in settings.items()]
-
     def of_training(self) -> list[Override]:
         """What it was told, for the step that trains it when that step is the requested one."""
-        return [*self.told, self._called]
+        told = [
+            scoped_override(key, value, COMMAND_LINE if key in self.typed else f"model {self.name}")
+            for key, value in self.definition.settings.items()
+        ]
+        return [*told, Override(None, "name", self.name, f"model {self.name}")]
 
     def of_reader(self) -> list[Override]:
         """The same for a plan of another step, which reads the model: what has no scope is limited to its training."""
-        told = [item for item in self.told if item.scope or item.key not in NAMING]
         return [
             item if item.scope else replace(item, scope=self.method, backbone=self.backbone)
-            for item in (*told, self._called)
+            for item in self.of_training()
+            if item.scope or item.key not in NAMING
         ]
-
-    @property
-    def _called(self) -> Override:
-        return Override(None, "name", self.name, f"model {self.name}")
 
 
 def define_model(
@@ -118,14 +111,18 @@ def define_model(
         MissingInputError: there is no such model.
     """
     known = load_definition(root, dataset).models.get(check_name(name))
-    given = list(overrides)
-    execution = [item for item in given if _is_execution(item)]
-    own = {_key(item): _whole(item) for item in given if item not in execution}
+    own, execution = {}, []
+    for item in overrides:
+        if item.scope == EVERYWHERE or item.key.removeprefix("execution.") in TrainExecution.model_fields:
+            execution.append(item)
+        else:
+            of_file = isinstance(item.value, str) and item.key.rpartition(".")[2] in _FILES
+            own[_key(item)] = whole_file(item.value) if of_file else item.value
     typed = frozenset(own)
     if like is not None:
         if like == name:
             raise UsageError(f"--like {like} is the model itself, which keeps its settings anyway; leave it out")
-        base = _first_with(root, dataset, like).definition
+        base = _like(root, dataset, like).definition
         same_method = method in (None, base.method)
         kept = {key: value for key, value in base.settings.items() if same_method or not key.startswith(_LOSS)}
         method, own, known = method or base.method, {**kept, **own}, None
@@ -136,16 +133,25 @@ def define_model(
         raise UsageError(f"--negatives-from {name} is the model itself; name another that it is mined with")
     unchanged = known is not None and (conf, settings) == (known.method, known.settings)
     trained = known.trained if known is not None and unchanged else {}
-    definition = ModelDefinition(method=conf, settings=settings, trained=trained)
-    return NamedModel(name, dataset, definition, typed), execution
+    return NamedModel(name, dataset, ModelDefinition(method=conf, settings=settings, trained=trained), typed), execution
+
+
+def _key(item: Override) -> str:
+    return f"{item.scope}.{item.key}" if item.scope else item.key
 
 
 def method_of_name(root: Path, dataset: str, name: str, like: str | None) -> str | None:
     """The method of a model where none is named: its own, or that of the model that it is to be like."""
     if like is not None:
-        return _first_with(root, dataset, like).method
+        return _like(root, dataset, like).method
     known = load_definition(root, dataset).models.get(check_name(name))
     return known.method if known else None
+
+
+def _like(root: Path, dataset: str, name: str) -> NamedModel:
+    """The model of this name, of this dataset before all others."""
+    own = name in models_of(load_definition(root, dataset))
+    return find_model(root, dataset if own else None, name, "--like")
 
 
 def home_of(root: Path, name: str) -> str | None:
@@ -156,12 +162,12 @@ def home_of(root: Path, name: str) -> str | None:
     """
     found = [each for each in _datasets(root) if name in load_definition(root, each).models]
     if len(found) > 1:
-        raise UsageError(f"--name {name}: datasets {', '.join(found)} have a model of this name; add --dataset")
+        raise UsageError(f"datasets {', '.join(found)} have a model {name}; add --dataset")
     return found[0] if found else None
 
 
 def forget_model(root: Path, dataset: str | None, name: str) -> str:
-    """Removes a name; what was trained under it stays and has none. Returns that, for people.
+    """Removes a name; what was trained under it stays and has none. Returns the dataset.
 
     Args:
         root: the data folder.
@@ -173,44 +179,14 @@ def forget_model(root: Path, dataset: str | None, name: str) -> str:
         UsageError: several datasets have one.
     """
     dataset = dataset or home_of(root, name)
-    now = load_definition(root, dataset) if dataset else DatasetDefinition()
-    if dataset is None or name not in now.models:
-        known = (
-            [*now.models]
-            if dataset
-            else [own for each in _datasets(root) for own in load_definition(root, each).models]
-        )
-        raise MissingInputError(f"--forget {name}: {_unknown(root, known, name, dataset)}")
+    if dataset is None or name not in load_definition(root, dataset).models:
+        raise MissingInputError(f"--forget {name}: no model of {dataset or root} has this name; see `itrpipe status`")
 
     def without(now: DatasetDefinition) -> DatasetDefinition:
         return now.model_copy(update={"models": {each: own for each, own in now.models.items() if each != name}})
 
     redefine(root, dataset, without)
-    return (
-        f"{dataset}: {name} is forgotten; what was trained and evaluated stays, and the same training as --name {name} "
-        "remembers it again"
-    )
-
-
-def only_model(root: Path, dataset: str, method: str | None = None) -> str | None:
-    """The name of the one model of a dataset; None where none has a name.
-
-    Args:
-        root: the data folder.
-        dataset: its name.
-        method: only models that were trained with this one count; None: all do.
-
-    Raises:
-        UsageError: it has several.
-    """
-    models = load_definition(root, dataset).models
-    names = [name for name, model in models.items() if method in (None, model.method)]
-    if len(names) > 1:
-        raise UsageError(
-            f"dataset {dataset!r} has models {', '.join(names)}; name one with --model, or a configuration with "
-            "--method"
-        )
-    return names[0] if names else None
+    return dataset
 
 
 def find_model(root: Path, dataset: str | None, name: str, option: str = "--model") -> NamedModel:
@@ -226,43 +202,15 @@ def find_model(root: Path, dataset: str | None, name: str, option: str = "--mode
         MissingInputError: there is none.
         UsageError: several datasets have one.
     """
-    names = [dataset] if dataset else _datasets(root)
-    definitions = {each: load_definition(root, each) for each in names}
-    models = {each: models_of(definition) for each, definition in definitions.items()}
-    found = [each for each in names if name in models[each]]
+    models = {each: models_of(load_definition(root, each)) for each in ([dataset] if dataset else _datasets(root))}
+    found = [each for each in models if name in models[each]]
     if len(found) > 1:
         raise UsageError(f"{option} {name}: datasets {', '.join(found)} have a model of this name; add --dataset")
     if not found:
-        known = [each for own in models.values() for each in own]
-        raise MissingInputError(f"{option} {name}: {_unknown(root, known, name, dataset)}")
+        where = f"dataset {dataset!r} has" if dataset else f"datasets in {root} have"
+        known = ", ".join(each for own in models.values() for each in own) or "none yet"
+        raise MissingInputError(f"{option} {name}: {where} no model of this name; known: {known}")
     return NamedModel(name, found[0], models[found[0]][name])
-
-
-def refuse_unnamed(root: Path, *, dataset: bool = False) -> None:
-    """Refuses to take a model of the embedded dataset for granted where models of other datasets have names.
-
-    Args:
-        root: the data folder.
-        dataset: the message asks for a dataset and not for a model.
-
-    Raises:
-        UsageError: there are some, and none of the embedded dataset.
-    """
-    models = {each: list(models_of(load_definition(root, each))) for each in _datasets(root)}
-    others = [name for dataset, names in models.items() if dataset != EMBEDDED for name in names]
-    if others and not models.get(EMBEDDED):
-        first = next(each for each in models if each != EMBEDDED and models[each])
-        named = f"the dataset, such as --dataset {first}" if dataset else f"a model, such as --model {others[0]}"
-        raise UsageError(
-            f"name {named}; where nothing is named, the drawings of --dataset {EMBEDDED} are meant, and none of their "
-            "models has a name"
-        )
-
-
-def _first_with(root: Path, dataset: str, name: str) -> NamedModel:
-    """The model of this name, of this dataset before all others."""
-    own = name in models_of(load_definition(root, dataset))
-    return find_model(root, dataset if own else None, name, "--like")
 
 
 def models_of(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
@@ -274,38 +222,5 @@ def models_of(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
     return definition.models | {name: each for name, each in given.items() if name not in definition.models}
 
 
-def _unknown(root: Path, known: list[str], name: str, dataset: str | None) -> str:
-    missing = f"dataset {dataset!r} has no model" if dataset else f"no dataset in {root} has a model"
-    first = f"; the first is named by `itrpipe train --name {name}`" if not known else f"; known: {', '.join(known)}"
-    return f"{missing} of this name{did_you_mean(name, known) or first}"
-
-
 def _datasets(root: Path) -> list[str]:
     return [folder.name for folder in folders_in(root) if (folder / DEFINITION).exists()]
-
-
-def _key(item: Override) -> str:
-    return f"{item.scope}.{item.key}" if item.scope else item.key
-
-
-def _is_execution(item: Override) -> bool:
-    return item.scope == EVERYWHERE or item.key.removeprefix("execution.") in TrainExecution.model_fields
-
-
-def _whole(item: Override) -> Any:
-    """The value, of a file or folder its whole path: later commands may run elsewhere."""
-    if not isinstance(item.value, str) or not item.value or item.key.rpartition(".")[2] not in _FILES:
-        return item.value
-    path = Path(item.value).expanduser()
-    return str(path.resolve()) if path.exists() else item.value
-
-
-def seed_option(seed: int, definition: ModelDefinition | None = None) -> list[str]:
-    """The option that a command needs to mean this seed: none where the model's name, or no name, stands for it.
-
-    Args:
-        seed: of a training.
-        definition: of the model that the command names; None where it names none.
-    """
-    usual = 0 if definition is None else definition.seed
-    return ["--seed", str(seed)] if seed != usual else []

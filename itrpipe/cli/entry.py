@@ -1,0 +1,162 @@
+"""The application: its entry, and what ends it, an error of one line or a signal. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import signal
+import sys
+from concurrent.futures import BrokenExecutor
+from pathlib import Path
+from typing import NoReturn
+
+import typer
+
+from itrpipe import __version__
+from itrpipe.cli.help import Commands
+from itrpipe.cli.launcher import run_together
+from itrpipe.errors import BROKEN_PIPE, ItrpipeError, MissingInputError, MissingSourceError, UsageError
+from itrpipe.printable import printable, printable_lines
+from itrpipe.storage.disk import unavailable
+
+INTERRUPTED = 130
+_KINDS = {
+    FileNotFoundError: "is not there",
+    NotADirectoryError: "leads through something that is no folder",
+    IsADirectoryError: "is a folder where a file was expected",
+}
+# What torch, CUDA and their libraries say; numpy and Arrow raise a MemoryError.
+_NO_MEMORY = (
+    "allocate memory",
+    "not enough memory",
+    "out of memory",
+    "storage size calculation overflowed",
+    "alloc_failed",
+    "std::bad_alloc",
+    "failed to map segment",  # of a library
+)
+
+app = typer.Typer(
+    name="itrpipe",
+    cls=Commands,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Staged, disk-backed training of image-text retrieval models with better negatives.",
+    epilog="The chain: prepare, extract, parse, train, mine-negatives, synthesize, train --method aoq, evaluate, "
+    "report. To see all of it: itrpipe demo",
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True)
+) -> None:
+    if version:
+        typer.echo(f"itrpipe {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        from itrpipe.cli.keep import status
+
+        status(None, Path(os.environ.get("ITRPIPE_DATA", "data")), verify=False)
+
+
+def main() -> None:
+    """Entry point: runs a command and turns a user's error into one line and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # not every terminal can show every letter
+    os.environ.setdefault("GOMP_SPINCOUNT", spin_count())  # read when torch is loaded
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        run_together(app)
+    except ItrpipeError as error:
+        _end(error)
+    except (SystemExit, KeyboardInterrupt) as leaving:
+        # Typer turns an interrupt into this exit code and says nothing.
+        code = leaving.code if isinstance(leaving, SystemExit) else INTERRUPTED
+        if code == INTERRUPTED:
+            typer.echo("interrupted; the same command goes on where it stopped", err=True)
+        _flush()
+        sys.exit(code)
+    except (OSError, MemoryError, RuntimeError, ImportError) as error:
+        known = known_failure(error)
+        if known is None:
+            raise
+        _end(known)
+
+
+def spin_count() -> str:
+    """How often an OpenMP thread looks for work before it sleeps.
+
+    Threads that spin for long between two small operations stand still where the cores have other work, threads
+    that hardly spin lose time where they have none. Training VSRN on two cores: 7.3 steps a second with OpenMP's
+    own 300,000 turns, 7.1 with 20,000, 5.7 with 2,000; beside one busy process 0.3, 1.4 and 4.0.
+    """
+    return "20000" if os.getloadavg()[0] < (os.cpu_count() or 1) / 2 else "2000"
+
+
+def known_failure(error: BaseException) -> ItrpipeError | None:
+    """What to tell the user about a failure that is not the program's; None for all others, which keep a traceback."""
+    if _is_out_of_memory(error):
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        return UsageError(
+            f"there is not enough memory ({reason}); lower batch_size, encode_block, memory_mib or the widths of the "
+            "model with --set, train with --set train.encode_chunk=auto, or end other programs"
+        )
+    if isinstance(error, BrokenExecutor):
+        return UsageError(
+            "a worker process was ended from outside, as systems do that run out of memory; lower workers with --set, "
+            "or end other programs, and run the same command again"
+        )
+    if not isinstance(error, OSError):
+        return None
+    if told := unavailable(error):
+        return told
+    if isinstance(error, FileNotFoundError) and error.filename is None and _is_nowhere():
+        return MissingInputError("the folder that this command was started in is gone; start it in another one")
+    what = _KINDS.get(type(error))
+    if what is None or error.filename is None:
+        return None
+    return MissingInputError(f"{error.filename} {what}; put it back or name another, then run the same command again")
+
+
+def _is_nowhere() -> bool:
+    """Whether the working folder was removed."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    loaded = isinstance(error, RuntimeError | ImportError) or (isinstance(error, OSError) and error.errno is None)
+    return loaded and any(sign in str(error).lower() for sign in _NO_MEMORY)
+
+
+def _end(error: ItrpipeError) -> NoReturn:
+    """Prints an error in one line, or that of a recipe in several, and leaves with its exit code."""
+    shown = printable_lines if isinstance(error, MissingSourceError) else printable
+    typer.echo(f"error: {shown(str(error))}", err=True)
+    _flush()
+    sys.exit(error.exit_code)
+
+
+def _flush() -> None:
+    """Writes what is still to be printed, or forgets it where nobody reads on, as behind `| head`."""
+    if sys.stdout is None:  # closed by `>&-`
+        return
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try again at its end
+        sys.exit(BROKEN_PIPE)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """A batch system's SIGTERM ends a run like Ctrl-C."""
+    raise KeyboardInterrupt

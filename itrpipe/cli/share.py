@@ -1,0 +1,567 @@
+"""What others get: export and export-negatives."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from itrpipe import __version__
+from itrpipe.cli.asked import Artifact, Asked
+from itrpipe.cli.help import command, option
+from itrpipe.cli.options import AskingOptions, GuardOption, Split, Text
+from itrpipe.datasets.definition import PIXELS, DatasetDefinition
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.exporting.folder import new_folder, open_target
+from itrpipe.exporting.places import without_places
+from itrpipe.features.declaration import GIVEN, NOT_HERE, feature_settings, is_given, passes_of
+from itrpipe.methods.declaration import methods
+from itrpipe.mining.settings import MineSettings
+from itrpipe.models.registry import backbone_family
+from itrpipe.plan.steps import Step
+from itrpipe.printable import quantity
+from itrpipe.progress import Reporter
+from itrpipe.report.chain import commands_behind
+from itrpipe.report.names import backbone_title, method_title, model_title
+from itrpipe.stages.base import Need
+from itrpipe.stages.evaluate import EvaluateSettings
+from itrpipe.stages.prepare import image_root
+from itrpipe.storage.artifact import CROSS_RETRIEVAL, EXPORT, METRICS, RANKINGS, damage_remedy, fingerprint
+from itrpipe.storage.disk import file_digest, require_space, write_json, write_text
+from itrpipe.storage.integrity import read_checked_json
+from itrpipe.training import settings as training_settings
+
+if TYPE_CHECKING:
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.exporting.negatives import Mined
+    from itrpipe.features.declaration import FeatureSettings
+    from itrpipe.training.export import NativeModel
+
+CARD = "README.md"
+TREC_FOLDER = "trec"
+DUAL_ENCODER = "dual-encoder"
+"""The backbone that may be a class of transformers."""
+_LICENSE = re.compile(r"[a-z0-9][a-z0-9.\-]*")
+
+
+@dataclass
+class Wanted:
+    """What an exported folder is to hold beside the model and its card."""
+
+    target: Path = option(..., "--to", "To be made; must not exist or be empty.", metavar="FOLDER")
+    embeddings: Literal["parquet", "npy", "none"] = option(
+        "none", "--embeddings", "Also embeddings of the split: parquet, npy or none.", metavar="FORM"
+    )
+    index: bool = option(False, "--index", "Also indexes of faiss over these embeddings.")
+    trec: bool = option(False, "--trec", "Also rankings and right answers as TREC files.")
+    license: Text = option(None, "--license", "For the card, such as apache-2.0.", metavar="NAME")
+    force: bool = option(False, "--force", "Replace an earlier export.")
+    open_clip: bool = option(False, "--open-clip", "Of a CLIP also the files of open_clip.")
+
+
+@dataclass
+class ExportOptions(AskingOptions):
+    """What is exported."""
+
+    split: Split | None = option(None, "--split", "Evaluated and exported: test, val or train.")
+
+
+@command()
+def export(given: ExportOptions, wanted: Wanted) -> None:
+    """Write a trained model and its card to a folder that the Hugging Face hub accepts.
+
+    The folder holds model.safetensors, config.json, the vocabulary or tokenizer, README.md with the measured scores,
+    and export.json with the digest of every file. `hf upload USER/NAME FOLDER` publishes it, and
+    itrpipe.training.saved.load_model opens it. A CLIP or SigLIP is written so that transformers and
+    sentence-transformers open it, too.
+
+    Example: itrpipe export --method aoq --backbone vsrn --to vsrn-aoq --trec
+    """
+    export_model(given.asked("evaluate"), wanted)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """An evaluation and what it was made from."""
+
+    evaluated: Artifact
+    trained: Artifact
+    prepared: Artifact
+    extracted: Artifact
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Artifact -> fingerprint: all that training read, the model, and the evaluation."""
+        inputs = self.trained.manifest.inputs.values()
+        found = {f"{each.stage}/{each.name}": each.fingerprint for each in inputs}
+        own = (self.trained, self.evaluated)
+        return found | {f"{each.manifest.stage}/{each.folder.name}": each.manifest.fingerprint for each in own}
+
+    @property
+    def extractors(self) -> list[FeatureSettings]:
+        """What made the features that the model reads."""
+        made = self.extracted.manifest
+        return [*passes_of(made.conf, feature_settings(made.settings).model_validate(made.settings)).values()]
+
+    @property
+    def of_anywhere(self) -> bool:
+        """Whether others can make the features of photographs: none was imported, no weights lie here alone."""
+        settings = self.extracted.manifest.settings
+        return without_places(settings) == settings and not any(each.imported for each in self.extractors)
+
+
+def export_model(asked: Asked, wanted: Wanted) -> None:
+    """Writes a folder with a trained model, its card, and what else is wanted.
+
+    Raises:
+        UsageError: the folder is taken or lies among artifacts, or the model has nothing of what is wanted.
+        MissingInputError: no folder can be made there, faiss is not installed, or what the model was made from was
+            removed.
+        DataError: a file of the model is damaged.
+        DiskFullError: no space is left.
+    """
+    target = open_target(asked.root, wanted.target, force=wanted.force)
+    if wanted.license is not None and not _LICENSE.fullmatch(wanted.license):
+        raise UsageError(f"--license {wanted.license!r} is no identifier of the hub, such as apache-2.0 or cc-by-4.0")
+    if wanted.index:
+        from itrpipe.mining.faiss_engine import load_faiss
+
+        load_faiss()
+    step = asked.plan("evaluate")
+    _refuse_unfit(step, wanted)
+    if not asked.made("export"):
+        return
+    evaluated = Artifact.of(step.location.folder)
+    trained = evaluated.input("train")
+    chain = _Chain(evaluated, trained, evaluated.input("prepare"), trained.input("extract"))
+    native, reason = _native(chain, wanted)
+    if reason:
+        told = f"no class of transformers embeds as this model does: {reason}; the folder has itrpipe's own layout"
+        asked.reporter.say(told)
+    facts = {"itrpipe": __version__, "dataset": asked.dataset, "run": trained.manifest.label}
+    with new_folder(target, facts | {"artifacts": chain.fingerprints}, force=wanted.force) as work:
+        own = _write_all(work, chain, wanted, native)
+        write_text(work / CARD, _card(work, chain, wanted, own, native, reason, asked.planner.definition))
+    for path in sorted(path for path in target.rglob("*") if path.is_file()):
+        asked.reporter.say(f"  {path.relative_to(target).as_posix():<40} {path.stat().st_size / 2**10:>12,.1f} KiB")
+    asked.reporter.say(str(target))
+
+
+def _refuse_unfit(step: Step, wanted: Wanted) -> None:
+    """Refuses before anything is trained what the model cannot give."""
+    from itrpipe.features.embeddings import ORDER
+
+    settings = step.settings
+    assert isinstance(settings, EvaluateSettings)
+    model = getattr(step.inputs["train"].settings, "model", None)
+    embedded = "--index" if wanted.index else f"--embeddings {wanted.embeddings}" if wanted.embeddings != "none" else ""
+    refused = {
+        "the mean of several models is no model; export every one on its own": bool(settings.ensemble_with),
+        f"--open-clip: open_clip has no model like {settings.backbone}; leave it out": wanted.open_clip
+        and getattr(model, "images", None) != PIXELS,
+        f"{embedded}: {settings.backbone} scores images and captions together and has no embeddings; leave it out, or "
+        "export another --backbone, such as vsepp": embedded
+        and not training_settings.settings_of(settings.backbone).embeds,
+        f"{settings.backbone} cannot be exported: {NOT_HERE}": is_given(settings.backbone),
+        f"--index: {settings.backbone} compares embeddings by {ORDER}, which no index of faiss does; leave it out": (
+            wanted.index and getattr(model, "measure", None) == "order"
+        ),
+    }
+    for reason in (reason for reason, holds in refused.items() if holds):
+        raise UsageError(reason)
+
+
+def _native(chain: _Chain, wanted: Wanted) -> tuple[NativeModel | None, str]:
+    """The model in the layout of transformers, or why a dual encoder has none; of other backbones neither.
+
+    Raises:
+        UsageError: files for open_clip are wanted, which has no such model.
+    """
+    if backbone_family(chain.trained.manifest.settings["backbone"]) != DUAL_ENCODER:
+        return None, ""
+    from itrpipe.models.dual_encoder.native import NoEquivalent
+    from itrpipe.training.export import NativeModel, open_clip_config
+
+    try:
+        native = NativeModel.of(chain.trained.folder, chain.extracted.manifest.settings)
+        if wanted.open_clip:
+            open_clip_config(native)
+    except NoEquivalent as nothing:
+        if wanted.open_clip:
+            raise UsageError(f"--open-clip: open_clip has no model like this one ({nothing}); leave it out") from None
+        return None, str(nothing)
+    return native, ""
+
+
+_ABOUT = {
+    "model.safetensors": "the weights of the epoch that validated best",
+    "vocab.json": "its words and their ids",
+    "tokenizer/": "the tokenizer of its captions",
+    "config.json": "every setting, the sizes to build the model again, and the features that it reads",
+    "open_clip_model.safetensors": "the same weights as open_clip names them",
+    "open_clip_config.json": "how open_clip builds them",
+    "metrics.json": "protocol → metric → value, low, high",
+    "embeddings/*.parquet": "ids and `embedding` of `images` and `captions` of the evaluated split",
+    "embeddings/*.npy": "embeddings of `images` and `captions` of the evaluated split: [rows, width]",
+    "embeddings/*.faiss": "flat indexes over them",
+    "embeddings/*.ids.json": "the id of every row, in order",
+    "trec/run.*.trec": "the best candidates of every image (`i2t`) and caption (`t2i`) of the split",
+    "trec/qrels.*.trec": "right answers; whitespace and % in ids are written as in URLs",
+    "example.jpg": "what it finds for a caption",
+}
+"""File of an export, or files -> what it is, as the card says."""
+
+
+def _write_all(work: Path, chain: _Chain, wanted: Wanted, native: NativeModel | None) -> dict[str, str]:
+    """Writes everything but the card and its picture; returns what class of transformers reads, by file."""
+    from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
+
+    evaluated, trained = chain.evaluated, chain.trained
+    own = _write_model(work, chain, native)
+    if native is not None and wanted.open_clip:
+        from itrpipe.training.export import write_open_clip
+
+        write_open_clip(work, native)
+    write_json(work / METRICS, read_checked_json(evaluated.folder / METRICS))
+    if wanted.embeddings != "none" or wanted.index:
+        from itrpipe.exporting.tools import EMBEDDINGS_FOLDER, write_embeddings
+
+        (work / EMBEDDINGS_FOLDER).mkdir()
+        split = read_embeddings(trained.folder / EMBEDDINGS, evaluated.manifest.settings["split"])
+        write_embeddings(work / EMBEDDINGS_FOLDER, split, wanted.embeddings, index=wanted.index)
+    if wanted.trec:
+        from itrpipe.exporting.tools import write_qrels, write_runs
+
+        folder = work / TREC_FOLDER
+        folder.mkdir()
+        write_runs(folder, evaluated.folder / RANKINGS, evaluated.manifest.label)
+        write_qrels(folder, evaluated.folder / CROSS_RETRIEVAL, chain.prepared.folder)
+    return own
+
+
+_WORDS = ("vocab", "tokenizer")
+"""What the files begin with that read captions."""
+
+
+def _write_model(work: Path, chain: _Chain, native: NativeModel | None) -> dict[str, str]:
+    """Writes what `itrpipe.training.saved.load_model` opens, and where `native` is one transformers, too.
+
+    Raises:
+        DataError: a file of the model is not the one that was written.
+    """
+    from itrpipe.training.saved import ABOUT, CONFIG, MODEL, SETTINGS
+
+    trained, extracted = chain.trained, chain.extracted.manifest
+    own = {} if native is None else native.write(work)
+    if native is None:
+        outputs = {name: each for name, each in trained.manifest.outputs.items() if name.startswith((MODEL, *_WORDS))}
+        require_space(work, sum(each.bytes for each in outputs.values()), "the copy of the model")
+        for name, output in outputs.items():
+            (work / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(trained.folder / name, work / name)
+            if file_digest(work / name) != output.sha256:
+                remedy = damage_remedy(trained.folder, thorough=True)
+                raise DataError(f"{trained.folder / name} does not match its recorded sha256; {remedy}")
+    names = sorted(path.relative_to(work).as_posix() for path in work.rglob("*") if path.is_file())
+    about = {
+        "version": trained.manifest.versions["itrpipe"],
+        "dataset": trained.manifest.dataset,
+        "conf": trained.manifest.conf,
+        "run": trained.manifest.label,
+        "files": {"weights": MODEL, "words": [name for name in names if name.startswith(_WORDS)]},
+        "features": {"extractor": extracted.conf, "settings": extracted.settings, "of_anywhere": chain.of_anywhere},
+    }
+    if training_settings.settings_of(trained.manifest.settings["backbone"]).reads_phrases:
+        about["parser"] = trained.input("parse").manifest.settings
+    settings = read_checked_json(trained.folder / CONFIG)
+    whole = {**settings, ABOUT: about}
+    if native is not None:
+        whole = {**native.layout.config, ABOUT: {**about, SETTINGS: settings}}
+    write_json(work / CONFIG, without_places(whole))
+    return own
+
+
+def _card(
+    work: Path,
+    chain: _Chain,
+    wanted: Wanted,
+    own: dict[str, str],
+    native: NativeModel | None,
+    reason: str,
+    definition: DatasetDefinition,
+) -> str:
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.exporting.card import model_card
+    from itrpipe.exporting.tools import TABLES
+
+    trained, evaluated, conf = chain.trained.manifest, chain.evaluated.manifest, chain.extracted.manifest.conf
+    backbone, split = trained.settings["backbone"], evaluated.settings["split"]
+    declared = training_settings.settings_of(backbone)
+    loss = methods()[trained.settings["method"]].model_validate(trained.settings["loss"])
+    model = declared.model_validate(trained.settings["model"])
+    title = model_title(backbone_title(backbone), method_title(trained.conf))
+    prepared = PreparedDataset.open(chain.prepared.folder)
+    splits = {name: prepared.split(name) for name in prepared.splits}
+    reads = f"its features by `{conf}` (`itrpipe extract`), with the settings in `config.json`"
+    if conf == PIXELS:
+        reads = "the photograph, resized as `itrpipe extract --features pixels` does with the settings in `config.json`"
+    example = _example(work, chain, prepared, split, definition)
+    libraries = [] if native is None else ["transformers", "sentence-transformers"]
+    files = own | {name: about for name, about in _ABOUT.items() if name not in own and any(work.glob(name))}
+    facts = {
+        "title": f"{title}, {trained.dataset}",
+        "run": trained.label,
+        "backbone": backbone,
+        "conf": trained.conf,
+        "dataset": trained.dataset,
+        "split": split,
+        "license": wanted.license,
+        "embeds": declared.embeds,
+        "reads": reads,
+        "photographs": chain.of_anywhere,
+        "results": read_checked_json(chain.evaluated.folder / METRICS),
+        "level": evaluated.settings["interval_level"],
+        "counts": {name: (len(each.images), len(each.captions)) for name, each in splits.items()},
+        "fingerprints": chain.fingerprints,
+        "commands": commands_behind([chain.evaluated.folder]),
+        "trained": trained.finished,
+        "versions": trained.versions,
+        "files": files | {EXPORT: "size and sha256 of every file, and the fingerprints of what they were made from"},
+        "papers": [*loss.cited(), *model.cited(), *training_settings.cited(trained.settings)],
+        "libraries": [*libraries, *(["open_clip"] if wanted.open_clip else [])],
+        "architecture": "" if native is None else native.layout.architecture,
+        "reason": reason,
+        "padded": native is not None and native.padded,
+        "difference": "" if native is None else native.difference,
+        # Embeddings of photographs that are compared by inner product.
+        "mteb": declared.embeds
+        and trained.settings["model"].get("measure") != "order"
+        and not any(each.imported or each.drawings_only for each in chain.extractors),
+        "tables": TABLES if wanted.embeddings == "parquet" else {},
+        "example": example,
+    }
+    return model_card(facts)
+
+
+def _example(
+    work: Path, chain: _Chain, prepared: PreparedDataset, name: str, definition: DatasetDefinition
+) -> dict[str, Any] | None:
+    """Draws a caption, if possible one whose own image is ranked first, and writes a picture of what is found for it.
+
+    Returns:
+        What the card says of it; None where photographs are not at hand.
+    """
+    import numpy as np
+
+    from itrpipe.evaluation.rankings import read_rankings
+    from itrpipe.report.pictures import SHOWN, choose
+
+    split = prepared.split(name)
+    _, (captions, found, _) = read_rankings(chain.evaluated.folder / RANKINGS, split.image_ids, split.caption_ids)
+    (query,) = choose(split.caption_image[captions] == found[:, 0], 1, np.random.default_rng(0))
+    files = [split.files[row] for row in found[query, :SHOWN].tolist()]
+    if not draw_example(work, chain.prepared, files, definition):
+        return None
+    own = found[query, 0] == split.caption_image[captions[query]]
+    return {"query": split.texts[captions[query]], "right": own}
+
+
+def draw_example(work: Path, prepared: Artifact, files: Sequence[str], definition: DatasetDefinition) -> bool:
+    """Writes small copies of photographs side by side into an export; tells whether all of them can be read."""
+    from itrpipe.datasets.pictures import DECODER_ERRORS, read_image
+    from itrpipe.exporting.card import write_picture
+    from itrpipe.report.pictures import shrink
+
+    try:
+        root = image_root(prepared.manifest.settings, prepared.folder, definition)
+        pictures = [shrink(read_image(root / file))[0] for file in files]
+    except (MissingInputError, *DECODER_ERRORS):
+        return False
+    write_picture(work, pictures)
+    return True
+
+
+VERSION = 2
+"""Raised whenever the files of equal inputs and choices change: `datasets` caches what it reads by it."""
+DIRECTIONS = {"t2i": ("t2i",), "i2t": ("i2t",), "both": ("t2i", "i2t")}
+_SHOWN = 5
+"""Images of the picture in the card."""
+
+
+@dataclass
+class WantedNegatives:
+    """What is to be written of negatives."""
+
+    target: Path = option(..., "--to", "To be made; must not exist or be empty.", metavar="FOLDER")
+    form: Literal["sentence-transformers", "negclip", "jsonl", "tevatron", "webdataset"] = option(
+        "sentence-transformers", "--format", "Format of the files; see above.", metavar="NAME"
+    )
+    negatives: int = option(8, "--negatives", "Mined ones of a row.", metavar="N", min=1)
+    direction: Literal["t2i", "i2t", "both"] = option(
+        "both", "--direction", "t2i (images for captions), i2t (captions for images) or both."
+    )
+    synthetic: Text = option(None, "--synthetic", "Also sentences by phrases, words or vse-c.", metavar="BY")
+    sentences: int = option(1, "--sentences", "--synthetic: of a caption, at most.", metavar="M", min=1)
+    image_root: str = option(
+        "", "--image-root", "Before every path; default: relative to the images.", metavar="FOLDER"
+    )
+    with_scores: bool = option(False, "--with-scores", "sentence-transformers: also columns of ids, ranks and scores.")
+    shard_rows: int = option(0, "--shard-rows", "Rows of a file; 0: what suits the format.", metavar="ROWS", min=0)
+    force: bool = option(False, "--force", "Replace an earlier export.")
+
+    @property
+    def most_sentences(self) -> int:
+        """Sentences of a caption at most; 0 where none are wanted."""
+        return self.sentences if self.synthetic else 0
+
+
+@dataclass
+class ExportNegativesOptions(AskingOptions):
+    """Which lists are written."""
+
+    guard: GuardOption = None
+
+
+@command()
+def export_negatives(given: ExportNegativesOptions, wanted: WantedNegatives) -> None:
+    """Write mined negatives as files that other trainers read.
+
+    \b
+    Formats (--format):
+      sentence-transformers  Parquet: anchor, positive, negative_1 …, images as datasets.Image
+      negclip                one table: filepath, title, neg_caption, neg_image; open_clip reads it, too
+      jsonl                  query, positive_passages, negative_passages
+      tevatron               queries with the ids of documents, and the documents
+      webdataset             tar shards with the images themselves
+
+    The lists are those of mine-negatives with the same settings (--set); --make mines those that are missing.
+    Candidates that say what the positive says are left out. The folder is there when it is whole.
+
+    Example: itrpipe export-negatives --backbone vsrn --to negatives
+    """
+    target = open_target(given.data, wanted.target, force=wanted.force)
+    _refuse_unlike(wanted)
+    asked = given.asked("mine_negatives")
+    definition = asked.planner.definition
+    if definition.prepare is not None and definition.prepare.conf == GIVEN:
+        raise UsageError(
+            f"dataset {given.dataset!r} was made of embeddings alone, and has neither captions nor photographs to "
+            "write; prepare them with `itrpipe prepare --dataset NAME`, and mine with `--dataset NAME --embeddings`"
+        )
+    sentences = [Need("synthesize", wanted.synthetic)] if wanted.synthetic else []
+    _refuse_short(asked.plan("mine_negatives", None, *sentences), wanted)
+    if asked.made("export-negatives"):
+        made = [Artifact.of(step.location.folder) for step in asked.steps]
+        _write(made, definition, wanted, target, asked.reporter)
+
+
+def _refuse_unlike(wanted: WantedNegatives) -> None:
+    """Refuses choices that the format does not have."""
+    from itrpipe.exporting.negatives import FORMATS
+
+    form = FORMATS[wanted.form]
+    refused = {
+        f"--direction {wanted.direction}": form.whole and wanted.direction != "both",
+        "--with-scores": wanted.with_scores and not form.scores,
+        f"--image-root {wanted.image_root}": wanted.image_root and not form.paths,
+        f"--shard-rows {wanted.shard_rows}": wanted.shard_rows and form.single,
+    }
+    for option_ in (name for name, holds in refused.items() if holds):
+        raise UsageError(f"{option_}: files of {wanted.form} are always alike in this; leave it out")
+
+
+def _refuse_short(step: Step, wanted: WantedNegatives) -> None:
+    """Refuses before anything is made what the lists cannot give."""
+    settings = step.settings
+    assert isinstance(settings, MineSettings)
+    if settings.candidates:
+        raise UsageError(
+            f"candidates = {settings.candidates} adds candidates from outside the dataset, so that "
+            "there is no image or caption to write for them; leave it out"
+        )
+    for side in ({"t2i": "images", "i2t": "texts"}[each] for each in DIRECTIONS[wanted.direction]):
+        count = getattr(settings, f"rescore_{side}") or getattr(settings, f"num_{side}")
+        if count < wanted.negatives:
+            raise UsageError(
+                f"--negatives {wanted.negatives}: the lists hold num_{side} = {count}; give --negatives {count}, "
+                f"or mine more with --set num_{side}={wanted.negatives}"
+            )
+
+
+def _write(
+    made: list[Artifact], definition: DatasetDefinition, wanted: WantedNegatives, target: Path, reporter: Reporter
+) -> None:
+    from itrpipe.exporting.card import dataset_card
+    from itrpipe.exporting.negatives import FORMATS, open_mined
+
+    lists, prepared = made[0], made[0].input("prepare")
+    images = image_root(prepared.manifest.settings, prepared.folder, definition)
+    mined = open_mined(
+        prepared.folder,
+        lists.folder,
+        images,
+        wanted.negatives,
+        image_root=wanted.image_root,
+        sentences=made[1].folder if wanted.synthetic else None,
+        writer=wanted.synthetic or "",
+        most_sentences=wanted.most_sentences,
+    )
+    tables = [*FORMATS[wanted.form].tables(mined, DIRECTIONS[wanted.direction], wanted.with_scores)]
+    for table in (each for each in tables if not len(each.rows)):  # which no reader takes for data
+        raise UsageError(f"--negatives {wanted.negatives}: no caption has so many left for {table.pattern}; give fewer")
+    options = {name: value for name, value in vars(wanted).items() if name not in ("target", "form", "force")}
+    options |= {"format": wanted.form, "sentences": wanted.most_sentences}
+    fingerprints = {f"{each.stage}/{each.name}": each.fingerprint for each in lists.manifest.inputs.values()}
+    fingerprints |= {f"{each.manifest.stage}/{each.folder.name}": each.manifest.fingerprint for each in made}
+    facts = {"itrpipe": __version__, "dataset": lists.manifest.dataset, "run": lists.manifest.label}
+    facts |= {"options": without_places(options), "artifacts": fingerprints}
+    facts |= {"tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables}}
+    repeats = {name: mined.repeats[name] for name in DIRECTIONS[wanted.direction]}
+    whole = Path(wanted.image_root).is_absolute()
+    with (
+        new_folder(target, facts, force=wanted.force) as work,
+        reporter.task("writing negatives", sum(len(table.rows) for table in tables), "rows") as task,
+    ):
+        for table in tables:
+            for name, rows in table.shards(wanted.shard_rows):
+                (work / name).parent.mkdir(exist_ok=True)
+                table.write(work / name, rows)
+                task.advance(len(rows))
+        card = {
+            **vars(wanted),
+            "dataset": lists.manifest.dataset,
+            "tables": tables,
+            "miner": lists.manifest.label,
+            "writer": wanted.synthetic,
+            "sentences": wanted.most_sentences,
+            "guarded": mined.guarded,
+            "repeats": sum(repeats.values()),
+            "image_root": without_places(wanted.image_root) if whole else wanted.image_root,
+            "whole": whole,
+            "made_from": fingerprint("export_negatives", VERSION, options, fingerprints | {"itrpipe": __version__}),
+            "fingerprints": fingerprints,
+            "version": __version__,
+            "commands": commands_behind([each.folder for each in made]),
+            "example": _first_row(work, prepared, mined, definition),
+        }
+        write_text(work / CARD, dataset_card(card))
+    for table in tables:
+        left_out = f", {table.left_out:,} captions left out (too few negatives)" if table.left_out else ""
+        reporter.say(f"  {table.pattern:<16} {len(table.rows):>10,} rows{left_out}")
+    for direction, count in repeats.items():
+        if count:
+            reporter.say(f"  {direction}: {quantity(count, 'candidate')} that repeat the positive left out")
+    reporter.say(str(target))
+
+
+def _first_row(work: Path, prepared: Artifact, mined: Mined, definition: DatasetDefinition) -> dict[str, str] | None:
+    """Writes a picture of the first caption that has hard images; returns it, or None without photographs."""
+    for caption in mined.rows_with("t2i")[:1].tolist():
+        query, positive, negatives = mined.row("t2i", caption)
+        files = [each["file"] for each in (positive, *negatives[: _SHOWN - 1])]
+        if draw_example(work, prepared, files, definition):
+            return {"query": query["text"]}
+    return None

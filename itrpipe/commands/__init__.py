@@ -1,1 +1,0 @@
-"""What the commands do, as functions: `itrpipe.cli` reads their options and calls these."""
