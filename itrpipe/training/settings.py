@@ -335,11 +335,11 @@ def cited(settings: Mapping[str, Any]) -> tuple[Paper, ...]:
     return tuple(paper for paper, used in chosen if used)
 
 
+@functools.cache
 def backbones() -> tuple[str, ...]:
     """Every backbone, and the variants of them that have a table in the declaration."""
     known = tuple(backbone_classes())
-    variants = (name for name in load_declaration("train").defaults if backbone_family(name) in {*known} - {name})
-    return (*known, *variants)
+    return (*known, *(name for name in load_declaration("train").defaults if backbone_family(name) != name))
 
 
 def _declared(conf: str, **of: Any) -> dict[str, Any]:
