@@ -24,7 +24,7 @@ from itrpipe.cli import main
 from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import define_features
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.plan.planning import Override, parse_override
+from itrpipe.pipeline.planning import Override, parse_override
 from itrpipe.storage.artifact import OutputFile, read_manifest, write_manifest
 from itrpipe.storage.disk import file_digest
 from tests.definitions import save_definition

@@ -60,7 +60,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     loaded = done.stdout.partition("LOADED")[2].split()
     assert not HEAVY & {name.partition(".")[0] for name in loaded}
-    assert ("itrpipe.plan" in loaded) == ("train" in arguments), "a command alone imports what it needs"
+    assert ("itrpipe.pipeline" in loaded) == ("train" in arguments), "a command alone imports what it needs"
 
 
 def test_help_lists_every_command_and_the_chain(invoke: Invoke) -> None:

@@ -36,7 +36,7 @@ from itrpipe.config import (
 )
 from itrpipe.engine.run import MapExecution, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.plan.planning import Override, Planner, parse_override, scoped_override
+from itrpipe.pipeline.planning import Override, Planner, parse_override, scoped_override
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.training.settings import backbones
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from itrpipe.plan.costs import Cost, cost_of, earlier_artifacts, say_costs
-from itrpipe.plan.overrides import Override
-from itrpipe.plan.planning import Planner
-from itrpipe.plan.steps import Step, pending_steps
+from itrpipe.pipeline.costs import Cost, cost_of, earlier_artifacts, say_costs
+from itrpipe.pipeline.overrides import Override
+from itrpipe.pipeline.planning import Planner
+from itrpipe.pipeline.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import read_manifest

@@ -18,7 +18,7 @@ from itrpipe.models.base import ImageEncoding, Matcher, inner_products
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import backbone_family, network_module
 from itrpipe.models.registry import backbones as backbone_classes
-from itrpipe.plan.planning import Override, Planner
+from itrpipe.pipeline.planning import Override, Planner
 from itrpipe.stages import train
 from itrpipe.stages.base import Need
 from itrpipe.testing import (

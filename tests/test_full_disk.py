@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from itrpipe.errors import DiskFullError
-from itrpipe.plan.planning import Override
+from itrpipe.pipeline.planning import Override
 from itrpipe.storage.artifact import read_manifest
 
 

@@ -28,7 +28,7 @@ LAYERS = (
     {"analysis", "report"},
     {"testing", "mteb", "search"},
     {"stages"},
-    {"plan"},
+    {"pipeline"},
     {"cli"},
     {"__main__"},
 )
@@ -105,7 +105,7 @@ def test_planning_imports_nothing_heavy() -> None:
     files = [path for room in PLANNING for path in (PACKAGE / room).rglob("*.py") if path.stem != "__init__"]
     modules = [".".join(("itrpipe", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in files]
     assert len(modules) > 20
-    loaded = loaded_by(["itrpipe.plan.planning", "itrpipe.plan.pipeline", *modules])
+    loaded = loaded_by(["itrpipe.pipeline.planning", "itrpipe.pipeline.run", *modules])
     assert not loaded & {"torch", "pyarrow", "numpy", "h5py", "accelerate", "transformers", "PIL"}
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from itrpipe.cli.make import both_encoders
 from itrpipe.cli.named import define_model
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
-from itrpipe.plan.overrides import Override
+from itrpipe.pipeline.overrides import Override
 from itrpipe.storage.artifact import folders_in, read_manifest
 from tests.conftest import TINY, TINY_AOQ, Outcome
 

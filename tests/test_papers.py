@@ -13,8 +13,8 @@ import pytest
 
 from itrpipe.config import leaves, load_declaration
 from itrpipe.papers import AOQ, ASCL, FNE, SSAMT, TAGS_DC, Paper
-from itrpipe.plan.planning import Planner
-from itrpipe.plan.recipes import load_recipe
+from itrpipe.pipeline.planning import Planner
+from itrpipe.pipeline.recipes import load_recipe
 from itrpipe.stages.base import Need
 
 Invoke = Callable[..., Any]

@@ -18,10 +18,11 @@ from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.plan import pipeline
-from itrpipe.plan.planning import Override, Planner, parse_override
-from itrpipe.plan.staleness import MOST_CHANGES
-from itrpipe.plan.steps import Step, pending_steps, unique_steps
+from itrpipe.pipeline.planning import Override, Planner, parse_override
+from itrpipe.pipeline.run import run
+from itrpipe.pipeline.staleness import MOST_CHANGES
+from itrpipe.pipeline.steps import Step, pending_steps, unique_steps
+from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.disk import read_stamped_json, write_stamped_json
@@ -169,7 +170,7 @@ def test_what_reads_something_stale_is_stale_and_other_settings_of_it_are_new(
 ) -> None:
     before = plan_aoq(chain, aoq(tiny, "aoq.alpha=0.5"))
     assert (before.state, before.reason) == ("new settings", "train changed")
-    pipeline.run([before.inputs["train"]], pipeline.Reporter())
+    run([before.inputs["train"]], Reporter())
     after = plan_aoq(chain, aoq(tiny, "aoq.alpha=0.5"))
     assert (after.inputs["train"].state, after.state, after.reason) == ("up to date", "new settings", "train changed")
     monkeypatch.setattr("itrpipe.stages.mine_negatives.MineNegatives.schema_version", 99)
@@ -565,7 +566,7 @@ def test_plan_lines_name_artifact_state_and_reason(
     finished_chain: Path, tiny: Tiny, capsys: pytest.CaptureFixture[str]
 ) -> None:
     step = plan_aoq(finished_chain / "data", aoq(tiny, "aoq.alpha=0.5"))
-    pipeline.run([step], pipeline.Reporter(), dry_run=True)
+    run([step], Reporter(), dry_run=True)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(EVERYTHING)
     (line,) = [line for line in lines if "train/aoq" in line]

@@ -22,8 +22,8 @@ from itrpipe.cli.options import overrides_of
 from itrpipe.cli.share import Wanted, export_model
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, remember_model
-from itrpipe.plan.planning import parse_override
-from itrpipe.plan.recipes import load_recipe
+from itrpipe.pipeline.planning import parse_override
+from itrpipe.pipeline.recipes import load_recipe
 from itrpipe.review import DecisionFile, Judgement
 from itrpipe.training.settings import backbones
 from tests.definitions import save_definition

@@ -17,9 +17,9 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import PROTOCOLS, Ranks, metrics
 from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import backbone_family
-from itrpipe.plan.planning import parse_override
-from itrpipe.plan.recipes import load_recipe, recipe_files
-from itrpipe.plan.reproduction import Options, run_recipe
+from itrpipe.pipeline.planning import parse_override
+from itrpipe.pipeline.recipes import load_recipe, recipe_files
+from itrpipe.pipeline.reproduction import Options, run_recipe
 from itrpipe.report.published import RECALLS, RSUM
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.settings import Model, backbones

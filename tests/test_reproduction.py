@@ -12,9 +12,9 @@ import pytest
 
 from itrpipe.config import load_declaration
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.plan.planning import parse_override
-from itrpipe.plan.recipes import load_recipe
-from itrpipe.plan.reproduction import Options, run_recipe
+from itrpipe.pipeline.planning import parse_override
+from itrpipe.pipeline.recipes import load_recipe
+from itrpipe.pipeline.reproduction import Options, run_recipe
 from itrpipe.storage.artifact import read_manifest
 
 HEAD = """dataset = "mine"

@@ -34,7 +34,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.tables import Number as Figure
 from itrpipe.evaluation.tables import Row, Table, as_lines
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.plan.planning import pinned_step
+from itrpipe.pipeline.planning import pinned_step
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.stages.report import MARKDOWN

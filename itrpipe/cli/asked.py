@@ -13,10 +13,10 @@ from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, check_name, load_definition, remember, remember_model
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, UsageError
-from itrpipe.plan.costs import say_costs
-from itrpipe.plan.pipeline import run
-from itrpipe.plan.planning import Override, Planner
-from itrpipe.plan.steps import Step, pending_steps
+from itrpipe.pipeline.costs import say_costs
+from itrpipe.pipeline.planning import Override, Planner
+from itrpipe.pipeline.run import run
+from itrpipe.pipeline.steps import Step, pending_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need, load_stage, prepare_need

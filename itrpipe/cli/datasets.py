@@ -12,7 +12,7 @@ from itrpipe.config import kind_of, load_declaration, unknown
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefinition, check_name, load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, IMPORTERS, GivenFiles, names_a_file
-from itrpipe.plan.planning import Override
+from itrpipe.pipeline.planning import Override
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import load_stage
 

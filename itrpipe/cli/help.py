@@ -290,7 +290,7 @@ def everything(name: str) -> list[tuple[str, str]]:
         name: of `LISTS`.
     """
     if name == "recipes":
-        from itrpipe.plan.recipes import recipe_titles
+        from itrpipe.pipeline.recipes import recipe_titles
 
         return recipe_titles()
     from itrpipe.config import described

@@ -36,8 +36,8 @@ from itrpipe.cli.options import (
 from itrpipe.config import Settings, brought, declared_stages, leaves, load_declaration, unknown
 from itrpipe.datasets.definition import EMBEDDED, check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError, UsageError
-from itrpipe.plan.overrides import EVERYWHERE
-from itrpipe.plan.planning import Override, Planner
+from itrpipe.pipeline.overrides import EVERYWHERE
+from itrpipe.pipeline.planning import Override, Planner
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
@@ -139,7 +139,7 @@ def run(
 
     Example: itrpipe run demo
     """
-    from itrpipe.plan.reproduction import Options, run_recipe
+    from itrpipe.pipeline.reproduction import Options, run_recipe
 
     restart_with(devices)
     overrides = overrides_of(given.settings, {}) + given.placed + ([Override(EVERYWHERE, "part", part)] if part else [])
@@ -152,7 +152,7 @@ def demo(given: DataOptions) -> None:
 
     Example: itrpipe demo
     """
-    from itrpipe.plan.reproduction import Options, run_recipe
+    from itrpipe.pipeline.reproduction import Options, run_recipe
 
     run_recipe(given.data, "demo", Options(overrides=overrides_of(given.settings, {}), dry_run=given.dry_run))
 

@@ -32,7 +32,7 @@ from itrpipe.cli.options import (
     overrides_of,
 )
 from itrpipe.errors import UsageError
-from itrpipe.plan.planning import Planner
+from itrpipe.pipeline.planning import Planner
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.training.settings import declared_encoders, method_of, settings_of, usual_backbone

@@ -29,8 +29,8 @@ from itrpipe.cli.options import (
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, redefine
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
-from itrpipe.plan.overrides import EVERYWHERE, refuse_unused
-from itrpipe.plan.planning import Override
+from itrpipe.pipeline.overrides import EVERYWHERE, refuse_unused
+from itrpipe.pipeline.planning import Override
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.checks import check_split_of

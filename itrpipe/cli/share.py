@@ -21,7 +21,7 @@ from itrpipe.features.declaration import GIVEN, NOT_HERE, feature_settings, is_g
 from itrpipe.methods.declaration import methods
 from itrpipe.mining.settings import MineSettings
 from itrpipe.models.registry import backbone_family
-from itrpipe.plan.steps import Step
+from itrpipe.pipeline.steps import Step
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.report.chain import commands_behind

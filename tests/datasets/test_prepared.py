@@ -33,7 +33,7 @@ from itrpipe.datasets.prepared import PreparedDataset, captions_of, given_split,
 from itrpipe.datasets.truth import PairSet, known_matches, read_truth, write_truth
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, spans, tokenize
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.plan.planning import parse_override
+from itrpipe.pipeline.planning import parse_override
 from itrpipe.storage.artifact import read_manifest
 from tests.datasets.sources import SOURCES
 from tests.definitions import save_definition

@@ -24,7 +24,7 @@ from itrpipe.cli.share import Wanted, export_model
 from itrpipe.datasets.pictures import decode_rgb
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import ORDER
-from itrpipe.plan.planning import parse_override
+from itrpipe.pipeline.planning import parse_override
 from itrpipe.training.saved import load_model
 
 TEXTS = ["A dog number 1000 is on the road 0.", "a cat on the beach", "a bird is number 3 on the roof, a roof!"]

@@ -26,8 +26,8 @@ from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.datasets.truth import write_truth
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingWriter
-from itrpipe.plan import pipeline
-from itrpipe.plan.planning import Planner, pinned_step
+from itrpipe.pipeline.planning import Planner, pinned_step
+from itrpipe.pipeline.run import run
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate, mine_negatives
 from itrpipe.stages.base import Input, Job, Need
@@ -313,5 +313,5 @@ class Toy:
         settings = {"bootstrap_samples": 200, "examples": 4, **given}
         step = Planner(self.root, DATASET).plan(Need("report", "page", settings), inputs=inputs)
         with nullcontext() if drawn else mock.patch.object(Figure, "savefig", _empty):
-            (folder,) = pipeline.run([step], Reporter())
+            (folder,) = run([step], Reporter())
         return Report(folder, parsed((folder / "index.html").read_text()), artifacts.read_manifest(folder))

@@ -22,7 +22,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.plan.planning import parse_override
+from itrpipe.pipeline.planning import parse_override
 from itrpipe.storage.artifact import existing_input, read_manifest
 from tests.conftest import TINY_PHRASES, TINY_PIXELS, TINY_TRAINING
 from tests.definitions import save_definition

@@ -20,7 +20,7 @@ from itrpipe.datasets.truth import write_truth
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.store import FeatureSpec
-from itrpipe.plan.planning import parse_override
+from itrpipe.pipeline.planning import parse_override
 from itrpipe.search.photos import photograph_features
 from tests.chains import Invoke, copied, done, only, refused, sets
 from tests.conftest import TINY_PHRASES, TINY_PIXELS, TINY_TRAINING, Outcome

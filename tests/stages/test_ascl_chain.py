@@ -13,7 +13,7 @@ from itrpipe.cli.asked import run_stage
 from itrpipe.evaluation import metrics
 from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.models.ascl.network import AsclEncoder
-from itrpipe.plan.planning import parse_override
+from itrpipe.pipeline.planning import parse_override
 from itrpipe.stages.evaluate import PROTOCOLS
 from itrpipe.training.data import Sources
 from tests.chains import Invoke, copied, define_scenes, done, goes_on, history, only, refused, sets

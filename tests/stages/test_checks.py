@@ -10,7 +10,7 @@ import torch
 
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.errors import UsageError
-from itrpipe.plan.planning import Planner, parse_override
+from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.stages.base import Need
 from tests.chains import Invoke
 from tests.definitions import save_definition

@@ -14,7 +14,7 @@ import pytest
 from itrpipe.cli.asked import run_stage
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.embeddings import SCORES, SplitScores, read_scores, write_scores
-from itrpipe.plan.planning import Planner, parse_override
+from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.stages.base import PARTS, Need
 from itrpipe.storage.artifact import ALIGNMENT, read_manifest
 from itrpipe.training.data import Sources

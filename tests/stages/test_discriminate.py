@@ -21,7 +21,7 @@ from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.plan.planning import Planner, parse_override
+from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.build import SentenceParser
 from itrpipe.scene_graph.phrases import CaptionPhrases

@@ -31,8 +31,8 @@ from itrpipe.features.embeddings import (
     read_scores,
     write_scores,
 )
-from itrpipe.plan.planning import Planner, parse_override
-from itrpipe.plan.steps import Step
+from itrpipe.pipeline.planning import Planner, parse_override
+from itrpipe.pipeline.steps import Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate
 from itrpipe.stages.base import Input, Job, Need

@@ -24,7 +24,7 @@ from itrpipe.errors import DataError
 from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.plan.planning import parse_override
+from itrpipe.pipeline.planning import parse_override
 from itrpipe.progress import Reporter
 from itrpipe.search.photos import photograph_features
 from itrpipe.stages.evaluate import EvaluateSettings

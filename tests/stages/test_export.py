@@ -24,7 +24,7 @@ from itrpipe.errors import DataError, DiskFullError, ItrpipeError, MissingInputE
 from itrpipe.exporting.folder import new_folder
 from itrpipe.exporting.places import command_without_places
 from itrpipe.features.embeddings import read_embeddings, read_scores
-from itrpipe.plan.planning import parse_override
+from itrpipe.pipeline.planning import parse_override
 from itrpipe.storage.artifact import existing_input, read_manifest
 from itrpipe.storage.disk import file_digest
 from itrpipe.training.data import Sources

@@ -15,7 +15,7 @@ from itrpipe.cli.asked import run_stage
 from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import read_embeddings
-from itrpipe.plan.planning import parse_override
+from itrpipe.pipeline.planning import parse_override
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.loop import CHECKPOINT
 from itrpipe.training.saved import MODEL, load_model

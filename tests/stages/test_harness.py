@@ -22,9 +22,9 @@ from itrpipe.errors import UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import network_module
-from itrpipe.plan import pipeline
-from itrpipe.plan.planning import Override, Planner
-from itrpipe.plan.steps import Step
+from itrpipe.pipeline.planning import Override, Planner
+from itrpipe.pipeline.run import run
+from itrpipe.pipeline.steps import Step
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Need
@@ -183,7 +183,7 @@ def scores_of(trained: Path, sources: Sources, backbone: str, folder: Path) -> n
 @pytest.mark.parametrize(("method", "backbone"), pairs(), ids=lambda name: name)
 def test_scores_come_from_images_and_captions_alone(noise: Path, tmp_path: Path, method: str, backbone: str) -> None:
     step = planner(noise, backbone).plan(Need("train", method))
-    (folder,) = pipeline.run([step], Reporter())
+    (folder,) = run([step], Reporter())
     sources, saved = folders(step), load_model(folder)
     split = PreparedDataset.open(sources.prepare).split("test")
     written = scores_of(folder, sources, backbone, tmp_path)

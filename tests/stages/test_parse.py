@@ -19,7 +19,7 @@ from PIL import Image
 from itrpipe.cli.asked import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.plan.planning import Planner, parse_override
+from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.scene_graph import build as parsing
 from itrpipe.scene_graph import settings
 from itrpipe.scene_graph.phrases import CaptionPhrases

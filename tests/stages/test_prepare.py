@@ -17,7 +17,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import TRUTH_FILE
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.plan.planning import parse_override
+from itrpipe.pipeline.planning import parse_override
 from itrpipe.stages import prepare
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.integrity import DigestCache

@@ -15,7 +15,7 @@ from itrpipe.analysis.phrases import FRAGMENT_SCHEMA, PhraseModel, matching_accu
 from itrpipe.cli.asked import run_stage
 from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.models.ssamt.network import Relevance
-from itrpipe.plan.planning import parse_override
+from itrpipe.pipeline.planning import parse_override
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.storage.artifact import MATCHING, METRICS, PHRASES, read_manifest
 from itrpipe.training.data import Sources

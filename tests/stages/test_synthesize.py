@@ -20,7 +20,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.plan.planning import Planner, parse_override
+from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE
 from itrpipe.stages import synthesize

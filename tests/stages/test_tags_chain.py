@@ -16,7 +16,7 @@ from itrpipe.features.embeddings import SCORES
 from itrpipe.methods.pretrain.method import masked_word_logits
 from itrpipe.methods.tags import method as tags
 from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.plan.planning import parse_override
+from itrpipe.pipeline.planning import parse_override
 from itrpipe.storage.artifact import read_manifest
 from tests.chains import Invoke, copied, define_scenes, done, goes_on, history, only, same_files, sets
 from tests.conftest import Outcome

@@ -19,8 +19,8 @@ from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
 from itrpipe.learning.mined import read_list
 from itrpipe.models.base import TextBatch
-from itrpipe.plan.costs import cost_of, earlier_artifacts
-from itrpipe.plan.planning import Planner, parse_override
+from itrpipe.pipeline.costs import cost_of, earlier_artifacts
+from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.stages.base import Need
 from itrpipe.stages.train import Train
 from itrpipe.storage.artifact import MANIFEST, Manifest, read_manifest

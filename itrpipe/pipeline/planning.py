@@ -29,7 +29,7 @@ from itrpipe.datasets.definition import WITHOUT_CHOICE, DatasetDefinition, Stage
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
-from itrpipe.plan.overrides import (
+from itrpipe.pipeline.overrides import (
     EVERYWHERE,
     Override,
     below_part,
@@ -39,8 +39,8 @@ from itrpipe.plan.overrides import (
     refuse_unused,
     split_execution,
 )
-from itrpipe.plan.staleness import state_of, to_be_made_again
-from itrpipe.plan.steps import Step, pending_steps
+from itrpipe.pipeline.staleness import state_of, to_be_made_again
+from itrpipe.pipeline.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.storage import artifact as artifacts

@@ -11,12 +11,12 @@ from itrpipe.config import COMMAND_LINE
 from itrpipe.datasets.definition import DatasetDefinition, redefine
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError
-from itrpipe.plan.costs import say_costs
-from itrpipe.plan.overrides import Override, refuse_unused
-from itrpipe.plan.pipeline import run
-from itrpipe.plan.planning import SOURCE_CACHE, Planner, pinned_step, scoped_override
-from itrpipe.plan.recipes import ForBackbone, Recipe, RecipeRun, for_backbone, load_recipe, placeholder, told_sizes
-from itrpipe.plan.steps import Step, pending_steps
+from itrpipe.pipeline.costs import say_costs
+from itrpipe.pipeline.overrides import Override, refuse_unused
+from itrpipe.pipeline.planning import SOURCE_CACHE, Planner, pinned_step, scoped_override
+from itrpipe.pipeline.recipes import ForBackbone, Recipe, RecipeRun, for_backbone, load_recipe, placeholder, told_sizes
+from itrpipe.pipeline.run import run
+from itrpipe.pipeline.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, reproductions, table_lines
 from itrpipe.stages.base import Need, load_stage

@@ -10,7 +10,7 @@ from typing import Any
 
 from itrpipe.config import leaves
 from itrpipe.errors import DataError, UnavailableError
-from itrpipe.plan.steps import State, Step
+from itrpipe.pipeline.steps import State, Step
 from itrpipe.stages.base import load_stage
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.artifact import Manifest

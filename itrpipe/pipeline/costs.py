@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.evaluation.tables import duration
-from itrpipe.plan.pipeline import RESUMED
-from itrpipe.plan.steps import Step
+from itrpipe.pipeline.run import RESUMED
+from itrpipe.pipeline.steps import Step
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import load_stage
