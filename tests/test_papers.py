@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from itrpipe.config import leaves, load_declaration
-from itrpipe.papers import AOQ, ASCL, FNE, SSAMT, TAGS_DC, Paper
+from itrpipe.exporting.card import bibliography
+from itrpipe.methods.aoq.declaration import Aoq
+from itrpipe.methods.declaration import methods
+from itrpipe.methods.triplet.declaration import Triplet
+from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.registry import backbones
+from itrpipe.papers import AOQ, ASCL, CLIP, FNE, SIGLIP, SSAMT, TAGS_DC, VSE_C, VSEPP, VSRN, Paper
 from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.recipes import load_recipe
 from itrpipe.stages.base import Need
@@ -164,3 +170,42 @@ def test_measured_numbers_stand_on_the_pages_of_results(page: str) -> None:
     assert measured
     known = set(NUMBER.findall(results))
     assert not [number for number in measured if number not in known and number.lstrip("+") not in known]
+
+
+def test_neither_direction_of_ascl_with_fusion_is_judged_nor_either_reading_of_ssamt() -> None:
+    known = {name: [each for run in load_recipe(name).run for each in run.published] for name in ("flickr30k", "coco")}
+    for found in known.values():
+        ascl = [each for each in found if each.where.startswith("AsCL Table")]
+        assert len(ascl) == 6
+        assert all(each.judged == ("w/o MF" in each.where) for each in ascl)
+    table = [each for each in known["coco"] if each.where.startswith("SSAMT Table 4")]
+    assert [("matching.hardest" in str(each.scores), each.judged) for each in table] == [
+        (False, False),
+        (True, False),
+    ] * 2
+
+
+# What methods and backbones cite
+
+
+def test_every_training_has_papers_and_each_is_cited_once() -> None:
+    cited = [(*methods()[name]().cited(), *each().cited()) for name in methods() for each in backbones().values()]
+    assert all(cited)
+    assert bibliography([VSEPP, VSRN, VSEPP]) == bibliography([VSEPP, VSRN])
+
+
+@pytest.mark.parametrize(
+    ("settings", "cited"),
+    [
+        (Triplet(), [VSEPP]),
+        (Triplet(synthetic_sentences=4), [VSEPP, VSE_C]),
+        (Triplet(generated_positives="either"), [VSEPP, ASCL]),
+        (Aoq(false_negatives="weigh"), [AOQ, FNE]),
+        (DualEncoder(vision="openai/clip-vit-base-patch32", text="openai/clip-vit-base-patch32"), [CLIP]),
+        (DualEncoder(vision="google/siglip2-base", text="google/siglip2-base"), [SIGLIP]),
+        (DualEncoder(vision="models/ours", text="models/ours"), []),
+        (DualEncoder(vision="google/vit-base-patch16-384", text="bert-base-uncased"), [FNE]),
+    ],
+)
+def test_settings_decide_what_is_cited(settings: Any, cited: list[Paper]) -> None:
+    assert list(settings.cited()) == cited

@@ -13,18 +13,15 @@ import torch
 
 from itrpipe.analysis.questions import false_negatives
 from itrpipe.analysis.questions.false_negatives import DIRECTIONS, TrainingSet, analyse, drawn_matches
-from itrpipe.datasets.truth import PairSet, write_truth
+from itrpipe.datasets.truth import write_truth
 from itrpipe.evaluation.metrics import roc_area
 from itrpipe.evaluation.tables import Number
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
 from itrpipe.learning.false_negatives import estimate_gaussians, false_negative_probability
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.methods.fne.method import draw, sampling_weights
+from tests.analysis.families import FAMILY, IMAGES, MATCH, OWNERS, families
 
-IMAGES = 36
-FAMILY, OWNERS = np.repeat(np.arange(12), 3), np.repeat(np.arange(IMAGES), 2)
-MATCH = FAMILY[:, None] == FAMILY[OWNERS]
-"""[N, T]: images of one family look alike, and the captions of each are true of all of them."""
 SETTINGS = Fne(
     memory_size=20, min_count=0, prior=0.3, mask_same_image=True, posterior_scale=4.0, window=False, monotone=True
 )
@@ -32,15 +29,7 @@ SETTINGS = Fne(
 
 @pytest.fixture(scope="module")
 def data() -> TrainingSet:
-    rng = np.random.default_rng(0)
-    images = (2 * rng.standard_normal((12, 24)))[FAMILY] + 0.4 * rng.standard_normal((IMAGES, 24))
-    texts = images[OWNERS] + 1.2 * rng.standard_normal((len(OWNERS), 24))
-    images, texts = (
-        (each / np.linalg.norm(each, axis=1, keepdims=True)).astype(np.float32) for each in (images, texts)
-    )
-    ids = (np.array([f"{name}{row}" for row in range(count)]) for name, count in (("i", IMAGES), ("c", len(OWNERS))))
-    embeddings = SplitEmbeddings(images, next(ids), texts, next(ids), OWNERS, INNER_PRODUCT)
-    return TrainingSet(embeddings, PairSet.of(*np.nonzero(MATCH.T), IMAGES))
+    return families()
 
 
 @pytest.fixture

@@ -12,29 +12,13 @@ from itrpipe.analysis.questions import second_round
 from itrpipe.analysis.questions.false_negatives import DIRECTIONS, TrainingSet
 from itrpipe.analysis.questions.second_round import TOP, measured, validation
 from itrpipe.analysis.second_round import RISING, RULES, recommend, signals
-from itrpipe.datasets.truth import PairSet
 from itrpipe.evaluation.metrics import is_alike, share_of_hubs
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
 from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
-from itrpipe.methods.declaration import Mined
 from itrpipe.mining.settings import MineSettings
+from tests.analysis.families import MATCH, OWNERS, families
 
 MARGIN = 0.2
-FAMILY = np.repeat(np.arange(8), 3)
-OWNERS = np.sort(np.r_[np.arange(24), np.arange(24), np.arange(0, 24, 3)])
-"""Two captions of every image, and three of every third one."""
-
-
-def families() -> TrainingSet:
-    """Images of a family look alike, and the captions of each are true of all of them."""
-    rng = np.random.default_rng(0)
-    images = (2 * rng.standard_normal((8, 24)))[FAMILY] + 0.8 * rng.standard_normal((24, 24))
-    texts = images[OWNERS] + 2.4 * rng.standard_normal((len(OWNERS), 24))
-    images, texts = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (images, texts))
-    ids = np.arange(24).astype(str), np.arange(len(OWNERS)).astype(str)
-    vectors = (each.astype(np.float32) for each in (images, texts))
-    embeddings = SplitEmbeddings(next(vectors), ids[0], next(vectors), ids[1], OWNERS, INNER_PRODUCT)
-    return TrainingSet(embeddings, PairSet.of(*np.nonzero(FAMILY[OWNERS][:, None] == FAMILY), 24))
 
 
 @pytest.mark.parametrize(("size", "temperature"), [(2, 0.5), (3, 1e-4)])
@@ -46,7 +30,7 @@ def test_figures_are_means_over_all_batches_that_can_be_drawn(
     data = families()
     with np.errstate(all="raise", under="ignore"):
         found = measured(data, size, MARGIN, temperature)
-    matrix, match = data.embeddings.images @ data.embeddings.texts.T, FAMILY[:, None] == FAMILY[OWNERS]
+    matrix, match = data.embeddings.images @ data.embeddings.texts.T, MATCH
     defaults = {name: MineSettings.model_fields[f"guard_{name}"].default for name in ("prior", "batch_size")}
     vectors = data.embeddings.images, data.embeddings.texts, OWNERS
     gaussians = estimate_gaussians(*vectors, batch_size=defaults["batch_size"])
@@ -211,16 +195,6 @@ def test_every_rule_names_the_numbers_that_it_reads() -> None:
     numbers = {"train": ["3.5"], "warm-up": ["50"], "by-heart": ["480", "400"], "mine": ["128", "10", "3,000", "60"]}
     for action, parts in numbers.items():
         assert all(part in told[action] for part in parts)
-
-
-@pytest.mark.parametrize("captions", [1, 4, 468, 471, 3000, 15_000])
-def test_lists_that_are_proposed_are_short_enough(captions: int) -> None:
-    images = max(1, captions // 2)
-    mined = Mined(300, 60, None, "vsrn", "")
-    shorter = mined.shorter(captions, images)
-    assert bool(shorter) == (captions < 3_000)
-    proposed = Mined(shorter.get("top_texts", 300), shorter.get("top_images", 60), None, "vsrn", "")
-    assert proposed.shorter(captions, images) == {}
 
 
 def test_a_model_that_gives_all_images_one_caption_is_seen() -> None:

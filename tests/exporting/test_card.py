@@ -1,4 +1,4 @@
-"""The cards: what the hub reads of them, their tables, and the papers that they cite."""
+"""The cards: what the hub reads of them, and their tables."""
 
 from __future__ import annotations
 
@@ -7,22 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from itrpipe import papers
 from itrpipe.evaluation.metrics import PROTOCOLS, metrics, ranks
-from itrpipe.exporting.card import PICTURE, TITLES, bibliography, model_card, write_picture
-from itrpipe.methods.aoq.declaration import Aoq
-from itrpipe.methods.declaration import methods
-from itrpipe.methods.tags_dc.declaration import TagsDc
-from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.registry import backbones
-from itrpipe.models.scan.declaration import Scan
-from itrpipe.models.uniter.declaration import Uniter
-from itrpipe.models.vsepp.declaration import Vsepp
-from itrpipe.models.vsrn.declaration import Vsrn
+from itrpipe.exporting.card import PICTURE, TITLES, model_card, write_picture
 
 FULL = {"i2t_r1": {"value": 43.84, "low": 40.0, "high": 47.96}, "rsum": {"value": 400.0, "low": 390.0, "high": 410.0}}
 
@@ -70,34 +59,3 @@ def test_a_picture_holds_photographs_side_by_side_at_one_height(tmp_path: Path) 
     assert strip.size == (40 + 6 + 20 + 6 + 5, 20)
     for place, expected in ((20, (255, 0, 0)), (43, (255, 255, 255)), (56, (0, 255, 0)), (74, (0, 0, 255))):
         np.testing.assert_allclose(strip.convert("RGB").getpixel((place, 10)), expected, atol=12)
-
-
-# Citations
-
-
-def test_every_training_has_papers_and_each_is_cited_once() -> None:
-    cited = [(*methods()[name]().cited(), *each().cited()) for name in methods() for each in backbones().values()]
-    assert all(cited)
-    assert bibliography([papers.VSEPP, papers.VSRN, papers.VSEPP]) == bibliography([papers.VSEPP, papers.VSRN])
-
-
-@pytest.mark.parametrize(
-    ("settings", "cited"),
-    [
-        (Triplet(), [papers.VSEPP]),
-        (Triplet(synthetic_sentences=4), [papers.VSEPP, papers.VSE_C]),
-        (Triplet(generated_positives="either"), [papers.VSEPP, papers.ASCL]),
-        (Aoq(false_negatives="weigh"), [papers.AOQ, papers.FNE]),
-        (TagsDc(), [papers.TAGS_DC]),
-        (Vsepp(), [papers.VSEPP]),
-        (Vsrn(), [papers.VSRN]),
-        (Scan(), [papers.SCAN]),
-        (Uniter(), [papers.UNITER]),
-        (DualEncoder(vision="openai/clip-vit-base-patch32", text="openai/clip-vit-base-patch32"), [papers.CLIP]),
-        (DualEncoder(vision="google/siglip2-base", text="google/siglip2-base"), [papers.SIGLIP]),
-        (DualEncoder(vision="models/ours", text="models/ours"), []),
-        (DualEncoder(vision="google/vit-base-patch16-384", text="bert-base-uncased"), [papers.FNE]),
-    ],
-)
-def test_the_papers_of_methods_and_backbones(settings: Any, cited: list[papers.Paper]) -> None:
-    assert list(settings.cited()) == cited

@@ -1,4 +1,4 @@
-"""Exported dual encoders in the libraries of others: transformers, sentence-transformers, open_clip, datasets, mteb."""
+"""Exported dual encoders in the libraries of others: transformers, sentence-transformers, open_clip, datasets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from itrpipe.cli.asked import Asked
 from itrpipe.cli.share import Wanted, export_model
 from itrpipe.datasets.pictures import decode_rgb
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.embeddings import ORDER
 from itrpipe.pipeline.planning import parse_override
 from itrpipe.training.saved import load_model
 
@@ -294,51 +293,3 @@ def test_datasets_opens_the_tables_of_this_folder_and_of_no_other_by_their_names
             found = load_dataset(str(folder), table, split="test", cache_dir=str(tmp_path / "cache"))
             written = pq.read_table(folder / "embeddings" / f"{table}.parquet")
             assert {column: found[column] for column in found.column_names} == written.to_pydict()
-
-
-# mteb
-
-
-def test_mteb_scores_what_the_embeddings_give(
-    exported: Callable[..., Any], photographs: list[Image.Image], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import mteb
-    from datasets import Dataset
-    from mteb.abstasks.retrieval import AbsTaskRetrieval
-    from mteb.abstasks.task_metadata import TaskMetadata
-
-    from itrpipe.mteb import Encoder
-
-    class Tiny(AbsTaskRetrieval):
-        metadata = TaskMetadata(
-            name="TinyT2IRetrieval",
-            description="Captions of small photographs.",
-            dataset={"path": "nowhere", "revision": "none"},
-            type="Any2AnyRetrieval",
-            category="t2i",
-            modalities=["text", "image"],
-            eval_splits=["test"],
-            eval_langs=["eng-Latn"],
-            main_score="ndcg_at_10",
-        )
-
-        def load_data(self, **_: Any) -> None:
-            ids = [f"d{row}" for row in range(len(photographs))]
-            corpus = Dataset.from_dict({"id": ids, "image": photographs, "modality": ["image"] * len(ids)})
-            names = [f"q{row}" for row in range(len(TEXTS))]
-            queries = Dataset.from_dict({"id": names, "text": TEXTS, "modality": ["text"] * len(names)})
-            relevant = {name: {ids[row]: 1} for row, name in enumerate(names)}
-            split = {"corpus": corpus, "queries": queries, "relevant_docs": relevant, "top_ranked": None}
-            self.dataset = {"default": {"test": split}}  # pyright: ignore[reportAttributeAccessIssue]
-            self.data_loaded = True
-
-    ours = itrpipe.load(exported("clip", "clip")[1], device="cpu")
-    result = mteb.evaluate(Encoder(ours, "us/tiny"), Tiny(), cache=None, co2_tracker=False)
-    scores = ours.encode_texts(TEXTS) @ ours.encode_images(photographs).T
-    ranks = (scores > scores[np.arange(len(TEXTS)), np.arange(len(TEXTS))][:, None]).sum(axis=1)
-    found = result.task_results[0].scores["test"][0]
-    assert found["ndcg_at_10"] == pytest.approx(float((1 / np.log2(ranks + 2)).mean()), abs=1e-5)
-    assert found["recall_at_1"] == pytest.approx(float((ranks == 0).mean()), abs=1e-5)
-    monkeypatch.setattr(type(ours), "measure", ORDER)
-    with pytest.raises(UsageError, match="mteb compares embeddings by inner product and this model's by order"):
-        Encoder(ours)

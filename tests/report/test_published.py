@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from itrpipe.config import stages_folder
 from itrpipe.report.published import RECALLS, Published, Reproduction, Tolerance, expected_json, reproductions
 
 VALUES = (70.0, 90.0, 95.0, 50.0, 80.0, 88.0)
@@ -69,17 +68,6 @@ def test_toy_models_are_not_judged_and_a_run_without_evaluation_is_missing(evalu
     assert compared(evaluation, {"rsum": 473.0}, tiny=True).headline.verdict == "tiny"
     found = compared(None, {"rsum": 486.3}, tiny=True)
     assert found.line(8) == "missing  aoq.vsrn  rsum expected 486.3, not measured (Table)"
-
-
-def test_neither_direction_of_ascl_with_fusion_is_judged_nor_either_reading_of_ssamt() -> None:
-    for name in ("flickr30k", "coco"):
-        lines = (stages_folder() / "recipes" / f"{name}.toml").read_text().splitlines()
-        ascl = [each for each in lines if 'where = "AsCL Table' in each]
-        assert len(ascl) == 6
-        assert all(("judged = false" in each) == ("w/o MF" not in each) for each in ascl)
-    table = [each for each in lines if 'where = "SSAMT Table 4' in each]
-    assert all("judged = false" in each for each in table)
-    assert ["matching.hardest" in each for each in table] == [False, True, False, True]
 
 
 def test_the_same_for_people_and_programs(evaluation: Path) -> None:
