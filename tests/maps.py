@@ -11,7 +11,7 @@ from rich.console import Console
 
 from itrpipe.engine.run import Made, SharedExecution, make_parts
 from itrpipe.engine.work import Work
-from itrpipe.learning.mined import ListWriter, MinedList
+from itrpipe.mining.files import ListWriter, MinedList
 from itrpipe.progress import Reporter
 
 

@@ -41,7 +41,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.learning.mined import PROBABILITY, MinedList, read_list
+from itrpipe.mining.files import PROBABILITY, MinedList, read_list
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.mining.lists import NO_ROW, CandidateLists
 from itrpipe.storage.disk import reading

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from itrpipe.config import conf_title
 from itrpipe.evaluation.tables import Number, Row, Table
-from itrpipe.learning.mined import FILES, MinedList, read_list
+from itrpipe.mining.files import FILES, MinedList, read_list
 from itrpipe.mining.statistics import beaten_percent
 from itrpipe.report.chain import Artifact
 from itrpipe.report.names import backbone_title, method_title, model_title

@@ -275,7 +275,7 @@ def _written(
     guard: Guard | None,
 ) -> dict[str, Any]:
     """Writes the lists after all filters, some anchors at a time, and returns the figures on them."""
-    from itrpipe.learning.mined import ListWriter
+    from itrpipe.mining.files import ListWriter
     from itrpipe.mining.filters import DuplicateCaptions, drop, lowest_positives, outside
     from itrpipe.mining.lists import DIRECTIONS
     from itrpipe.mining.statistics import Figures, mining_statistics

@@ -21,9 +21,10 @@ from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.learning.mined import FILES, PROBABILITY_OF, read_list
+from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.base import Method
 from itrpipe.methods.declaration import method_module, methods
+from itrpipe.mining.files import FILES, read_list
 from itrpipe.models.registry import network_module
 from itrpipe.progress import Reporter
 from itrpipe.review import Decided

@@ -25,7 +25,7 @@ from itrpipe.datasets.prepared import write_prepared
 from itrpipe.errors import DataError
 from itrpipe.exporting import negatives as written
 from itrpipe.exporting.negatives import FORMATS, Mined, Table, open_mined
-from itrpipe.learning.mined import PROBABILITY, MinedList
+from itrpipe.mining.files import PROBABILITY, MinedList
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 from tests.maps import write_list

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.errors import DataError
-from itrpipe.learning.mined import FILES, ListWriter, MinedList, read_list
+from itrpipe.mining.files import FILES, ListWriter, MinedList, read_list
 from tests.maps import write_list
 
 

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import read_truth
-from itrpipe.learning.mined import read_list
+from itrpipe.mining.files import read_list
 from itrpipe.review import Candidates, DecisionFile, Judgement, Queue, ranked_candidates
 from tests.chains import Invoke, done, refused
 

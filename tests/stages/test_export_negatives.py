@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.learning.mined import read_list
+from itrpipe.mining.files import read_list
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import SentenceFile
 from tests.chains import Invoke, done, made, only, refused, sets

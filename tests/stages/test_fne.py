@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
-from itrpipe.learning.mined import FILES, read_list
+from itrpipe.mining.files import FILES, read_list
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, read_manifest
 from itrpipe.training.saved import MODEL, load_model, load_weights
 from tests.chains import Invoke, copied, done, history, made, only, refused, sets

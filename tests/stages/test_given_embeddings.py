@@ -23,7 +23,7 @@ from itrpipe.exporting.tools import write_embeddings
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.features.embeddings import EMBEDDINGS, ORDER, EmbeddingWriter, SplitEmbeddings, read_embeddings
 from itrpipe.features.given import GivenSplit, open_side, read_ids, write_given
-from itrpipe.learning.mined import FILES, read_list
+from itrpipe.mining.files import FILES, read_list
 from itrpipe.scene_graph.foreign import read_foreign
 from itrpipe.storage.artifact import METRICS, RANKINGS, STATISTICS, read_manifest
 from itrpipe.training.settings import Model

@@ -21,9 +21,9 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows, EmbeddingWriter, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, write_features
-from itrpipe.learning.mined import FILES, MinedList, read_list
 from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.faiss_engine import Indexing, Searching
+from itrpipe.mining.files import FILES, MinedList, read_list
 from itrpipe.mining.rescoring import Rescoring, encoded_scorer
 from itrpipe.mining.statistics import WORDS
 from itrpipe.models.base import ImageBatch, TextBatch

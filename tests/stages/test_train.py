@@ -17,7 +17,7 @@ from itrpipe.datasets.vocabulary import SPECIALS
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
-from itrpipe.learning.mined import read_list
+from itrpipe.mining.files import read_list
 from itrpipe.models.base import TextBatch
 from itrpipe.pipeline.costs import cost_of, earlier_artifacts
 from itrpipe.pipeline.planning import Planner, parse_override
