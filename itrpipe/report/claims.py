@@ -11,6 +11,7 @@ the baseline that trained for as much time (`baseline = "time"`), where it was r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -302,7 +303,7 @@ def why_collapsed(run: Run) -> str:
 def said_of_collapsed(series: Sequence[Series]) -> str:
     """One sentence on the series of which every seed has collapsed; empty where there are none."""
     found = [f"{each.name} ({why_collapsed(each.first)})" for each in series if all(map(why_collapsed, each.all))]
-    return f"{some(found, _NAMED)} collapsed: {REMEDY}." if found else ""
+    return f"Collapsed: {some(found, _NAMED)}; {REMEDY}." if found else ""
 
 
 def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
@@ -319,11 +320,10 @@ def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
 
 
 def _of_many(claims: Sequence[Claim]) -> str:
-    parts = []
-    for word in (BETTER, WORSE, NONE, ONE_SEED):
-        found = [f"{each.series.name} {signed(each.rsum.value)}" for each in claims if each.word == word]
-        parts += [f"{word}: {len(found)} ({some(found, _NAMED, '; ')})"] if found else []
-    return f"{len(claims)} models against their baselines, by RSum. {'; '.join(parts).capitalize()}."
+    """The best model against its baseline, and how many of all are better than theirs."""
+    best, words = max(claims, key=lambda each: rsum_of(each.series)), Counter(each.word for each in claims)
+    counts = ", ".join(f"{words[word]} {word}" for word in (BETTER, WORSE, NONE, ONE_SEED) if words[word])
+    return f"{best.sentence()} Of {len(claims)} models against their baselines: {counts}."
 
 
 def _reached(series: Sequence[Series]) -> str:

@@ -29,8 +29,8 @@ from itrpipe.report.series import Series, series_of
 from itrpipe.report.words import ColouredWords, WordMaps, scored_words, word_maps, wrong_words
 from itrpipe.storage.artifact import SECOND_ROUND, Manifest
 
-_MOST_DRAWN = 6
-"""Models that the first drawing shows: the best, and the baseline."""
+_MOST_SHOWN = 4
+"""Models that the first drawing and the first table show: the best, and the baseline."""
 _MOST_PANELS = 8
 """Models that get a drawing of their recalls; more have the table."""
 
@@ -126,27 +126,45 @@ class Group:
         return answer(self.series, self.claims)
 
     @cached_property
+    def baseline(self) -> Series | None:
+        """That of the first model that has one."""
+        return self.claims[0].baseline if self.claims else None
+
+    @cached_property
+    def best(self) -> list[Series]:
+        """The best models and the baseline, which a page shows first, by RSum."""
+        ranked = sorted(self.series, key=rsum_of, reverse=True)
+        others = [each for each in ranked if each is not self.baseline]
+        shown = others[: _MOST_SHOWN - (self.baseline is not None)]
+        return [each for each in ranked if each in shown or each is self.baseline]
+
+    @cached_property
     def table(self) -> Table:
-        """The one table below the answer."""
-        return scores.glance(self.series, self.claims, self.timed, self.published)
+        """All models below the answer."""
+        return self._glance(self.series)
+
+    @cached_property
+    def tables(self) -> list[Table]:
+        """The same in two: the models that a page shows first, and the others, if there are any."""
+        others = [each for each in self.series if each not in self.best]
+        return [self._glance(each) for each in (self.best, others) if each]
+
+    def _glance(self, series: Sequence[Series]) -> Table:
+        return scores.glance(series, self.claims, self.timed, self.published)
 
     @cached_property
     def evidence(self) -> Plot | None:
         """RSum of the best models and of the baseline, whose interval is drawn across; None of one model alone."""
         if len(self.series) < 2:
             return None
-        ranked = sorted(self.series, key=rsum_of, reverse=True)
-        baseline = self.claims[0].baseline if self.claims else None
-        drawn = [each for each in ranked if each is not baseline][: _MOST_DRAWN - (baseline is not None)]
-        drawn = [each for each in ranked if each in drawn or each is baseline]
         one_backbone = len({each.first.backbone for each in self.series}) == 1
         return intervals(
             f"{self.prefix}-evidence",
-            "RSum" if baseline is None else f"RSum; shaded: the baseline, {baseline.method}, with its interval",
-            [each.method if one_backbone else each.name for each in drawn],
-            [found for each in drawn if (found := score_of(each)) is not None],
-            [self.looks[each.name] for each in drawn],
-            None if baseline is None else score_of(baseline),
+            "RSum" if self.baseline is None else f"RSum; shaded: {self.baseline.name}, with its interval",
+            [each.method if one_backbone else each.name for each in self.best],
+            [found for each in self.best if (found := score_of(each)) is not None],
+            [self.looks[each.name] for each in self.best],
+            None if self.baseline is None else score_of(self.baseline),
         )
 
 

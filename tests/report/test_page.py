@@ -46,6 +46,15 @@ def test_the_first_table_has_the_metrics_and_the_difference_to_the_baseline(toy:
     assert len(shown["chance"]) <= 8
 
 
+def test_of_many_models_the_best_and_the_baseline_come_first(copy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("itrpipe.report.contents._MOST_SHOWN", 2)
+    found = copy.report(("triplet.vsepp", "aoq.vsepp", add(copy, "ssamt", "vsepp", conf="ssamt")))
+    shown = [list(rows_of(each)) for each in found.page.all("header")[0].all("figure", "numbers")]
+    assert shown == [["VSE++, AOQ", "VSE++, first training", "chance"], ["VSE++, SSAMT", "chance"]]
+    assert found.results["answers"][0].startswith("VSE++, AOQ changed RSum by +")
+    assert found.results["answers"][0].endswith("2 one seed.")
+
+
 def test_the_page_asks_for_nothing_from_outside_and_its_anchors_lead_somewhere(done: Report) -> None:
     content = (done.folder / "index.html").read_text()
     assert not any(done.page.all(tag) for tag in ("script", "link", "iframe", "object", "base"))
@@ -171,7 +180,7 @@ def test_models_at_chance_have_collapsed(copy: Toy) -> None:
         rewrite(copy.made[run] / "metrics.json", json.dumps(metrics).encode())
         found = copy.report(examples=len(told))
         assert rows_of(found.page.all("figure", "numbers")[0])["VSE++, AOQ"][-1] == "collapsed"
-        assert all(each in found.results["answers"][0] for each in ("collapsed", *told))
+        assert all(each in found.results["answers"][0] for each in ("Collapsed", *told))
 
 
 def test_costs_and_epochs_count_all_that_a_model_was_made_from(copy: Toy) -> None:
