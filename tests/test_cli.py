@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -325,21 +324,6 @@ def test_the_home_folder_is_known_by_its_short_name(
     assert f"{tmp_path}/data holds no dataset" in invoke("status", "--data=~/data").out
 
 
-def test_a_source_of_an_unknown_or_another_format(
-    data_root: Path, tmp_path: Path, precomp_dataset: Any, invoke: Invoke
-) -> None:
-    prepare = ["prepare", "--dataset", "mine", "--data", data_root, "--source"]
-    (tmp_path / "empty").mkdir()
-    assert_one_line(invoke(*prepare, tmp_path / "empty"), MissingInputError, "no known dataset")
-    assert_one_line(invoke(*prepare, tmp_path / "source" / "flickr30k-images"), MissingInputError, "no captions")
-    assert_one_line(
-        invoke(*prepare, precomp_dataset.folder, "--format", "karpaty"), UsageError, "did you mean 'karpathy'"
-    )
-    assert_one_line(invoke(*prepare, precomp_dataset.folder, "--format", "coco_captions"), MissingInputError)
-    precomp_dataset.captions.write_text('{"images": [{"filename": "1000.jpg"}]}')
-    assert_one_line(invoke(*prepare, precomp_dataset.folder), DataError, precomp_dataset.captions, "no split")
-
-
 def test_a_source_that_fails_is_not_remembered_instead_of_one_that_works(
     defined: Path, tmp_path: Path, invoke: Invoke
 ) -> None:
@@ -433,16 +417,6 @@ def test_garbage_of_the_right_size_in_an_input(chain: Path, stage: str, name: st
     path.write_bytes(bytes(path.stat().st_size))
     assert_one_line(run_train(chain, invoke), DataError, path)
     assert not list(chain.glob("tiny/train/*s5-????????"))
-
-
-def test_garbage_of_the_right_size_in_embeddings(chain: Path, invoke: Invoke) -> None:
-    path = only(chain, "tiny/train/triplet*/embeddings.h5")
-    manifest = json.loads((path.parent / "manifest.json").read_text())
-    path.write_bytes(bytes(path.stat().st_size))
-    sets = [f"--set=train.{key}={manifest['settings'][key]}" for key in ("epochs", "batch_size", "min_word_count")]
-    sets += ["--set=train.model.embed_dim=8", "--set=train.model.word_dim=8", "--set=bootstrap_samples=150"]
-    outcome = invoke("evaluate", "--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *sets)
-    assert_one_line(outcome, DataError, path)
 
 
 @pytest.mark.parametrize("name", ["dataset.json", "sources.json"])

@@ -93,14 +93,6 @@ class _Chain:
     extracted: Artifact
 
     @property
-    def fingerprints(self) -> dict[str, str]:
-        """Artifact -> fingerprint: all that training read, the model, and the evaluation."""
-        inputs = self.trained.manifest.inputs.values()
-        found = {f"{each.stage}/{each.name}": each.fingerprint for each in inputs}
-        own = (self.trained, self.evaluated)
-        return found | {f"{each.manifest.stage}/{each.folder.name}": each.manifest.fingerprint for each in own}
-
-    @property
     def extractors(self) -> list[FeatureSettings]:
         """What made the features that the model reads."""
         made = self.extracted.manifest
@@ -111,6 +103,12 @@ class _Chain:
         """Whether others can make the features of photographs: none was imported, no weights lie here alone."""
         settings = self.extracted.manifest.settings
         return without_places(settings) == settings and not any(each.imported for each in self.extractors)
+
+
+def _fingerprints(read: Artifact, *made: Artifact) -> dict[str, str]:
+    """Artifact -> fingerprint, of all that one artifact was made from, and of some others."""
+    found = {f"{each.stage}/{each.name}": each.fingerprint for each in read.manifest.inputs.values()}
+    return found | {f"{each.manifest.stage}/{each.folder.name}": each.manifest.fingerprint for each in made}
 
 
 def export_model(asked: Asked, wanted: Wanted) -> None:
@@ -141,8 +139,10 @@ def export_model(asked: Asked, wanted: Wanted) -> None:
     if reason:
         told = f"no class of transformers embeds as this model does: {reason}; the folder has itrpipe's own layout"
         asked.reporter.say(told)
-    facts = {"itrpipe": __version__, "dataset": asked.dataset, "run": trained.manifest.label}
-    with new_folder(target, facts | {"artifacts": chain.fingerprints}, force=wanted.force) as work:
+    facts: dict[str, Any] = {"itrpipe": __version__, "dataset": asked.dataset, "run": trained.manifest.label}
+    with new_folder(
+        target, facts | {"artifacts": _fingerprints(trained, trained, evaluated)}, force=wanted.force
+    ) as work:
         own = _write_all(work, chain, wanted, native)
         write_text(work / CARD, _card(work, chain, wanted, own, native, reason, asked.planner.definition))
     for path in sorted(path for path in target.rglob("*") if path.is_file()):
@@ -325,7 +325,7 @@ def _card(
         "results": read_checked_json(chain.evaluated.folder / METRICS),
         "level": evaluated.settings["interval_level"],
         "counts": {name: (len(each.images), len(each.captions)) for name, each in splits.items()},
-        "fingerprints": chain.fingerprints,
+        "fingerprints": _fingerprints(chain.trained, chain.trained, chain.evaluated),
         "commands": commands_behind([chain.evaluated.folder]),
         "trained": trained.finished,
         "versions": trained.versions,
@@ -514,8 +514,7 @@ def _write(
         raise UsageError(f"--negatives {wanted.negatives}: no caption has so many left for {table.pattern}; give fewer")
     options = {name: value for name, value in vars(wanted).items() if name not in ("target", "form", "force")}
     options |= {"format": wanted.form, "sentences": wanted.most_sentences}
-    fingerprints = {f"{each.stage}/{each.name}": each.fingerprint for each in lists.manifest.inputs.values()}
-    fingerprints |= {f"{each.manifest.stage}/{each.folder.name}": each.manifest.fingerprint for each in made}
+    fingerprints = _fingerprints(lists, *made)
     facts = {"itrpipe": __version__, "dataset": lists.manifest.dataset, "run": lists.manifest.label}
     facts |= {"options": without_places(options), "artifacts": fingerprints}
     facts |= {"tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables}}
