@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from itrpipe.cli.asked import run_stage
-from itrpipe.cli.keep import show_configuration
+from itrpipe.cli.keep import show
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.run import SharedExecution
@@ -537,7 +537,7 @@ def test_a_source_that_is_gone_is_named(prepared: Path, precomp_dataset: Any) ->
 
 
 def test_show_prints_every_value_with_its_origin(defined: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show_configuration(defined, "coco", "train", "aoq", [parse_override("alpha=0.5"), parse_override("epochs=2")])
+    show("train", "aoq", None, "coco", ["alpha=0.5", "epochs=2"], defined)
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
     assert lines["loss.alpha"].split() == ["loss.alpha", "0.5", "command", "line"]
     assert lines["model.embed_dim"].split() == ["model.embed_dim", "2048", "4_train.toml", "[defaults.vsrn]"]

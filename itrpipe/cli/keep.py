@@ -191,16 +191,7 @@ def show(
 
     Example: itrpipe show train aoq --backbone vsrn
     """
-    overrides = overrides_of(settings, {"backbone": backbone})
-    show_configuration(data, dataset, stage.replace("-", "_"), conf, overrides)
-
-
-def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, overrides: list[Override]) -> None:
-    """Prints every value of a configuration with its origin, or the names of all configurations of a stage.
-
-    Raises:
-        UsageError: there is no such stage or configuration.
-    """
+    stage = stage.replace("-", "_")
     if stage not in declared_stages():
         raise UsageError(unknown("stage", stage, [name.replace("_", "-") for name in declared_stages()]))
     reporter = Reporter()
@@ -212,12 +203,12 @@ def show_configuration(root: Path, dataset: str, stage: str, conf: str | None, o
         ):
             reporter.say(line)
         return
-    planner = Planner(root, dataset, overrides)
+    planner = Planner(data, dataset, overrides_of(settings, {"backbone": backbone}))
     known = planner.definition.prepare if stage == "prepare" else planner.definition.features.get(conf)
     definition = known if known and (stage == "extract" or known.conf == conf) else None
-    settings, execution, resolved = planner.configure_checked(Need(stage, conf), definition)
-    unread = _unread(settings)
-    rows = [each for each in leaves(settings.model_dump(mode="json")) if each[0] not in unread]
+    found, execution, resolved = planner.configure_checked(Need(stage, conf), definition)
+    unread = _unread(found)
+    rows = [each for each in leaves(found.model_dump(mode="json")) if each[0] not in unread]
     width = max((len(key) for key, _ in rows), default=0)
     reporter.say(f"{stage} {conf}, dataset {dataset}", style="bold")
     for key, value in rows:
