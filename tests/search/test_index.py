@@ -316,10 +316,12 @@ def test_photographs_that_an_extractor_refuses_have_no_row(
 def test_the_folder_is_served(
     command: Invoke, photos: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    sites: list[Any] = []
-    monkeypatch.setattr("itrpipe.search.serve.run", lambda site, *how: sites.append(site))
-    done(command("serve", "--no-browser"))
-    (site,) = sites
+    served: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("itrpipe.search.serve.run", lambda site, *how: served.append((site, *how[:2])))
+    done(command("serve"))
+    done(command("serve", "--no-browser", "--port", "0"))
+    assert [how[1:] for how in served] == [(8765, True), (0, False)], "port, and whether a browser opens"
+    site = served[0][0]
     pages = TestClient(site.app(), base_url="http://127.0.0.1")
     assert f"<title>Search · {photos.name}</title>" in pages.get("/").text
     answers = pages.get("/api/search", params={"q": SENTENCE, "count": "200"}).json()["answers"]
