@@ -154,9 +154,9 @@ def test_only_what_another_method_reads_is_taken_over(defined: Path, invoke: Inv
     told = {"backbone": "vsepp", "epochs": 2, "loss.margin": 0.1}
     remember_model(defined, "tiny", "first", ModelDefinition(method="triplet", settings=told))
     where = (defined, "tiny", "second")
-    same, _ = define_model(*where, None, "triplet", [], "first")
+    same, _ = define_model(*where, "triplet", [], "first")
     assert (same.method, same.definition.settings) == ("triplet", told)
-    other, _ = define_model(*where, "contrastive", "contrastive", [Override(None, "epochs", 3)], "first")
+    other, _ = define_model(*where, "contrastive", [Override(None, "epochs", 3)], "first")
     assert (other.method, other.definition.settings) == ("contrastive", {"backbone": "vsepp", "epochs": 3})
 
 

@@ -97,7 +97,7 @@ def tell(root: Path, name: str) -> None:
     """Remembers a model as the first page tells it."""
     dataset, values = told(name)
     overrides = overrides_of(values["settings"], {"backbone": values["backbone"]})
-    model, _ = define_model(root, dataset, name, None, values["method"], overrides)
+    model, _ = define_model(root, dataset, name, values["method"], overrides)
     remember_model(root, dataset, name, model.definition)
 
 

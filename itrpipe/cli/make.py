@@ -196,8 +196,7 @@ def train(
     method, loss = chosen_loss(given.method, {key: each for key, each in asked.items() if each}, positives)
     overrides = overrides_of(settings, {**given.told("method"), **loss}) + given.placed
     if name is not None:
-        named_method = method if "method" in given.given or method != given.method else None
-        model, overrides = define_model(*given.where, name, named_method, method, overrides, like)
+        model, overrides = define_model(*given.where, name, method, overrides, like)
     if model:
         method, overrides = model.method, model.of_training() + overrides
     run_stage(*given.where, "train", overrides, conf=method, model=model, **given.how)

@@ -81,13 +81,7 @@ class NamedModel:
 
 
 def define_model(
-    root: Path,
-    dataset: str,
-    name: str,
-    method: str | None,
-    usual: str,
-    overrides: Iterable[Override],
-    like: str | None = None,
+    root: Path, dataset: str, name: str, method: str, overrides: Iterable[Override], like: str | None = None
 ) -> tuple[NamedModel, list[Override]]:
     """What a model is, as `itrpipe train --name` was told; what it is not told stays as it was.
 
@@ -98,8 +92,7 @@ def define_model(
         root: the data folder.
         dataset: its name.
         name: of the model.
-        method: configuration of `train`; None where none was named.
-        usual: the method of a new model where none was named.
+        method: configuration of `train`.
         overrides: from the command line.
         like: name of another model of any dataset; None: the model is like none.
 
@@ -117,27 +110,22 @@ def define_model(
             execution.append(item)
         else:
             of_file = isinstance(item.value, str) and item.key.rpartition(".")[2] in _FILES
-            own[_key(item)] = whole_file(item.value) if of_file else item.value
+            key = f"{item.scope}.{item.key}" if item.scope else item.key
+            own[key] = whole_file(item.value) if of_file else item.value
     typed = frozenset(own)
     if like is not None:
         if like == name:
             raise UsageError(f"--like {like} is the model itself, which keeps its settings anyway; leave it out")
-        base = _like(root, dataset, like).definition
-        same_method = method in (None, base.method)
-        kept = {key: value for key, value in base.settings.items() if same_method or not key.startswith(_LOSS)}
-        method, own, known = method or base.method, {**kept, **own}, None
-    conf = method or (known.method if known else usual)
-    same = known is not None and known.method == conf and own.get("backbone") in (None, known.settings.get("backbone"))
-    settings = {**known.settings, **own} if known is not None and same else own
+        base, known = _like(root, dataset, like).definition, None
+        lost = () if method == base.method else (_LOSS,)
+        own = {key: value for key, value in base.settings.items() if not key.startswith(lost)} | own
+    same = known and known.method == method and own.get("backbone") in (None, known.settings.get("backbone"))
+    settings = {**known.settings, **own} if known and same else own
     if name in (settings.get("teacher"), settings.get(f"{_LOSS}teacher")):
         raise UsageError(f"--negatives-from {name} is the model itself; name another that it is mined with")
-    unchanged = known is not None and (conf, settings) == (known.method, known.settings)
-    trained = known.trained if known is not None and unchanged else {}
-    return NamedModel(name, dataset, ModelDefinition(method=conf, settings=settings, trained=trained), typed), execution
-
-
-def _key(item: Override) -> str:
-    return f"{item.scope}.{item.key}" if item.scope else item.key
+    trained = known.trained if known and (method, settings) == (known.method, known.settings) else {}
+    model = ModelDefinition(method=method, settings=settings, trained=trained)
+    return NamedModel(name, dataset, model, typed), execution
 
 
 def method_of_name(root: Path, dataset: str, name: str, like: str | None) -> str | None:
