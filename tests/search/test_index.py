@@ -335,3 +335,6 @@ def test_the_folder_is_served(
     like = pages.get("/api/search", params={"photograph": key, "count": "5"}).json()["answers"]
     assert like[0]["image"] == answers[3]["image"], "the photograph itself is nearest to its copy"
     refused(command("serve", "--split", "test"), 2, "leave it out with --photos")
+    photograph(photos / "new.png", 50)
+    refused(command("search", SENTENCE, "--no-deps"), 2, f"run `itrpipe index --photos '{photos}'", "--make")
+    assert len(artifacts(data_root, photos)) == 1
