@@ -86,6 +86,8 @@ def test_without_arguments_it_says_where_one_stands(
     monkeypatch.setenv("ITRPIPE_DATA", str(chain))
     outcome = invoke()
     assert re.search(r"^  mine_negatives/exact", outcome.out, re.MULTILINE)
+    unread = invoke("report", "--dataset", "tiny", "--set", "train.epochs=3", "--dry-run")
+    assert_one_line(unread, UsageError, "train.epochs", "is read by no step")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

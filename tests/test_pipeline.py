@@ -538,7 +538,9 @@ def test_a_source_that_is_gone_is_named(prepared: Path, precomp_dataset: Any) ->
 
 def test_show_prints_every_value_with_its_origin(defined: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show("train", "aoq", None, "coco", ["alpha=0.5", "epochs=2"], defined)
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")}
+    printed = capsys.readouterr().out
+    assert "\nexecution (not part of the fingerprint)\n" in printed
+    lines = {line.split()[0]: line for line in printed.splitlines() if line.startswith("  ")}
     assert lines["loss.alpha"].split() == ["loss.alpha", "0.5", "command", "line"]
     assert lines["model.embed_dim"].split() == ["model.embed_dim", "2048", "4_train.toml", "[defaults.vsrn]"]
     assert lines["decay_every"].endswith("4_train.toml [conf.aoq.vsrn]")
