@@ -153,7 +153,8 @@ def artifact_of(root: Path, photos: Path, count: int) -> Path:
 def test_an_earlier_index_stays_until_garbage_is_collected(
     command: Invoke, invoke: Invoke, photos: Path, saved_encoders: Path, data_root: Path
 ) -> None:
-    done(command("index"))
+    done(command("index", "--workers", "1"))
+    refused(command("index", "--set", "train.epochs=3"), 2, "train.epochs")
     done(command("index", model=saved_encoders / "siglip"))
     assert len(artifacts(data_root, photos)) == 2
     refused(command("search", SENTENCE, model=None), 2, "is indexed by clip.", "name a model")
