@@ -20,8 +20,7 @@ from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.pipeline.planning import Override, Planner, parse_override
 from itrpipe.pipeline.run import run
-from itrpipe.pipeline.staleness import MOST_CHANGES
-from itrpipe.pipeline.steps import Step, pending_steps, unique_steps
+from itrpipe.pipeline.steps import MOST_CHANGES, Step, pending_steps, unique_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, load_stage
 from itrpipe.storage import artifact as artifacts

@@ -18,7 +18,7 @@ from itrpipe.cli.keep import _of_two, collect_garbage, entries, status
 from itrpipe.datasets.definition import ModelDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.pipeline.planning import Override
-from itrpipe.pipeline.staleness import state_of
+from itrpipe.pipeline.steps import state_of
 from itrpipe.storage.artifact import PICTURES, Location, read_manifest
 from itrpipe.storage.locks import locked
 from tests.definitions import save_definition

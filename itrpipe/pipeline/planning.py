@@ -39,8 +39,7 @@ from itrpipe.pipeline.overrides import (
     refuse_unused,
     split_execution,
 )
-from itrpipe.pipeline.staleness import state_of, to_be_made_again
-from itrpipe.pipeline.steps import Step, pending_steps
+from itrpipe.pipeline.steps import Step, pending_steps, state_of, to_be_made_again
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.storage import artifact as artifacts

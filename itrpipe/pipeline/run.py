@@ -16,8 +16,7 @@ from itrpipe.datasets.definition import load_definition, remember_training
 from itrpipe.engine.run import OthersMissing, Share, share_of, whole
 from itrpipe.errors import DataError, ItrpipeError, LockedError, UsageError
 from itrpipe.pipeline.planning import Planner, refuse_hopeless
-from itrpipe.pipeline.staleness import state_of
-from itrpipe.pipeline.steps import State, Step, pending_steps, unique_steps
+from itrpipe.pipeline.steps import State, Step, pending_steps, state_of, unique_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Input, Job, load_stage

@@ -1,17 +1,24 @@
-"""The steps of a plan, each of which makes one artifact."""
+"""The steps of a plan, each of which makes one artifact, and what a plan finds of them on disk: the state, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import glob
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
-from itrpipe.config import Resolved, Settings
+from itrpipe.config import Resolved, Settings, leaves
 from itrpipe.datasets.definition import StageDefinition
-from itrpipe.stages.base import Need
-from itrpipe.storage.artifact import Location
+from itrpipe.errors import DataError, UnavailableError
+from itrpipe.stages.base import Need, load_stage
+from itrpipe.storage import artifact as artifacts
+from itrpipe.storage.artifact import Location, Manifest
+from itrpipe.storage.locks import is_locked
 
+MOST_CHANGES = 6
+"""As many changes as a reason names."""
 State = Literal["up to date", "missing", "interrupted", "running", "new settings", "stale", "damaged"]
 """`missing`: nothing of this name was ever made; `new settings`: another version of it was, which stays right; `stale`:
 what was made is overtaken by a source that changed, by a newer version of a stage, or because something that it read
@@ -78,3 +85,135 @@ def unique_steps(steps: Iterable[Step]) -> list[Step]:
         for each in step.upstream():
             ordered.setdefault(each.location.folder, each)
     return list(ordered.values())
+
+
+def state_of(
+    step: Step, former: str | None = None, read: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> tuple[State, str]:
+    """State of a planned artifact on disk, with the reason a reader wants to know.
+
+    Args:
+        step: that is planned.
+        former: artifact that had the name of this one so far, empty for none; None where it has no name, and is
+            compared with the newest artifact of the same run.
+        read: input -> artifacts of its model, by name, by now and so far, where that has a name: what read another
+            model is no earlier version of this step.
+    """
+    location = step.location
+    if location.folder.exists():
+        try:
+            manifest = artifacts.check_artifact(location.folder)
+        except DataError as error:
+            return "damaged", str(error)
+        if manifest.fingerprint != location.fingerprint:
+            return "damaged", f"{location.folder} holds another artifact; remove it and run the same command again"
+        made_again = _made_again(manifest, step)
+        return ("stale", made_again) if made_again else ("up to date", "")
+    if location.partial.exists():
+        if is_locked(location.partial):
+            return "running", "in another process, which is waited for"
+        return "interrupted", "goes on where it stopped"
+    features = step.settings.model_dump().get("features")
+    siblings = [
+        manifest
+        for folder in location.folder.parent.glob(f"{glob.escape(location.label)}-*")
+        if former in (None, folder.name)
+        and (manifest := _readable(folder))
+        and manifest.label == location.label
+        and manifest.settings.get("features") == features  # runs on different features are different runs
+        and all(manifest.inputs[name].name in known for name, known in read.items() if name in manifest.inputs)
+    ]
+    if not siblings:
+        return "missing", ""
+    newest = max(siblings, key=lambda manifest: manifest.finished)
+    if _overtaken(newest, step):
+        return "stale", _difference(newest, step)
+    has_versions = load_stage(step.need.stage).has_versions
+    return ("new settings", _difference(newest, step)) if has_versions else ("missing", "")
+
+
+def to_be_made_again(step: Step) -> bool:
+    """Whether an artifact that is there will be replaced by one of the same name and perhaps of other bytes."""
+    return step.state == "stale" and step.location.folder.exists()
+
+
+def _made_again(manifest: Manifest, step: Step) -> str:
+    """Which input of an artifact has other bytes than it had when the artifact was made from it, or nothing."""
+    for name, upstream in step.inputs.items():
+        record, now = manifest.inputs.get(name), _readable(upstream.location.folder)
+        # Artifacts of earlier versions do not say what they read; what was removed since does not count.
+        if record is None or not record.digest or now is None or now.digest == record.digest:
+            continue
+        changed = [
+            file
+            for file, digest in record.files.items()
+            if file not in now.outputs or now.outputs[file].sha256 != digest
+        ]
+        how = [
+            f"{key} {_legible(value)} instead of {_legible(record.made.get(key))}"
+            for key, value in now.made.items()
+            if record.made.get(key) != value
+        ]
+        return f"{(changed or [name])[0]} was made again ({', '.join(how[:MOST_CHANGES]) or 'with the same settings'})"
+    return ""
+
+
+def _overtaken(old: Manifest, step: Step) -> bool:
+    """Whether an older artifact, or what it was made from, is of a source or a stage as it no longer is.
+
+    Otherwise it differs from the planned one in settings alone, its own or those of a step upstream.
+    """
+    if old.schema_version != load_stage(step.need.stage).schema_version:
+        return True
+    if any(name in old.sources and old.sources[name] != value for name, value in step.sources.items()):
+        return True
+    folder = step.location.folder
+    inputs = [
+        (artifacts.input_folder(folder, old, name), step.inputs[name]) for name in old.inputs if name in step.inputs
+    ]
+    read = [(manifest, upstream) for before, upstream in inputs if (manifest := _readable(before))]
+    return any(
+        manifest.fingerprint != upstream.location.fingerprint and _overtaken(manifest, upstream)
+        for manifest, upstream in read
+    )
+
+
+def _change(key: str, before: Any, after: Any) -> str:
+    """A changed value with the new one; of lists of tables or lists only that they changed."""
+    shown = not (isinstance(after, list) and any(isinstance(each, dict | list) for each in after))
+    return f"{key} {_legible(before)} → {_legible(after)}" if shown else f"{key} changed"
+
+
+def _legible(value: Any) -> str:
+    return "none" if value is None or value in ("", [], ()) else str(value)
+
+
+def _readable(folder: Path) -> Manifest | None:
+    """The manifest of a finished artifact; damaged and unfinished ones say nothing about staleness."""
+    if not artifacts.is_finished(folder) or not folder.exists():
+        return None
+    try:
+        return artifacts.read_manifest(folder)
+    except (DataError, UnavailableError):
+        return None
+
+
+def _difference(old: Manifest, step: Step) -> str:
+    """Says what differs between an older artifact and the planned one."""
+    before = dict(leaves(old.settings))
+    after = dict(leaves(step.settings.model_dump(mode="json")))
+    # A setting that is newer than the artifact and does not count here says nothing about it.
+    counted = dict(leaves(load_stage(step.need.stage).fingerprinted(step.settings)))
+    compared = [key for key in after if key in before or key in counted]
+    changes = [_change(key, before.get(key), after[key]) for key in compared if before.get(key) != after[key]]
+    changes += [f"{key} dropped" for key in before if key not in after]
+    inputs = {name: upstream.location.fingerprint for name, upstream in step.inputs.items()}
+    changes += [
+        f"{name} changed"
+        for name, value in inputs.items()
+        if name not in old.inputs or old.inputs[name].fingerprint != value
+    ]
+    changes += [f"source {name} changed" for name, value in step.sources.items() if old.sources.get(name) != value]
+    more = [f"and {len(changes) - MOST_CHANGES} more changes"] if len(changes) > MOST_CHANGES + 1 else []
+    shown = changes[:MOST_CHANGES] if more else changes
+    return ", ".join([*shown, *more]) or "made by another version of the stage"
