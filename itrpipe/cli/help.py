@@ -123,6 +123,7 @@ def command(name: str | None = None, *, lists: Iterable[str] = ()) -> Callable[[
         run.__signature__ = inspect.Signature([asked, *parameters])  # pyright: ignore[reportAttributeAccessIssue]
         run.__annotations__ = {each.name: each.annotation for each in (asked, *parameters)}
         known = name or function.__name__.replace("_", "-")
+        assert any(known in commands for commands in PANELS.values()), f"{known} has no row in PANELS"
         _KNOWN[known] = CommandInfo(known, cls=partial(Command, lists=tuple(lists)), callback=run)  # pyright: ignore
         return function
 

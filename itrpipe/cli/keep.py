@@ -181,7 +181,7 @@ def list_names(
 @command()
 def show(
     stage: str = Argument(help="Stage, such as train."),
-    conf: Text = Argument(None, help="Configuration, such as aoq; all are listed without it."),
+    conf: Text = Argument(None, help="Configuration, such as aoq; without it all are listed."),
     backbone: Text = Option(None, "--backbone", "-b", help="Model; `itrpipe list backbones` has all."),
     dataset: DatasetOption = EMBEDDED,
     settings: SetOption = None,
@@ -197,12 +197,12 @@ def show(
     reporter = Reporter()
     declaration = load_declaration(stage)
     if conf is None:
-        for line in (
-            declaration.summary,
-            *(f"  itrpipe show {stage.replace('_', '-')} {each}" for each in declaration.confs),
-        ):
-            reporter.say(line)
-        return
+        reporter.say(declaration.summary)
+        if len(declaration.confs) > 1:
+            for each in declaration.confs:
+                reporter.say(f"  itrpipe show {stage.replace('_', '-')} {each}")
+            return
+        (conf,) = declaration.confs
     planner = Planner(data, dataset, overrides_of(settings, {"backbone": backbone}))
     known = planner.definition.prepare if stage == "prepare" else planner.definition.features.get(conf)
     definition = known if known and (stage == "extract" or known.conf == conf) else None

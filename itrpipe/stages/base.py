@@ -146,7 +146,7 @@ class Stage:
     """Makes the artifacts of one stage.
 
     Attributes:
-        schema_version: raised when the output changes for equal settings.
+        schema_version: raised when files change for equal settings; not where an optional file is new.
         settings: what determines the result; every configuration is bound to it, or to what `settings_class` says.
         execution: settings that do not change the result: a `MapExecution` says where maps are made, a
             `SharedExecution` also which share of them.

@@ -4,7 +4,7 @@ A question is a module with
 
     asks(evaluation) -> bool            whether it can be asked of this model, and whether it is to be
     answer(evaluation, split) -> None   writes its files into `evaluation.folder`
-    say(folder, reporter) -> None       optional: prints what these files say
+    SHOWN                               the tables of these files, for the terminal and the report
 
 where `split` has the scores that were ranked.
 """
