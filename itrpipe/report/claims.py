@@ -303,7 +303,7 @@ def why_collapsed(run: Run) -> str:
 def said_of_collapsed(series: Sequence[Series]) -> str:
     """One sentence on the series of which every seed has collapsed; empty where there are none."""
     found = [f"{each.name} ({why_collapsed(each.first)})" for each in series if all(map(why_collapsed, each.all))]
-    return f"Collapsed: {some(found, _NAMED)}; {REMEDY}." if found else ""
+    return f"Collapsed: {some(found, _NAMED, '; ')}. {REMEDY.capitalize()}." if found else ""
 
 
 def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
