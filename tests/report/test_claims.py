@@ -147,7 +147,7 @@ def test_one_word_needs_both_intervals_and_all_comparisons_of_the_page(seeds: An
 
 
 def test_of_models_that_were_not_trained_the_images_decide() -> None:
-    assert claim(3.0, None, (1, 5), untrained=True).word == "better"
+    assert claim(0.5, None, (0.1, 5), untrained=True).word == "better"
     assert claim(3.0, None, (-1, 5), untrained=True).word == "no measurable difference"
 
 

@@ -14,10 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from itrpipe.analysis.second_round import recommend
 from itrpipe.evaluation.metrics import random_recalls
 from itrpipe.report.page import BEGIN, END, inserted, percent
 from itrpipe.report.pictures import choose, moved
 from itrpipe.storage import artifact as artifacts
+from itrpipe.storage.artifact import SECOND_ROUND
+from tests.analysis.test_second_round import diagnostics
 from tests.report.toy import HOSTILE, Element, Report, Toy, add, change, rewrite
 
 BETWEEN = f"{BEGIN.format(asked='scenes')}\nold\n{END}"
@@ -192,9 +195,19 @@ def test_costs_and_epochs_count_all_that_a_model_was_made_from(copy: Toy) -> Non
     made = {name.partition("-")[0]: cells for name, cells in rows_of(folders).items()}
     assert made["train/aoq.vsepp"] == ["1.25 s", "1.50 GiB"]
     assert made["train/triplet.vsepp"][1] == "–"
+    assert folders.all("figcaption")[0].text().startswith("7.50 s in all")  # six artifacts
     times = {name: cells[1] for name, cells in rows_of(cost).items()}
     assert times == {"VSE++, AOQ": "41.2 s", "VSE++, first training": "10.0 s"}
     assert {run["label"]: run["epochs"] for run in report.results["runs"]} == {"triplet.vsepp": [3], "aoq.vsepp": [6]}
+
+
+def test_a_first_training_tells_whether_a_second_is_worth_it(copy: Toy) -> None:
+    rewrite(copy.made["triplet.vsepp"] / SECOND_ROUND, json.dumps(diagnostics()).encode())
+    (section,) = [each for each in copy.report().page.all("section") if "second-training" in each.attributes["id"]]
+    advice = recommend(diagnostics())
+    assert [each.text() for each in section.all("dt")] == ["VSE++, first training"]
+    assert [each.text() for each in section.all("dd")] == [advice.sentence]
+    assert section.all("p", "note")[0].text().endswith(advice.evidence)
 
 
 def test_settings_that_are_not_declared_are_told(copy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
