@@ -301,7 +301,7 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
     yield Section("More measures", [part for group in groups for part in _measures(group)])
     curves = [training_curves(group.series, group.looks, group.prefix) for group in groups]
     yield Section("Training", [panels for each in curves for panels in each])
-    yield Section("Is a second training worth it?", _advice(runs))
+    yield Section("Is a second training worth it?", _advice(each for group in groups for each in group.series))
     yield Section("Written sentences", negatives.written(artifacts, *chosen))
     yield Section("Words", _words(groups, source))
     yield Section("Cost", [*(scores.cost_table(group.series) for group in groups), _cost(artifacts)], timed=True)
@@ -311,11 +311,11 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
 def _finds(group: Group, source: Source) -> Sequence[Part]:
     """Queries of a model that has a baseline, else of the best."""
     claim = group.claims[0] if group.claims else None
-    run = claim.series.first if claim else max(group.series, key=rsum_of).first
-    gallery, options = source.evaluated(run), source.options
+    series = claim.series if claim else max(group.series, key=rsum_of)
+    gallery, options = source.evaluated(series.first), source.options
     if gallery is None:
         return []
-    return retrieval_examples(run, claim and claim.baseline.first, gallery, options.examples, options.seed)
+    return retrieval_examples(series, claim and claim.baseline, gallery, options.examples, options.seed)
 
 
 def _scores(group: Group) -> Iterator[Part]:
@@ -348,17 +348,17 @@ def _measures(group: Group) -> Iterator[Part]:
     return filter(None, (scores.measured_table(each, group.series) for each in measured))
 
 
-def _advice(runs: Sequence[Run]) -> list[Part]:
+def _advice(series: Iterable[Series]) -> list[Part]:
     """Of every first training that has not collapsed, told by its batches, its training set and its validation."""
-    items, evidence = {}, ""
-    for run in runs:
-        found = run.wrote(SECOND_ROUND)
-        if found and not why_collapsed(run):
-            advice = recommend(found, run.members[0].named)
-            items.setdefault(run.name, advice.sentence)
+    items, evidence = [], ""
+    for each in series:
+        found = each.first.wrote(SECOND_ROUND)
+        if found and not why_collapsed(each.first):
+            advice = recommend(found, each.first.members[0].named)
+            items.append((each.name, advice.sentence))
             evidence = evidence or advice.evidence
     note = f"Told by the first training alone, without the test split. {evidence}".rstrip()
-    return [Facts("By the first training", [*items.items()], note)] if items else []
+    return [Facts("By the first training", items, note)] if items else []
 
 
 def _words(groups: Sequence[Group], source: Source) -> list[Part]:

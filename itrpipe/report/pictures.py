@@ -17,6 +17,7 @@ from itrpipe.datasets.truth import known_pairs
 from itrpipe.errors import DataError
 from itrpipe.report.chain import Artifact
 from itrpipe.report.runs import DIRECTIONS, Run
+from itrpipe.report.series import Series
 from itrpipe.storage.integrity import checked
 
 LONGEST_SIDE = 288
@@ -271,31 +272,34 @@ class Examples:
     own: bool = False
 
 
-def retrieval_examples(run: Run, baseline: Run | None, gallery: Gallery, count: int, seed: int) -> list[Examples]:
-    """Queries of both directions, captions for images last.
+def retrieval_examples(
+    series: Series, baseline: Series | None, gallery: Gallery, count: int, seed: int
+) -> list[Examples]:
+    """Queries of both directions, captions for images last, by the first run of a series.
 
     Beside a baseline those whose right answer moved furthest up or down, by the ratio of its ranks; else half of them
     answered right at the first place, half not, where there are enough.
 
     Args:
-        run: whose rankings are shown.
+        series: whose rankings are shown.
         baseline: whose rank of the right answer is told beside; or None.
         gallery: of the split it was evaluated on.
         count: queries in each direction.
         seed: of their choice.
     """
+    run, before = series.first, baseline and baseline.first
     found = []
     for number, direction in enumerate(reversed(DIRECTIONS)):
         rank = run.rankings[direction]["rank"].to_numpy()
-        if baseline is None:
+        if before is None or baseline is None:
             chosen = choose(rank == 0, count, np.random.default_rng([seed, number]))
             note = "Drawn at random: first some with a right answer on top, then some without."
         else:
-            chosen = moved(baseline.rankings[direction]["rank"].to_numpy(), rank, count)
+            chosen = moved(before.rankings[direction]["rank"].to_numpy(), rank, count)
             note = f"Whose right answer moved furthest up, then down, from {baseline.name}."
-        items = [gallery.found(run, baseline, direction, query) for query in chosen]
+        items = [gallery.found(run, before, direction, query) for query in chosen]
         title = "Captions found for images" if direction == "i2t" else "Images found for captions"
-        found.append(Examples(title, f"By {run.name}. {note}", items, direction == "i2t"))
+        found.append(Examples(title, f"By {series.name}. {note}", items, direction == "i2t"))
     return [each for each in found if each.items]
 
 

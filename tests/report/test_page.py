@@ -201,13 +201,18 @@ def test_costs_and_epochs_count_all_that_a_model_was_made_from(copy: Toy) -> Non
     assert {run["label"]: run["epochs"] for run in report.results["runs"]} == {"triplet.vsepp": [3], "aoq.vsepp": [6]}
 
 
-def test_a_first_training_tells_whether_a_second_is_worth_it(copy: Toy) -> None:
-    rewrite(copy.made["triplet.vsepp"] / SECOND_ROUND, json.dumps(diagnostics()).encode())
-    (section,) = [each for each in copy.report().page.all("section") if "second-training" in each.attributes["id"]]
+def test_two_first_trainings_are_told_apart_by_their_names_everywhere(copy: Toy) -> None:
+    longer = add(copy, "triplet", "vsepp", trained={"epochs": 9})
+    for name in ("triplet.vsepp", longer):
+        rewrite(copy.made[name] / SECOND_ROUND, json.dumps(diagnostics()).encode())
+    page = copy.report(("triplet.vsepp", longer)).page
+    (section,) = [each for each in page.all("section") if "second-training" in each.attributes["id"]]
     advice = recommend(diagnostics())
-    assert [each.text() for each in section.all("dt")] == ["VSE++, first training"]
-    assert [each.text() for each in section.all("dd")] == [advice.sentence]
+    names = [each.text() for each in section.all("dt")]
+    assert sorted(names) == ["VSE++, first training", "VSE++, first training (epochs 9)"]
+    assert [each.text() for each in section.all("dd")] == [advice.sentence] * 2
     assert section.all("p", "note")[0].text().endswith(advice.evidence)
+    assert page.all("p", "note")[0].text().startswith("By VSE++, first training (epochs 9). ")
 
 
 def test_settings_that_are_not_declared_are_told(copy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
