@@ -47,6 +47,7 @@ def test_the_first_table_has_the_metrics_and_the_difference_to_the_baseline(toy:
     assert shown["VSE++, first training"][3:] == ["–", "baseline"]
     assert shown["chance"][0] == f"{random_recalls(30, 60)['rsum']:.1f}"
     assert len(shown["chance"]) <= 8
+    assert len(done.page.all("figure", "evidence")) == 1
 
 
 def test_of_many_models_the_best_and_the_baseline_come_first(copy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
