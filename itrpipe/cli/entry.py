@@ -141,7 +141,8 @@ def _is_out_of_memory(error: BaseException) -> bool:
 def _end(error: ItrpipeError) -> NoReturn:
     """Prints an error in one line, or that of a recipe in several, and leaves with its exit code."""
     shown = printable_lines if isinstance(error, MissingSourceError) else printable
-    typer.echo(f"error: {shown(str(error))}", err=True)
+    if sys.stderr is not None:  # closed by `2>&-`; typer would print UTF-8 on a stream that shows ASCII alone
+        print(f"error: {shown(str(error))}", file=sys.stderr)
     _flush()
     sys.exit(error.exit_code)
 

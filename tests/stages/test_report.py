@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from itrpipe.config import declared_stages
-from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
+from itrpipe.datasets.definition import load_definition
 from itrpipe.stages import report
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.integrity import DigestCache
@@ -71,18 +71,6 @@ def test_without_an_evaluation_it_says_what_to_run(defined: Path, invoke: Invoke
     assert outcome.code != 0
     assert "itrpipe evaluate" in outcome.err
     assert outcome.err.count("\n") == 1
-
-
-def test_models_with_names_that_were_not_evaluated_are_told(chain: Path, invoke: Invoke) -> None:
-    remember_model(
-        chain, "tiny", "silent", ModelDefinition(method="triplet", trained={"triplet.vsepp": "triplet.vsepp-0"})
-    )
-    outcome = invoke("report", "--dataset", "tiny", "--data", chain, "--set", "bootstrap_samples=100")
-    assert "not in the report: silent; run `itrpipe evaluate --model silent`" in " ".join(outcome.out.split())
-    (read,) = chain.glob("tiny/train/triplet.vsepp-*")
-    remember_model(chain, "tiny", "silent", ModelDefinition(method="triplet", trained={"triplet.vsepp": read.name}))
-    outcome = invoke("report", "--dataset", "tiny", "--data", chain, "--set", "bootstrap_samples=100")
-    assert "not in the report" not in outcome.out
 
 
 def test_published_scores_decide_about_the_fingerprint_only_where_there_are_some() -> None:
