@@ -201,27 +201,32 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     runs = recipe.chosen(name, options.only)
     definition, files = recipe.sourced(root, name, runs, options.source, tiny=options.tiny)
     if options.tiny:  # beside the data folder, so that neither is taken for the other
-        root = (root if root.name else root.resolve()).with_name(f"{(root if root.name else root.resolve()).name}-tiny")
+        named = root if root.name else root.resolve()
+        root = named.with_name(f"{named.name}-tiny")
     whole = Reproduction(recipe, name, options, root, definition, files)
-    say = whole.reporter.say
-    say(f"{recipe.title} (dataset {recipe.dataset}{', tiny' if options.tiny else ''})", style="bold")
+    whole.reporter.say(f"{recipe.title} (dataset {recipe.dataset}{', tiny' if options.tiny else ''})", style="bold")
     planned = whole.plan(runs)
     steps = [each.step for each in planned if each.step is not None]
     report = whole.plan_report(planned, steps)
+    for each in (each for each in planned if each.error is not None):
+        whole.reporter.say(f"  ✗ {each.title} cannot be planned: {each.error}", style="red")
     if options.dry_run:
         (folder,) = run([report], whole.reporter, dry_run=True)
         say_costs(pending_steps([report]), whole.reporter)
-        _say_unplanned(planned, whole.reporter)
         return folder
     if recipe.source is not None:
         if recipe.source.expected and not options.tiny and steps:
             # Before features are imported and anything is trained.
             _check_sizes(recipe.source.expected, steps[0], whole.reporter)
             planned = whole.plan(runs)
-        redefine(root, recipe.dataset, lambda now: _with(now, definition))
+
+        def told(now: DatasetDefinition) -> DatasetDefinition:
+            features = {**now.features, **definition.features}  # those that other runs read stay known
+            return now.model_copy(update={"prepare": definition.prepare, "features": features})
+
+        redefine(root, recipe.dataset, told)
     if options.keep_going:
         failures: dict[Path, ItrpipeError] = {}
-        _say_unplanned(planned, whole.reporter)
         run([each.step for each in planned if each.step is not None], whole.reporter, failures=failures)
         planned = [
             replace(each, error=each.error or (each.step and failures.get(each.step.location.folder)))
@@ -245,12 +250,6 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     return folder
 
 
-def _with(now: DatasetDefinition, definition: DatasetDefinition) -> DatasetDefinition:
-    """A dataset as a recipe defines it; features that other runs read stay known."""
-    features = {**now.features, **definition.features}
-    return now.model_copy(update={"prepare": definition.prepare, "features": features})
-
-
 def _check_sizes(expected: Mapping[Any, int], evaluation: Step, reporter: Reporter) -> None:
     """Refuses a dataset whose splits have other sizes than the recipe expects; makes it first where it is not there.
 
@@ -270,18 +269,11 @@ def _check_sizes(expected: Mapping[Any, int], evaluation: Step, reporter: Report
         )
 
 
-def _say_unplanned(planned: Sequence[PlannedRun], reporter: Reporter) -> None:
-    for each in planned:
-        if each.error is not None:
-            reporter.say(f"  ✗ {each.title} cannot be planned: {each.error}", style="red")
-
-
 def _say_reproduced(whole: Reproduction, planned: Sequence[PlannedRun], made: Sequence[Step]) -> None:
     """Published scores beside measured ones."""
     evaluations = {step.location.name: step.location.folder for step in made}
     tolerance, tiny = whole.recipe.tolerance, whole.options.tiny
-    published = [score for each in planned for score in each.published]
-    found = reproductions(published, evaluations, tolerance, tiny=tiny)
+    found = reproductions([score for each in planned for score in each.published], evaluations, tolerance, tiny=tiny)
     if found:
         limits = f"OK within {tolerance.ok:g}, close within {tolerance.close:g} points of RSum"
         whole.reporter.say(f"published and measured ({'toy models' if tiny else limits})", style="bold")
