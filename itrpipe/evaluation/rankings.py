@@ -118,16 +118,6 @@ def read_rankings(
     return found
 
 
-def size_of_rankings(path: Path) -> tuple[int, int]:
-    """How many images and captions were ranked.
-
-    Raises:
-        DataError: the file is damaged.
-    """
-    sides = _read(path, ["direction"])["direction"].to_pylist()
-    return sides.count("i2t"), sides.count("t2i")
-
-
 def _read(path: Path, columns: Sequence[str] = ("direction", "query_id", "candidate_ids", "scores")) -> pa.Table:
     return read_table(path, columns, _REMEDY, columns)
 

@@ -24,7 +24,6 @@ from itrpipe.evaluation.metrics import (
 )
 from itrpipe.evaluation.tables import Number, Row, Table, as_lines
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.progress import Reporter
 
 FULL, ORACLE = "full", "oracle"
 Figures = dict[str, dict[str, float]]
@@ -85,14 +84,13 @@ def oracle_ranks(split: SplitScores, matches: PairSet) -> Ranks:
     return ranks_of_matches(split.matrix, matches.image_rows, matches.caption_rows)
 
 
-def say_results(results: Mapping[str, Figures], level: float, size: tuple[int, int], reporter: Reporter) -> None:
-    """Prints the recalls and RSum under every protocol, below them their intervals, and what chance gives.
+def results_text(results: Mapping[str, Figures], level: float, size: tuple[int, int]) -> str:
+    """Recalls and RSum under every protocol, below them their intervals, and what chance gives, as lines.
 
     Args:
         results: of an evaluation.
         level: share of resampled test sets that its intervals hold.
         size: images and captions of the split.
-        reporter: prints.
     """
     names, chance = [*RECALLS, RSUM], random_recalls(*size)
     rows = [Row(name, [Number.of(values[each]) for each in names]) for name, values in results.items()]
@@ -100,7 +98,7 @@ def say_results(results: Mapping[str, Figures], level: float, size: tuple[int, i
     columns = [f"{side[0]}→{side[2]} R@{k}" for side in SIDES for k in CUTOFFS] + ["RSum"]
     told = f"; {ORACLE}: all correct matches counted" if ORACLE in results else ""
     title = f"In percent, with {100 * level:g} % bootstrap intervals over images{told}"
-    reporter.say_lines("\n".join(as_lines(Table(title, columns, rows, head=""))))
+    return "\n".join(as_lines(Table(title, columns, rows, head="")))
 
 
 def summed_up(results: Mapping[str, Figures]) -> dict[str, Any]:

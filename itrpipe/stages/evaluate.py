@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from itrpipe.analysis.questions.base import Evaluation, questions, say
+from itrpipe.analysis.questions.base import Evaluation, answers_text, questions
 from itrpipe.config import NEWER, Outside, Settings, unknown
 from itrpipe.datasets import benchmarks
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
@@ -19,9 +19,9 @@ from itrpipe.mining.settings import decisions_file
 from itrpipe.progress import Reporter
 from itrpipe.stages import checks, train
 from itrpipe.stages.base import Job, Need, Planned, Stage, prepare_need
-from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS, existing_input, read_manifest
-from itrpipe.storage.disk import write_json
-from itrpipe.storage.integrity import LOCAL_MODEL, read_checked_json
+from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS, SUMMARY, existing_input
+from itrpipe.storage.disk import write_json, write_text
+from itrpipe.storage.integrity import LOCAL_MODEL, checked
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import Model
@@ -224,12 +224,12 @@ class Evaluate(Stage):
         checks.check_language_model(step)
 
     def run(self, job: Job) -> None:
-        """Writes metrics.json, rankings.parquet and cross_retrieval.parquet, and what `analysis.questions` answer."""
+        """Writes metrics.json, both files of rankings, what `analysis.questions` answer, and all of it as text."""
         from itrpipe.analysis.questions.phrases import reranked
         from itrpipe.datasets.truth import known_pairs
         from itrpipe.evaluation.metrics import ranks
         from itrpipe.evaluation.rankings import write_cross_retrieval, write_rankings
-        from itrpipe.evaluation.results import oracle_ranks, results, say_results, summed_up
+        from itrpipe.evaluation.results import oracle_ranks, results, results_text, summed_up
 
         settings, evaluation, split = job.settings, _evaluation(job), _averaged(job)
         if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
@@ -243,23 +243,22 @@ class Evaluate(Stage):
         write_json(job.folder / METRICS, found)
         write_rankings(job.folder / RANKINGS, split, full, oracle, settings.ranking_depth)
         write_cross_retrieval(job.folder / CROSS_RETRIEVAL, split)
-        say_results(found, settings.interval_level, split.matrix.shape, job.reporter)
+        text = results_text(found, settings.interval_level, split.matrix.shape)
+        job.reporter.say_lines(text)
         if settings.ensemble_with:
             job.metrics["mean of"] = " + ".join(model.label for model in settings.models)
         job.metrics |= summed_up(found)
         for question in questions():
             if question.asks(evaluation):
                 question.answer(evaluation, split)
-        say(job.folder, job.reporter)
+        answers = answers_text(job.folder)
+        job.reporter.say_lines(answers)
+        write_text(job.folder / SUMMARY, f"{text}\n{answers}\n")
 
     def show(self, folder: Path, reporter: Reporter) -> None:
         """Prints the recalls of a finished evaluation, and what was answered in it."""
-        from itrpipe.evaluation.rankings import size_of_rankings
-        from itrpipe.evaluation.results import say_results
-
-        level = read_manifest(folder).settings["interval_level"]
-        say_results(read_checked_json(folder / METRICS), level, size_of_rankings(folder / RANKINGS), reporter)
-        say(folder, reporter)
+        if (path := folder / SUMMARY).exists():  # which evaluations of before lack
+            reporter.say_lines(checked(path).read_text(encoding="utf-8").rstrip("\n"))
 
 
 def models_label(settings: EvaluateSettings) -> str:

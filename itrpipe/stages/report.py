@@ -15,7 +15,7 @@ from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, Tolerance
 from itrpipe.stages.base import Job, Stage, load_stage
 from itrpipe.stages.prepare import image_root
-from itrpipe.storage.artifact import Manifest
+from itrpipe.storage.artifact import SUMMARY, Manifest
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import DigestCache, checked
 from itrpipe.training.settings import backbones
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from itrpipe.report.chain import Artifact
     from itrpipe.report.names import Declared
 
-PAGE, SUMMARY, MARKDOWN = "index.html", "summary.txt", "summary.md"
+PAGE, MARKDOWN = "index.html", "summary.md"
 RESULTS, EXPECTED = "results.json", "expected.json"
 OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level", "compare"}
 COMPARED = ("prepare", "train", "mine_negatives", "synthesize")

@@ -59,6 +59,7 @@ SCENES_FILE = "scenes.jsonl"
 """File of the embedded dataset, as it is prepared."""
 
 METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
+SUMMARY = "summary.txt"
 """Files of every evaluation."""
 
 QUERY_LENGTH, ALIGNMENT, ECCV_CAPTION = "query_length.json", "alignment.json", "eccv_caption.json"

@@ -122,9 +122,11 @@ def questions() -> tuple[ModuleType, ...]:
     return tuple(modules)
 
 
-def say(folder: Path, reporter: Reporter) -> None:
-    """Prints what was measured in an evaluation."""
+def answers_text(folder: Path) -> str:
+    """What was measured in an evaluation, as lines."""
+    found = []
     for shown in (each for question in questions() for each in getattr(question, "SHOWN", ())):
         path = folder / shown.file
         if path.is_file() and (table := shown.table([("this model", [read_checked_json(path)])])) is not None:
-            reporter.say_lines("\n".join(["", *as_lines(table)]))
+            found += ["", *as_lines(table)]
+    return "\n".join(found)
