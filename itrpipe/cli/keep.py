@@ -47,7 +47,11 @@ from itrpipe.storage.disk import on_disk, read_stamped_json
 from itrpipe.storage.locks import is_locked, unused
 from itrpipe.training.settings import TrainSettings
 
-OPTIONAL = {"torchcodec": "Pillow decodes JPEG: pip install itrpipe[jpeg]", "ray": "for clusters: itrpipe[ray]"}
+OPTIONAL = {
+    "hanta": "--tagger lexicon works without it: pip install HanTa",
+    "torchcodec": "Pillow decodes JPEG: pip install itrpipe[jpeg]",
+    "ray": "for clusters: itrpipe[ray]",
+}
 """Package -> how it goes without it."""
 FAISS_BUILDS = ("faiss-gpu-cuvs", "faiss-gpu", "faiss-gpu-cu12", "faiss-cpu")
 _STYLES = {
@@ -488,7 +492,7 @@ def doctor(data: DataOption = Path("data"), address: AddressOption = None) -> No
     Example: itrpipe doctor
     """
     packages = (re.match(r"[\w-]+", each) for each in requires("itrpipe") or () if "extra ==" not in each)
-    required = [each.group() for each in packages if each]
+    required = [each.group() for each in packages if each and each.group().lower() not in OPTIONAL]
     missing = [name for name in required if not _version(name)]
     builds = [name for name in FAISS_BUILDS if _version(name)]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
