@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from itrpipe.cli.named import NamedModel
 from itrpipe.config import load_declaration
@@ -22,9 +21,6 @@ from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need, load_stage, prepare_need
 from itrpipe.storage.artifact import MANIFEST, Manifest, existing_input, read_manifest
 from itrpipe.training.settings import TrainExecution, TrainSettings
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from itrpipe.config import COMMAND_LINE
 from itrpipe.datasets.benchmarks import named
@@ -16,9 +16,6 @@ from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.stages.base import Planned
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.settings import TrainSettings
-
-if TYPE_CHECKING:
-    pass
 
 _READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
 _REMEDIES = {
