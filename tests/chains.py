@@ -1,7 +1,25 @@
-"""What tests of whole commands share: options, artifacts, interruptions, and how a refusal looks."""
+"""Chains of tiny artifacts that a run of the tests builds once, and what tests of whole commands share.
+
+A chain is built by the process that asks for it first; the others wait for it. All of them only read it: a test that
+changes something takes a copy (`copied`, the fixture `chain`).
+
+| fixture | dataset | holds |
+|---|---|---|
+| `finished_chain` | `tiny` | VSE++ of the first training and of AOQ, evaluated |
+| `boxed_chain` | `tiny` | the same with features `boxed`, which have boxes, and scene graphs |
+| `pairs_chain` | `tiny` | the same as the first, SCAN evaluated and BFAN trained |
+| `fne_chain` | `tiny` | the same as the first, and VSE++ of FNE evaluated |
+| `ssamt_chain` | `tiny` | the same as the first, and both phases of SSAMT, the second evaluated |
+| `clip_chain` | `tiny` | the same as the first, photographs as pixels, and CLIP as it is, evaluated |
+| `scenes_chain` | `scenes` | twelve training drawings and their features |
+| `ascl_chain` | `scenes` | the same, and AsCL evaluated |
+| `tags_chain` | `scenes` | the same, pretraining, both phases of TAGS, written sentences; TAGS-DC evaluated with them |
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,15 +28,22 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pyarrow.parquet as pq
+import pytest
+from filelock import FileLock
 
+from itrpipe.cli.asked import run_stage
+from itrpipe.cli.datasets import define_features
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
+from itrpipe.pipeline.planning import parse_override
 from itrpipe.training.loop import Trainer
 from itrpipe.training.saved import MODEL
-from tests.conftest import Outcome
+from tests.conftest import TINY, Outcome, define, tiny, write_source
 from tests.definitions import save_definition
 
 Invoke = Callable[..., Outcome]
+FEW = "evaluate.bootstrap_samples=100"
 TINY_SSAMT = (
     "train.model.embed_dim=8",
     "train.model.feed_forward_dim=8",
@@ -28,6 +53,32 @@ TINY_SSAMT = (
     "train.learning_rate=0.01",
 )
 """Both phases of SSAMT, small and quickly trained."""
+SSAMT = (*TINY_SSAMT, "train.epochs=2", "train.batch_size=200", "train.min_word_count=1", "parse.tagger=lexicon")
+FNE = ("train.epochs=3", *TINY[1:-1], "fne.loss.memory_size=24", "fne.loss.min_count=0")
+CLIP = ("train.batch_size=20", "train.epochs=2", "train.min_word_count=1")
+CLIP += ("pixels.height=32", "pixels.width=32", "extract.workers=0")
+ONCE = ("train.epochs=1", "train.batch_size=16", "train.min_word_count=1")
+ASCL = (
+    *("train.epochs=2", *ONCE[1:], "train.model.embed_dim=16", "train.model.heads=2"),
+    *("train.model.text_width=16", "train.model.text_heads=2", "train.model.text_layers=1"),
+)
+UNITER = (
+    *("train.epochs=2", *ONCE[1:], "train.warmup_updates=2", "parse.workers=1"),
+    *("train.model.embed_dim=16", "train.model.layers=2", "train.model.heads=2", "train.model.feed_forward_dim=16"),
+)
+WRITTEN = (
+    *("phrases.copies=4", "phrases.draws=5", "phrases.keep=6", "phrases.block=16"),
+    *("vse-c.min_count=2", "vse-c.keep=2"),
+)
+
+
+def tags_loss(method: str) -> tuple[str, ...]:
+    """Few sentences in a step of a phase of TAGS."""
+    numbers = {"sampled_negatives": 9, "hard_negatives": 3, "copies": 4, "draws": 5, "keep": 3}
+    return tuple(f"{method}.loss.{name}={value}" for name, value in numbers.items())
+
+
+TAGS = (*UNITER, *tags_loss("tags"), *tags_loss("tags-dc"))
 
 
 def sets(*texts: str) -> list[str]:
@@ -134,3 +185,144 @@ def goes_on(run: Callable[[Path], Outcome], root: Path, label: str, call: int, p
     assert f"going on in {position}" in done(run(root))
     same_files(f"train/{label}", (root, whole), MODEL, "history.parquet")
     return whole
+
+
+# The chains
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Gives the folder of a name, which is filled once in a run, whichever of the processes asks first."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "chains"
+    shared.mkdir(exist_ok=True)
+
+    def filled(name: str, fill: Callable[[Path], object]) -> Path:
+        folder, finished = shared / name, shared / f"{name}.finished"
+        with FileLock(shared / f"{name}.lock"):
+            if not finished.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                fill(folder)
+                finished.touch()
+        return folder
+
+    return filled
+
+
+def evaluated(root: Path, dataset: str, *given: str) -> None:
+    """Makes an evaluation and all that it needs."""
+    run_stage(root, dataset, "evaluate", [parse_override(text) for text in (*given, FEW)])
+
+
+@pytest.fixture(scope="session")
+def finished_chain(once: Callable[..., Path]) -> Path:
+    """A folder with `source/` and the data folder `data/`."""
+
+    def fill(folder: Path) -> None:
+        define(folder / "data", write_source(folder / "source"))
+        for method in ("triplet", "aoq"):
+            run_stage(folder / "data", "tiny", "evaluate", tiny(method))
+
+    return once("finished", fill)
+
+
+@pytest.fixture(scope="session")
+def boxed_chain(finished_chain: Path, once: Callable[..., Path]) -> Path:
+    """A data folder."""
+
+    def fill(folder: Path) -> None:
+        root = copied(finished_chain / "data", folder / "data")
+        records = json.loads((finished_chain / "source" / "dataset_flickr30k.json").read_text())["images"]
+        random = np.random.default_rng(0)
+        corners = np.sort(random.random((len(records), 4, 2, 2), dtype=np.float32), axis=2)
+        names = np.array([record["filename"] for record in records])
+        regions = random.normal(size=(len(records), 4, 6)).astype(np.float16)
+        path = folder / "boxed.npz"
+        np.savez(path, regions=regions, boxes=corners.reshape(len(records), 4, 4), image_id=names)
+        definition, known, overrides = define_features(root, "tiny", None, path, "boxed", [])
+        run_stage(root, "tiny", "extract", overrides, conf=known, definition=definition)
+        run_stage(root, "tiny", "parse", [parse_override("parse.workers=1")])
+
+    return once("boxed", fill) / "data"
+
+
+@pytest.fixture(scope="session")
+def pairs_chain(finished_chain: Path, once: Callable[..., Path]) -> Path:
+    """A data folder."""
+
+    def fill(folder: Path) -> None:
+        root = copied(finished_chain / "data", folder / "data")
+        evaluated(root, "tiny", "backbone=scan", *TINY[:-1])
+        given = [parse_override(text) for text in ("backbone=bfan", *TINY[:-1])]
+        run_stage(root, "tiny", "train", given, conf="triplet")
+
+    return once("pairs", fill) / "data"
+
+
+@pytest.fixture(scope="session")
+def fne_chain(finished_chain: Path, once: Callable[..., Path]) -> Path:
+    """A data folder."""
+
+    def fill(folder: Path) -> None:
+        evaluated(copied(finished_chain / "data", folder / "data"), "tiny", "method=fne", "backbone=vsepp", *FNE)
+
+    return once("fne", fill) / "data"
+
+
+@pytest.fixture(scope="session")
+def ssamt_chain(finished_chain: Path, once: Callable[..., Path]) -> Path:
+    """A data folder."""
+
+    def fill(folder: Path) -> None:
+        evaluated(copied(finished_chain / "data", folder / "data"), "tiny", "method=ssamt", *SSAMT)
+
+    return once("ssamt", fill) / "data"
+
+
+@pytest.fixture(scope="session")
+def clip_chain(finished_chain: Path, saved_encoders: Path, once: Callable[..., Path]) -> Path:
+    """A data folder."""
+
+    def fill(folder: Path) -> None:
+        root = copied(finished_chain / "data", folder / "data")
+        evaluated(root, "tiny", "method=zero-shot", *CLIP, *encoders_of(saved_encoders, "clip"))
+
+    return once("clip", fill) / "data"
+
+
+def encoders_of(saved: Path, vision: str, text: str = "") -> list[str]:
+    """Encoders of the folder `saved_encoders` as assignments."""
+    return [f"train.model.vision={saved / vision}", f"train.model.text={saved / (text or vision)}"]
+
+
+@pytest.fixture(scope="session")
+def scenes_chain(once: Callable[..., Path]) -> Path:
+    """A data folder."""
+
+    def fill(folder: Path) -> None:
+        run_stage(define_scenes(folder / "data"), "scenes", "extract", [], conf="scenes")
+
+    return once("scenes", fill) / "data"
+
+
+@pytest.fixture(scope="session")
+def ascl_chain(scenes_chain: Path, once: Callable[..., Path]) -> Path:
+    """A data folder."""
+    return (
+        once("ascl", lambda to: evaluated(copied(scenes_chain, to / "data"), "scenes", "method=ascl", *ASCL)) / "data"
+    )
+
+
+@pytest.fixture(scope="session")
+def tags_chain(scenes_chain: Path, once: Callable[..., Path]) -> Path:
+    """A data folder."""
+
+    def fill(folder: Path) -> None:
+        root = copied(scenes_chain, folder / "data")
+        asked = 'discriminate=["vse-c", "phrases"]'
+        evaluated(root, "scenes", "method=tags-dc", asked, *TAGS, *WRITTEN)
+        written = [parse_override(text) for text in (*UNITER, *(text.partition(".")[2] for text in WRITTEN[:4]))]
+        run_stage(root, "scenes", "synthesize", written)
+
+    return once("tags", fill) / "data"

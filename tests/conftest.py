@@ -21,13 +21,13 @@ from PIL import Image
 from typer.main import get_command
 
 from itrpipe.cli import main
-from itrpipe.cli.asked import run_stage
-from itrpipe.cli.datasets import define_features
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.pipeline.planning import Override, parse_override
 from itrpipe.storage.artifact import OutputFile, read_manifest, write_manifest
 from itrpipe.storage.disk import file_digest
 from tests.definitions import save_definition
+
+pytest_plugins = ["tests.chains"]
 
 # How long an example takes depends on what else the machine does, and says nothing about the code.
 settings.register_profile("itrpipe", deadline=None)
@@ -173,35 +173,6 @@ def define(root: Path, source: TinySource) -> None:
     save_definition(root, "tiny", DatasetDefinition(prepare=prepare, features={"precomp": features}))
 
 
-@pytest.fixture(scope="session")
-def finished_chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `source/` and `data/`, in which both trainings of `tiny` are trained and evaluated. Copy it."""
-    folder = tmp_path_factory.mktemp("chain")
-    root = folder / "data"
-    define(root, write_source(folder / "source"))
-    for method in ("triplet", "aoq"):
-        run_stage(root, "tiny", "evaluate", tiny(method))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def boxed_chain(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The data folder of the finished chain with features `boxed`, which have boxes, and scene graphs. Copy it."""
-    folder = tmp_path_factory.mktemp("boxed")
-    found = Path(shutil.copytree(finished_chain / "data", folder / "data"))
-    records = json.loads((finished_chain / "source" / "dataset_flickr30k.json").read_text())["images"]
-    random = np.random.default_rng(0)
-    corners = np.sort(random.random((len(records), 4, 2, 2), dtype=np.float32), axis=2)
-    names = np.array([record["filename"] for record in records])
-    regions = random.normal(size=(len(records), 4, 6)).astype(np.float16)
-    path = folder / "boxed.npz"
-    np.savez(path, regions=regions, boxes=corners.reshape(len(records), 4, 4), image_id=names)
-    definition, known, overrides = define_features(found, "tiny", None, path, "boxed", [])
-    run_stage(found, "tiny", "extract", overrides, conf=known, definition=definition)
-    run_stage(found, "tiny", "parse", [parse_override("parse.workers=1")])
-    return found
-
-
 @pytest.fixture
 def any_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model of the hub can be fetched, as far as plans ask; nothing is."""
@@ -285,12 +256,15 @@ def tiny_fixture() -> Callable[..., list[Override]]:
 
 
 @pytest.fixture(scope="session")
-def saved_encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved_encoders(once: Callable[..., Path]) -> Path:
     """A folder with tiny encoders of random weights as transformers saves them: `vit`, `bert`, `clip` and `siglip`."""
+    return once("encoders", _save_encoders)
+
+
+def _save_encoders(root: Path) -> None:
     import torch
     import transformers
 
-    root = tmp_path_factory.mktemp("encoders")
     layers: dict[str, Any] = {
         "hidden_size": 16,
         "intermediate_size": 32,
@@ -317,17 +291,19 @@ def saved_encoders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     transformers.ViTImageProcessor(size=size).save_pretrained(root / "vit")
     transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=32).save_pretrained(root / "clip")
     transformers.SiglipImageProcessor(size=size).save_pretrained(root / "siglip")
-    return root
 
 
 @pytest.fixture(scope="session")
-def saved_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved_gpt2(once: Callable[..., Path]) -> Path:
     """A folder with a tiny GPT-2 of random weights, which reads ten tokens, as transformers saves it."""
+    return once("gpt2", _save_gpt2)
+
+
+def _save_gpt2(folder: Path) -> None:
     import torch
     import transformers
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    folder = tmp_path_factory.mktemp("gpt2")
     words = ["<|endoftext|>", "<unk>", "a", "is", "on", "the", "runs", *SUBJECTS, *PLACES]
     made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
@@ -338,7 +314,6 @@ def saved_gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Transformers' own deviation of 0.02 would make every word about equally likely.
     config = transformers.GPT2Config(initializer_range=0.5, bos_token_id=0, eos_token_id=0, **sizes)
     transformers.GPT2LMHeadModel(config).save_pretrained(folder)
-    return folder
 
 
 def _save_tokenizer(folder: Path, limit: int) -> int:
