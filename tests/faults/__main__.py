@@ -9,12 +9,9 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
 
-KINDS = ("kills", "renames", "disk", "bytes", "folders", "writers", "inputs")
-
-# Trials of the short campaign: about a minute of two cores.
-SHORT_TRIALS = {"kills": 8, "renames": 12, "disk": 2, "bytes": 12, "folders": 12, "writers": 3, "inputs": 12}
+# Kind -> trials of the short campaign: about a minute of two cores.
+KINDS = {"kills": 8, "renames": 12, "writers": 3, "disk": 4, "bytes": 12, "folders": 12, "inputs": 12}
 
 
 def main() -> int:
@@ -22,37 +19,39 @@ def main() -> int:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
     os.environ |= {"ARROW_DEFAULT_MEMORY_POOL": "system", "HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg"}
-    from tests.faults import bits, disks, folders, inputs, kills, server, writers
+    from tests.faults import bits, disks, folders, inputs, kills, server
     from tests.faults.chain import SHORT, Chain, new_folder
-    from tests.faults.trials import run_all
+    from tests.faults.trials import SORTS, run_all
 
     begun, folder = time.monotonic(), new_folder(options.keep)
     print(f"seed {options.seed}, files in {folder}", flush=True)
     server.warm()
-    print(f"everything is imported, {time.monotonic() - begun:.0f} s", flush=True)
     chain = Chain(new_folder(str(folder)), SHORT if options.short else ())
     chain.make()
     print(f"the chain is made, {time.monotonic() - begun:.0f} s", flush=True)
     makers = {
         "kills": lambda: kills.random_kills(chain, options.kills // 2, options.seed),
         "renames": lambda: kills.kills_at_steps(chain, options.kills - options.kills // 2),
+        "writers": lambda: kills.several_writers(chain),
         "disk": lambda: disks.trials(chain, folder),
         "bytes": lambda: bits.trials(chain),
         "folders": lambda: folders.trials(chain),
-        "writers": lambda: writers.trials(chain, 1),
         "inputs": lambda: inputs.trials(chain),
     }
     trials = []
     for kind in options.only:
         found = makers[kind]()
-        chosen = options.short and min(SHORT_TRIALS[kind], len(found))
-        trials += [found[row * len(found) // chosen] for row in range(chosen)] if options.short else found
+        chosen = min(KINDS[kind], len(found)) if options.short else len(found)
+        trials += [found[row * len(found) // chosen] for row in range(chosen)]
     table = run_all(trials, folder, options.seed, options.workers, keep=options.keep is not None)
-    _print(table)
+    columns = ("tried", *SORTS)
+    print("\n" + "".join(f"{name:>12}" for name in ("", *columns)))
+    for kind, counts in [*table.items(), ("all", sum(table.values(), Counter()))]:
+        print(f"{kind:>12}" + "".join(f"{counts[name]:>12,}" for name in columns))
     print(f"seed {options.seed}, {time.monotonic() - begun:.0f} s")
     if options.keep is None:
         shutil.rmtree(folder, ignore_errors=True)
-    return int(any(counts[sort] for counts in table.values() for sort in counts if sort != "tried"))
+    return int(any(counts[sort] for counts in table.values() for sort in SORTS))
 
 
 def _options() -> argparse.Namespace:
@@ -67,17 +66,6 @@ def _options() -> argparse.Namespace:
     if unknown := set(options.only) - set(KINDS):
         parser.error(f"--only: there is no {', '.join(unknown)}")
     return options
-
-
-def _print(table: Mapping[str, Counter[str]]) -> None:
-    from tests.faults.trials import SORTS
-
-    columns = ("tried", *SORTS)
-    print("\n" + "".join(f"{name:>12}" for name in ("", *columns)))
-    for kind, counts in table.items():
-        print(f"{kind:>12}" + "".join(f"{counts[name]:>12,}" for name in columns))
-    total = sum(table.values(), Counter())
-    print(f"{'all':>12}" + "".join(f"{total[name]:>12,}" for name in columns))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,34 +16,6 @@ from tests.faults.server import Outcome, recording_steps, run
 from tests.faults.trials import Findings
 
 DATA = "data"
-RECIPE = """
-dataset = "scenes"
-features = "scenes"
-title = "faults"
-[set]
-"prepare.train" = 16
-"prepare.val" = 4
-"prepare.test" = 4
-"prepare.workers" = 1
-"extract.batch" = 4
-"train.epochs" = 2
-"train.batch_size" = 16
-"train.model.embed_dim" = 16
-"train.model.word_dim" = 8
-"train.min_word_count" = 1
-"train.loss.sum_epochs" = 1
-"train.checkpoint_seconds" = 0
-"mine_negatives.block" = 4
-"mine_negatives.num_texts" = 5
-"mine_negatives.num_images" = 3
-"aoq.loss.top_texts" = 5
-"aoq.loss.top_images" = 3
-"evaluate.bootstrap_samples" = 100
-"report.bootstrap_samples" = 100
-[[run]]
-method = ["triplet", "aoq"]
-backbone = "vsepp"
-"""
 
 
 def _sets(*texts: str) -> tuple[str, ...]:
@@ -53,24 +24,27 @@ def _sets(*texts: str) -> tuple[str, ...]:
 
 _EXTRACT = "extract.batch=4"
 _TRAIN = ("train.epochs=2", "train.batch_size=16", "train.min_word_count=1", "train.checkpoint_seconds=0")
-_ONE = _sets(_EXTRACT, *_TRAIN, "train.model.embed_dim=16", "train.model.word_dim=8", "train.loss.sum_epochs=1")
+_TRAIN += ("train.model.embed_dim=16", "train.model.word_dim=8", "train.loss.sum_epochs=1")
 _LISTS = ("block=4", "num_texts=5", "num_images=3")
-_TWO = (*_ONE, *_sets(*(f"mine_negatives.{text}" for text in _LISTS), "aoq.top_texts=5", "aoq.top_images=3"))
-_SMALL = (
-    "model.embed_dim=16",
-    "model.layers=1",
-    "model.heads=2",
-    "model.feed_forward_dim=16",
-    "model.tokenizer={words}",
-)
-_WRITER = _sets(_EXTRACT, *_TRAIN, *(f"train.{text}" for text in _SMALL))
+_DRAWN = (*(f"mine_negatives.{text}" for text in _LISTS), "aoq.loss.top_texts=5", "aoq.loss.top_images=3")
+_SCORES = ("bootstrap_samples=100", "ranking_depth=5")
+_ONE = _sets(_EXTRACT, *_TRAIN)
+_TWO = (*_ONE, *_sets(*_DRAWN))
 _RULED = ("sentences=vse-c", "synthesize.min_count=2", "synthesize.keep=3", "synthesize.block=16")
-_SCORES = _sets("bootstrap_samples=100", "ranking_depth=5")
-_VSEPP, _AOQ = ("--backbone", "vsepp"), ("--method", "aoq", "--backbone", "vsepp")
-_PAIRS = ("--backbone", "scan")
-_SCORING = _sets(*(f"evaluate.{text}" for text in ("bootstrap_samples=100", "ranking_depth=5", "encode_block=6")))
-_BY_TWO = ("evaluate", *_PAIRS, *_ONE, *_SCORING, "--workers=2")
-_EXPORT = ("export", *_AOQ, *_TWO, *_SCORES, "--to", "exported/model", "--trec")
+_VSEPP, _AOQ, _PAIRS = ("-b", "vsepp"), ("-m", "aoq", "-b", "vsepp"), ("-b", "scan")
+_SCORING = _sets(*(f"evaluate.{text}" for text in (*_SCORES, "encode_block=6")))
+_EXPORT = ("export", *_AOQ, *_TWO, *_sets(*_SCORES), "--to", "exported/model", "--trec")
+_RECIPE = ("prepare.train=16", "prepare.val=4", "prepare.test=4", "prepare.workers=1", _EXTRACT, *_TRAIN, *_DRAWN)
+RECIPE = """
+dataset = "scenes"
+features = "scenes"
+title = "faults"
+[set]
+{}
+[[run]]
+method = ["triplet", "aoq"]
+backbone = "vsepp"
+""".format("\n".join((*_RECIPE, "evaluate.bootstrap_samples=100", "report.bootstrap_samples=100")))
 
 
 @dataclass(frozen=True)
@@ -101,21 +75,17 @@ STEPS = (
     Step("shares", ((*_EXTRACTING, "--part=1/2"), (*_EXTRACTING, "--part=2/2")), start="prepare", same_as="extract"),
     Step("extract-by-two", ((*_EXTRACTING, "--workers=2"),), start="prepare", same_as="extract"),
     Step("parse", (("parse", *_sets("workers=1")),)),
-    Step("parse-by-three", (("parse", *_sets("workers=3")),), start="extract", same_as="parse"),
     Step("train", (("train", *_VSEPP, *_ONE),)),
     Step("train-pairs", (("train", *_PAIRS, *_ONE),)),
     Step("mine", (("mine-negatives", *_VSEPP, *_ONE, *_sets(*_LISTS)),)),
     Step("rescore", (("mine-negatives", *_VSEPP, *_ONE, *_sets(*_LISTS), "--rescore-with=scan"),)),
     Step("train-aoq", (("train", *_AOQ, *_TWO),)),
-    Step("pretrain", (("train", "--method=pretrain", "--backbone=uniter", *_WRITER),)),
-    Step("synthesize", (("synthesize", *_WRITER, *_sets("copies=2", "draws=3", "keep=3", "block=16")),)),
     Step("rules", (("synthesize", "--by=vse-c", *_sets("min_count=2", "keep=3", "block=16")),)),
     Step("train-rules", (("train", "--negatives=synthetic", *_VSEPP, *_ONE, *_sets(*_RULED)),)),
-    Step("evaluate", (("evaluate", *_VSEPP, *_ONE, *_SCORES),)),
+    Step("evaluate", (("evaluate", *_VSEPP, *_ONE, *_sets(*_SCORES)),)),
     Step("evaluate-pairs", (("evaluate", *_PAIRS, *_ONE, *_SCORING),)),
-    Step("evaluate-pairs-by-two", (_BY_TWO,), start="evaluate", same_as="evaluate-pairs"),
     Step("evaluate-both", (("evaluate", *_PAIRS, *_ONE, *_SCORING, "--ensemble-with=vsepp"),)),
-    Step("evaluate-aoq", (("evaluate", *_AOQ, *_TWO, *_SCORES),)),
+    Step("evaluate-aoq", (("evaluate", *_AOQ, *_TWO, *_sets(*_SCORES)),)),
     Step("report", (("report", *_sets("bootstrap_samples=100", "examples=2")),)),
     Step("export", ((*_EXPORT, "--embeddings=parquet", "--index"),)),
     Step("export-again", ((*_EXPORT, "--embeddings=npy", "--force"),)),
@@ -142,10 +112,9 @@ class Chain:
     def __init__(self, folder: Path, names: Sequence[str] = ()) -> None:
         self.folder = folder
         self.steps = [step for step in STEPS if step.name in (names or BY_NAME)]
-        self.places = {"source": folder / "source", "words": folder / "words", "recipe": folder / "faults.toml"}
+        self.places = {"source": folder / "source", "recipe": folder / "faults.toml"}
         self.seconds: dict[tuple[str, int], float] = {}
         self.events: dict[tuple[str, int], list[str]] = {}
-        self.outputs: dict[str, str] = {}
 
     def arguments(self, step: Step, number: int = 0) -> list[str]:
         """Arguments of one of its commands."""
@@ -153,7 +122,6 @@ class Chain:
 
     def make(self) -> None:
         """Runs every command twice, once undisturbed and once to count its steps, and keeps what it made."""
-        _write_words(self.places["words"])
         self.places["recipe"].write_text(RECIPE)
         for step in self.steps:
             if step.name == "own-prepare":
@@ -172,7 +140,6 @@ class Chain:
             run(self.arguments(step, number), counted, recording_steps(counted, log))
             self.seconds[step.name, number] = outcome.seconds
             self.events[step.name, number] = log.read_text().splitlines() if log.exists() else []
-            self.outputs[step.name] = outcome.output
         shutil.rmtree(counted)
         if step.same_as and contents(self.after(step.name)) != contents(self.after(step.same_as)):
             raise SystemExit(f"{step.name} and {step.same_as} do not even agree undisturbed")
@@ -189,14 +156,6 @@ class Chain:
         folder.mkdir(exist_ok=True)
         if name != "nothing":
             shutil.copytree(self.after(name), folder, dirs_exist_ok=True)
-
-    def remake(self, step: Step, folder: Path) -> None:
-        """Makes again what is missing of all that a step starts with."""
-        for earlier in self.steps[: self.steps.index(step)]:
-            if not earlier.start and not {path.name for path in finished(folder)} >= {
-                path.name for path in finished(self.after(earlier.name))
-            }:
-                run(self.arguments(earlier), folder)
 
     def same(self, folder: Path, step: Step) -> bool:
         """Whether a folder holds what a step made, byte for byte."""
@@ -233,20 +192,6 @@ class Chain:
         (source / "captions.jsonl").write_text("\n".join(lines) + "\n")
         regions = np.random.default_rng(0).normal(size=(len(names), 3, 8)).astype(np.float32)
         np.savez(source / "features.npz", regions=regions, image_id=np.array([*names.values()]))
-
-
-def _write_words(folder: Path) -> None:
-    """A tokenizer of words, as transformers saves it."""
-    import transformers
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    words = "[PAD] [UNK] [CLS] [SEP] [MASK] a an the is on in of red blue green yellow white black brown man woman boy "
-    words += "girl dog cat horse bird car bus house tree street field beach park room"
-    made = Tokenizer(models.WordPiece({word: row for row, word in enumerate(words.split())}, unk_token="[UNK]"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
-    special: dict[str, Any] = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special).save_pretrained(folder)
-    (folder / "config.json").write_text('{"model_type": "bert"}')
 
 
 # What lies in a folder

@@ -74,9 +74,7 @@ def _fill_and_free(disk: Path, room: int, found: Findings, place: Place) -> None
         os.truncate(ballast, max(0, full - free) * PAGE)
         outcome = run(place.arguments, work)
         found.tried += 1
-        if outcome.code == 0:
-            break
-        if not found.refused(outcome, (FULL,), "/"):
+        if outcome.code == 0 or not found.refused(outcome, (FULL,), "/"):
             break
         for name in rebuilt(before, work):
             found.note("lost", f"{name} {say(outcome)}")

@@ -64,14 +64,12 @@ class Condition:
 
 def conditions() -> list[Condition]:
     """All of them."""
-    unwritable = partial(_modes, pattern="**", change=lambda mode: mode & ~0o222)
-    found = [Condition("nothing writable", around=unwritable), Condition("a read-only mount", around=_read_only)]
-    found += [
-        Condition(
-            f"mode 0 of {place or 'the data folder'}", around=partial(_modes, pattern=place, change=lambda mode: 0)
-        )
-        for place in _CLOSED
+    closed = {f"mode 0 of {place or 'the data folder'}": (place, 0o777) for place in _CLOSED}
+    found = [
+        Condition(name, around=partial(_modes, pattern=pattern, without=bits))
+        for name, (pattern, bits) in {"nothing writable": ("**", 0o222), **closed}.items()
     ]
+    found.append(Condition("a read-only mount", around=lambda data: mounted(data, "-o", "bind,ro", str(data))))
     codes = (MISSING, DAMAGED)
     found += [Condition(f"no {place}", codes, around=partial(_gone, pattern=place), gone=place) for place in _GONE]
     found += [
@@ -79,17 +77,18 @@ def conditions() -> list[Condition]:
         for place, names in _FAILING.items()
         for name in names
     ]
-    found += [Condition(f"{name} of locks", fault=partial(_no_locks, name)) for name in ("ENOLCK", "ENOSYS")]
+    for code in (errno.ENOLCK, errno.ENOSYS):
+        found.append(Condition(f"{errno.errorcode[code]} of locks", fault=lambda _, code=code: without_locks(code)))
     return [*found, Condition("EROFS of everything written", fault=partial(_fails, "", "EROFS", writing=True))]
 
 
 @contextmanager
-def _modes(data: Path, pattern: str, change: Callable[[int], int]) -> Iterator[None]:
-    """Other permissions of some files and folders."""
+def _modes(data: Path, pattern: str, without: int) -> Iterator[None]:
+    """Some files and folders without these permissions."""
     paths = {"": [data], "**": [data, *data.rglob("*")]}.get(pattern) or list(data.glob(pattern))
     before = {path: path.stat().st_mode for path in paths}
     for path in reversed(paths):
-        path.chmod(change(before[path]))
+        path.chmod(before[path] & ~without)
     yield
     for path in filter(Path.exists, paths):
         path.chmod(before[path])
@@ -107,30 +106,18 @@ def _gone(data: Path, pattern: str) -> Iterator[None]:
         shutil.rmtree(away) if away.is_dir() else away.unlink()
 
 
-def _read_only(data: Path) -> AbstractContextManager:
-    return mounted(data, "-o", "bind,ro", str(data))
-
-
 def _fails(place: str, name: str, data: Path, *, writing: bool = False) -> Fault:
     (path,) = data.glob(place) if place else (data,)
     return failing(path, getattr(errno, name), writing=writing)
 
 
-def _no_locks(name: str, data: Path) -> Fault:
-    return without_locks(getattr(errno, name))
-
-
 def trials(chain: Chain) -> list[Trial]:
-    """Every condition with every command."""
-    steps = [name for name in _STEPS if BY_NAME[name] in chain.steps]
+    """Every condition with every command: of steps from where the chain begins them, and on all that it makes."""
+    commands = [*((name,) for name in _STEPS if BY_NAME[name] in chain.steps), *_COMMANDS]
     return [
-        Trial(
-            "folders",
-            f"{each.name}: {command if isinstance(command, str) else ' '.join(command)}",
-            partial(_try, chain=chain, condition=each, command=command),
-        )
+        Trial("folders", f"{each.name}: {' '.join(words)}", partial(_try, chain=chain, condition=each, words=words))
         for each in conditions()
-        for command in [*steps, *_COMMANDS]
+        for words in commands
     ]
 
 
@@ -141,22 +128,20 @@ def _try(
     *,
     chain: Chain,
     condition: Condition,
-    command: str | tuple[str, ...],
+    words: tuple[str, ...],
 ) -> None:
     found.tried += 1
-    step = BY_NAME[command] if isinstance(command, str) else None
-    arguments = chain.arguments(step) if step else [text.format(**chain.places) for text in command]
+    step = BY_NAME[words[0]] if words[0] in _STEPS else None
+    arguments = chain.arguments(step) if step else [text.format(**chain.places) for text in words]
     chain.start(step or BY_NAME["export"], folder)
     before, data = identities(folder), folder / DATA
-    absent = [str(path.relative_to(folder)) for path in data.glob(condition.gone or "nothing")]
+    absent = [str(path.relative_to(folder).parent) for path in data.glob(condition.gone or "nothing")]
     with condition.around(data):
         faults = [condition.fault(data)] if condition.fault else []
         outcome = run(arguments, folder, *faults, bound_by_permissions)
-    if outcome.traceback or (outcome.code != 0 and not (command == ("doctor",) and outcome.code == NO)):
+    if outcome.traceback or (outcome.code != 0 and (words, outcome.code) != (("doctor",), NO)):
         found.refused(outcome, condition.codes)
-    gone = [
-        name for name in rebuilt(before, folder) if not any(name.startswith(str(Path(path).parent)) for path in absent)
-    ]
+    gone = [name for name in rebuilt(before, folder) if not name.startswith(tuple(absent))]
     for name in gone:
         found.note("lost", f"{name} was whole: {say(outcome)}")
     if step is not None and not gone and not absent:

@@ -1,14 +1,15 @@
-"""`kill -9` at random moments, and exactly before and after every step that changes what is on the disk."""
+"""`kill -9` at random moments, of one process or of one of two, and exactly before and after every step on the disk."""
 
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tests.faults.chain import Chain, Step, identities, rebuilt, say, unsound
-from tests.faults.server import Child, dying_at, run
+from tests.faults.chain import Chain, Step, finished, identities, rebuilt, say, unsound
+from tests.faults.server import Child, dying, run
 from tests.faults.trials import Findings, Trial
 
 MOST_IN_A_ROW = 3
@@ -41,6 +42,11 @@ class Place:
     def events(self) -> list[str]:
         return self.chain.events[self.step.name, self.number]
 
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """With which it may end: an export that was whole before is in its own way."""
+        return (0, TAKEN) if self.step.name == "export" else (0,)
+
     def __str__(self) -> str:
         return f"{self.step.name}{f' {self.number + 1}' if len(self.step.commands) > 1 else ''}"
 
@@ -56,8 +62,7 @@ class Place:
         for number in range(self.number, len(self.step.commands)):
             outcome = run(self.chain.arguments(self.step, number), folder)
             said = say(outcome)
-            # An export that was whole before the kill is in its own way.
-            if not found.succeeded(outcome, (0, TAKEN) if self.step.name == "export" else (0,)):
+            if not found.succeeded(outcome, self.codes):
                 return
         for name in rebuilt(before, folder):
             found.note("lost", f"{name} was finished and is gone or was made again {said}")
@@ -75,9 +80,24 @@ def random_kills(chain: Chain, count: int, seed: int) -> list[Trial]:
     while planned < count:
         place = where[len(trials) % len(where)]
         times = draw.randint(1, MOST_IN_A_ROW)
-        trials.append(Trial("kills", f"{place} #{len(trials)}", partial(_at_moments, place=place, times=times)))
+        body = partial(_disturbed, place=place, count=1, kills=times)
+        trials.append(Trial("kills", f"{place} #{len(trials)}", body))
         planned += times
     return trials
+
+
+def several_writers(chain: Chain) -> list[Trial]:
+    """Two processes at once, three, and two of which one is killed, on every command that makes an artifact."""
+    return [
+        Trial(
+            "writers",
+            f"{place} by {count}{', one killed' if kills else ''}",
+            partial(_disturbed, place=place, count=count, kills=kills),
+        )
+        for place in places(chain)
+        if place.number == len(place.step.commands) - 1 and place.step.name not in ("search", "export-again")
+        for count, kills in ((2, 0), (3, 0), (2, 1))
+    ]
 
 
 def kills_at_steps(chain: Chain, count: int) -> list[Trial]:
@@ -89,43 +109,50 @@ def kills_at_steps(chain: Chain, count: int) -> list[Trial]:
         for after in (False, True)
     ]
     stride = max(1.0, len(points) / count)
-    chosen = [points[int(row * stride)] for row in range(min(count, len(points)))]
-    print(f"renames: {len(chosen)} of {len(points)} places", flush=True)
     return [
         Trial(
             "renames",
             f"{place} {'after' if after else 'before'} {event} {place.events[event]}",
-            partial(_at_step, place=place, event=event, after=after),
+            partial(_at_step, place=place, at=(event, after)),
         )
-        for place, event, after in chosen
+        for place, event, after in (points[int(row * stride)] for row in range(min(count, len(points))))
     ]
 
 
-def _at_moments(folder: Path, draw: random.Random, found: Findings, *, place: Place, times: int) -> None:
+def _disturbed(folder: Path, draw: random.Random, found: Findings, *, place: Place, count: int, kills: int) -> None:
+    """So many processes at once, of which one is killed; one alone several times in a row."""
     place.begin(folder)
-    before, exported = identities(folder), _has_export(folder)
-    children = []
-    for _ in range(times):
-        children.append(child := Child(place.arguments, folder))
-        if not child.ended(draw.uniform(0.05, 1.0) * place.seconds):
-            found.tried += 1
-        group = draw.random() < 0.5
-        child.kill(group=group)
-        child.wait(sweep=group)
-        before = _after_kill(folder, before, exported, found)
+    before, exported, there = identities(folder), _has_export(folder), set(finished(folder))
+    for _ in range(max(1, kills)):
+        children = []
+        for _ in range(count):
+            children.append(Child(place.arguments, folder))
+            time.sleep((count > 1) * draw.choice((0.0, 0.0, 0.3)) * place.seconds)
+        if kills:
+            killed, group = children.pop(0), draw.random() < 0.5
+            killed.ended(draw.uniform(0.05, 1.0) * place.seconds)
+            killed.kill(group=group)
+            killed.wait(sweep=group)
+            before = before if children else _after_kill(folder, before, exported, found)
+        found.tried += 1
+        outcomes = [child.wait() for child in children]
+        for outcome in outcomes:
+            found.succeeded(outcome, place.codes)
+        made = sum(outcome.output.count("\n  done in ") for outcome in outcomes)
+        new = len(set(finished(folder)) - there)
+        if not kills and made != new:
+            found.note("lost", f"{new} artifacts were made {made} times: {outcomes[-1]}")
     place.finish(folder, before, found)
-    for child in children:
-        child.kill()
 
 
-def _at_step(folder: Path, draw: random.Random, found: Findings, *, place: Place, event: int, after: bool) -> None:
+def _at_step(folder: Path, draw: random.Random, found: Findings, *, place: Place, at: tuple[int, bool]) -> None:
     place.begin(folder)
     before, exported = identities(folder), _has_export(folder)
-    outcome = run(place.arguments, folder, dying_at(folder, event, after=after))
+    outcome = run(place.arguments, folder, dying(folder, lambda number, _, done: (number, done) == at))
     if outcome.code == KILLED:
         found.tried += 1
-    elif found.succeeded(outcome):
-        found.facts.append("the command ended before this step")
+    else:
+        found.succeeded(outcome)
     place.finish(folder, _after_kill(folder, before, exported, found), found)
 
 

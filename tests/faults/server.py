@@ -6,11 +6,13 @@ Linux only. Nothing here may start a thread before a fork.
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import errno
-import fnmatch
+import fcntl
 import gc
 import importlib
+import io
 import itertools
 import os
 import pkgutil
@@ -161,12 +163,11 @@ def become(arguments: Sequence[str], folder: Path, log: int, faults: Sequence[Fa
         with suppress(OSError):
             os.setsid()
         os.chdir(folder)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
+        for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), log, log)):
+            os.dup2(file, number)
         sys.stdin = os.fdopen(0, closefd=False)
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False, buffering=1)
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False, errors="backslashreplace", buffering=1)
+        utf8: Any = {"encoding": "utf-8", "errors": "backslashreplace", "closefd": False, "buffering": 1}
+        sys.stdout, sys.stderr = (os.fdopen(number, "w", **utf8) for number in (1, 2))
         sys.argv = ["itrpipe", *arguments]
         sys.modules["__main__"] = types.ModuleType("__main__")  # spawned processes import no campaign
         for fault in faults:
@@ -176,17 +177,14 @@ def become(arguments: Sequence[str], folder: Path, log: int, faults: Sequence[Fa
         main()
         code = 0
     except SystemExit as leaving:
-        code = leaving.code
-        if isinstance(code, str):
-            print(code, file=sys.stderr)
+        code = leaving.code or 0
     except BaseException:
         traceback.print_exc()
     finally:
-        with suppress(Exception):
-            sys.stdout.flush()
-        with suppress(Exception):
-            sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else int(code is not None))
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(code if isinstance(code, int) else 1)
 
 
 # What can go wrong in a child
@@ -245,22 +243,11 @@ def recording_steps(root: Path, into: Path) -> Fault:
     return watching_steps(root, seen)
 
 
-def dying_at(root: Path, number: int, *, after: bool) -> Fault:
-    """`kill -9` exactly before or after a step."""
+def dying(root: Path, when: Callable[[int, str, bool], bool]) -> Fault:
+    """`kill -9` before or after the step for which `when(number, name, done)` is true."""
 
-    def seen(count: int, what: str, done: bool) -> None:
-        if count == number and done == after:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return watching_steps(root, seen)
-
-
-def dying_after(root: Path, pattern: str, times: int = 1) -> Fault:
-    """`kill -9` after so many steps whose names fit a pattern."""
-    left = itertools.count(times - 1, -1)
-
-    def seen(count: int, what: str, done: bool) -> None:
-        if done and fnmatch.fnmatchcase(what, pattern) and not next(left):
+    def seen(number: int, what: str, done: bool) -> None:
+        if when(number, what, done):
             os.kill(os.getpid(), signal.SIGKILL)
 
     return watching_steps(root, seen)
@@ -269,42 +256,22 @@ def dying_after(root: Path, pattern: str, times: int = 1) -> Fault:
 def failing(path: Path, code: int, *, writing: bool = False) -> Fault:
     """Opening a path, or what lies below it, fails with an error of the operating system."""
 
-    def refuses(name: Any, write: bool) -> bool:
-        if isinstance(name, int) or (writing and not write):
-            return False
-        full = os.path.abspath(os.fsdecode(name))
-        return full == str(path) or full.startswith(f"{path}/")
+    def guarded(real: Callable, writes: Callable[..., bool]) -> Callable:
+        def call(file: Any = ".", *rest: Any, **named: Any) -> Any:
+            full = "" if isinstance(file, int) or "dir_fd" in named else os.path.abspath(os.fsdecode(file))
+            if (full == str(path) or full.startswith(f"{path}/")) and (writes(*rest, **named) or not writing):
+                raise OSError(code, os.strerror(code), full)
+            return real(file, *rest, **named)
 
-    def fail(name: Any) -> NoReturn:
-        raise OSError(code, os.strerror(code), os.fsdecode(name))
+        return call
 
     def install() -> None:
-        import io
-
-        real_open, real_os_open, real_stat, real_list = io.open, os.open, os.stat, os.scandir
-
-        def open_(file: Any, mode: str = "r", *rest: Any, **named: Any) -> Any:
-            return fail(file) if refuses(file, bool(set(mode) & set("wax+"))) else real_open(file, mode, *rest, **named)
-
-        def os_open(file: Any, flags: int, *rest: Any, **named: Any) -> int:
-            write = bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
-            return (
-                fail(file)
-                if "dir_fd" not in named and refuses(file, write)
-                else real_os_open(file, flags, *rest, **named)
-            )
-
-        def stat(file: Any, *rest: Any, **named: Any) -> os.stat_result:
-            stale = code in (errno.ESTALE, errno.EIO) and "dir_fd" not in named
-            return fail(file) if stale and refuses(file, False) else real_stat(file, *rest, **named)
-
-        def scandir(file: Any = ".") -> Any:
-            return fail(file) if refuses(file, False) else real_list(file)
-
-        import builtins
-
-        builtins.open = io.open = open_
-        os.open, os.stat, os.scandir = os_open, stat, scandir
+        change = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+        builtins.open = io.open = guarded(io.open, lambda mode="r", *_, **__: bool(set(mode) & set("wax+")))
+        os.open = guarded(os.open, lambda flags, *_, **__: bool(flags & change))
+        os.scandir = guarded(os.scandir, lambda *_, **__: False)
+        if code in (errno.ESTALE, errno.EIO):
+            os.stat = guarded(os.stat, lambda *_, **__: False)
 
     return install
 
@@ -312,12 +279,10 @@ def failing(path: Path, code: int, *, writing: bool = False) -> Fault:
 def without_locks(code: int) -> Fault:
     """File systems without locks."""
 
+    def flock(*given: Any) -> NoReturn:
+        raise OSError(code, os.strerror(code))
+
     def install() -> None:
-        import fcntl
-
-        def flock(*given: Any) -> NoReturn:
-            raise OSError(code, os.strerror(code))
-
         fcntl.flock = fcntl.lockf = flock
 
     return install

@@ -1,4 +1,4 @@
-"""What is tried, what was found, and the two processes that try it."""
+"""What is tried, what was found, and the processes that try it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,10 @@ class Findings:
     Attributes:
         tried: kills, flipped bits, bad inputs and the like.
         problems: sort and description.
-        facts: lines worth printing though nothing is wrong.
     """
 
     tried: int = 0
     problems: list[tuple[str, str]] = field(default_factory=list)
-    facts: list[str] = field(default_factory=list)
 
     def note(self, sort: str, text: str) -> None:
         assert sort in SORTS
@@ -73,6 +71,9 @@ class Trial:
     body: Callable[[Path, random.Random, Findings], None]
 
 
+_underway: tuple[Sequence[Trial], Path, int, bool]
+
+
 def run_all(trials: Sequence[Trial], folder: Path, seed: int, workers: int, *, keep: bool) -> dict[str, Counter[str]]:
     """Runs trials in forked processes, tells what they find, and returns counts by kind.
 
@@ -84,44 +85,29 @@ def run_all(trials: Sequence[Trial], folder: Path, seed: int, workers: int, *, k
         keep: leave the folders of trials that found something.
     """
     global _underway
-    _underway = _Underway(trials, folder, seed, keep)
+    _underway = trials, folder, seed, keep
     table = {trial.kind: Counter[str]() for trial in trials}
-    totals, done = Counter(trial.kind for trial in trials), Counter[str]()
     # Forked, so that the trials know what this process has imported and made.
     with ProcessPoolExecutor(workers, get_context("fork")) as pool:
-        for task in as_completed([pool.submit(_run, number) for number in range(len(trials))]):
+        for done, task in enumerate(as_completed([pool.submit(_run, number) for number in range(len(trials))]), 1):
             number, found = task.result()
-            kind = trials[number].kind
-            table[kind].update(tried=found.tried, **Counter(sort for sort, _ in found.problems))
-            done[kind] += 1
+            table[trials[number].kind].update(tried=found.tried, **Counter(sort for sort, _ in found.problems))
             for sort, text in found.problems:
-                print(f"  {sort:<10} {kind}: {trials[number].name}: {text}", flush=True)
-            for text in found.facts:
-                print(f"  {kind}: {trials[number].name}: {text}", flush=True)
-            if done[kind] in (totals[kind], totals[kind] // 2):
-                print(f"{kind}: {done[kind]} of {totals[kind]}", flush=True)
+                print(f"  {sort:<10} {trials[number].kind}: {trials[number].name}: {text}", flush=True)
+            if done % 100 == 0:
+                print(f"{done} of {len(trials)}", flush=True)
     return table
 
 
-@dataclass(frozen=True)
-class _Underway:
-    trials: Sequence[Trial]
-    folder: Path
-    seed: int
-    keep: bool
-
-
-_underway: _Underway
-
-
 def _run(number: int) -> tuple[int, Findings]:
-    trial, found = _underway.trials[number], Findings()
-    folder = _underway.folder / f"{trial.kind}-{number}"
+    trials, place, seed, keep = _underway
+    trial, found = trials[number], Findings()
+    folder = place / f"{trial.kind}-{number}"
     folder.mkdir(mode=0o755)
     try:
-        trial.body(folder, random.Random(f"{_underway.seed} {trial.kind} {trial.name}"), found)
+        trial.body(folder, random.Random(f"{seed} {trial.kind} {trial.name}"), found)
     except Exception:
         found.note("differing", f"the campaign itself failed: {traceback.format_exc()}")
-    if not (found.problems and _underway.keep):
+    if not (found.problems and keep):
         shutil.rmtree(folder, ignore_errors=True)
     return number, found
