@@ -19,6 +19,57 @@ from tests.chains import Invoke, copied, refused
 
 TINY, OF_SCENES = "finished_chain", {"scenes_chain", "ascl_chain", "tags_chain"}
 ROWS: list[tuple[str, str, int, str]] = [
+    # What click reads, and values that are empty as an unset variable is
+    (TINY, "evalute", 2, "Did you mean 'evaluate'?; see `itrpipe --help`"),
+    (TINY, "train --epochz 3", 2, "No such option: --epochz; see `itrpipe train --help`"),
+    (TINY, "search 'a dog' --top 0", 2, "Invalid value for '--top': "),
+    (TINY, "index", 2, "Missing option '--photos'; see `itrpipe index --help`"),
+    (TINY, "evaluate --split tset", 2, "'tset' is not one of 'test', 'val', 'train'"),
+    (TINY, "index --photos ''", 2, "empty value"),
+    (TINY, "index --photos=", 2, "empty value"),
+    (TINY, "train --name ' '", 2, "empty value"),
+    (TINY, "train -d ''", 2, "empty value"),
+    (TINY, "report --compare '' x", 2, "empty value"),
+    (TINY, "search ''", 2, "empty value"),
+    # Names that there are not
+    (TINY, "train --method aqo", 2, "did you mean 'aoq'"),
+    (TINY, "train --backbone vsnr", 2, "did you mean 'vsrn'"),
+    (TINY, "show trian", 2, "did you mean 'train'"),
+    (TINY, "show nosuch", 2, "known: prepare, extract, parse, train, mine-negatives,"),
+    (TINY, "show train aqo", 2, "did you mean 'aoq'"),
+    (TINY, "run dmeo", 2, "did you mean 'demo'"),
+    (TINY, "train -d {long}", 2, "100 at most"),
+    (TINY, "train -d ../x", 2, "'../x'"),
+    (TINY, "train -d nope", 3, "'nope'"),
+    (TINY, "evaluate -d nope", 3, "'nope'"),
+    (TINY, "report -d nope", 3, "itrpipe evaluate --dataset nope"),
+    (TINY, "status -d nope", 3, "no dataset 'nope'"),
+    (TINY, "gc -d nope", 3, "no dataset 'nope'"),
+    (TINY, "prepare -d nope", 3, "--source"),
+    (TINY, "prepare -d nope --source /no/where", 3, "--source /no/where does not exist"),
+    (TINY, "extract -d nope", 3, "'nope'"),
+    (TINY, "extract --features scenes --from .", 2, "'scenes'"),
+    (TINY, "prepare -d scenes --source .", 2, "takes no --source"),
+    (TINY, "export --to /", 2, "--to / exists and is not empty"),
+    # Values of settings
+    (TINY, "train --device tpu", 2, "device = 'tpu'"),
+    (TINY, "train --seed -1", 2, "seed = -1 (from command line)"),
+    (TINY, "train --set epoch=3", 2, "did you mean 'epochs'"),
+    (TINY, "train --set loss.margn=1", 2, "'loss.margn' of method 'triplet' (from command line)"),
+    ("data_root", "train -d scenes --method tags-dc --set train.loss.copie=1", 2, "did you mean 'loss.copies'"),
+    (TINY, "train --set epochs", 2, "'epochs' is not of the form key=value"),
+    (TINY, "train --seed 1 --set seed=2", 2, "seed is given twice"),
+    (TINY, "train --set learning_rate=nan --set learning_rate=nan", 2, "finite number"),
+    (TINY, "train --set train.epochs={{}}", 2, "--set train.epochs={} is an empty table, which sets nothing"),
+    (TINY, "train --set loss={{margin={{}}}}", 2, "--set loss.margin={} is an empty table"),
+    (TINY, "train --set 'epochs=3\nbatch_size=4'", 2, "epochs = '3"),
+    (TINY, f"train --set seed=1{'0' * 30}", 2, "it should be 9,223,372,036,854,775,807 at most"),
+    (TINY, f"train --set seed={'9' * 5000}", 2, "has thousands of digits"),
+    (TINY, f"train --set epochs={'[' * 5000}", 2, "lists in lists in lists"),
+    (TINY, "train --set 'decay_at=[1, 99999999999]'", 2, "decay_at = [1, 99999999999]"),
+    (TINY, "train --set word_dim=99999999999", 2, "65536"),
+    (TINY, "prepare --set workers=100000", 2, "4096"),
+    (TINY, "report --set train.epochs=3 --dry-run", 2, "is read by no step"),
     # Extraction
     (TINY, "extract --features vitt", 2, "did you mean 'vit'"),
     (TINY, "extract --features vit+vit", 2, "twice"),
@@ -253,7 +304,9 @@ def artifacts(root: Path) -> set[Path]:
     return {path.parent for path in root.glob("*/*/*/manifest.json") if not {"extract", "parse"} & {*path.parts}}
 
 
-@pytest.mark.parametrize(("arrangement", "command", "code", "value"), ROWS, ids=[command for _, command, _, _ in ROWS])
+@pytest.mark.parametrize(
+    ("arrangement", "command", "code", "value"), ROWS, ids=[command[:80] for _, command, _, _ in ROWS]
+)
 def test_what_cannot_work_is_told_in_one_line(
     arrangement: str,
     command: str,

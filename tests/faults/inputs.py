@@ -58,11 +58,10 @@ HELD: dict[str, Content] = {
     "a number of 5,000 digits": b'{"images": [{"filename": "a.jpg", "imgid": ' + b"7" * 5_000 + b"}]}",
     "a long field": b"1\t2\t3\t4\t5\t" + b"A" * 2_000_001 + b"\tAAAA\n",
     "a folder": Path.mkdir,
-    "a pipe": os.mkfifo,
 }
 # What a file that is there holds, and what a new one is.
 STORED: dict[str, Content] = {**HELD, "half of it": _cut}
-BROUGHT = {**HELD, "a link to itself": lambda path: path.symlink_to(path.name)}
+BROUGHT = {**HELD, "a pipe": os.mkfifo, "a link to itself": lambda path: path.symlink_to(path.name)}
 
 
 def trials(chain: Chain) -> list[Trial]:
