@@ -8,9 +8,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import site
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from tests.faults.server import Fault, become, make_parts_small, modules
@@ -26,14 +28,22 @@ class Command:
         arguments: of `itrpipe`.
         folder: where it runs; None for the working folder.
         small_parts: a few images fill several parts.
+        packages: folders of packages that are installed for it.
     """
 
-    def __init__(self, *arguments: object, folder: Path | None = None, small_parts: bool = False) -> None:
+    def __init__(
+        self,
+        *arguments: object,
+        folder: Path | None = None,
+        small_parts: bool = False,
+        packages: Sequence[Path] = (),
+    ) -> None:
         handle, name = tempfile.mkstemp()
         os.close(handle)
         self._log = Path(name)
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        faults = (make_parts_small,) if small_parts else ()
+        faults: list[Fault] = [make_parts_small] if small_parts else []
+        faults += [partial(site.addsitedir, str(each)) for each in packages]
         given = ([str(each) for each in arguments], folder or Path.cwd(), self._log, environment, faults)
         self._process = _PROCESSES.Process(target=_run, args=given)
         self._process.start()

@@ -40,6 +40,7 @@ from itrpipe.pipeline.planning import Override, Planner, parse_override, scoped_
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.training.settings import backbones
 
+COMMANDS: Any = vars(typer.main.get_command(command_line.app))["commands"]
 OTHER_DATASET = "holiday-photos"
 DECLARATIONS = sorted(stages_folder().rglob("*.toml"))
 NAMES = st.text(st.characters(categories=["Ll", "Nd"], include_characters="_"), min_size=1, max_size=8)
@@ -350,8 +351,7 @@ def test_every_stage_module_is_declared_and_every_declaration_has_a_module_and_a
     modules = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     modules -= {"__init__", "base", "checks"}
     assert modules == set(declared_stages())
-    commands = set(typer.main.get_command(command_line.app).commands)
-    assert {stage.replace("_", "-") for stage in declared_stages()} <= commands
+    assert {stage.replace("_", "-") for stage in declared_stages()} <= set(COMMANDS)
     numbers = [int(path.stem.partition("_")[0]) for path in declared_stages().values()]
     assert numbers == sorted(set(numbers)), "in the order of the chain"
 
@@ -390,7 +390,7 @@ def configuration_of(stage: str, given: dict[str, Any]) -> str:
 @pytest.mark.parametrize(("path", "line"), list(launches()))
 def test_launch_lines_are_real_commands_with_known_settings(path: Path, line: str, data_root: Path) -> None:
     _, name, *arguments = shlex.split(line)
-    given = typer.main.get_command(command_line.app).commands[name].make_context(name, arguments).params
+    given = COMMANDS[name].make_context(name, arguments).params
     if path.parent.name == "recipes":
         assert (name, given["recipe"]) == ("run", path.stem)
         return

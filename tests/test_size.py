@@ -23,10 +23,10 @@ def test_code_is_counted_without_blanks_comments_and_docstrings(tmp_path: Path) 
 
 def test_a_size_over_its_budget_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     budget = tmp_path / "size.toml"
+    monkeypatch.setattr(size, "ROOT", tmp_path)
     monkeypatch.setattr(size, "BUDGET", budget)
-    counted = size.sizes(size.ROOT)["package.files"]
-
-    budget.write_text(f"[package]\nfiles = {counted}\n")
-    assert size.main() == 0
-    budget.write_text(f"[package]\nfiles = {counted - 1}\n")
-    assert size.main() == 1
+    (tmp_path / "itrpipe").mkdir()
+    (tmp_path / "itrpipe" / "one.py").write_text(SOURCE)
+    for lines, code in ((2, 0), (1, 1)):
+        budget.write_text(f"[package]\ncode_lines = {lines}\n[tests]\nfiles = 0\n")
+        assert size.main() == code
