@@ -249,6 +249,17 @@ def recorded() -> Callable[[Path], None]:
     return record
 
 
+@pytest.fixture(scope="session")
+def flipped() -> Callable[[Path], None]:
+    """Flips the last bit of a file."""
+
+    def flip(path: Path) -> None:
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    return flip
+
+
 @pytest.fixture(scope="session", name="tiny")
 def tiny_fixture() -> Callable[..., list[Override]]:
     """`tiny`, for tests."""

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from tests.chains import Invoke, copied, refused
+from tests.chains import CLIP, UNITER, Invoke, copied, encoders_of, refused, sets, tags_loss
+from tests.conftest import TINY as TINY_VSEPP
 
-TINY, OF_SCENES = "finished_chain", {"scenes_chain", "ascl_chain", "tags_chain"}
+TINY, PAIRS, TAGS = "finished_chain", "pairs_chain", "tags_chain"
+OF_SCENES = {"scenes_chain", "ascl_chain", "tags_chain"}
 ROWS: list[tuple[str, str, int, str]] = [
     # What click reads, and values that are empty as an unset variable is
     (TINY, "evalute", 2, "Did you mean 'evaluate'?; see `itrpipe --help`"),
@@ -146,6 +149,7 @@ ROWS: list[tuple[str, str, int, str]] = [
     (TINY, "train -m tags-dc --set tags-dc.loss.generator=bank --set tags-dc.loss.weight_words=0", 2, "use method"),
     (TINY, "train {tags} --set tags.loss.sampled_negatives=12", 2, "11 negatives"),
     (TINY, "train -m pretrain --set precomp.grid=[2,2] --set pretrain.loss.negatives=12", 2, "12 images"),
+    (TINY, "train -b vsepp --set min_word_count=1000", 2, "min_word_count = 1,000"),
     # Generated positives
     (TINY, "train --positives ascl -m aoq", 2, "not for aoq"),
     (TINY, "train --positives ascl -m ascl", 2, "not for ascl"),
@@ -224,6 +228,9 @@ ROWS: list[tuple[str, str, int, str]] = [
     (TINY, "evaluate -b vsepp --benchmark local={own}", 2, "imported (precomp)"),
     (TINY, "evaluate -b vsepp --benchmark aro={own}", 3, "visual_genome_relation.json"),
     (TINY, "evaluate -b vsepp -d scenes --benchmark local={own}", 2, "drawings and no photographs"),
+    ("clip_chain", "evaluate -m zero-shot {pretrained} --benchmark local={broken}", 4, "1 of 1 images"),
+    (TINY, "mine-negatives {vsepp} --decisions none.parquet", 3, "none.parquet"),
+    (TINY, "evaluate -b vsepp --decisions {empty_json}", 4, "empty.json"),
     # Embeddings of any model
     (TINY, "evaluate --embeddings {rows}", 2, "holds one side"),
     (TINY, "evaluate --embeddings {empty}", 2, "images.npy"),
@@ -242,6 +249,58 @@ ROWS: list[tuple[str, str, int, str]] = [
     (TINY, "advise --make -b bfan", 2, "scores pair by pair"),
     (TINY, "advise --make -b vsepp -m fne --set train.loss.warm_epochs=0", 2, "the negatives of its batches"),
     (TINY, "advise --make -b vsepp --set train.model.measure=order", 2, "ask for cosine"),
+    # Folders for others
+    (PAIRS, "export -b scan {tiny} --to {out} --embeddings npy", 2, "--embeddings npy"),
+    (PAIRS, "export -b scan {tiny} --to {out} --index", 2, "vsepp"),
+    (TINY, "export -b vsepp {tiny} --set train.model.measure=order --to {out} --index", 2, "order violation"),
+    (TINY, "export -b vsepp {tiny} --set 'ensemble_with=[\"vsepp.s1\"]' --to {out}", 2, "several models"),
+    (TINY, "export -b vsepp {tiny} --split val --to {out}", 2, "itrpipe evaluate --dataset tiny"),
+    (TINY, "export -m aqo --to {out} --license 'my own: yes'", 2, "apache-2.0"),
+    (TINY, "export -b vsepp {tiny} --to {empty_json}/out", 3, "empty.json"),
+    (TINY, "export -b vsepp {tiny} --to {data}/tiny/out", 2, "lies in the data folder"),
+    (TINY, "export -b vsepp {tiny} --to {own}", 2, "not empty"),
+    (TINY, "export -b vsepp {tiny} --to {own} --force", 2, "was not made by itrpipe export"),
+    (TINY, "export -b vsepp {tiny} --to {own}/0.png", 2, "is a file"),
+    (TINY, "export -b vsepp {tiny} --to {out}\udcff", 2, "out\\udcff"),
+    (TINY, "export-negatives {vsepp} --to {out} --format sentence-transformer", 2, "--format"),
+    (TINY, "export-negatives {vsepp} --to {out} --direction t2t", 2, "'t2t'"),
+    (TINY, "export-negatives {vsepp} --to {out} --synthetic phrase", 2, "'phrases'"),
+    (TINY, "export-negatives {vsepp} --to {out} --format negclip --direction t2i", 2, "negclip"),
+    (TINY, "export-negatives {vsepp} --to {out} --format jsonl --with-scores", 2, "jsonl"),
+    (TINY, "export-negatives {vsepp} --to {out} --format webdataset --image-root x", 2, "webdataset"),
+    (TINY, "export-negatives {vsepp} --to {out} --format negclip --shard-rows 9", 2, "negclip"),
+    (TINY, "export-negatives {vsepp} --to {out}", 2, "--set num_images=8"),
+    (TINY, "export-negatives {vsepp} --to {out} --direction i2t", 2, "num_texts = 5"),
+    (TINY, "export-negatives {vsepp} --to /", 2, "--to / exists"),
+    (TINY, "evaluate -m aoq -b vsepp --device cuda", 2, "no CUDA device"),
+    ("defined", "report", 3, "itrpipe evaluate"),
+    # Single queries
+    (TINY, "search -b vsepp {tiny}", 2, "neither"),
+    (TINY, "search -b vsepp {tiny} 'a dog' --image 1016", 2, "both"),
+    (TINY, "search -b vsepp {tiny} --image 1017.jpeg", 3, "1017.jpeg"),
+    (TINY, "search -b vsepp {tiny} --image {long}{long}", 3, "aaa"),
+    (TINY, "search -b vsepp {tiny} 'a dog \udcff'", 2, "'a dog \\udcff'"),
+    (TINY, "search -b vsepp {tiny} 'a dog' --split dev", 2, "dev"),
+    (TINY, "search -b vsepp {tiny} 'a dog' --seed 7 --no-deps", 2, "run `itrpipe train"),
+    (TINY, "search -b vsepp {tiny} 'a dog' --html no/folder/page.html", 3, "no/folder"),
+    (TINY, "search -b vsepp {tiny} 'a dog' --html {own}/0.png", 2, "0.png"),
+    (TINY, "search -b vsepp {tiny} --image {own}/0.png", 2, "imported (precomp)"),
+    (TINY, "search -b vsepp {tiny} 'zzz qqq zzz'", 2, "(zzz, qqq)"),
+    (TAGS, "search {tags_dc} -m tags-dc '{many}'", 2, "tokens"),
+    ("data_root", "search --photos {own} --model {clip} 'a dog' --image 0.png", 2, "both was given"),
+    ("data_root", "search --photos {own} --model {clip} --image nowhere.png", 3, "--image nowhere.png"),
+    ("data_root", "search --photos {own} --model {clip} 'a dog' --html no/page.html", 3, "no/page.html"),
+    ("data_root", "search --photos {own} --model {clip} 'a dog' --split val", 2, "--split"),
+    ("data_root", "search --photos {own} --model {clip} 'a dog' --seed 1 --dry-run", 2, "--seed"),
+    # What a model says of a sentence
+    (TAGS, "explain --make -m itm {word}", 2, "itm.uniter"),
+    (TAGS, "explain --make -m triplet -b vsepp {word}", 2, "--method tags-dc"),
+    (TAGS, "explain --make -m tags-dc -b vsepp {word}", 2, "backbone 'vsepp'"),
+    (TAGS, "explain --make {tags_dc} --image 1017.jpeg --caption 'a dog'", 3, "1017.jpeg"),
+    (TAGS, "explain --make {tags_dc} --image test-000000.jpg --caption '{many}'", 2, "tokens"),
+    (TAGS, "explain --no-deps {tags_dc} --seed 7 {word}", 2, "itrpipe train --dataset scenes --method tags-dc"),
+    (TAGS, "synthesize {uniter} --language-model {bert}", 2, "'bert'"),
+    (TAGS, "synthesize --by vse-c --set min_count=1000 --set parse.workers=1", 2, "lower min_count"),
 ]
 
 
@@ -249,11 +308,13 @@ ROWS: list[tuple[str, str, int, str]] = [
 def places(saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """What commands name: files that do not fit, and options that are long."""
     folder = tmp_path_factory.mktemp("refusals")
-    for name in ("empty", "own"):
-        (folder / name).mkdir()
-    Image.new("RGB", (30, 20)).save(folder / "own" / "0.png")
     record = {"file": "0.png", "caption": "a dog", "negative": ["a cat"]}
-    (folder / "own" / "benchmark.jsonl").write_text(json.dumps(record) + "\n")
+    for name in ("empty", "own", "broken"):
+        (folder / name).mkdir()
+        if name != "empty":
+            (folder / name / "benchmark.jsonl").write_text(json.dumps(record) + "\n")
+    Image.new("RGB", (30, 20)).save(folder / "own" / "0.png")
+    (folder / "broken" / "0.png").write_bytes(b"no picture")
     np.save(folder / "rows.npy", np.eye(3))
     (folder / "empty.json").write_text("{}")
     lists = "--set mine_negatives.num_texts=5 --set mine_negatives.num_images=3"
@@ -266,8 +327,16 @@ def places(saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory) -> di
         "empty": folder / "empty",
         "empty_json": folder / "empty.json",
         "own": folder / "own",
+        "broken": folder / "broken",
+        "pretrained": " ".join(sets(*CLIP, *encoders_of(saved_encoders, "clip"))),
         "rows": folder / "rows.npy",
+        "out": tmp_path_factory.mktemp("out") / "out",
         "long": "a" * 200,
+        "many": "a dog " * 60,
+        "word": "--image test-000000.jpg --caption 'a dog'",
+        "tiny": " ".join(sets(*TINY_VSEPP[:-1])),
+        "tags_dc": " ".join(sets(*UNITER, *tags_loss("tags"), *tags_loss("tags-dc"))),
+        "uniter": " ".join(sets(*UNITER)),
         "clip": clip,
         "bert": bert,
         "vsepp": f"{narrow} --set num_texts=5 --set num_images=3",
@@ -319,6 +388,8 @@ def test_what_cannot_work_is_told_in_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if "--device cuda" in command and torch.cuda.is_available():
+        pytest.skip("needs a machine without CUDA")
     root = data_of(arrangement, request)
     empty = {*tmp_path.iterdir()}
     monkeypatch.chdir(tmp_path)
@@ -326,6 +397,6 @@ def test_what_cannot_work_is_told_in_one_line(
         "ITRPIPE_DATASET", "scenes" if arrangement in ("ascl_chain", "scenes_chain", "tags_chain") else "tiny"
     )
     before = artifacts(root)
-    refused(invoke(*shlex.split(command.format(**places)), "--data", root), code, value)
+    refused(invoke(*shlex.split(command.format(data=root, **places)), "--data", root), code, value)
     assert artifacts(root) == before
     assert {*tmp_path.iterdir()} == empty

@@ -17,13 +17,12 @@ from starlette.testclient import TestClient
 import itrpipe
 from itrpipe.cli.search import dataset_of
 from itrpipe.datasets.definition import ModelDefinition, remember_model
-from itrpipe.errors import DataError, MissingInputError
-from itrpipe.features.extractors.pixels.extractor import PixelExtractor
+from itrpipe.errors import MissingInputError
 from itrpipe.search.model import RetrievalModel
-from itrpipe.search.photos import PhotoFile, Rows, list_photographs, write_index
+from itrpipe.search.photos import list_photographs
 from itrpipe.storage.artifact import PICTURES, Manifest, read_manifest
-from tests.chains import Invoke, done, interrupted, refused
-from tests.conftest import TINY, Outcome
+from tests.chains import Invoke, done, refused
+from tests.conftest import Outcome
 
 SENTENCE = "a dog is on the beach"
 COUNT = 14
@@ -172,15 +171,6 @@ def test_an_earlier_index_stays_until_garbage_is_collected(
     refused(command("search", SENTENCE), 4, "embeddings.npy has 0 bytes")
 
 
-def test_a_run_that_was_interrupted_goes_on(command: Invoke, photos: Path, data_root: Path) -> None:
-    with interrupted(3, RetrievalModel, "encode_images"):
-        assert command("index").code == 130
-    assert artifacts(data_root, photos) == []
-    with interrupted(3, RetrievalModel, "encode_images"):
-        done(command("index"))
-    assert counts(manifest(data_root, photos)) == (14, 14, 0)
-
-
 def test_what_cannot_be_read_is_listed_and_what_leads_out_is_not_followed(
     command: Invoke, photos: Path, data_root: Path, tmp_path: Path
 ) -> None:
@@ -212,29 +202,11 @@ def test_what_cannot_be_read_is_listed_and_what_leads_out_is_not_followed(
     assert artifact_of(data_root, photos, 16).exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [
-        (("a dog", "--image", "00.JPG"), 2, "both was given"),
-        (("--image", "nowhere.png"), 3, "--image nowhere.png"),
-        (("a dog", "--html", "no/page.html"), 3, "no/page.html"),
-        (("a dog", "--split", "val"), 2, "--split"),
-        (("a dog", "--seed", "1"), 2, "--seed"),
-    ],
-)
-def test_mistakes_are_told_before_anything_is_made(
-    command: Invoke, data_root: Path, arguments: tuple, code: int, told: str
-) -> None:
-    for dry in ((), ("--dry-run",)):
-        refused(command("search", *arguments, *dry), code, told)
-    assert not data_root.exists()
-
-
 def test_models_that_cannot_index_are_told_before_they_are_trained(
     command: Invoke, invoke: Invoke, photos: Path, defined: Path, tmp_path: Path
 ) -> None:
-    remember_model(defined, "tiny", "small", ModelDefinition(method="triplet", settings={"backbone": "vsepp"}))
-    remember_model(defined, "tiny", "pairs", ModelDefinition(method="triplet", settings={"backbone": "scan"}))
+    for name, backbone in (("small", "vsepp"), ("pairs", "scan")):
+        remember_model(defined, "tiny", name, ModelDefinition(method="triplet", settings={"backbone": backbone}))
     empty = tmp_path / "empty"
     empty.mkdir()
     refused(command("index", model="small"), 2, "imported (precomp)")
@@ -250,12 +222,11 @@ def test_models_that_cannot_index_are_told_before_they_are_trained(
 def test_a_named_model_is_trained_first_and_found_again(
     command: Invoke, invoke: Invoke, photos: Path, defined: Path
 ) -> None:
-    plain = [each.partition("=") for each in TINY if each.startswith("train.") and "model" not in each]
     sizes = {"width": 16, "vision_layers": 1, "text_layers": 1, "image_size": [32, 32]}
-    told: dict[str, Any] = {key: int(value) for key, _, value in plain}
-    told |= {f"train.model.{key}": value for key, value in sizes.items()}
-    told |= {"backbone": "dual-encoder", "train.model.vision": "random", "train.model.text": "random"}
-    told |= {"pixels.height": 32, "pixels.width": 32}
+    sizes |= {"vision": "random", "text": "random"}
+    told: dict[str, Any] = {f"train.model.{key}": value for key, value in sizes.items()}
+    told |= {"train.epochs": 1, "train.batch_size": 16, "train.min_word_count": 1}
+    told |= {"backbone": "dual-encoder", "pixels.height": 32, "pixels.width": 32}
     remember_model(defined, "tiny", "small", ModelDefinition(method="triplet", settings=told))
     plan = done(command("index", "--dry-run", model="small"))
     assert "index follows when the model is trained" in plan
@@ -270,17 +241,6 @@ def test_a_named_model_is_trained_first_and_found_again(
     refused(command("search", "zyzzyva", model=None), 2, "knows no word of the query")
 
 
-def test_rows_of_several_sources_are_joined_in_the_order_of_paths(tmp_path: Path) -> None:
-    listed = [PhotoFile(f"{number}.jpg", number, 7) for number in range(6)]
-    sources = []
-    for own in ([4, 0, 2], [5, 1, 3]):
-        vectors = np.array([[number, 10 * number] for number in own], dtype=np.float32)
-        sources.append(Rows([listed[number] for number in own], vectors, vectors.astype(np.int32) + 1))
-    assert write_index(tmp_path, listed, sources, lambda count: None) == 2
-    assert np.load(tmp_path / "embeddings.npy").tolist() == [[number, 10 * number] for number in range(6)]
-    assert pq.read_table(tmp_path / "photos.parquet")["height"].to_pylist() == [1, 11, 21, 31, 41, 51]
-
-
 def test_a_listing_leaves_the_data_folder_out_and_knows_its_digest(photos: Path, tmp_path: Path) -> None:
     data = photos / "data"
     photograph(data / "x.png", 1)
@@ -291,27 +251,6 @@ def test_a_listing_leaves_the_data_folder_out_and_knows_its_digest(photos: Path,
     assert list_photographs(photos, data).digest != listed.digest
     with pytest.raises(MissingInputError, match="is not a folder"):
         list_photographs(photos / "00.JPG", data)
-
-
-def test_photographs_that_an_extractor_refuses_have_no_row(
-    saved_encoders: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, call = itrpipe.load(saved_encoders / "clip"), PixelExtractor.__call__
-    files = sorted(photos.rglob("*.*"))[:4]
-    whole = model.encode_images(files)
-
-    def without_second(self: PixelExtractor, images: Any, sizes: np.ndarray) -> dict[str, np.ndarray]:
-        pixels = call(self, images, sizes)["pixels"].astype(np.int16)
-        pixels[1:2] = 256  # which no byte holds
-        return {"pixels": pixels}
-
-    monkeypatch.setattr(PixelExtractor, "__call__", without_second)
-    without: dict[int, str] = {}
-    vectors = model.encode_images(files, refused=without.__setitem__)
-    assert without.keys() == {1}
-    assert vectors == pytest.approx(np.delete(whole, 1, axis=0), abs=1e-6)
-    with pytest.raises(DataError, match=files[1].name):
-        model.encode_images(files)
 
 
 def test_the_folder_is_served(

@@ -15,25 +15,22 @@ import transformers
 from PIL import Image
 
 import itrpipe
-from itrpipe.cli.asked import Asked, run_stage
+from itrpipe.cli.asked import Asked
 from itrpipe.cli.share import Wanted, export_model
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.pipeline.planning import parse_override
 from itrpipe.storage.artifact import existing_input, read_manifest
-from tests.conftest import TINY_PHRASES, TINY_PIXELS, TINY_TRAINING
-from tests.definitions import save_definition
+from tests.chains import ASCL, CLIP, FEW, SSAMT, encoders_of, only
+from tests.conftest import TINY
 
-FEW = "evaluate.bootstrap_samples=100"
-NARROW = (*TINY_TRAINING, FEW, "train.model.embed_dim=8", "train.model.word_dim=8")
-RUNS = {
-    "triplet.dual-encoder": ("tiny", ("backbone=dual-encoder", *TINY_PIXELS, FEW)),
-    "triplet.scan": ("tiny", ("backbone=scan", *NARROW)),
-    "ssamt.ssamt": ("tiny", ("method=ssamt", *NARROW, *TINY_PHRASES)),
-    "triplet.vsepp": ("scenes", ("backbone=vsepp", *NARROW)),
+RUNS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "zero-shot.dual-encoder": ("clip_chain", "tiny", CLIP),
+    "triplet.scan": ("pairs_chain", "tiny", TINY),
+    "ssamt.ssamt": ("ssamt_chain", "tiny", SSAMT),
+    "ascl.ascl": ("ascl_chain", "scenes", ASCL),
 }
 
 
@@ -59,35 +56,31 @@ class Evaluated(NamedTuple):
     scores: np.ndarray
 
 
-@pytest.fixture(scope="module")
-def root(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder that knows `tiny` and `scenes`."""
-    found = Path(shutil.copytree(finished_chain / "data", tmp_path_factory.mktemp("load") / "data"))
-    scenes = StageDefinition(conf="scenes", settings={"train": 12, "val": 4, "test": 4})
-    features = {"scenes": StageDefinition(conf="scenes")}
-    save_definition(found, "scenes", DatasetDefinition(prepare=scenes, features=features))
-    return found
-
-
-@pytest.fixture(scope="module")
-def evaluated(root: Path, finished_chain: Path) -> Callable[[str], Evaluated]:
-    """Makes and exports a run of `RUNS`, once."""
+@pytest.fixture(scope="session")
+def evaluated(
+    request: pytest.FixtureRequest, finished_chain: Path, saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Evaluated]:
+    """Exports a run of `RUNS`, once."""
+    folder = tmp_path_factory.mktemp("exported")
     made: dict[str, Evaluated] = {}
 
     def make(run: str) -> Evaluated:
         if run not in made:
-            dataset, sets = RUNS[run]
-            overrides = [parse_override(text) for text in sets]
-            run_stage(root, dataset, "evaluate", overrides)
-            export_model(Asked(root, dataset, overrides, no_deps=True), Wanted(root.parent / run))
-            made[run] = _of(root / dataset, run, root.parent / run, finished_chain)
+            chain, dataset, small = RUNS[run]
+            root: Path = request.getfixturevalue(chain)
+            method, backbone = run.split(".")
+            given = [f"method={method}", f"backbone={backbone}", *small]
+            given += encoders_of(saved_encoders, "clip") if method == "zero-shot" else []
+            overrides = [parse_override(text) for text in dict.fromkeys((*given, FEW))]
+            export_model(Asked(root, dataset, overrides, no_deps=True), Wanted(folder / run))
+            made[run] = _of(root / dataset, run, folder / run, finished_chain)
         return made[run]
 
     return make
 
 
 def _of(data: Path, run: str, folder: Path, chain: Path) -> Evaluated:
-    (trained,) = data.glob(f"train/{run}-*")
+    trained, evaluated = (only(data.parent, f"{stage}/{run}") for stage in ("train", "evaluate"))
     prepare, extract = (existing_input(trained, read_manifest(trained), name) for name in ("prepare", "extract"))
     split, features = PreparedDataset.open(prepare).split("test"), FeatureFile.open(extract / FEATURES)
     photographs = prepare if data.name == "scenes" else chain / "source"
@@ -95,8 +88,7 @@ def _of(data: Path, run: str, folder: Path, chain: Path) -> Evaluated:
     if (trained / "embeddings.h5").exists():
         scores = read_embeddings(trained / "embeddings.h5", "test").scores()
     else:
-        (path,) = data.glob(f"evaluate/{run}-*/scores.h5")
-        scores = read_scores(path, "test").matrix
+        scores = read_scores(evaluated / "scores.h5", "test").matrix
     rows = features.rows(split.image_ids.tolist())
     return Evaluated(folder, trained, images, extract / FEATURES, rows, split.texts, scores)
 
@@ -104,7 +96,7 @@ def _of(data: Path, run: str, folder: Path, chain: Path) -> Evaluated:
 def test_score_gives_what_evaluation_ranks_by(evaluated: Callable[[str], Evaluated]) -> None:
     for run in RUNS:
         known, model = evaluated(run), itrpipe.load(evaluated(run).folder, device="cpu")
-        assert model.embeds == (run in ("triplet.dual-encoder", "triplet.vsepp"))
+        assert model.embeds == (run == "zero-shot.dual-encoder")
         by_features = model.score(known.features, known.texts, batch_size=7)[known.rows]
         np.testing.assert_allclose(by_features, known.scores, atol=1e-6, rtol=0, err_msg=run)
         if known.images is None:
@@ -117,7 +109,7 @@ def test_score_gives_what_evaluation_ranks_by(evaluated: Callable[[str], Evaluat
 
 
 def test_embeddings_are_those_of_the_artifact(evaluated: Callable[[str], Evaluated]) -> None:
-    known = evaluated("triplet.dual-encoder")
+    known = evaluated("zero-shot.dual-encoder")
     model, written = itrpipe.load(known.trained), read_embeddings(known.trained / "embeddings.h5", "test")
     assert known.images
     pictures = [Image.open(path) for path in known.images]
@@ -134,7 +126,7 @@ def test_embeddings_are_those_of_the_artifact(evaluated: Callable[[str], Evaluat
 
 
 def test_search_ranks_images_for_a_sentence_and_texts_for_an_image(evaluated: Callable[[str], Evaluated]) -> None:
-    for run in ("triplet.dual-encoder", "triplet.scan"):
+    for run in ("triplet.scan", "zero-shot.dual-encoder"):
         known = evaluated(run)
         model = itrpipe.load(known.folder)
         images = known.images or known.features
@@ -142,19 +134,17 @@ def test_search_ranks_images_for_a_sentence_and_texts_for_an_image(evaluated: Ca
         expected = model.score(images, known.texts[3])[:, 0]
         assert [each.index for each in found] == np.argsort(-expected, kind="stable").tolist()
         assert [each.score for each in found] == pytest.approx(np.sort(expected)[::-1].tolist(), abs=1e-6)
-    known = evaluated("triplet.dual-encoder")
-    model = itrpipe.load(known.folder)
     assert known.images
     best = model.search(str(known.images[2]), known.texts, top_k=2)
     assert [each.index for each in best] == np.argsort(-known.scores[2], kind="stable")[:2].tolist()
 
 
 def test_what_cannot_be_read_is_told_in_one_line(evaluated: Callable[[str], Evaluated], tmp_path: Path) -> None:
-    scan, pixels = evaluated("triplet.scan"), evaluated("triplet.dual-encoder")
+    scan, pixels = evaluated("triplet.scan"), evaluated("zero-shot.dual-encoder")
     pairs, model = itrpipe.load(scan.folder), itrpipe.load(pixels.folder)
     (tmp_path / "no.jpg").write_bytes(b"no picture")
     given = [*(pixels.images or []), tmp_path / "no.jpg"]
-    wide = evaluated("triplet.vsepp").features
+    wide = evaluated("ascl.ascl").features
     cases: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (UsageError, r"encode_texts; call score\(images, texts\)", lambda: pairs.encode_texts(["a dog"])),
         (UsageError, "has no embeddings", lambda: pairs.score(np.zeros((2, 8), np.float32), ["a dog"])),
@@ -162,7 +152,7 @@ def test_what_cannot_be_read_is_told_in_one_line(evaluated: Callable[[str], Eval
         (DataError, r"no\.jpg", lambda: model.encode_images(given)),
         (DataError, r"image 0 is float32 \[4, 4, 3\]", lambda: model.encode_images([np.zeros((4, 4, 3), np.float32)])),
         (UsageError, "text 1 is ' '", lambda: model.encode_texts(["a dog", " "])),
-        (UsageError, r"texts have shape \[2, 3\] .* 16", lambda: model.score(np.zeros((1, 16)), np.zeros((2, 3)))),
+        (UsageError, r"texts have shape \[2, 3\] .* 12", lambda: model.score(np.zeros((1, 12)), np.zeros((2, 3)))),
         (UsageError, "batch_size = 0", lambda: model.encode_texts(["a dog"], batch_size=0)),
         (MissingInputError, "nowhere/at/all", lambda: itrpipe.load("nowhere/at/all")),
         (ItrpipeError, "cannot be fetched", lambda: itrpipe.load("x" * 5_000)),
@@ -225,38 +215,38 @@ def changed(folder: Path, to: Path, file: str, *keys: str, value: Any) -> Path:
 @pytest.mark.parametrize(
     ("keys", "value"),
     [
-        (("backbone",), "nope"),
-        (("backbone",), None),
-        (("model",), None),
-        (("model", "embed_dim"), -1),
-        (("model", "embed_dim"), 10**12),
-        (("model", "embed_dim"), float("inf")),
-        (("image_dim",), "x"),
-        (("itrpipe", "run"), [1]),
-        (("itrpipe", "features"), {}),
-        (("itrpipe", "features", "settings"), {}),
+        ("backbone", "nope"),
+        ("backbone", None),
+        ("model", None),
+        ("model embed_dim", -1),
+        ("model embed_dim", 10**12),
+        ("model embed_dim", float("inf")),
+        ("image_dim", "x"),
+        ("itrpipe", None),
+        ("itrpipe run", [1]),
+        ("itrpipe features", {}),
+        ("itrpipe features settings", {}),
+        ("itrpipe parser", None),
+        ("resample", 99),
+        ("image_std", [0, 0, 0]),
+        ("rescale_factor", 0),
     ],
 )
 def test_a_damaged_configuration_is_told_in_one_line(
-    evaluated: Callable[[str], Evaluated], tmp_path: Path, keys: tuple[str, ...], value: Any
+    evaluated: Callable[[str], Evaluated], saved_encoders: Path, tmp_path: Path, keys: str, value: Any
 ) -> None:
-    folder = changed(evaluated("triplet.vsepp").folder, tmp_path / "model", "config.json", *keys, value=value)
+    of_images = keys in ("resample", "image_std", "rescale_factor")
+    folder = saved_encoders / "clip" if of_images else evaluated("ssamt.ssamt").folder
+    file = "preprocessor_config.json" if of_images else "config.json"
     with pytest.raises(DataError) as caught:
-        itrpipe.load(folder)
+        itrpipe.load(changed(folder, tmp_path / "model", file, *keys.split(), value=value))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("key", "value"), [("resample", 99), ("image_std", [0, 0, 0]), ("rescale_factor", 0)])
-def test_damaged_preprocessing_is_told_in_one_line(saved_encoders: Path, tmp_path: Path, key: str, value: Any) -> None:
-    folder = changed(saved_encoders / "clip", tmp_path / "model", "preprocessor_config.json", key, value=value)
-    with pytest.raises(DataError, match=r"preprocessor_config\.json"):
-        itrpipe.load(folder)
 
 
 def test_a_file_of_an_export_that_changed_is_told_but_for_its_card(
     evaluated: Callable[[str], Evaluated], tmp_path: Path
 ) -> None:
-    for run, name in (("triplet.vsepp", "model.safetensors"), ("triplet.dual-encoder", "vocab.json")):
+    for run, name in (("ascl.ascl", "model.safetensors"), ("triplet.scan", "vocab.json")):
         folder = Path(shutil.copytree(evaluated(run).folder, tmp_path / run))
         (folder / "README.md").write_text("edited")
         itrpipe.load(folder)
@@ -278,22 +268,11 @@ def test_pickles_and_models_of_one_side_are_refused(saved_encoders: Path, tmp_pa
         itrpipe.load(saved_encoders / "vit")
 
 
-def test_an_export_without_its_parser_says_so(evaluated: Callable[[str], Evaluated], tmp_path: Path) -> None:
-    exported = evaluated("ssamt.ssamt").folder
-    assert json.loads((exported / "config.json").read_text())["itrpipe"]["parser"]["tagger"] == "lexicon"
-    copy = changed(exported, tmp_path / "model", "config.json", "itrpipe", "parser", value=None)
-    with pytest.raises(DataError, match="is not recorded"):
-        itrpipe.load(copy)
-    copy = changed(exported, tmp_path / "none", "config.json", "itrpipe", value=None)
-    with pytest.raises(DataError, match=r"config\.json"):
-        itrpipe.load(copy)
-
-
 def test_weights_of_another_machine_are_not_looked_for_here(
     evaluated: Callable[[str], Evaluated], tmp_path: Path
 ) -> None:
-    exported, key = evaluated("triplet.vsepp").folder, ("itrpipe", "features", "of_anywhere")
+    exported, key = evaluated("ascl.ascl").folder, ("itrpipe", "features", "of_anywhere")
     assert json.loads((exported / "config.json").read_text())["itrpipe"]["features"]["of_anywhere"] is True
     copy = changed(exported, tmp_path / "model", "config.json", *key, value=False)
     with pytest.raises(UsageError, match=r"'scenes', whose weights lay in a file of the machine .*; give features\.h5"):
-        itrpipe.load(copy).encode_images(["a.jpg"])
+        itrpipe.load(copy).score(["a.jpg"], ["a dog"])

@@ -15,7 +15,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import read_truth
 from itrpipe.mining.files import read_list
 from itrpipe.review import Candidates, DecisionFile, Judgement, Queue, ranked_candidates
-from tests.chains import Invoke, done, refused
+from tests.chains import Invoke, done
 
 SIZES = ("prepare.train=60", "prepare.val=20", "prepare.test=20")
 SMALL = ("train.epochs=1", "train.model.embed_dim=8", "train.model.word_dim=8", "mine_negatives.guard_batch_size=2")
@@ -130,10 +130,3 @@ def test_evaluation_counts_what_fits_as_right(root: Path, invoke: Invoke) -> Non
     assert "t2i_map_at_r" in found["corrected"]
     recalls = [f"{side}_r{k}" for side in ("i2t", "t2i") for k in (1, 5, 10)]
     assert set(found["at_most"]) == {*recalls, "rsum"}, "further matches can lower mAP@R: it has no bound"
-
-
-def test_unusable_decisions_are_one_line(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp"]
-    (tmp_path / "torn.parquet").write_bytes(b"PAR1")
-    refused(invoke("mine-negatives", *scenes, "--decisions", tmp_path / "none.parquet"), 3, "none.parquet")
-    refused(invoke("evaluate", *scenes, "--decisions", tmp_path / "torn.parquet"), 4, "torn.parquet")

@@ -1,97 +1,188 @@
-"""Contrastive training through the chain: pretrained CLIP and SigLIP, every source of negatives, interruption."""
+"""Contrastive training through the chain: pretrained CLIP and SigLIP, every source of negatives, fine-tuning."""
 
 from __future__ import annotations
 
+import importlib.util
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from itrpipe.config import bind, load_declaration, resolve
+from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.loop import OrderingMethod
-from tests.chains import Invoke, done, goes_on, history, only, sets
+from itrpipe.training.loop import CHECKPOINT, OrderingMethod
+from itrpipe.training.saved import MODEL
+from itrpipe.training.settings import TrainSettings, backbones, cited
+from tests.chains import CLIP, FEW, Invoke, copied, done, encoders_of, goes_on, history, only, refused, sets
 from tests.conftest import Outcome
 
-SMALL = [
-    "train.batch_size=20",
-    "train.epochs=2",
-    "train.min_word_count=1",
-    "pixels.height=32",
-    "pixels.width=32",
-    "extract.workers=0",
-]
-ALL = ["mine_negatives.num_texts=5", "mine_negatives.num_images=3", "vse-c.min_count=1"]
-ALL += ["contrastive.loss.top_texts=5", "contrastive.loss.top_images=3"]
-ALL += ["contrastive.sentences=vse-c", "contrastive.loss.temperature=own", "contrastive.loss.bias=own"]
+FIND = importlib.util.find_spec
+SCALE = {"clip": 1 / np.exp(2.6592), "siglip": 1.0}
+MINED = ["--negatives", "mined,synthetic", "--weigh", "fne"]
+LISTS = ["mine_negatives.num_texts=5", "mine_negatives.num_images=3", "vse-c.min_count=1"]
+LISTS += ["contrastive.loss.top_texts=5", "contrastive.loss.top_images=3"]
+LISTS += ["contrastive.sentences=vse-c", "contrastive.loss.temperature=own"]
+QUICK = ["train.learning_rate=1e-2", "train.warmup_updates=0"]
+LORA = ["train.adapter=lora", "train.lora_rank=2", "train.lora_dropout=0.2"]
+VARIANTS = {
+    "ema": ["train.average=ema:0.9"],
+    "all": [*LORA, "train.layer_decay=0.5", "train.average=wise-ft:0.5", "train.encode_chunk=7"],
+}
+"""Settings that are trained in part or averaged."""
 
 
-def arguments(root: Path, *more: str) -> list[object]:
-    return ["--dataset", "tiny", "--data", root, *sets(*SMALL, *more)]
+@pytest.fixture
+def root(clip_chain: Path, tmp_path: Path) -> Path:
+    """A data folder with pixels, and CLIP as it is; this test's own."""
+    return copied(clip_chain, tmp_path / "data")
 
 
-def named(encoders: Path, kind: str) -> list[object]:
-    return ["--vision", encoders / kind, "--text", encoders / kind]
+def where(root: Path, encoders: Path, *more: str, kind: str = "clip") -> list[object]:
+    return ["--dataset", "tiny", "--data", root, *sets(*CLIP, *encoders_of(encoders, kind), *more)]
 
 
-def as_settings(encoders: Path, kind: str) -> list[str]:
-    return [f"train.model.{side}={encoders / kind}" for side in ("vision", "text")]
+def tuned(invoke: Invoke, root: Path, encoders: Path, *more: str, kind: str = "clip") -> Path:
+    method = f"{kind}-finetune"
+    done(invoke("train", "--method", method, *where(root, encoders, *QUICK, *more, kind=kind)))
+    return only(root, f"train/{method}.dual-encoder")
 
 
 @pytest.mark.parametrize(("kind", "objective"), [("clip", "infonce"), ("siglip", "sigmoid")])
 def test_a_pretrained_model_is_evaluated_mined_with_and_fine_tuned_with_all_negatives(
-    kind: str, objective: str, defined: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+    kind: str, objective: str, root: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
 ) -> None:
-    model = as_settings(saved_encoders, kind)
-    done(invoke("train", "--method", "zero-shot", *named(saved_encoders, kind), *arguments(defined)))
-    assert [(row["epoch"], row["steps"]) for row in history(defined, "zero-shot.dual-encoder")] == [(0, 0)]
-    again = [*named(saved_encoders, kind), *arguments(defined, "train.learning_rate=0.5", "train.schedule=cosine")]
+    if kind == "siglip":
+        shutil.rmtree(root / "tiny" / "train")
+        shutil.rmtree(root / "tiny" / "evaluate")
+    done(invoke("evaluate", "--method", "zero-shot", *where(root, saved_encoders, FEW, kind=kind)))
+    assert [(row["epoch"], row["steps"]) for row in history(root, "zero-shot.dual-encoder")] == [(0, 0)]
+    again = where(root, saved_encoders, "train.learning_rate=0.5", "train.schedule=cosine", kind=kind)
     assert "up to date" in done(invoke("train", "--method", "zero-shot", *again, "--dry-run"))  # nothing is trained
-    measured = ["evaluate.bootstrap_samples=100"]
-    out = done(invoke("evaluate", "--method", "zero-shot", *arguments(defined, *model, *measured)))
-    assert "✓ train/zero-shot.dual-encoder" in out
 
-    given = ["--negatives", "mined,synthetic", "--weigh", "fne", "--objective", objective]
-    chosen = [each for each in ALL if objective == "sigmoid" or "bias" not in each]
-    teacher = ["--negatives-from", "zero-shot"]
-    out = done(
-        invoke(
-            "train", "--method", "contrastive", *given, *teacher, *named(saved_encoders, kind),
-            *arguments(defined, *chosen, "train.learning_rate=1e-4"),
-        )
-    )  # fmt: skip
+    chosen = [*LISTS, *(["contrastive.loss.bias=own"] if objective == "sigmoid" else []), "train.learning_rate=1e-4"]
+    given = ["--method", "contrastive", "--backbone", "dual-encoder"]
+    asked = [*MINED, "--objective", objective, "--negatives-from", "zero-shot"]
+    out = done(invoke("train", *given, *asked, *where(root, saved_encoders, *chosen, kind=kind)))
     assert "✓ train/zero-shot.dual-encoder" in out
-    folder = only(defined, "train/contrastive.dual-encoder")
-    assert only(defined, "mine_negatives/exact.zero-shot.dual-encoder")
+    folder = only(root, "train/contrastive.dual-encoder")
+    assert only(root, "mine_negatives/exact.zero-shot.dual-encoder")
     assert {*read_manifest(folder).inputs} >= {"mine_negatives", "synthesize"}
-    rows = history(defined, "contrastive.dual-encoder")
-    scale = {"clip": 1 / np.exp(2.6592), "siglip": 1.0}
-    assert rows[0]["mean_temperature"] == pytest.approx(scale[kind], rel=0.01)
-    assert {"mean_retained", "mean_text_candidates", "loss_contrastive"} <= rows[0].keys()
-    assert ("mean_bias" in rows[0]) is (objective == "sigmoid")
-
+    first = history(root, "contrastive.dual-encoder")[0]
+    assert first["mean_temperature"] == pytest.approx(SCALE[kind], rel=0.01)
+    assert {"mean_retained", "mean_text_candidates", "loss_contrastive"} <= first.keys()
+    assert ("mean_bias" in first) is (objective == "sigmoid")
     combined = ['negatives=["mined","synthetic"]', "weigh=fne", "teacher=zero-shot", f"objective={objective}"]
     settings = [f"contrastive.loss.{each}" for each in combined]
-    where = arguments(defined, *model, *chosen, *settings, "train.learning_rate=1e-4", *measured)
-    out = done(invoke("evaluate", "--method", "contrastive", "--backbone", "dual-encoder", *where))
-    assert f"✓ train/{folder.name}" in out
-    done(invoke("export", "--method", "contrastive", "--backbone", "dual-encoder", *where, "--to", tmp_path / "out"))
-    assert (tmp_path / "out" / "README.md").exists()
-    out = done(invoke("report", "--dataset", "tiny", "--data", defined))
-    assert "zero-shot" in out
+    asked = [*given, *where(root, saved_encoders, *chosen, *settings, FEW, kind=kind)]
+    assert f"✓ train/{folder.name}" in done(invoke("evaluate", *asked))
+    done(invoke("export", *asked, "--to", tmp_path / "out"))
+    out = done(invoke("report", "--dataset", "tiny", "--data", root))
     assert {"infonce": "InfoNCE, mined", "sigmoid": "sigmoid loss, mined"}[objective] in out
 
 
-def test_an_interrupted_run_goes_on_to_the_same_weights(defined: Path, invoke: Invoke, saved_encoders: Path) -> None:
-    given = ["--method", "contrastive", "--negatives", "mined,synthetic", "--weigh", "fne"]
-    given += ["--batches", "neighbours", *named(saved_encoders, "clip")]
-    chosen = [each for each in ALL if "bias" not in each]
-    chosen += ["train.checkpoint_seconds=0", "contrastive.loss.min_count=0", "train.learning_rate=1e-3"]
+def test_an_interrupted_run_goes_on_to_the_same_weights(root: Path, invoke: Invoke, saved_encoders: Path) -> None:
+    chosen = [*LISTS, "train.checkpoint_seconds=0", "contrastive.loss.min_count=0", "train.learning_rate=1e-3"]
+    given = ["--method", "contrastive", "--backbone", "dual-encoder", *MINED, "--batches", "neighbours"]
 
-    def run(root: Path) -> Outcome:
-        return invoke("train", *given, *arguments(root, *chosen))
+    def run(each: Path) -> Outcome:
+        return invoke("train", *given, *where(each, saved_encoders, *chosen))
 
     def trains_with_lists(trainer: Any) -> bool:
         return isinstance(trainer._method, OrderingMethod)
 
-    goes_on(run, defined, "contrastive.dual-encoder", 5, "epoch 2 after step 1", counts=trains_with_lists)
+    goes_on(run, root, "contrastive.dual-encoder", 5, "epoch 2 after step 1", counts=trains_with_lists)
+
+
+# Fine-tuning
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_presets_train_from_published_encoders(kind: str, root: Path, invoke: Invoke, saved_encoders: Path) -> None:
+    folder = tuned(invoke, root, saved_encoders, kind=kind)
+    settings = read_manifest(folder).settings
+    assert (settings["schedule"], settings["optimizer"]) == ("cosine", f"adamw-{kind}")
+    first = history(root, f"{kind}-finetune.dual-encoder")[0]
+    assert first["mean_temperature"] == pytest.approx(SCALE[kind], rel=0.05)
+    resolved = resolve(load_declaration("train"), f"{kind}-finetune", backbones=backbones(), backbone="dual-encoder")
+    declared = bind(TrainSettings, resolved, "train")
+    assert declared.model.pretrained().keys() == {"vision", "text"}
+    assert not declared.model.untrained()
+
+
+def test_ways_of_training_are_cited() -> None:
+    assert cited({"adapter": "none", "freeze": "text", "average": "ema:0.9"}) == cited({}) == ()
+    every = {"adapter": "lora", "freeze": "vision", "average": "wise-ft:0.5"}
+    assert [paper.key for paper in cited(every)] == ["hu2022lora", "zhai2022lit", "wortsman2022wiseft"]
+
+
+def test_adapters_leave_a_plain_model_that_needs_no_peft(
+    root: Path, invoke: Invoke, saved_encoders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = load_file(only(root, "train/zero-shot.dual-encoder") / MODEL)
+    frozen = [*LORA, "train.freeze=vision"]
+    folder = tuned(invoke, root, saved_encoders, *frozen)
+    after = load_file(folder / MODEL)
+    assert after.keys() == before.keys()
+    moved = {name for name, value in after.items() if not np.array_equal(value, before[name])}
+    assert moved == {name for name in after if name.startswith("text.") and ("q_proj.w" in name or "v_proj.w" in name)}
+    assert 0 < read_manifest(folder).metrics["trained_weights"] < sum(value.size for value in after.values()) / 20
+    monkeypatch.setitem(sys.modules, "peft", None)  # an import of it would fail
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "peft" else FIND(name, *more))
+    given = ("--method", "clip-finetune")
+    assert "✓ train/" in done(invoke("evaluate", *given, *where(root, saved_encoders, *QUICK, *frozen, FEW)))
+    refused(invoke("train", *given, *where(root, saved_encoders, *QUICK, *LORA, "train.seed=1")), 2, "itrpipe[lora]")
+
+
+def test_interpolated_weights_lie_between_zero_shot_and_fine_tuned(
+    root: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+) -> None:
+    before = load_file(only(root, "train/zero-shot.dual-encoder") / MODEL)
+
+    def weights(name: str, *more: str) -> dict[str, np.ndarray]:
+        each = copied(root, tmp_path / name)
+        # One epoch, so that all choose it.
+        return load_file(tuned(invoke, each, saved_encoders, "clip-finetune.epochs=1", *more) / MODEL)
+
+    plain, half, none = (weights("plain"), *(weights(each, f"train.average=wise-ft:{each}") for each in ("0.5", "0")))
+    for name, found in half.items():
+        np.testing.assert_allclose(found, 0.5 * before[name] + 0.5 * plain[name], atol=1e-7, err_msg=name)
+        np.testing.assert_array_equal(none[name], before[name], err_msg=name)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_interrupted_fine_tuning_goes_on_to_the_same_bytes(
+    variant: str, root: Path, invoke: Invoke, saved_encoders: Path
+) -> None:
+    small = [*QUICK, *VARIANTS[variant], "train.checkpoint_seconds=0"]
+
+    def run(each: Path) -> Outcome:
+        for checkpoint in each.glob(f"tiny/train/*/.work/{CHECKPOINT}"):
+            averaged = [name for name in load_file(checkpoint) if name.startswith("average/")]
+            assert bool(averaged) is (variant == "ema")
+        return invoke("train", "--method", "clip-finetune", *where(each, saved_encoders, *small))
+
+    goes_on(run, root, "clip-finetune.dual-encoder", 5, "epoch 2 after step 1")
+
+
+def test_who_stretches_photographs_for_a_model_that_crops_them_is_told_so(
+    root: Path, saved_encoders: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(kind: str) -> str:
+        shutil.rmtree(root / "tiny" / "train")
+        outcome = invoke("train", "--method", "zero-shot", *where(root, saved_encoders, kind=kind))
+        assert outcome.code == 0, outcome.err
+        return " ".join((outcome.out + outcome.err).split())
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PreparedDataset, "sizes", lambda _: np.array([[40, 40], [30, 40], [0, 0]]))
+        assert "and 1 of 2 are stretched here" in said("clip")
+    (told,) = [each for each in read_manifest(only(root, "train/zero-shot.*")).messages if "stretched" in each]
+    assert "stretched" not in said("siglip")
+    command = told.partition("that you compare: itrpipe ")[2].split()
+    done(invoke(*command, *sets("height=32", "width=32", "workers=0"), "--data", root))
+    assert "stretched" not in said("clip")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -64,38 +65,23 @@ def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
     assert (last["texts_for_images"] != first["texts_for_images"]).any()
 
 
-def test_lists_are_mined_again_before_every_such_epoch(defined: Path, invoke: Invoke) -> None:
-    given = [str(each).replace("refresh_every=2", "refresh_every=1") for each in command(defined)]
-    assert invoke(*given).out.count("mining again with the weights as they are") == 2
-
-
-@pytest.mark.parametrize(
-    ("target", "name", "call"),
-    [
-        (loop.Trainer, "_step", FIRST_STEP_AFTER),
-        (loop.Trainer, "_step", FIRST_STEP_AFTER + 1),
-        (Refreshing, "_make", 1),
-    ],
-    ids=["after mining", "inside the epoch", "while mining"],
-)
-def test_an_interrupted_run_goes_on_to_the_same_weights(
-    target: Any, name: str, call: int, defined: Path, invoke: Invoke, tmp_path: Path
-) -> None:
+def test_an_interrupted_run_goes_on_to_the_same_weights(defined: Path, invoke: Invoke, tmp_path: Path) -> None:
+    """While it mines again, after that, and inside the epoch with the new lists."""
     other = copied(defined, tmp_path / "other")
     done(invoke(*command(other)))
-    with stopped(call, target, name):
-        assert invoke(*command(defined)).code == 130
+    for stop in (stopped(1, Refreshing, "_make"), stopped(1), stopped(2)):
+        with stop:
+            assert invoke(*command(defined)).code == 130
     done(invoke(*command(defined)))
     same_files("train/contrastive.vsepp", (other, defined), MODEL, "history.parquet")
 
 
-@pytest.mark.parametrize("gone", [False, True])
-def test_lists_that_were_damaged_since_are_not_gone_on_with(gone: bool, defined: Path, invoke: Invoke) -> None:
+def test_lists_that_were_damaged_since_are_not_gone_on_with(
+    defined: Path, invoke: Invoke, flipped: Callable[[Path], None]
+) -> None:
     with stopped(FIRST_STEP_AFTER + 1):
         assert invoke(*command(defined)).code == 130
     (lists,) = defined.glob("tiny/train/contrastive.vsepp-*.partial/.work/refreshed/*.arrays")
-    content = lists.read_bytes()
-    lists.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    if gone:
-        lists.unlink()
-    refused(invoke(*command(defined)), 4, f"remove {lists.parents[2]}")
+    for damage in (flipped, Path.unlink):
+        damage(lists)
+        refused(invoke(*command(defined)), 4, f"remove {lists.parents[2]}")

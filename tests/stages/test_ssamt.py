@@ -12,57 +12,32 @@ import pytest
 import torch
 
 from itrpipe.analysis.phrases import FRAGMENT_SCHEMA, PhraseModel, matching_accuracy
-from itrpipe.cli.asked import run_stage
 from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.models.ssamt.network import Relevance
-from itrpipe.pipeline.planning import parse_override
-from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.storage.artifact import MATCHING, METRICS, PHRASES, read_manifest
 from itrpipe.training.data import Sources
 from itrpipe.training.saved import load_model
-from tests.chains import TINY_SSAMT, Invoke, copied, done, history, only, sets
-
-SMALL = (
-    *TINY_SSAMT,
-    "train.epochs=2",
-    "train.batch_size=200",
-    "train.min_word_count=1",
-    "parse.tagger=lexicon",
-    "evaluate.bootstrap_samples=100",
-)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, finished_chain: Path) -> Path:
-    """A data folder in which SSAMT is trained and evaluated; tests add evaluations and change nothing."""
-    root = copied(finished_chain / "data", tmp_path_factory.mktemp("ssamt") / "data")
-    run_stage(root, "tiny", "evaluate", [parse_override(text) for text in ("method=ssamt", *SMALL)])
-    return root
-
-
-def evaluate(invoke: Invoke, root: Path, method: str, *options: object) -> str:
-    return done(invoke("evaluate", "--method", method, "--dataset", "tiny", "--data", root, *sets(*SMALL), *options))
+from tests.chains import FEW, SSAMT, Invoke, copied, done, history, only, sets
 
 
 def metrics_of(root: Path, label: str) -> dict[str, Any]:
     return json.loads((only(root, f"evaluate/{label}") / METRICS).read_text())["full"]
 
 
-def test_the_chain_parses_trains_both_phases_and_evaluates(trained: Path, invoke: Invoke) -> None:
-    assert only(trained, "parse/rules.lexicon")
-    assert {"loss_global", "loss_local", "loss_phrase"} <= history(trained, "ssamt.ssamt")[0].keys()
-    assert "loss_intra" in history(trained, "ssamt-intra.ssamt")[0]
+def test_the_chain_parses_trains_both_phases_and_evaluates(ssamt_chain: Path) -> None:
+    assert only(ssamt_chain, "parse/rules.lexicon")
+    assert {"loss_global", "loss_local", "loss_phrase"} <= history(ssamt_chain, "ssamt.ssamt")[0].keys()
+    assert "loss_intra" in history(ssamt_chain, "ssamt-intra.ssamt")[0]
     # Pairs are scored by what is evaluated alone, and not by a model that another one starts from.
-    assert [path.parent.name.rpartition("-")[0] for path in trained.rglob(SCORES)] == ["ssamt.ssamt"]
-    assert "✓ evaluate/ssamt.ssamt" in evaluate(invoke, trained, "ssamt")
+    assert [path.parent.name.rpartition("-")[0] for path in ssamt_chain.rglob(SCORES)] == ["ssamt.ssamt"]
 
 
-def test_matching_accuracy_is_that_of_pairs_one_by_one(trained: Path) -> None:
-    written = json.loads((only(trained, "evaluate/ssamt.ssamt") / MATCHING).read_text())
+def test_matching_accuracy_is_that_of_pairs_one_by_one(ssamt_chain: Path) -> None:
+    written = json.loads((only(ssamt_chain, "evaluate/ssamt.ssamt") / MATCHING).read_text())
     assert {each["pairs"] for sides in written.values() for each in sides.values()} == {20}
-    folder = only(trained, "train/ssamt.ssamt")
+    folder = only(ssamt_chain, "train/ssamt.ssamt")
     read = read_manifest(folder).inputs
-    sources = Sources(*(trained / "tiny" / name / read[name].name for name in ("prepare", "extract", "parse")))
+    sources = Sources(*(ssamt_chain / "tiny" / name / read[name].name for name in ("prepare", "extract", "parse")))
     opened = PhraseModel.open(load_model(folder), sources, "train", "cpu")
     found = matching_accuracy(opened)
     own, data = opened.data.caption_image, opened.data
@@ -95,8 +70,8 @@ def test_matching_accuracy_is_that_of_pairs_one_by_one(trained: Path) -> None:
             assert found["uniform"][side]["pairs"] == 60
 
 
-def test_every_word_of_an_example_is_scored_with_both_images(trained: Path) -> None:
-    table = pq.read_table(only(trained, "evaluate/ssamt.ssamt") / PHRASES)
+def test_every_word_of_an_example_is_scored_with_both_images(ssamt_chain: Path) -> None:
+    table = pq.read_table(only(ssamt_chain, "evaluate/ssamt.ssamt") / PHRASES)
     assert table.schema.equals(FRAGMENT_SCHEMA)
     rows = table.to_pylist()
     for example in {row["example"] for row in rows}:
@@ -114,30 +89,23 @@ def test_every_word_of_an_example_is_scored_with_both_images(trained: Path) -> N
         assert all(-1.001 <= row["score"] <= 1.001 for row in rows)
 
 
-def test_reranking_everything_gives_the_full_scores_and_few_says_so(trained: Path, invoke: Invoke) -> None:
-    full = metrics_of(trained, "ssamt.ssamt")
-    evaluate(invoke, trained, "ssamt", "--rerank", 20)
-    assert metrics_of(trained, "ssamt.ssamt.rerank20") == full
-    evaluate(invoke, trained, "ssamt", "--rerank", 1)
-    few = metrics_of(trained, "ssamt.ssamt.rerank1")
-    assert few.keys() == full.keys()
+def test_other_evaluations_rank_by_the_first_phase_and_score_few_candidates(
+    ssamt_chain: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    root = copied(ssamt_chain, tmp_path / "data")
 
+    def evaluate(method: str, *options: object) -> None:
+        done(invoke("evaluate", "--method", method, "--dataset", "tiny", "--data", root, *sets(*SSAMT, FEW), *options))
 
-def test_the_saved_scores_are_those_of_the_second_phase(trained: Path, invoke: Invoke) -> None:
-    evaluate(invoke, trained, "ssamt-intra")
+    full = metrics_of(root, "ssamt.ssamt")
+    evaluate("ssamt", "--rerank", 20)
+    assert metrics_of(root, "ssamt.ssamt.rerank20") == full
+    evaluate("ssamt", "--rerank", 1)
+    assert metrics_of(root, "ssamt.ssamt.rerank1").keys() == full.keys()
+    evaluate("ssamt-intra")
     intra, inter = (
-        read_scores(only(trained, f"evaluate/{label}") / SCORES, "test").matrix
+        read_scores(only(root, f"evaluate/{label}") / SCORES, "test").matrix
         for label in ("ssamt-intra.ssamt", "ssamt.ssamt")
     )
     assert np.abs(intra).max() <= 1.001
-    assert np.abs(inter - intra).max() > 1e-3
-    assert np.abs(inter - intra).max() <= 0.5 + 1e-3  # mu1 + 2 mu2
-
-
-def test_labels_of_the_tiny_captions_are_those_of_their_images(trained: Path) -> None:
-    phrases = CaptionPhrases.read(only(trained, "parse/rules.lexicon"))
-    own = phrases.caption_image
-    words, found = phrases.positive(np.arange(len(phrases)), own)
-    batch = phrases.batch(np.arange(len(phrases)))
-    np.testing.assert_array_equal(words, batch.words >= 0)
-    np.testing.assert_array_equal(found, batch.kinds >= 0)
+    assert 1e-3 < np.abs(inter - intra).max() <= 0.5 + 1e-3  # mu1 + 2 mu2
