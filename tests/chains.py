@@ -24,6 +24,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -36,7 +37,9 @@ from filelock import FileLock
 from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import define_features
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.pipeline.planning import parse_override
+from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings, read_scores
+from itrpipe.pipeline.planning import Override, parse_override
+from itrpipe.storage.artifact import existing_input, read_manifest
 from itrpipe.training.loop import Trainer
 from itrpipe.training.saved import MODEL
 from tests.conftest import TINY, Outcome, define, tiny, write_source
@@ -326,3 +329,72 @@ def tags_chain(scenes_chain: Path, once: Callable[..., Path]) -> Path:
         run_stage(root, "scenes", "synthesize", written)
 
     return once("tags", fill) / "data"
+
+
+MODELS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "triplet.vsepp": ("pairs_chain", "tiny", TINY[:-1]),
+    "triplet.scan": ("pairs_chain", "tiny", TINY[:-1]),
+    "ssamt.ssamt": ("ssamt_chain", "tiny", SSAMT),
+    "zero-shot.dual-encoder": ("clip_chain", "tiny", CLIP),
+    "ascl.ascl": ("ascl_chain", "scenes", ASCL),
+    "tags-dc.uniter": ("tags_chain", "scenes", TAGS),
+}
+"""Evaluated models of every kind: their chain, its dataset, and what they were trained with."""
+
+
+@dataclass(frozen=True)
+class ChainModel:
+    """An evaluated model of a chain.
+
+    Attributes:
+        root: the data folder.
+        dataset: its name.
+        label: method and backbone.
+        small: what the model was trained with.
+    """
+
+    root: Path
+    dataset: str
+    label: str
+    small: tuple[str, ...]
+
+    @property
+    def trained(self) -> Path:
+        return only(self.root, f"train/{self.label}")
+
+    @property
+    def options(self) -> list[object]:
+        """Of a command that asks for this model."""
+        method, backbone = self.label.split(".")
+        named = ["--method", method, "--backbone", backbone, *sets(*self.small)]
+        return ["--dataset", self.dataset, "--data", self.root, *named]
+
+    @property
+    def overrides(self) -> list[Override]:
+        """Of its evaluation, for a planner."""
+        method, backbone = self.label.split(".")
+        return [parse_override(text) for text in (f"method={method}", f"backbone={backbone}", *self.small, FEW)]
+
+    def inputs(self) -> dict[str, Path]:
+        """The artifacts that it was trained on."""
+        manifest = read_manifest(self.trained)
+        return {name: existing_input(self.trained, manifest, name) for name in manifest.inputs if name != "start"}
+
+    def scores(self) -> np.ndarray:
+        """Of the test split [N, T], as evaluation read or made them."""
+        path = only(self.root, f"evaluate/{self.label}") / SCORES
+        if path.exists():
+            return read_scores(path, "test").matrix
+        return read_embeddings(self.trained / EMBEDDINGS, "test").scores()
+
+
+@pytest.fixture
+def model_of(request: pytest.FixtureRequest, saved_encoders: Path) -> Callable[[str], ChainModel]:
+    """Gives one of `MODELS` by its label."""
+
+    def known(label: str) -> ChainModel:
+        chain, dataset, small = MODELS[label]
+        encoders = encoders_of(saved_encoders, "clip") if chain == "clip_chain" else ()
+        return ChainModel(request.getfixturevalue(chain), dataset, label, (*small, *encoders))
+
+    return known

@@ -47,26 +47,6 @@ TINY = (
     "train.min_word_count=1",
     "evaluate.bootstrap_samples=100",
 )
-TINY_TRAINING = ("train.epochs=1", "train.batch_size=16", "train.min_word_count=1")
-TINY_PIXELS = (
-    *TINY_TRAINING,
-    "pixels.height=32",
-    "pixels.width=32",
-    "extract.workers=0",
-    "train.model.image_size=[32, 32]",
-    "train.model.vision=random",
-    "train.model.text=random",
-    "train.model.width=16",
-    "train.model.vision_layers=1",
-    "train.model.text_layers=1",
-)
-TINY_PHRASES = (
-    "train.max_updates=0",
-    "train.warmup_updates=2",
-    "train.model.heads=2",
-    "train.model.feed_forward_dim=8",
-    "parse.tagger=lexicon",
-)
 TINY_AOQ = ("aoq.top_texts=5", "aoq.top_images=3", "mine_negatives.num_texts=5", "mine_negatives.num_images=3")
 
 

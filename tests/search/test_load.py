@@ -19,19 +19,12 @@ from itrpipe.cli.asked import Asked
 from itrpipe.cli.share import Wanted, export_model
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
-from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings, read_scores
+from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.pipeline.planning import parse_override
-from itrpipe.storage.artifact import existing_input, read_manifest
-from tests.chains import ASCL, CLIP, FEW, SSAMT, encoders_of, only
-from tests.conftest import TINY
+from itrpipe.storage.artifact import read_manifest
+from tests.chains import ChainModel
 
-RUNS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "zero-shot.dual-encoder": ("clip_chain", "tiny", CLIP),
-    "triplet.scan": ("pairs_chain", "tiny", TINY),
-    "ssamt.ssamt": ("ssamt_chain", "tiny", SSAMT),
-    "ascl.ascl": ("ascl_chain", "scenes", ASCL),
-}
+RUNS = ("zero-shot.dual-encoder", "triplet.scan", "ssamt.ssamt", "ascl.ascl")
 
 
 class Evaluated(NamedTuple):
@@ -56,41 +49,29 @@ class Evaluated(NamedTuple):
     scores: np.ndarray
 
 
-@pytest.fixture(scope="session")
+EXPORTED: dict[str, Evaluated] = {}
+
+
+@pytest.fixture
 def evaluated(
-    request: pytest.FixtureRequest, finished_chain: Path, saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory
+    model_of: Callable[[str], ChainModel], finished_chain: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Evaluated]:
     """Exports a run of `RUNS`, once."""
-    folder = tmp_path_factory.mktemp("exported")
-    made: dict[str, Evaluated] = {}
 
     def make(run: str) -> Evaluated:
-        if run not in made:
-            chain, dataset, small = RUNS[run]
-            root: Path = request.getfixturevalue(chain)
-            method, backbone = run.split(".")
-            given = [f"method={method}", f"backbone={backbone}", *small]
-            given += encoders_of(saved_encoders, "clip") if method == "zero-shot" else []
-            overrides = [parse_override(text) for text in dict.fromkeys((*given, FEW))]
-            export_model(Asked(root, dataset, overrides, no_deps=True), Wanted(folder / run))
-            made[run] = _of(root / dataset, run, folder / run, finished_chain)
-        return made[run]
+        if run not in EXPORTED:
+            model, folder = model_of(run), tmp_path_factory.mktemp("exported") / run
+            export_model(Asked(model.root, model.dataset, model.overrides, no_deps=True), Wanted(folder))
+            inputs = model.inputs()
+            split, path = PreparedDataset.open(inputs["prepare"]).split("test"), inputs["extract"] / FEATURES
+            photographs = inputs["prepare"] if model.dataset == "scenes" else finished_chain / "source"
+            imported = read_manifest(inputs["extract"]).conf == "precomp"
+            images = None if imported else [photographs / file for file in split.files]
+            rows = FeatureFile.open(path).rows(split.image_ids.tolist())
+            EXPORTED[run] = Evaluated(folder, model.trained, images, path, rows, split.texts, model.scores())
+        return EXPORTED[run]
 
     return make
-
-
-def _of(data: Path, run: str, folder: Path, chain: Path) -> Evaluated:
-    trained, evaluated = (only(data.parent, f"{stage}/{run}") for stage in ("train", "evaluate"))
-    prepare, extract = (existing_input(trained, read_manifest(trained), name) for name in ("prepare", "extract"))
-    split, features = PreparedDataset.open(prepare).split("test"), FeatureFile.open(extract / FEATURES)
-    photographs = prepare if data.name == "scenes" else chain / "source"
-    images = None if read_manifest(extract).conf == "precomp" else [photographs / file for file in split.files]
-    if (trained / "embeddings.h5").exists():
-        scores = read_embeddings(trained / "embeddings.h5", "test").scores()
-    else:
-        scores = read_scores(evaluated / "scores.h5", "test").matrix
-    rows = features.rows(split.image_ids.tolist())
-    return Evaluated(folder, trained, images, extract / FEATURES, rows, split.texts, scores)
 
 
 def test_score_gives_what_evaluation_ranks_by(evaluated: Callable[[str], Evaluated]) -> None:

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import read_truth
 from itrpipe.mining.files import read_list
-from itrpipe.review import Candidates, DecisionFile, Judgement, Queue, ranked_candidates
+from itrpipe.review import Candidates, DecisionFile, Queue, ranked_candidates
 from tests.chains import Invoke, done
 
 SIZES = ("prepare.train=60", "prepare.val=20", "prepare.test=20")
@@ -113,20 +113,8 @@ def test_evaluation_counts_what_fits_as_right(root: Path, invoke: Invoke) -> Non
     folder = Path(out.split()[-1])
     found, metrics = (json.loads((folder / name).read_text()) for name in ("corrected.json", "metrics.json"))
     assert found["judged_percent"] == {"i2t": 100.0, "t2i": 100.0}, "the first ten of every ranking"
-    for metric in ("i2t_r1", "i2t_r10", "t2i_r1", "t2i_r10"):
-        assert found["corrected"][metric] == metrics["oracle"][metric], "where all is judged, that is the truth"
-        assert found["corrected"][metric] == found["at_most"][metric]
+    for metric in ("i2t_r1", "i2t_r10", "t2i_r1", "t2i_r10"):  # where all is judged, that is the truth
+        assert found["corrected"][metric] == metrics["oracle"][metric] == found["at_most"][metric]
     again = done(invoke("evaluate", *scenes, "--decisions", file))
     assert "up to date" in again
     assert "With what people judged" in again
-
-    split = PreparedDataset.open(next((root / "scenes" / "prepare").glob("scenes-*"))).split("test")
-    fresh = DecisionFile(root.parent / "other.parquet")
-    fresh.add([Judgement("ada", str(split.image_ids[0]), str(split.caption_ids[-1]), "fits")])
-    out = done(invoke("evaluate", *scenes, "--decisions", fresh.path))
-    found = json.loads((Path(out.split()[-1]) / "corrected.json").read_text())
-    assert found["judged_percent"]["t2i"] < 5
-    assert found["at_most"]["t2i_r1"]["value"] > found["corrected"]["t2i_r1"]["value"]
-    assert "t2i_map_at_r" in found["corrected"]
-    recalls = [f"{side}_r{k}" for side in ("i2t", "t2i") for k in (1, 5, 10)]
-    assert set(found["at_most"]) == {*recalls, "rsum"}, "further matches can lower mAP@R: it has no bound"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,35 +23,30 @@ from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.features.extractors.base import channels_first
 from itrpipe.features.store import FeatureSpec
 from itrpipe.search.photos import photograph_features
-from tests.chains import CLIP, SSAMT, Invoke, copied, done, only, refused, sets
-from tests.conftest import TINY, Outcome
+from tests.chains import ChainModel, Invoke, copied, done, only, refused, sets
+from tests.conftest import Outcome
 
-RUNS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "triplet.vsepp": ("pairs_chain", TINY[:-1]),
-    "triplet.scan": ("pairs_chain", TINY[:-1]),
-    "ssamt.ssamt": ("ssamt_chain", SSAMT),
-    "zero-shot.dual-encoder": ("clip_chain", CLIP),
-}
+RUNS = ("triplet.vsepp", "triplet.scan", "ssamt.ssamt", "zero-shot.dual-encoder")
 CAPTIONS = {"A cat number 16 is on the road 0.": "1016", "A bird number 19 is on the roof 3.": "1019"}
 CAPTION = next(iter(CAPTIONS))
 
 
-def search(invoke: Invoke, root: Path, run: str, *options: object) -> Outcome:
-    (method, backbone), (_, small) = run.split("."), RUNS[run]
-    if method == "zero-shot":
-        saved = json.loads((only(root, f"train/{run}") / "manifest.json").read_text())["settings"]["model"]
-        small = (*small, *(f"train.model.{side}={saved[side]}" for side in ("vision", "text")))
-    model = ("--method", method, "--backbone", backbone)
-    return invoke("search", "--dataset", "tiny", "--data", root, *model, *sets(*small), "--make", *options)
+@pytest.fixture
+def vsepp(model_of: Callable[[str], ChainModel]) -> ChainModel:
+    return model_of("triplet.vsepp")
 
 
 @pytest.fixture
-def root(pairs_chain: Path) -> Path:
-    return pairs_chain
+def scan(model_of: Callable[[str], ChainModel]) -> ChainModel:
+    return model_of("triplet.scan")
 
 
-def found_by(invoke: Invoke, root: Path, run: str, *options: object) -> dict[str, Any]:
-    return json.loads(done(search(invoke, root, run, "--json", *options)))
+def search(invoke: Invoke, model: ChainModel, *options: object) -> Outcome:
+    return invoke("search", *model.options, "--make", *options)
+
+
+def found_by(invoke: Invoke, model: ChainModel, *options: object) -> dict[str, Any]:
+    return json.loads(done(search(invoke, model, "--json", *options)))
 
 
 def scores(found: dict[str, Any]) -> list[float]:
@@ -64,9 +61,9 @@ def marks(found: dict[str, Any]) -> dict[str, str]:
     return {each["image_id"]: each["mark"] for each in found["answers"]}
 
 
-def rankings(root: Path, run: str, direction: str) -> dict[str, tuple[list[str], list[float]]]:
+def rankings(model: ChainModel, direction: str) -> dict[str, tuple[list[str], list[float]]]:
     """Query -> candidates and scores, as evaluation wrote them."""
-    rows = pq.read_table(only(root, f"evaluate/{run}") / "rankings.parquet").to_pylist()
+    rows = pq.read_table(only(model.root, f"evaluate/{model.label}") / "rankings.parquet").to_pylist()
     return {row["query_id"]: (row["candidate_ids"], row["scores"]) for row in rows if row["direction"] == direction}
 
 
@@ -74,22 +71,22 @@ def rankings(root: Path, run: str, direction: str) -> dict[str, tuple[list[str],
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_it_finds_what_evaluation_ranks_first(run: str, request: pytest.FixtureRequest, invoke: Invoke) -> None:
-    root: Path = request.getfixturevalue(RUNS[run][0])
-    (path,) = root.glob("tiny/prepare/*/captions.parquet")
-    captions = {row["text"]: row["caption_id"] for row in pq.read_table(path).to_pylist()}
-    expected = rankings(root, run, "t2i")
+def test_it_finds_what_evaluation_ranks_first(run: str, model_of: Callable[[str], ChainModel], invoke: Invoke) -> None:
+    model = model_of(run)
+    table = pq.read_table(only(model.root, "prepare/files") / "captions.parquet")
+    captions = {row["text"]: row["caption_id"] for row in table.to_pylist()}
+    expected = rankings(model, "t2i")
     for caption, own in CAPTIONS.items():
         ranked, values = expected[captions[caption]]
-        found = found_by(invoke, root, run, caption)
+        found = found_by(invoke, model, caption)
         assert ids(found) == ranked
         assert scores(found) == pytest.approx(values, abs=1e-4)
         assert (found["run"], found["finds"], found["caption"]) == (run, "images", caption)
         assert [each["rank"] for each in found["answers"]] == [1, 2, 3, 4]
         assert marks(found) == {image_id: "own" if image_id == own else "" for image_id in ranked}
         assert all(len(each["texts"]) == 5 for each in found["answers"])
-    ranked, values = rankings(root, run, "i2t")["1017"]
-    found = found_by(invoke, root, run, "--image", "1017.jpg", "--top", len(ranked))
+    ranked, values = rankings(model, "i2t")["1017"]
+    found = found_by(invoke, model, "--image", "1017.jpg", "--top", len(ranked))
     assert ids(found, "caption_id") == ranked
     assert scores(found) == pytest.approx(values, abs=1e-4)
     own = ["own" if "number 17 " in each["texts"][0] else "" for each in found["answers"]]
@@ -97,51 +94,51 @@ def test_it_finds_what_evaluation_ranks_first(run: str, request: pytest.FixtureR
     assert (found["searched"], found["image_id"], found["image_split"]) == (20, "1017", "test")
 
 
-def test_any_sentence_finds_images_and_unknown_words_are_named(root: Path, invoke: Invoke) -> None:
-    found = found_by(invoke, root, "triplet.vsepp", "A zebra is on the beach")
+def test_any_sentence_finds_images_and_unknown_words_are_named(vsepp: ChainModel, invoke: Invoke) -> None:
+    found = found_by(invoke, vsepp, "A zebra is on the beach")
     assert (len(found["answers"]), found["unknown"], set(marks(found).values())) == (4, ["zebra"], {""})
 
 
-def test_captions_that_are_known_to_be_true_are_marked(root: Path, invoke: Invoke, tmp_path: Path) -> None:
-    copy = copied(root, tmp_path / "data")
-    prepared = only(copy, "prepare/files")
+def test_captions_that_are_known_to_be_true_are_marked(vsepp: ChainModel, invoke: Invoke, tmp_path: Path) -> None:
+    copy = replace(vsepp, root=copied(vsepp.root, tmp_path / "data"))
+    prepared = only(copy.root, "prepare/files")
     owners = {row["caption_id"]: row["image_id"] for row in pq.read_table(prepared / "captions.parquet").to_pylist()}
     write_truth(prepared, {each: ["1016", "1018"] if own == "1016" else [own] for each, own in owners.items()})
-    found = found_by(invoke, copy, "triplet.vsepp", CAPTION)
+    found = found_by(invoke, copy, CAPTION)
     assert marks(found) == {"1016": "own", "1017": "", "1018": "true", "1019": ""}
-    found = found_by(invoke, copy, "triplet.vsepp", "--image", "1018", "--top", 20)
+    found = found_by(invoke, copy, "--image", "1018", "--top", 20)
     for each in found["answers"]:
         assert each["mark"] == {"1018": "own", "1016": "true"}.get(each["image_id"], "")
-    lines = search(invoke, copy, "triplet.vsepp", CAPTION).out.splitlines()
+    lines = search(invoke, copy, CAPTION).out.splitlines()
     assert sorted(line[17] for line in lines if ".jpg" in line) == [" ", " ", "≈", "✓"]
     assert "≈" in lines[-1]
     (own,) = (line for line in lines if "✓ flickr" in line)
     assert re.fullmatch(r" +\d +-?\d\.\d{3}  ✓ flickr30k-images/1016\.jpg  A cat number 16 .* …", own)
 
 
-def test_images_and_captions_of_other_splits(root: Path, invoke: Invoke) -> None:
-    found = found_by(invoke, root, "triplet.scan", "--image", "1003", "--split", "val", "--top", 3)
+def test_images_and_captions_of_other_splits(scan: ChainModel, invoke: Invoke) -> None:
+    found = found_by(invoke, scan, "--image", "1003", "--split", "val", "--top", 3)
     assert (found["split"], found["image_split"], len(found["answers"])) == ("val", "train", 3)
     assert set(marks(found).values()) == {""}
     assert set(ids(found)) <= {"1012", "1013", "1014", "1015"}
-    train = found_by(invoke, root, "triplet.scan", "A dog number 0 is on the road 0.", "--split", "train")
+    train = found_by(invoke, scan, "A dog number 0 is on the road 0.", "--split", "train")
     assert (train["searched"], len(train["answers"])) == (12, 10)
 
 
 def test_a_photograph_is_read_as_the_images_of_the_dataset_were(
-    clip_chain: Path, finished_chain: Path, invoke: Invoke, tmp_path: Path
+    model_of: Callable[[str], ChainModel], finished_chain: Path, invoke: Invoke, tmp_path: Path
 ) -> None:
-    root, path, page = clip_chain, tmp_path / "<mine>.jpg", tmp_path / "found.html"
+    model, path, page = model_of("zero-shot.dual-encoder"), tmp_path / "<mine>.jpg", tmp_path / "found.html"
     shutil.copy(finished_chain / "source" / "flickr30k-images" / "1016.jpg", path)
-    known = found_by(invoke, root, "zero-shot.dual-encoder", "--image", "1016")
-    found = found_by(invoke, root, "zero-shot.dual-encoder", "--image", path, "--html", page)
+    known = found_by(invoke, model, "--image", "1016")
+    found = found_by(invoke, model, "--image", path, "--html", page)
     assert ids(found, "caption_id") == ids(known, "caption_id")
     assert scores(found) == pytest.approx(scores(known), abs=1e-6)
     assert (found["image_id"], found["image_split"]) == (str(path), "photograph")
     assert set(marks(found).values()) == {""}
     assert "Captions for &lt;mine&gt;.jpg" in page.read_text()
     path.write_bytes(b"no picture")
-    refused(search(invoke, root, "zero-shot.dual-encoder", "--image", path), 4, str(path))
+    refused(search(invoke, model, "--image", path), 4, str(path))
 
 
 PHOTOGRAPH = "source/flickr30k-images/1016.jpg"
@@ -181,9 +178,9 @@ def test_a_photograph_without_usable_features_is_refused(
         photograph_features(finished_chain / PHOTOGRAPH, only(clip_chain, "extract/pixels"), "cpu")
 
 
-def test_a_model_that_is_missing_is_trained_on_the_way(chain: Path, invoke: Invoke) -> None:
-    order = sets("train.model.measure=order")
-    found = found_by(invoke, chain, "triplet.vsepp", CAPTION, "--seed", 3, *order)
+def test_a_model_that_is_missing_is_trained_on_the_way(vsepp: ChainModel, chain: Path, invoke: Invoke) -> None:
+    given = (CAPTION, "--seed", 3, *sets("train.model.measure=order"))
+    found = found_by(invoke, replace(vsepp, root=chain), *given)
     assert found["run"] == "triplet.vsepp.s3"
     known = read_embeddings(only(chain, "train/triplet.vsepp.s3") / EMBEDDINGS, "test")
     assert scores(found) == pytest.approx(-np.sort(-known.scores()[:, 0]), abs=1e-4)
@@ -212,25 +209,25 @@ def tags(path: Path) -> list[tuple[str, dict[str, str | None]]]:
     ],
 )
 def test_a_page_shows_what_was_found(
-    options: tuple[str, ...], title: str, images: int, own: int, root: Path, invoke: Invoke, tmp_path: Path
+    options: tuple[str, ...], title: str, images: int, own: int, scan: ChainModel, invoke: Invoke, tmp_path: Path
 ) -> None:
     page = tmp_path / "found.html"
-    done(search(invoke, root, "triplet.scan", *options, "--html", page))
+    done(search(invoke, scan, *options, "--html", page))
     assert sum(tag == "img" for tag, _ in tags(page)) == images
     assert sum(tag == "li" and each.get("class") == "own" for tag, each in tags(page)) == own
     assert title in page.read_text()
-    done(search(invoke, root, "triplet.scan", "a cat", "--html", page))
+    done(search(invoke, scan, "a cat", "--html", page))
     assert "“a cat”" in page.read_text(), "a page of a search is replaced"
 
 
 def test_a_page_without_photographs_names_them(
-    root: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vsepp: ChainModel, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(*arguments: object) -> Path:
         raise MissingInputError("the source is gone")
 
     monkeypatch.setattr(searching, "image_root", gone)
     path = tmp_path / "found.html"
-    assert "the source is gone" in done(search(invoke, root, "triplet.vsepp", CAPTION, "--html", path))
+    assert "the source is gone" in done(search(invoke, vsepp, CAPTION, "--html", path))
     assert not [tag for tag, _ in tags(path) if tag == "img"]
     assert path.read_text().count("no photograph of") == 4

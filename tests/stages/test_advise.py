@@ -67,14 +67,6 @@ def test_it_says_what_the_evaluation_of_round_one_found(
     assert set(shown.splitlines()) < set(every.splitlines())
 
 
-def test_the_command_names_a_model_that_has_a_name(chain: Path, invoke: Invoke) -> None:
-    where = ["--dataset", "tiny", "--data", chain]
-    done(invoke("train", "--name", "first", "--method", "triplet", "--backbone", "vsepp", *sets(*TINY[:-1]), *where))
-    proposed = "itrpipe train --dataset tiny --name first-longer --like first --seed {} --set epochs=2"
-    assert f"next: {proposed.format(0)}" in invoke("advise", "--model", "first", *where).out
-    assert proposed.format(1) in done(invoke("advise", "--model", "first", "--seed", "1", "--make", *where))
-
-
 def test_the_temperature_and_the_pairs_of_a_step_are_those_of_the_history(
     chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,15 +107,14 @@ def test_a_pixel_model_reads_the_images_of_a_benchmark(
 def write_aro(folder: Path) -> Path:
     """Three images with several boxes each, as ARO has them."""
     (folder / "images").mkdir(parents=True)
-    random = np.random.default_rng(2)
-    records = []
+    random, records = np.random.default_rng(2), []
     for number in range(3):
         Image.fromarray(random.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(folder / f"images/{number}.jpg")
         for box in ((0, 0, 50, 40), (5, 10, 20, 20), (30, 20, 30, 25)):
-            true, false = (f"the {one} is on the {other}" for one, other in (WORDS[:2], WORDS[1::-1]))
             sides = dict(zip(("bbox_x", "bbox_y", "bbox_w", "bbox_h"), box, strict=True))
-            record = {"image_path": f"{number}.jpg", **sides, "true_caption": true, "false_caption": false}
-            records.append(record | {"relation_name": ("on", "in")[number % 2], "attributes": ["red", "wet"]})
+            said = {"true_caption": "the dog is on the cat", "false_caption": "the cat is on the dog"}
+            about = {"relation_name": ("on", "in")[number % 2], "attributes": ["red", "wet"]}
+            records.append({"image_path": f"{number}.jpg", **sides, **said, **about})
     for name in ("relation", "attribution"):
         (folder / f"visual_genome_{name}.json").write_text(json.dumps(records))
     return folder

@@ -17,12 +17,11 @@ from itrpipe.analysis.questions.discrimination import discrimination, kept_sente
 from itrpipe.analysis.sentences import compared
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import tokenize
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.pipeline.planning import Planner
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph.build import SentenceParser
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.synthesis.generators import Generator, generator_names
@@ -92,15 +91,6 @@ def test_figures_are_those_of_a_count_by_hand(tags_chain: Path, tmp_path: Path, 
     done(invoke(*given, "vse-c.s1", "--split", "val"))  # another split has sentences of its own
     assert list(figures_of(only(root, "evaluate/triplet.vsepp.val"))) == ["vse-c.s1"]
     assert read_manifest(only(root, "synthesize/vse-c.s1.val")).settings["split"] == "val"
-
-
-def test_graphs_that_no_parser_makes_again_are_refused(tags_chain: Path, tmp_path: Path) -> None:
-    folder = only(tags_chain, "parse/rules.hanta")
-    manifest = read_manifest(folder)
-    foreign = {"file": "graphs.json", "format": "", "tagger": "hanta"}
-    for changed, message in (({"settings": foreign}, "out of a file"), ({"sources": {"parser": "rules 0"}}, "rules 0")):
-        with pytest.raises(UsageError, match=message):
-            SentenceParser(folder, manifest.model_copy(update=changed), tmp_path, Reporter())
 
 
 def test_sentences_are_of_the_evaluated_split_and_their_nouns_of_the_training_split(tags_chain: Path) -> None:

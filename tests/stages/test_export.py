@@ -207,19 +207,6 @@ def test_embeddings_have_the_ids_of_the_split_and_an_index_finds_what_is_ranked_
     assert table["image_id"].to_pylist() == split.image_ids[split.caption_image].tolist()
 
 
-def test_runs_hold_the_rankings_of_the_evaluation(scan: Path, pairs_chain: Path) -> None:
-    rankings = pq.read_table(only(pairs_chain, "evaluate/triplet.scan") / "rankings.parquet").to_pylist()
-    for direction in ("i2t", "t2i"):
-        expected = [
-            [row["query_id"], "Q0", candidate, str(rank), "triplet.scan"]
-            for row in rankings
-            if row["direction"] == direction
-            for rank, candidate in enumerate(row["candidate_ids"], 1)
-        ]
-        lines = [line.split(" ") for line in (scan / "trec" / f"run.{direction}.trec").read_text().splitlines()]
-        assert [[*line[:4], line[5]] for line in lines] == expected
-
-
 # The place
 
 

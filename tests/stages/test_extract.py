@@ -10,10 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import numpy as np
 import pytest
-from huggingface_hub.errors import LocalEntryNotFoundError
 from PIL import Image
 
 from itrpipe.datasets.definition import load_definition
@@ -79,15 +77,6 @@ def test_pixels_are_the_photographs_resized(prepared: Path, precomp_dataset: Tin
         with Image.open(precomp_dataset.images / f"{image_id}.jpg") as image:
             np.testing.assert_array_equal(pixels, np.asarray(image.resize((8, 6), Image.Resampling.BICUBIC)))
     assert "up to date" in done(extract(invoke, prepared))
-
-
-def test_what_was_said_last_counts_however_it_is_spelled(prepared: Path, saved_encoders: Path, invoke: Invoke) -> None:
-    several = ["--features", "vit+pixels", *sets(f"vit.model={saved_encoders / 'vit'}", "width=8", "workers=0")]
-    for spelling in ("pixels.height=6", "height=7", "pixels.height=9"):
-        done(extract(invoke, prepared, *several, "--set", spelling))
-    found = [FeatureFile.open(path).arrays["pixels"].shape[1] for path in prepared.glob("mine/extract/*/features.h5")]
-    assert sorted(found) == [6, 7, 9]
-    assert "up to date" in done(extract(invoke, prepared, "--features", "vit+pixels", "--dry-run"))
 
 
 def test_moving_a_model_changes_nothing_and_changing_it_does(
@@ -242,21 +231,6 @@ def test_a_later_step_waits_for_the_parts_of_other_jobs_and_not_for_ever(
     # An hour's work of another machine may lie there: gc leaves it alone.
     assert "in parts" in invoke("status", *where).out
     assert "nothing to remove" in invoke("gc", "--yes", *where).out
-
-
-@pytest.mark.usefixtures("any_hub")
-def test_a_download_that_fails_leaves_nothing(prepared: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
-    def end(*_: Any, **__: Any) -> None:
-        raise LocalEntryNotFoundError("the connection ended")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", end)
-    never = "someone/never-sent"
-    for how in ((), ("--part", "1/2"), ("--workers", "2")):
-        refused(extract(invoke, prepared, "--features", "vit", "--set", f"model={never}", *how), 3, never)
-    assert not list(prepared.glob("mine/extract/[!.]*"))
-    done(extract(invoke, prepared, *PIXELS))
-    refused(invoke("train", "--vision", never, "--text", never, "--dataset", "mine", "--data", prepared), 3, never)
-    assert not list(prepared.glob("mine/train/[!.]*"))
 
 
 def test_a_disk_that_is_too_small_is_found_out_before_anything_is_made(

@@ -2,49 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.storage.artifact import existing_input, read_manifest
 from itrpipe.testing.backbones import above_chance
 from itrpipe.training.data import PhraseSplitData, open_split
 from itrpipe.training.saved import load_model
-from tests.chains import only
+from tests.chains import MODELS, ChainModel
 from tests.trained_model import TrainedModel
 
 
-@pytest.mark.parametrize(
-    ("chain", "label"),
-    [
-        ("finished_chain", "triplet.vsepp"),
-        ("pairs_chain", "triplet.scan"),
-        ("ssamt_chain", "ssamt.ssamt"),
-        ("clip_chain", "zero-shot.dual-encoder"),
-        ("ascl_chain", "ascl.ascl"),
-        ("tags_chain", "tags-dc.uniter"),
-    ],
-)
+@pytest.mark.parametrize("label", MODELS)
 def test_neither_the_order_of_images_nor_that_of_captions_matters(
-    chain: str, label: str, request: pytest.FixtureRequest
+    label: str, model_of: Callable[[str], ChainModel]
 ) -> None:
-    found: Path = request.getfixturevalue(chain)
-    root = found / "data" if (found / "data").exists() else found
-    trained, evaluated = (only(root, f"{stage}/{label}") for stage in ("train", "evaluate"))
-    scores = evaluated / SCORES
-    written = (
-        read_scores(scores, "test").matrix
-        if scores.exists()
-        else read_embeddings(trained / EMBEDDINGS, "test").scores()
-    )
-    saved, manifest = load_model(trained), read_manifest(trained)
-    folders = {name: existing_input(trained, manifest, name) for name in manifest.inputs if name != "start"}
+    model = model_of(label)
+    written, saved, folders = model.scores(), load_model(model.trained), model.inputs()
     split, random = PreparedDataset.open(folders["prepare"]).split("test"), np.random.default_rng(0)
     images, captions = random.permutation(len(split.images)), random.permutation(len(split.captions))
     other = Split("test", split.images.take(images), split.captions.take(captions))

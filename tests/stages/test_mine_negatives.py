@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -18,16 +16,13 @@ import torch
 import itrpipe
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
-from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows, SplitEmbeddings, read_embeddings
-from itrpipe.features.store import FEATURES, FeatureFile, FeatureSpec, write_features
-from itrpipe.mining.exact import ExactMining
+from itrpipe.features.embeddings import EMBEDDINGS, SplitEmbeddings, read_embeddings
+from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.mining.files import FILES, MinedList, read_list
-from itrpipe.mining.rescoring import Rescoring, encoded_scorer
 from itrpipe.models.base import ImageBatch, TextBatch
-from itrpipe.stages import mine_negatives
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.saved import load_model
-from tests.chains import Invoke, copied, interrupted, made, only, refused, sets
+from tests.chains import Invoke, copied, made, only, refused, sets
 from tests.conftest import TINY, Outcome
 
 SMALL = sets(*TINY[:-1], "num_texts=20", "num_images=6")
@@ -179,45 +174,6 @@ def test_a_second_model_puts_the_same_candidates_in_its_own_order(mined: Callabl
     assert found["positive_score"]["median"] == pytest.approx(np.median(positives), abs=1e-4)
     inputs = read_manifest(folder).inputs
     assert [inputs[name].name.rpartition("-")[0] for name in ("rescorer", "train")] == ["triplet.bfan", "triplet.vsepp"]
-
-
-def test_what_is_not_in_use_leaves_the_artifact_as_it_was(
-    mined: Callable[..., Path], root: Path, invoke: Invoke
-) -> None:
-    same = (*WAYS["exact"], "--set=rescore_with=", "--set=num_lists=0", "--dry-run")
-    assert "up to date" in mine(invoke, root, *same).out
-    newer = {"rescore_with", "rescore_texts", "rescore_images", "index", "num_lists", "num_probes", "candidates"}
-    settings = mine_negatives.MineSettings(**read_manifest(mined("exact")).settings)
-    kept = mine_negatives.MineNegatives().fingerprinted(settings)
-    assert newer.isdisjoint(kept)
-    assert len({mined(way) for way in WAYS}) == len(WAYS)
-
-
-def test_images_without_features_are_left_out_as_in_training(root: Path, tmp_path: Path) -> None:
-    known, features = vectors(root), FeatureFile.open(only(root, "extract/precomp") / FEATURES)
-    rows = features.rows([name for name in features.image_id.tolist() if name != known.image_ids[3]])
-    ids, arrays = features.image_id[rows].tolist(), {name: array[rows] for name, array in features.arrays.items()}
-    spec = FeatureSpec.of({name: array.shape[1:] for name, array in arrays.items()})
-    write_features(tmp_path / FEATURES, ids, spec, "precomp", [(np.arange(len(ids)), arrays)])
-    folders = (only(root, "train/triplet.bfan"), only(root, "prepare/files"), tmp_path)
-    path = only(root, "train/triplet.vsepp") / EMBEDDINGS
-    with pytest.raises(DataError, match="hold 11 training rows and the mining model embedded 12"):
-        encoded_scorer(*folders, EmbeddingRows.open(path, "train"), "cpu", 1 << 20)
-
-
-def test_interrupted_scoring_goes_on_and_repeats_no_mining_and_no_pairs_that_were_scored(
-    mined: Callable[..., Path], root: Path, invoke: Invoke
-) -> None:
-    whole = mined("second model")
-    expected = {name: (whole / name).read_bytes() for name in (*FILES.values(), "statistics.json")}
-    shutil.rmtree(whole)
-    with interrupted(2, Rescoring, "make") as first:
-        assert mine(invoke, root, *WAYS["second model"]).code == 130
-    again = mock.patch.object(ExactMining, "make", side_effect=AssertionError("made again"))
-    with again, interrupted(99, Rescoring, "make") as others:
-        assert mined("second model") == whole
-    assert [part.name for _, part, _ in (*first, *others)] == ["000000", "000001", "000002"]
-    assert {name: (whole / name).read_bytes() for name in expected} == expected
 
 
 # Further candidates

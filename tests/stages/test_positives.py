@@ -48,13 +48,6 @@ def test_joined_captions_stay_within_what_a_pretrained_encoder_reads(
     assert history(defined, "positives-triplet.dual-encoder")[0]["loss_positives"] > 0
 
 
-def test_sentences_of_synthesize_are_planned_for_beside_generated_positives(defined: Path, invoke: Invoke) -> None:
-    small = ["loss.synthetic_sentences=4", "precomp.grid=[2,2]"]
-    plan = done(train(invoke, defined, "--backbone", "vsepp", "--dry-run", small=small))
-    assert "synthesize/phrases" in plan
-    assert "train/positives-triplet.vsepp" in plan
-
-
 def test_ends_are_what_the_tokenizer_puts_around_words(saved_encoders: Path, tmp_path: Path) -> None:
     from tokenizers import Tokenizer, processors
 

@@ -17,7 +17,6 @@ from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.pipeline.planning import Planner
-from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE
 from itrpipe.stages import synthesize
 from itrpipe.stages.base import Need
@@ -26,7 +25,7 @@ from itrpipe.synthesis.checks import read_scenes, synthesis_statistics, true_neg
 from itrpipe.synthesis.language_model import LanguageModel
 from itrpipe.synthesis.masked import ModelSettings, open_model_maker
 from itrpipe.synthesis.sentences import SentenceFile
-from itrpipe.synthesis.swaps import RULES, open_rule_maker, tagged_captions
+from itrpipe.synthesis.swaps import RULES, open_rule_maker
 from tests.chains import UNITER, WRITTEN, Invoke, copied, made, only, refused, sets
 from tests.conftest import Outcome
 
@@ -163,15 +162,6 @@ def test_rules_need_no_model_and_no_features(root: Path, invoke: Invoke) -> None
     assert Counter(row["caption_id"] for row in rows).most_common(1)[0][1] <= 3 * len(RULES)
     assert len(rows_of(ruled(*sets('rules=["numerals"]')))) < len(rows)
     assert [row["text"] for row in rows_of(ruled("--seed", "1"))] != [row["text"] for row in rows]
-
-
-def test_rules_read_the_words_that_the_scene_graphs_have(tags_chain: Path) -> None:
-    split, graphs = PreparedDataset.open(only(tags_chain, "prepare/scenes")).split("train"), only(tags_chain, "parse/*")
-    parser, texts = RulesParser("hanta"), split.texts[::-7]
-    found = tagged_captions(graphs, split.caption_ids.tolist()[::-7], texts)
-    assert [(each.text, each.tokens) for each in found] == [(text, parser.analyse(text).tokens) for text in texts]
-    with pytest.raises(DataError, match="the first: 'nobody'"):
-        tagged_captions(graphs, ["nobody"], ["a dog"])
 
 
 # What does not fit

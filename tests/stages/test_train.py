@@ -28,24 +28,14 @@ from itrpipe.training.encoding import Encoding
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 from itrpipe.training.settings import TrainSettings, backbones, newer_defaults
 from tests.chains import Invoke, copied, done, interrupted, only, refused, same_files, sets
-from tests.conftest import Outcome
+from tests.conftest import TINY, TINY_AOQ, Outcome
 
-# As in the finished chain, so that its first training is up to date.
-SAME = ["epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1"]
-LISTS = ["aoq-fine-tune.top_texts=5", "aoq-fine-tune.top_images=3"]
-LISTS += ["mine_negatives.num_texts=5", "mine_negatives.num_images=3"]
-
-
-def without_digests(artifact: Path, folder: Path) -> Path:
-    """A copy whose files may be changed, as those of an exported model."""
-    copy = copied(artifact, folder / "model")
-    (copy / MANIFEST).unlink()
-    return copy
+LISTS = [text.removeprefix("aoq.") for text in TINY_AOQ]
 
 
 def train(invoke: Invoke, root: Path, *more: str, options: tuple[object, ...] = ()) -> Outcome:
     where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", root)
-    return invoke("train", *where, *options, *sets(*(f"train.{text}" for text in SAME), *more))
+    return invoke("train", *where, *options, *sets(*TINY[:-1], *more))
 
 
 def trained_with(root: Path, **chosen: object) -> tuple[Path, Manifest]:
@@ -70,32 +60,27 @@ def test_fine_tuning_starts_from_the_weights_of_round_one(chain: Path, invoke: I
     refused(fine_tune(invoke, chain, "aoq-fine-tune.model.embed_dim=9"), 2, "embed_dim = 8", "embed_dim = 9")
 
 
-def test_a_model_with_weights_that_are_not_finite_is_not_used(chain: Path, tmp_path: Path) -> None:
-    folder = without_digests(only(chain, "train/triplet.vsepp"), tmp_path)
-    saved = load_model(folder)
-    state = load_file(folder / MODEL)
-    name = next(iter(state))
-    state[name][...] = np.nan
-    save_file(state, folder / MODEL, {"format": "pt"})
-    said = rf"model\.safetensors: '{re.escape(name)}' holds .* no finite numbers; run `itrpipe train` again"
-    with pytest.raises(DataError, match=said):
-        load_model(folder)
-    with pytest.raises(DataError, match=said):
-        start_from(folder, saved.model, saved.config, saved.tokens)
-
-
-def test_a_saved_model_gives_the_embeddings_that_training_wrote(chain: Path, tmp_path: Path) -> None:
-    folder = without_digests(only(chain, "train/triplet.vsepp"), tmp_path)
-    saved = load_model(folder)
-    written = read_embeddings(folder / "embeddings.h5", "val")
+def test_a_saved_model_gives_the_embeddings_that_training_wrote_and_damaged_ones_are_not_used(
+    finished_chain: Path, tmp_path: Path
+) -> None:
+    folder = copied(only(finished_chain / "data", "train/triplet.vsepp"), tmp_path / "model")
+    (folder / MANIFEST).unlink()  # its files may be changed, as those of an exported model
+    saved, written = load_model(folder), read_embeddings(folder / EMBEDDINGS, "val")
     words = ["a", "horse", "number", "12", "is", "on", "the", "road", "0", "."]
     tokens = torch.tensor([[1, *(saved.vocabulary.ids[word] for word in words), 2]])
     with torch.inference_mode():
         embedding = saved.model.encode_texts(TextBatch(tokens, torch.tensor([tokens.shape[1]]))).embedding
-    distances = np.abs(written.texts - embedding.numpy()).max(axis=1)
-    assert distances.min() < 1e-3  # stored in half precision
+    assert np.abs(written.texts - embedding.numpy()).max(axis=1).min() < 1e-3  # stored in half precision
     assert not saved.model.training
-    (folder / CONFIG).write_text((folder / CONFIG).read_text().replace('"vocabulary_size": ', '"vocabulary_size": 1'))
+    state, config = load_file(folder / MODEL), (folder / CONFIG).read_text()
+    name = next(iter(state))
+    state[name][...] = np.nan
+    save_file(state, folder / MODEL, {"format": "pt"})
+    with pytest.raises(DataError, match=f"'{re.escape(name)}'.* no finite numbers"):
+        load_model(folder)
+    with pytest.raises(DataError, match=f"'{re.escape(name)}'.* no finite numbers"):
+        start_from(folder, saved.model, saved.config, saved.tokens)
+    (folder / CONFIG).write_text(config.replace('"vocabulary_size": ', '"vocabulary_size": 1'))
     with pytest.raises(DataError, match=r"config\.json and vocab\.json do not belong together"):
         load_model(folder)
 
@@ -116,8 +101,8 @@ def test_embeddings_are_the_same_bytes_whatever_was_made_before(chain: Path, tmp
 
 
 def test_a_training_that_patience_ends_says_so_and_counts_the_epochs_that_it_had(chain: Path, invoke: Invoke) -> None:
+    small = [*TINY[1:-1], "train.learning_rate=1e-12", "train.patience=1"]
     where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", chain)
-    small = [f"train.{text}" for text in (*SAME[1:], "learning_rate=1e-12", "patience=1")]
     done(invoke("train", *where, *sets(*small, "train.epochs=5", "seed=4")))
     manifest = read_manifest(only(chain, "train/triplet.vsepp.s4"))
     assert manifest.metrics["epochs"] == 2
@@ -129,9 +114,10 @@ def test_a_training_that_patience_ends_says_so_and_counts_the_epochs_that_it_had
     assert cost.note.endswith("took with 2 epochs, scaled to 4")
 
 
-def test_a_share_of_the_training_images_is_the_same_for_every_seed_and_lies_in_larger_ones(
+def test_a_share_of_the_training_images_lies_in_larger_ones_and_reaches_teacher_lists_and_words(
     chain: Path, invoke: Invoke
 ) -> None:
+    done(train(invoke, chain, "train_share=0.5", *LISTS, "loss.sum_epochs=0", options=("--method", "aoq")))
     chosen = {}
     for share, seed in ((0.25, 0), (0.5, 0), (0.5, 1)):
         done(train(invoke, chain, f"train.train_share={share}", options=("--seed", seed)))
@@ -140,35 +126,22 @@ def test_a_share_of_the_training_images_is_the_same_for_every_seed_and_lies_in_l
         assert len(read_embeddings(path, "val").image_ids) == 4
     assert (len(chosen[0.25, 0]), len(chosen[0.5, 0])) == (3, 6)
     assert chosen[0.25, 0] < chosen[0.5, 0] == chosen[0.5, 1]
-    # Words are those of the validation images and of the training images that are used.
-    whole, val = (PreparedDataset.open(only(chain, "prepare/files")).split(name) for name in ("train", "val"))
-    few, every = (
-        {word for split in (used, val) for words in split.tokens.to_pylist() for word in words}
-        for used in (whole.share(0.25), whole)
-    )
-    for share, words in ((0.25, few), (1.0, every)):
-        folder, _ = trained_with(chain, train_share=share, seed=0)
-        assert load_model(folder).vocabulary.ids.keys() - set(SPECIALS) == words
-    assert few < every
-
-
-def test_a_share_reaches_the_teacher_and_its_lists(chain: Path, invoke: Invoke) -> None:
-    lists = [text.removeprefix("aoq-fine-tune.") for text in LISTS]
-    done(train(invoke, chain, "train_share=0.5", *lists, "loss.sum_epochs=0", options=("--method", "aoq")))
-    trained = [read_manifest(folder) for folder in chain.glob("tiny/train/aoq.vsepp*")]
-    (half,) = [each for each in trained if each.settings["train_share"] == 0.5]
+    (half,) = [
+        each for each in map(read_manifest, chain.glob("tiny/train/aoq.*")) if each.settings["train_share"] == 0.5
+    ]
     mined = chain / "tiny" / "mine_negatives" / half.inputs["mine_negatives"].name
-    teacher = chain / "tiny" / "train" / read_manifest(mined).inputs["train"].name
-    assert read_manifest(teacher).settings["train_share"] == 0.5
-    lists_of = read_list(mined, "texts_for_images")
-    assert len(lists_of.anchor_ids) == 6
-    own = read_embeddings(chain / "tiny" / "train" / f"{half.label}-{half.fingerprint[:8]}" / "embeddings.h5", "train")
-    assert lists_of.anchor_ids.tolist() == own.image_ids.tolist()
+    assert {*read_list(mined, "texts_for_images").anchor_ids.tolist()} == chosen[0.5, 0]
+    whole, val = (PreparedDataset.open(only(chain, "prepare/files")).split(name) for name in ("train", "val"))
+    for share in (0.25, 1.0):
+        folder, _ = trained_with(chain, train_share=share, seed=0)
+        words = {word for split in (whole.share(share), val) for words in split.tokens.to_pylist() for word in words}
+        assert load_model(folder).vocabulary.ids.keys() - set(SPECIALS) == words
 
 
 def test_the_epoch_is_chosen_on_the_validation_split(chain: Path, invoke: Invoke) -> None:
     """The split that validation looked at is told by its score: training and test split have others."""
-    done(train(invoke, chain, "train.validation_images=100", "train.learning_rate=0.01"))
+    given = ("train.validation_images=100", "train.learning_rate=0.01")
+    said = done(train(invoke, chain, *given, "train.encode_chunk=auto"))
     folder, manifest = trained_with(chain, learning_rate=0.01)
     rsum = {}
     for split in ("train", "val", "test"):
@@ -176,30 +149,11 @@ def test_the_epoch_is_chosen_on_the_validation_split(chain: Path, invoke: Invoke
         rsum[split] = metrics(ranks(stored.scores(), stored.caption_image))["rsum"]
     assert manifest.metrics["validation_rsum"] == pytest.approx(rsum["val"], abs=0.01)
     assert len({round(each, 2) for each in rsum.values()}) == 3
-
-
-def test_the_precision_of_the_device_is_taken_and_recorded(chain: Path, invoke: Invoke) -> None:
-    weights = {}
-    for chosen in ("auto", "fp32"):
-        done(train(invoke, chain, f"train.precision={chosen}"))
-        folder, manifest = trained_with(chain, precision=chosen)
-        weights[chosen] = load_file(folder / MODEL)
-        assert manifest.metrics.get("precision") == ("fp32" if chosen == "auto" else None)
-    for name, value in weights["auto"].items():
-        np.testing.assert_array_equal(value, weights["fp32"][name])
-
-
-def test_chunks_are_of_the_whole_batch_where_there_is_no_gpu(chain: Path, invoke: Invoke) -> None:
-    """What `encode_chunk = "auto"` takes is told and recorded, and no part of the fingerprint."""
-
-    def chunked(chunk: object, *options: object) -> Outcome:
-        return train(invoke, chain, "train.learning_rate=0.012", f"train.encode_chunk={chunk}", options=options)
-
-    assert "encode_chunk 0 (the whole batch)" in done(chunked("auto"))
-    assert trained_with(chain, learning_rate=0.012)[1].metrics["encode_chunk"] == 0
-    assert "up to date" in chunked(3, "--dry-run").out
-    for wrong in ("some", "-1"):
-        refused(chunked(wrong), 2, "0 for the whole batch, or auto")
+    # What the chunks of `auto` are, is told and recorded, and no part of the fingerprint.
+    assert "encode_chunk 0 (the whole batch)" in said
+    assert manifest.metrics["encode_chunk"] == 0
+    again = train(invoke, chain, *given, "train.encode_chunk=3", options=("--dry-run",))
+    assert f"✓ train/{folder.name}" in again.out
 
 
 def test_settings_that_came_later_leave_older_trainings_up_to_date() -> None:
