@@ -136,6 +136,9 @@ ROWS: list[tuple[str, str, int, str]] = [
     (TINY, "train -m fne -b scan", 2, "inner product"),
     (TINY, "train -m fne -b bfan", 2, "inner product"),
     (TINY, "train -m fne -b vsepp-order", 2, "inner product"),
+    # What follows and makes
+    (TINY, "train -m triplet -b vsepp --track tensorbord", 2, "did you mean 'tensorboard'?"),
+    (TINY, "extract --features pixels --address auto", 2, "add --engine ray"),
     # Losses
     (TINY, "train -m fne -b vsepp --set epochs=1", 2, "no negative beyond the batch would ever be drawn"),
     (TINY, "train -m aoq-guarded {aoq} --set mine_negatives.guard=none", 2, "guard = 'fne'"),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pytest
 
 from itrpipe.analysis.questions.false_negatives import TrainingSet
 from itrpipe.datasets.truth import PairSet
@@ -27,3 +32,17 @@ def families() -> TrainingSet:
         sides[name] = unit, np.array([f"{name}{row}" for row in range(len(unit))])
     embeddings = SplitEmbeddings(*sides["i"], *sides["c"], OWNERS, INNER_PRODUCT)
     return TrainingSet(embeddings, PairSet.of(*np.nonzero(MATCH.T), IMAGES))
+
+
+def numbers(value: Any, path: str = "") -> dict[str, Any]:
+    """Path -> number, or what else is there, of nested figures."""
+    if not isinstance(value, dict | list):
+        return {path: value}
+    pairs = value.items() if isinstance(value, dict) else enumerate(value)
+    return {name: each for key, part in pairs for name, each in numbers(part, f"{path}/{key}").items()}
+
+
+def assert_recorded(case: str, found: Any, tolerance: float) -> None:
+    """Figures are those that a loop over all pairs gave."""
+    expected = numbers(json.loads(Path(__file__).with_name("golden.json").read_text())[case])
+    assert numbers(found) == pytest.approx(expected, abs=tolerance)

@@ -2,77 +2,30 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from itrpipe.analysis.questions import second_round
-from itrpipe.analysis.questions.false_negatives import DIRECTIONS, TrainingSet
-from itrpipe.analysis.questions.second_round import TOP, measured, validation
+from itrpipe.analysis.questions.false_negatives import TrainingSet
+from itrpipe.analysis.questions.second_round import measured, validation
 from itrpipe.analysis.second_round import RISING, RULES, recommend, signals
 from itrpipe.evaluation.metrics import is_alike, share_of_hubs
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
-from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
-from itrpipe.mining.settings import MineSettings
-from tests.analysis.families import MATCH, OWNERS, families
-
-MARGIN = 0.2
+from tests.analysis.families import assert_recorded, families
 
 
 @pytest.mark.parametrize(("size", "temperature"), [(2, 0.5), (3, 1e-4)])
 def test_figures_are_means_over_all_batches_that_can_be_drawn(
     size: int, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What was recorded was equal to a loop over all of them."""
     monkeypatch.setattr(second_round, "SIZES", ())
     monkeypatch.setattr(second_round, "_VALUES_AT_ONCE", 700)  # several blocks of anchors
-    data = families()
     with np.errstate(all="raise", under="ignore"):
-        found = measured(data, size, MARGIN, temperature)
-    matrix, match = data.embeddings.images @ data.embeddings.texts.T, MATCH
-    defaults = {name: MineSettings.model_fields[f"guard_{name}"].default for name in ("prior", "batch_size")}
-    vectors = data.embeddings.images, data.embeddings.texts, OWNERS
-    gaussians = estimate_gaussians(*vectors, batch_size=defaults["batch_size"])
-    for direction in DIRECTIONS:
-        batches, hardest, tops = [], [], []
-        for caption, own in enumerate(OWNERS):
-            drawn, scores, true = np.flatnonzero(own != OWNERS), matrix[own], match[own]
-            if direction != DIRECTIONS[0]:
-                drawn, scores, true = OWNERS[drawn], matrix[:, caption], match[:, caption]
-            positive, others = matrix[own, caption], np.unique(drawn)
-            ranked = others[np.argsort(-scores[others])]
-
-            def facts(row: int, scores: Any = scores, positive: Any = positive, true: Any = true) -> list[float]:
-                likely = probabilities(scores[[row]], gaussians, defaults["prior"])[0]
-                beats = scores[row] > positive, scores[row] > positive - MARGIN
-                return [scores[row], *(100.0 * each for each in (*beats, true[row], likely))]
-
-            known = {row: [place, *facts(row)] for place, row in enumerate(ranked.tolist())}
-            tuples = np.array([*product(drawn, repeat=size - 1)])
-            first = tuples[np.arange(len(tuples)), scores[tuples].argmax(axis=1)]
-            of_batch = np.mean([known[row] for row in first.tolist()], axis=0)
-            terms = ((scores[drawn] - positive) / temperature).astype(float)
-            mass = np.logaddexp.reduce(terms) - np.log(len(drawn)) + np.log(size - 1)
-            shares = [np.exp(mass - np.logaddexp(0, mass)), np.exp(terms.max() - np.logaddexp(mass, terms.max()))]
-            batches.append([*of_batch, *(100 * each for each in shares)])
-            hardest.append(facts(ranked[0]))
-            top = np.mean([facts(row) for row in ranked[:TOP]], axis=0)
-            tops.append([top[0], 100.0 * (top[0] > positive), *top[3:]])
-        names = ("rank", "score", "beaten", "active", "false", "estimated_false", "gradient", "mined_gradient")
-        own = {"anchors": len(OWNERS), "candidates": matrix.shape[direction == DIRECTIONS[0]]}
-        assert own.items() <= found[direction].items()
-        (batch,) = found[direction]["batches"]
-        for shown, rows, columns in (
-            (batch, batches, names),
-            (found[direction]["hardest"], hardest, names[1:6]),
-            (found[direction]["top"], tops, ("score", "beaten", "false", "estimated_false")),
-        ):
-            expected = dict(zip(columns, np.mean(rows, axis=0).tolist(), strict=True))
-            assert {name: shown[name] for name in columns} == pytest.approx(expected, abs=2e-3)
-            assert shown.keys() - {"size"} == {*columns}
-        positives = matrix[OWNERS, np.arange(len(OWNERS))]
-        assert found[direction]["positive"] == pytest.approx(positives.mean(), abs=1e-4)
+        found = measured(families(), size, 0.2, temperature)
+    assert_recorded(f"batches of {size}", found, 2e-3)
 
 
 def test_equal_scores_beat_nothing_and_unknown_matches_are_none() -> None:

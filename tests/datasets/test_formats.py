@@ -226,19 +226,6 @@ def test_lines_have_no_ends_and_empty_ones_at_the_end_are_none(tmp_path: Path) -
     assert lines_of(tmp_path / "names.txt") == ["a", "", " b\x0bc ", "d"]
 
 
-def test_problems_are_counted_with_examples_in_one_printable_line() -> None:
-    captions = [CaptionRecord(f"id{number}\x1b", "9", "") for number in range(5)]
-    images = [ImageRecord("1" * 4096, "1.jpg", "dev"), ImageRecord("2" * 4097, "2.jpg", "")]
-    dataset = Annotations(images, captions, Path())
-    line = refusal(DataError, "; correct the source", checked_annotations, dataset, Path("source"))
-    assert r"5 captions of images that are not there (id0\x1b of 9, id1\x1b of 9, id2\x1b of 9, ...)" in line
-    assert "2 split names other than train, val, test ('dev' of 1 images, '' of 1 images)" in line
-    assert "1 image ids that are empty, hold control characters or more than 4,096 characters ('222" in line
-    assert line.count("...") == 3
-    with pytest.raises(DataError, match="source: holds no captions; correct"):
-        checked_annotations(Annotations([], [], Path()), Path("source"))
-
-
 def test_images_without_captions_are_dropped_with_a_note() -> None:
     images = [ImageRecord(str(number), f"{number}.jpg", "train") for number in range(1, 6)]
     texts = ("\u200bdog", "\U0001f415", "?", "\u00e9")
@@ -324,9 +311,3 @@ def test_folders_without_the_images_are_listed_and_bad_paths_refused_before(tmp_
         locate_images(tmp_path, tmp_path, [many], many, [""])
     (tmp_path / "49.jpg").write_bytes(b"")
     assert locate_images(tmp_path, tmp_path, [many], many, [""]) == many
-
-
-def test_of_two_spellings_on_disk_each_is_found_where_it_is_named(tmp_path: Path) -> None:
-    for name in ("cafe\u0301.png", "caf\u00e9.png"):
-        (tmp_path / name).write_bytes(b"")
-        assert locate_images(tmp_path, tmp_path, [["caf\u00e9.png"]], ["0"], [""]) == [name]

@@ -8,8 +8,6 @@ import io
 import json
 import os
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -227,22 +225,6 @@ def test_an_image_repeats_the_first_one_of_the_same_bytes() -> None:
     facts = {name: ImageFacts(content, 1, 1) for name, content in contents.items()}
     found = [(first.file, second.file) for first, second in find_repeats(images, facts)]
     assert found == [("t2", "t1"), ("v1", "x2"), ("t2", "x1")]  # a pair for each later one, not for every two
-
-
-def test_nothing_is_said_on_the_terminal(tmp_path: Path) -> None:
-    """Of images that Pillow warns of: one between its two limits for bombs, and odd EXIF data."""
-    (tmp_path / "large.png").write_bytes(bomb(10_000))
-    (tmp_path / "exif.jpg").write_bytes(encoded(Image.new("RGB", (4, 3)), "JPEG", exif=CUT_EXIF))
-    program = """
-import contextlib, pathlib, sys
-from itrpipe.datasets.pictures import DataError, read_rgb
-for path in sys.argv[1:]:
-    with contextlib.suppress(DataError):
-        print(read_rgb(pathlib.Path(path)).shape)
-"""
-    command = [sys.executable, "-c", program, *map(str, sorted(tmp_path.iterdir()))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert (done.stderr, done.stdout) == ("", "(3, 4, 3)\n")
 
 
 def test_torchcodec_decodes_to_the_bytes_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,15 +145,6 @@ def test_where_nothing_differs_at_most_one_page_in_twenty_claims_anything(
     assert false / PAGES <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / PAGES)
 
 
-def test_the_simulation_can_fail_and_a_large_effect_is_found() -> None:
-    """Single intervals over images are wrong on most pages."""
-    rng = np.random.default_rng(0)
-    pages = [page(rng, 3, 6, 2) for _ in range(300)]
-    assert np.mean([any(each.images.excludes_zero for each in one) for one in pages]) > 0.5
-    found = [significances(page(np.random.default_rng(seed), 5, 1, 2, effect=60.0)) for seed in range(200)]
-    assert np.mean(found) > 0.95
-
-
 @pytest.mark.parametrize(
     ("single", "over_images", "p_value"),
     [

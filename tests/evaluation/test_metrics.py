@@ -178,17 +178,6 @@ def test_coco_takes_five_captions_of_each_of_5000_images(
         assert metrics(found) == metrics(ranks(scores[start : start + size][:, columns], rows))
 
 
-def test_captions_in_the_order_of_their_images_are_not_copied(
-    coco: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scores, shuffled = coco
-    selected: list[np.ndarray] = []
-    monkeypatch.setattr(measured, "ranks", lambda part, owners: selected.append(part) or ranks(part, owners))
-    protocol_folds("coco-1k", scores[:, :5020], np.arange(5020))
-    protocol_folds("coco-5k", scores, shuffled)
-    assert [np.shares_memory(part, scores) for part in selected] == [True] * 5 + [False]
-
-
 def test_the_full_protocol_ranks_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PROTOCOLS, "three", Protocol("three folds of two", images=6, folds=3))
     scores, caption_image = drawn(1, 8, 9, 1000)

@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from torch import Tensor
 from torch.nn import functional as F
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
-from torchvision.ops import box_iou, nms
 
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.features.extractors import regions
@@ -36,35 +35,7 @@ CLASSES = "roi_heads.box_predictor.cls_score.weight"
 CAFFE_ORDER = torch.arange(12).view(3, 4).T.flatten()
 
 
-def random_boxes(seed: int, *shape: int) -> Tensor:
-    """Boxes on a coarse grid: many are equal, and overlaps hit thresholds."""
-    generator = torch.Generator().manual_seed(seed)
-    corners = torch.randint(0, 6, (*shape, 2), generator=generator)
-    return torch.cat([corners, corners + torch.randint(1, 6, (*shape, 2), generator=generator)], dim=-1).float()
-
-
 # The rules of selection.
-
-
-def class_by_class(boxes: Tensor, probabilities: Tensor, threshold: float) -> Tensor:
-    """One image: boxes [P, 4], probabilities [P, C]. torchvision takes the first of equally probable boxes first."""
-    confidence = torch.zeros(len(boxes))
-    for one_class in probabilities.T:
-        kept = len(boxes) - 1 - nms(boxes.flip(0), one_class.flip(0), threshold)
-        confidence[kept] = torch.maximum(confidence[kept], one_class[kept])
-    return confidence
-
-
-@pytest.mark.parametrize(("boxes", "classes"), [(0, 2), (1, 1), (63, 5), (64, 3), (65, 7), (200, 9), (7, 0)])
-@pytest.mark.parametrize("threshold", [0.0, 0.25, 0.5, 1])
-def test_confidence_is_that_of_a_loop_over_the_classes(boxes: int, classes: int, threshold: float) -> None:
-    places = random_boxes(boxes, 3, boxes)
-    overlaps = regions.box_overlaps(places)
-    levels = torch.randint(0, 4, (3, boxes, classes), generator=torch.Generator().manual_seed(1)) / 8
-    found = regions.surviving_confidence(overlaps, levels, threshold)
-    for image in range(3):
-        torch.testing.assert_close(overlaps[image], box_iou(places[image], places[image]))
-        assert torch.equal(found[image], class_by_class(places[image], levels[image], threshold))
 
 
 def test_boxes_without_area_overlap_nothing() -> None:
@@ -160,14 +131,14 @@ def test_activations_and_heads(network: ButdNetwork) -> None:
     for found, name in zip(network.anchor_scores(feature_map), ("rpn_logits", "rpn_deltas_sub"), strict=True):
         by_channel = found.view(1, height, width, -1).permute(0, 3, 1, 2)
         assert_close(by_channel[:, :, ::3, ::4] if "sub" in name else by_channel, reference[name])
-    some = torch.tensor(reference["proposals"])[:60]
+    some = torch.tensor(reference["proposals"])[:20]
     both = torch.cat([torch.zeros_like(feature_map), feature_map])
     features = network.region_features(both, [some[:2], some])[2:]
     classes, attributes = network.predictions(features)
-    assert_close(features[:, ::16], reference["roi_features_sub"][:60], 2e-4)
-    assert_close(classes[:, ::100], reference["roi_obj_logits_sub"][:60], 2e-4)
-    assert classes.argmax(dim=1).tolist() == reference["roi_class_incl_background"][:60].tolist()
-    assert_close(attributes[:, ::20], reference["roi_attr_logits_sub"][:60], 2e-4)
+    assert_close(features[:, ::16], reference["roi_features_sub"][:20], 2e-4)
+    assert_close(classes[:, ::100], reference["roi_obj_logits_sub"][:20], 2e-4)
+    assert classes.argmax(dim=1).tolist() == reference["roi_class_incl_background"][:20].tolist()
+    assert_close(attributes[:, ::20], reference["roi_attr_logits_sub"][:20], 2e-4)
 
 
 def test_an_odd_size_tells_caffes_max_pool_from_the_usual_one(network: ButdNetwork) -> None:

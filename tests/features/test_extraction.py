@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -89,25 +88,6 @@ def test_batches_hold_every_row_once_and_one_group_each(sizes: list[tuple[int, i
         rows = [row for row, (height, width) in enumerate(sizes) if height * width == area]
         expected += [rows[start : start + batch] for start in range(0, len(rows), batch)]
     assert [each.tolist() for each in batches] == expected
-
-
-def test_the_images_of_one_batch_are_decoded_at_once_each_by_a_thread_of_torch(
-    images: ImageFiles, tmp_path: Path
-) -> None:
-    together, threads = threading.Barrier(3, timeout=60), set[int]()
-    extractor = MeanColour()
-
-    def transform(image: np.ndarray) -> np.ndarray:
-        if len(threads) == 0:  # the first three images, of a batch of four
-            together.wait()
-        threads.add(torch.get_num_threads())
-        return channels_first(image)
-
-    extractor.transform = transform
-    work = extracting(images, extractor, decoders=0)
-    work.cores = 3  # as many threads as there are cores
-    work.make(work.open(), work.parts()[0], tmp_path / "part.arrays")
-    assert threads == {1}
 
 
 def test_parts_are_those_of_any_batch_and_workers_open_their_own(images: ImageFiles) -> None:

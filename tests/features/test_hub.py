@@ -72,20 +72,6 @@ def test_what_cannot_be_fetched_is_one_line(asked: list, monkeypatch: pytest.Mon
         hub.require_reachable("someone/none", "v1")
 
 
-def test_a_plan_asks_before_it_makes_anything(
-    asked: list, defined: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", refusing(OfflineModeIsEnabled("offline")))
-    where = ["--dataset", "tiny", "--data", defined]
-    for command in ("train --vision ID --text ID", "extract --features vit --set model=ID"):
-        for more in ([], ["--dry-run"]):
-            outcome = invoke(*command.replace("ID", "someone/none").split(), *where, *more)
-            assert (outcome.code, "someone/none cannot be fetched from the hub" in outcome.err) == (3, True)
-    usual = invoke("train", "--method", "clip-finetune", *where).err
-    assert usual.rstrip().endswith("default: --vision")
-    assert not list(defined.glob("tiny/*/*/manifest.json"))
-
-
 # Weights in files.
 
 

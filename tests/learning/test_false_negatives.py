@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import astuple
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from itrpipe.learning.false_negatives import (
     Gaussians,
@@ -83,32 +80,6 @@ def test_hardest_mismatches_count_zero_at_least_on_request():
     alone = torch.ones(2, 2, dtype=torch.bool)
     running.update(scores, alone, floor=False)
     assert running.gaussians().count.tolist() == [2, 4]
-
-
-@settings(max_examples=60)
-@given(
-    means=st.tuples(st.floats(0.3, 0.9), st.floats(-0.2, 0.3)),
-    variances=st.tuples(st.floats(1e-4, 0.05), st.floats(1e-4, 0.05)),
-    prior=st.floats(1e-6, 0.5),
-)
-def test_probabilities_are_bayes_rule_and_monotone_on_request(means, variances, prior):
-    values = np.linspace(-1, 1, 81)
-    densities = [
-        np.exp(-((values - mean) ** 2) / (2 * variance)) / math.sqrt(2 * math.pi * variance)
-        for mean, variance in zip(means, variances, strict=True)
-    ]
-    similarities = torch.from_numpy(values)
-    distributions = Gaussians(
-        torch.tensor(means, dtype=torch.float64), torch.tensor(variances, dtype=torch.float64), torch.tensor([9.0, 9.0])
-    )
-    found = false_negative_probability(similarities, distributions, prior).numpy()
-    mixture = prior * densities[0] + (1 - prior) * densities[1]
-    known = mixture > 1e-250
-    np.testing.assert_allclose(found[known], prior * densities[0][known] / mixture[known], atol=1e-9)
-    rising = false_negative_probability(similarities, distributions, prior, monotone=True).numpy()
-    assert (np.diff(rising) >= -1e-9).all()
-    between = (values >= means[1]) & (values <= means[0])
-    np.testing.assert_allclose(rising[between], found[between], atol=1e-9)
 
 
 def test_probabilities_wait_for_their_samples():

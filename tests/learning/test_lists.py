@@ -6,9 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from itrpipe.errors import DataError
 from itrpipe.mining.files import FILES, ListWriter, MinedList, read_list
-from tests.maps import write_list
 
 
 def example() -> MinedList:
@@ -18,15 +16,6 @@ def example() -> MinedList:
         rng.integers(0, 35, (7, 4)).astype(np.int32),
         rng.random((7, 4)).astype(np.float16),
     )
-
-
-def test_a_truncated_file_is_one_line_with_the_remedy(tmp_path):
-    write_list(tmp_path, "texts_for_images", example())
-    path = tmp_path / FILES["texts_for_images"]
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match="run `itrpipe mine-negatives` again") as error:
-        read_list(tmp_path, "texts_for_images")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("guarded", [False, True])

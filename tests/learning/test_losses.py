@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from itrpipe.learning import losses
@@ -57,21 +55,6 @@ def test_losses_and_gradients_are_those_of_open_clip(name, objective):
     for part, leaf in {"images": images, "texts": texts, "scale": scale, "bias": bias}.items():
         if (name, part) != ("clip", "bias"):
             np.testing.assert_allclose(gradient(leaf).numpy(), REFERENCE[f"{name}/{part}"], atol=1e-6)
-
-
-def test_captions_that_follow_those_of_the_batch_are_negatives_of_all_images_as_in_negclip():
-    scores, hard = torch.randn(5, 5), torch.randn(5, 5)
-    logits = torch.cat([scores, hard], dim=1) / 0.1  # [B, 2 B]
-    places = torch.arange(5)
-    expected = (F.cross_entropy(logits, places) + F.cross_entropy(scores.T / 0.1, places)) / 2
-    torch.testing.assert_close(both(infonce, scores, hard, temperature=0.1), expected)
-
-
-def test_triplets_of_a_batch_are_those_of_the_first_training():
-    scores = torch.randn(6, 6)
-    for objective, hardest in ((hardest_triplet, True), (sum_of_triplets, False)):
-        expected = triplet_loss(scores, 0.3, hardest) / 12  # both directions of six pairs
-        torch.testing.assert_close(both(objective, scores, margin=0.3), expected)
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -126,36 +109,6 @@ def test_triplets_match_reference(form, max_violation, margin):
     loss.backward()
     assert loss.item() == pytest.approx(float(published[f"out_{form}_m{margin}"]), abs=1e-6)
     np.testing.assert_allclose(scores.grad, published[f"grad_{form}_m{margin}"], atol=1e-6)
-
-
-def naive_triplet_loss(scores, margin, max_violation, not_negative):
-    total, size = 0.0, len(scores)
-    for k in range(size):
-        others = [j for j in range(size) if j != k]
-        texts = [max(0.0, margin - scores[k][k] + scores[k][j]) for j in others if not not_negative[k][j]]
-        images = [max(0.0, margin - scores[k][k] + scores[j][k]) for j in others if not not_negative[j][k]]
-        total += sum(max(costs, default=0.0) if max_violation else sum(costs) for costs in (texts, images))
-    return total
-
-
-@settings(max_examples=50)
-@given(
-    size=st.integers(1, 6),
-    seed=st.integers(0, 2**16),
-    max_violation=st.booleans(),
-    margin=st.sampled_from([0.0, 0.2, 1.0]),
-    masked=st.sampled_from([0.0, 0.3, 1.0]),
-)
-def test_equals_the_definition_with_any_mask(size, seed, max_violation, margin, masked):
-    generator = torch.Generator().manual_seed(seed)
-    scores = torch.randn(size, size, generator=generator, dtype=torch.float64, requires_grad=True)
-    not_negative = torch.rand(size, size, generator=generator) < masked
-    loss = triplet_loss(scores, margin, max_violation, not_negative)
-    loss.backward()
-    expected = naive_triplet_loss(scores.tolist(), margin, max_violation, not_negative.tolist())
-    assert loss.item() == pytest.approx(expected, abs=1e-12)
-    assert scores.grad is not None
-    assert torch.isfinite(scores.grad).all()
 
 
 def test_the_hinge_passes_nan_on_and_its_gradient_at_zero() -> None:

@@ -10,10 +10,8 @@ import torch
 
 from itrpipe.learning.losses import triplet_loss
 from itrpipe.learning.mined import PROBABILITY_OF
-from itrpipe.methods.aoq import method as aoq
 from itrpipe.methods.aoq.method import Aoq, OfflineNegatives, OfflineScores, aoq_loss, online_pairs
-from itrpipe.testing import ToyPairs
-from tests.methods.toys import KnownPairs, Lookup, reference
+from tests.methods.toys import reference
 
 REFERENCE = reference("aoq_losses")
 CASES = ["A", "B_bfan_range", "C_negative_weight"]
@@ -44,39 +42,6 @@ def test_value_and_gradients_match_reference(case, variant, chosen):
     for name, leaf in zip(INPUTS, inputs, strict=True):
         gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
         np.testing.assert_allclose(gradient, REFERENCE[f"grad_{case}_{variant}_{name}"], atol=2e-6, err_msg=name)
-
-
-def test_a_batch_without_in_batch_negatives_keeps_the_offline_terms():
-    scores = torch.tensor([[0.3]], requires_grad=True)
-    offline = OfflineScores(*(torch.tensor([value], requires_grad=True) for value in (0.5, 0.2, 0.4, 0.1)))
-    loss = aoq_loss(scores, offline, EQUATION_5)
-    loss.backward()
-    assert loss.item() == pytest.approx(0.2 + 0.1)
-    assert scores.grad is not None
-    assert scores.grad.item() == -2.0
-
-
-@pytest.mark.parametrize(
-    "chosen",
-    [ONLINE, Aoq(weight_by="positive"), Aoq(variant="quintuplet", online_term=False, margin_offline=0.1)],
-    ids=lambda chosen: f"{chosen.quintuplet_pairs}-{chosen.weight_by}-{chosen.online_term}",
-)
-def test_the_ablations_are_the_loss_written_out_pair_by_pair(chosen):
-    scores, *offline = leaves("A")
-    loss, positive, expected, met = aoq_loss(scores, OfflineScores(*offline), chosen), scores.diagonal(), 0.0, 0
-    for k, own in enumerate(positive.tolist()):
-        others = [j for j in range(10) if j != k]
-        text, image = max(others, key=lambda j: scores[k, j]), max(others, key=lambda j: scores[j, k])
-        pairs = [term[k].item() for term in offline]
-        if chosen.quintuplet_pairs == "online":
-            pairs[2:] = [scores[image, text].item(), scores[text, image].item()] if text != image else []
-            met += text != image
-        expected += sum(max(0.0, chosen.margin_offline - own + each) for each in pairs)
-        for negative in (scores[k, text].item(), scores[image, k].item()):
-            weight = 1.5 - (own - negative) / 0.3 if chosen.weight_by == "positive" else 1.0
-            expected += chosen.online_term * weight * max(0.0, 0.2 - own + negative)
-    assert loss.item() == pytest.approx(expected, abs=1e-4)
-    assert met > 3 or chosen.quintuplet_pairs == "offline"
 
 
 def test_online_pairs_that_belong_together_are_no_negatives():
@@ -154,29 +119,3 @@ def test_candidates_are_drawn_by_what_speaks_for_them(judged):
             shares = [(picked[anchors == anchor] == row).mean() for row in rows[:last]]
             np.testing.assert_allclose(shares, weights[:last] / weights[:last].sum(), atol=0.03)
             assert sum(shares) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("redraw", [True, False])
-def test_the_image_of_a_drawn_text_is_its_own_after_a_redraw_too(redraw: bool) -> None:
-    data = ToyPairs()
-    rng = np.random.default_rng(0)
-    negatives = OfflineNegatives(data.lists(), data.caption_image, Aoq(top_texts=4, top_images=4, redraw=redraw))
-    captions = np.repeat(np.arange(data.num_captions), 40)
-    drawn = negatives.draw(captions, rng)
-    np.testing.assert_array_equal(drawn.image_of_text, data.caption_image[drawn.text])
-    np.testing.assert_array_equal(data.caption_image[drawn.text_of_image], drawn.image)
-    clashes = (drawn.image_of_text == drawn.image).sum()
-    assert drawn.corresponding == clashes
-    assert (clashes == 0) == redraw
-    # Of the two captions of a drawn image either is taken as often as the other.
-    assert abs((drawn.text_of_image % 2).mean() - 0.5) < 0.06
-
-
-def test_the_first_epochs_are_the_plain_sum_over_all_negatives():
-    rows, captions = KnownPairs(), np.array([0, 3, 5, 10])
-    method = aoq.build(Aoq(top_texts=10, top_images=5, sum_epochs=2), rows, rows.lists())
-    batch = method.collate(captions, np.random.default_rng(0))
-    scores = rows.image_table[batch.images] @ rows.text_table[captions].T
-    expected = triplet_loss(scores, 0.2, max_violation=False).item()
-    assert method.losses(Lookup(rows), batch, epoch=1)["triplet"].item() == pytest.approx(expected, abs=1e-5)
-    assert "aoq" in method.losses(Lookup(rows), batch, epoch=2)

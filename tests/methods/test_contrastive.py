@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.contrastive import method as contrastive
@@ -82,43 +81,6 @@ def expected(rows: Rows, texts: list[Tensor], images: list[Tensor]) -> Any:
     return pytest.approx(found / (2 * len(BATCH)), rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
-        ({}, lambda own, positive: own),
-        (
-            {"weigh": "positive-aware", "relative_margin": None, "absolute_margin": 0.1},
-            lambda own, positive: own[own <= positive - 0.1],
-        ),
-        ({"weigh": "hardest"}, lambda own, positive: own.max()[None]),
-    ],
-)
-def test_candidates_of_the_batch_are_those_that_weigh_something(given: dict[str, Any], kept: Any) -> None:
-    rows = Rows()
-    positive = rows.scores[CAPTION_IMAGE[BATCH], BATCH]
-    sides = ([kept(own, positive[k]) for k, own in enumerate(each)] for each in in_batch(rows))
-    assert step(*made(rows, **given))[1] == expected(rows, *sides)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_mined_captions_and_images_are_candidates_of_all_or_of_their_anchors(shared):
-    rows, images = Rows(), CAPTION_IMAGE[BATCH]
-    method, model = made(rows, negatives=["mined"], mined_texts=2, mined_images=1, shared=shared)
-    batch, loss = step(method, model)
-    generator = np.random.default_rng(0)
-    texts = method._mined["texts_for_images"].draw(images, 2, generator)
-    further = method._mined["images_for_texts"].draw(BATCH, 1, generator)
-    of_images, of_texts = in_batch(rows)
-    for k, (image, text) in enumerate(zip(images, BATCH, strict=True)):
-        own_texts, own_images = (texts, further) if shared else (texts[[k]], further[[k]])
-        new = [t for t in np.unique(own_texts) if t not in BATCH and CAPTION_IMAGE[t] != image]
-        of_images[k] = torch.cat([of_images[k], rows.scores[image, new]])
-        new = [i for i in np.unique(own_images) if i not in images and i != CAPTION_IMAGE[text]]
-        of_texts[k] = torch.cat([of_texts[k], rows.scores[new, text]])
-    assert loss == expected(rows, of_images, of_texts)
-    assert len(batch.candidates["texts_for_images"].images) == len(np.setdiff1d(texts, BATCH))
-
-
 def one_match() -> dict[str, np.ndarray]:
     """Caption 4 of the batch is true of the image of caption 3, as far as is known."""
     found = {"texts_for_images": np.full((IMAGES, 1), -1), "images_for_texts": np.full((TEXTS, 1), -1)}
@@ -134,23 +96,6 @@ def test_known_matches_are_dropped_and_what_people_have_found_to_fit_whatever_th
     others = BATCH[CAPTION_IMAGE[BATCH] != CAPTION_IMAGE[3]]
     texts[1] = texts[1][torch.from_numpy(others != 4)]
     assert step(*made(rows, **given))[1] == expected(rows, texts, images)
-
-
-def test_weights_are_one_minus_the_probability_of_the_similarities_seen():
-    rows, everything = Rows(), np.arange(0, TEXTS, 2)
-    rows.image_table = F.normalize(rows.text_table[everything] + 0.3 * rows.image_table, dim=1)  # pairs that match
-    method, model = made(rows, weigh="fne", prior=0.3, min_count=0, objective="sum")
-    for _ in range(2):
-        step(method, model, everything)
-    scores, own, seen = rows.scores[:, everything], torch.eye(IMAGES, dtype=torch.bool), SimilarityStatistics()
-    for _ in range(2):
-        seen.update(scores)
-    found = seen.gaussians()
-    weights, with_written = (method._log_weights(scores, own, contrastive.Candidates(), last).exp() for last in (0, 2))
-    probability = false_negative_probability(scores, found, 0.3, monotone=True)
-    assert 0 < probability.max() < 1
-    torch.testing.assert_close(weights, (1 - probability).fill_diagonal_(0), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(with_written, torch.cat([weights[:, :-2], (~own)[:, -2:].float()], dim=1))
 
 
 def test_temperature_and_bias_are_learned_and_clamped():
@@ -186,11 +131,3 @@ def test_an_epoch_of_neighbours_has_every_caption_once_and_depends_on_seed_and_e
     assert np.array_equal(orders[0], orders[3])  # pyright: ignore
     assert len({tuple(order) for order in orders}) == 3  # pyright: ignore
     assert made()[0].order(0, 0) is None
-
-
-def test_options_without_a_use_are_named():
-    assert Contrastive(objective="sigmoid").temperature == 0.1  # SigLIP's, where CLIP's is 0.07
-    unused = Contrastive().unused_options()
-    assert {"mined_texts", "bias", "margin", "prior", "neighbour_group", "shared"} <= set(unused)
-    everything = Contrastive(negatives=("mined", "synthetic"), weigh="fne", batches="neighbours")
-    assert not {"mined_texts", "prior", "neighbour_group", "shared"} & set(everything.unused_options())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,92 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from itrpipe.learning.losses import triplet_loss
-from itrpipe.methods.base import MomentumTwin, encoded
+from itrpipe.methods.base import MomentumTwin
 from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.methods.fne.method import EMPTY, FeatureQueues, FneLoss, draw, sampling_weights
-from itrpipe.models.vsepp import network as vsepp
-from itrpipe.models.vsepp.declaration import Vsepp
-from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs
 from tests.methods.toys import gaussians, of_case, reference
 from tests.waits import Waits
 
 IMAGES, DIM = 20, 16
 CASES = ["warm", "full", "full_wide_pos", "full_wide_neg", "empty"]
-
-
-def attached(**settings: Any):
-    """A fresh model and a method attached to it, and the method's state."""
-    torch.manual_seed(0)
-    model = vsepp.build(Vsepp(embed_dim=DIM, word_dim=8), IMAGE_DIM, VOCABULARY)
-    chosen = Fne(**{"memory_size": 12, "min_count": 0, "warm_epochs": 0, **settings})
-    method = fne.build(chosen, ToyPairs(images=IMAGES), {})  # pyright: ignore
-    return model, method, method.attach(model)
-
-
-def make_batch(method, seed: int, size: int = 6):
-    rng = np.random.default_rng(seed)
-    return method.collate(rng.choice(2 * IMAGES, size, replace=False), rng)
-
-
-def test_a_step_is_the_equation_of_the_paper():
-    model, method, state = attached(margin=0.5, candidates="hardest")
-    twin = {name: value.clone() for name, value in model.state_dict().items()}
-    with torch.no_grad():
-        for weights in model.parameters():
-            weights.add_(0.1 * torch.randn_like(weights))
-    memory = []  # (image row, image, text) of earlier batches, oldest first
-    for step in range(4):
-        batch = make_batch(method, step)
-        state.twin.follow()
-        twin = {name: 0.995 * value + 0.005 * model.state_dict()[name] for name, value in twin.items()}
-        torch.testing.assert_close(dict(state.twin.model.state_dict()), twin)
-        with torch.no_grad():
-            v, t = (each.embedding for each in encoded(model, batch.pairs["positive"]))
-        v_m, t_m = state.twin.encode(*batch.pairs["positive"])
-        rows = batch.images.tolist()
-        pool = [*zip(rows, v_m, t_m, strict=True), *memory[-12:]]
-        expected = 0.0
-        for k, row in enumerate(rows):
-            negative_texts = [float(v[k] @ text) for other, _, text in pool if other != row]
-            negative_images = [float(t[k] @ image) for other, image, _ in pool if other != row]
-            expected += max(0.0, 0.5 - float(v[k] @ t_m[k]) + max(negative_texts)) / len(rows)
-            expected += max(0.0, 0.5 - float(t[k] @ v_m[k]) + max(negative_images)) / len(rows)
-        losses = method.losses(model, batch, epoch=0)
-        assert set(losses) == {"fne"}
-        assert losses["fne"].item() == pytest.approx(expected, abs=1e-5)
-        assert batch.statistics["hardest_text_share"] == 1
-        memory += zip(rows, v_m, t_m, strict=True)
-    assert len(memory) > 12
-    losses["fne"].backward()
-    assert all(weights.grad is not None for weights in model.parameters())
-    assert all(weights.grad is None for weights in state.parameters())
-
-
-def test_warm_epochs_are_the_triplet_loss_and_write_no_memory():
-    model, method, state = attached(warm_epochs=2, sum_epochs=1, mask_same_image=True)
-    for epoch, hardest in ((0, False), (1, True)):
-        batch = make_batch(method, 5)
-        scores = model.score_matrix(*encoded(model, batch.pairs["positive"]))
-        same = batch.images[:, None] == batch.images[None, :]
-        losses = method.losses(model, batch, epoch)
-        assert set(losses) == {"triplet"}
-        assert losses["triplet"].item() == pytest.approx(triplet_loss(scores, 0.2, hardest, same).item() / 6, abs=1e-6)
-    assert not (state.queues.image_rows >= 0).any()
-    assert not state.statistics.count.any()
-    method.losses(model, make_batch(method, 5), epoch=2)
-    assert (state.queues.image_rows >= 0).sum() == 6
-
-
-@pytest.mark.parametrize("reset", [True, False])
-def test_statistics_are_an_epochs_own_or_go_on(reset):
-    model, method, state = attached(reset_each_epoch=reset)
-    for step in range(4):
-        method.losses(model, make_batch(method, step), 0)
-    assert state.statistics.count[1] > 0
-    method.start_epoch(1)
-    assert bool(state.statistics.count.any()) != reset
 
 
 def unit_vectors() -> list[torch.Tensor]:
@@ -168,16 +90,6 @@ def test_a_row_without_candidates_draws_nothing_and_costs_nothing():
     drawn, found = draw(weights)
     assert found.tolist() == [False, True]
     assert drawn[1] == 2
-
-
-def test_draws_follow_the_weights():
-    torch.manual_seed(0)
-    weights = torch.tensor([0.0, 1.0, 3.0, 0.5, 0.0])
-    drawn, found = draw(weights.repeat(40_000, 1))
-    assert found.all()
-    shares = drawn.bincount(minlength=5) / len(drawn)
-    np.testing.assert_allclose(shares, weights / weights.sum(), atol=0.01)
-    assert shares[[0, 4]].sum() == 0
 
 
 @settings(max_examples=40)

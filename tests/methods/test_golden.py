@@ -12,22 +12,32 @@ import torch
 
 from itrpipe.methods.base import StatefulMethod
 from itrpipe.testing import ToyPairs
-from tests.test_estimator_checks import EVEN, PAIRS, builder, method_builder, settings, trains
+from itrpipe.training.settings import backbones
+from tests.test_estimator_checks import CONFS, builder, method_builder, settings, trains
 
 GOLDEN = Path(__file__).with_name("golden.json")
 FURTHER = ("aoq-triplet", "aoq-quintuplet", "aoq-online-quintuplet", "aoq-positive-weight", "aoq-only-offline")
 FURTHER += ("fne-paper", "fne-memory-only", "ssamt-words", "tags-words", "ascl-no-positives")
-CASES = {conf: backbone for conf, backbone in reversed(PAIRS) if conf not in ("zero-shot",)}
-CASES |= {conf: next(b for b in ("vsepp", "ssamt", "uniter", "ascl") if trains(conf, b)) for conf in FURTHER}
+LATER: dict[str, dict[str, Any]] = {
+    "fne, later": {"warm_epochs": 1, "sum_epochs": 1, "mask_same_image": True, "reset_each_epoch": False},
+    "fne, much later": {"warm_epochs": 2},
+    "aoq, later": {"sum_epochs": 1},
+    "itm, later": {"sum_epochs": 1},
+    "ssamt-intra, later": {"sum_epochs": 1},
+    "contrastive, later": {"objective": "hardest", "sum_epochs": 1},
+}
+"""Methods whose first epochs have another loss."""
+CASES = {conf: each for conf in CONFS for each in sorted(backbones(), reverse=True) if trains(conf, each)}
+CASES |= {conf: next(b for b in ("vsepp", "ssamt", "uniter", "ascl") if trains(conf, b)) for conf in (*FURTHER, *LATER)}
 
 
 def arranged(conf: str, backbone: str, **changed: float) -> tuple[ToyPairs, Any, Any, list[torch.nn.Parameter]]:
     """Toy pairs, method and model, which it is attached to, and the parameters of both."""
     chosen = settings(conf, backbone)
-    loss = type(chosen.loss).model_validate({**chosen.loss.model_dump(), **changed})
+    loss = type(chosen.loss).model_validate({**chosen.loss.model_dump(), **LATER.get(conf, {}), **changed})
     chosen = chosen.model_copy(update={"loss": loss})
     torch.manual_seed(0)
-    data = ToyPairs(uneven=backbone not in EVEN)
+    data = ToyPairs(uneven=backbone != "vsrn")
     method, model = method_builder(chosen)(data), builder(chosen)().train()
     trained = list(model.parameters())
     if isinstance(method, StatefulMethod):
@@ -36,15 +46,16 @@ def arranged(conf: str, backbone: str, **changed: float) -> tuple[ToyPairs, Any,
 
 
 def measured(conf: str, backbone: str) -> dict[str, list[float]]:
-    """Losses and statistics of each step, and length and a projection of the weights in the end."""
+    """Losses and statistics of each step, on both sides of where the loss changes, and what becomes of the weights."""
     data, method, model, trained = arranged(conf, backbone)
+    late = max(method.settings.first_epochs(), getattr(method.settings, "sum_epochs", 0))
     optimizer = torch.optim.SGD([each for each in trained if each.requires_grad], lr=0.01)
     rng, found = np.random.default_rng(0), {}
     for step in range(10):
         if isinstance(method, StatefulMethod) and step == 3:
-            method.start_epoch(1_000)
+            method.start_epoch(late)
         batch = method.collate(rng.permutation(data.num_captions)[:8], rng)
-        losses = method.losses(model, batch, 0 if step < 3 else 1_000)
+        losses = method.losses(model, batch, max(late - 1, 0) if step < 3 else late)
         for name, value in (losses | {f"mean_{name}": each for name, each in batch.statistics.items()}).items():
             found.setdefault(name, []).append(float(torch.as_tensor(value).detach()))
         optimizer.zero_grad()

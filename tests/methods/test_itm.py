@@ -9,7 +9,7 @@ from torch import Tensor
 
 from itrpipe.methods.itm import method as itm
 from itrpipe.methods.itm.declaration import Itm
-from itrpipe.methods.itm.method import ItmBatch, PairRows, draw_others
+from itrpipe.methods.itm.method import ItmBatch, PairRows
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, translate
 from itrpipe.testing import ToyPairs
@@ -68,15 +68,6 @@ def test_loss_and_gradients_match_the_reference(arrays, reference_model, case):
         torch.testing.assert_close(own, gradient, rtol=0, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_draws_are_uniform_in_every_place():
-    excluded = np.zeros((30_000, 6), dtype=bool)
-    excluded[:, 2] = True
-    drawn = draw_others(excluded, 3, np.random.default_rng(0))
-    for place in range(3):
-        share = np.bincount(drawn[:, place], minlength=6) / len(drawn)
-        np.testing.assert_allclose(share, [0.2, 0.2, 0.0, 0.2, 0.2, 0.2], atol=0.01)
-
-
 def test_the_hardest_are_found_without_dropout_gradient_or_random_numbers():
     model, trained = small_uniter(dropout=0.4, std=0.4), method()
     batch = trained.collate(np.array([0, 3, 7]), np.random.default_rng(1))
@@ -94,21 +85,3 @@ def test_the_hardest_are_found_without_dropout_gradient_or_random_numbers():
     assert torch.equal(chosen.captions[:, 1:], batch.rows.captions.gather(1, best))
     trained.hard_rows(model, batch, epoch=0)
     assert not model.training
-
-
-def test_the_first_epochs_take_the_first_negatives_and_score_nothing_else(monkeypatch):
-    model, trained = small_uniter(std=0.4), method(sum_epochs=1)
-    batch = trained.collate(np.array([0, 3]), np.random.default_rng(1))
-    scored: list[tuple[int, bool, bool]] = []
-    score_at = model.score_at
-
-    def counting(images, texts, rows, columns):
-        scored.append((len(rows), torch.is_grad_enabled(), model.training))
-        return score_at(images, texts, rows, columns)
-
-    monkeypatch.setattr(model, "score_at", counting)
-    trained.losses(model, batch, epoch=0)
-    assert scored == [(4 * 3, True, True)]
-    assert torch.equal(trained.hard_rows(model, batch, 0).images, batch.rows.images[:, :3])
-    trained.losses(model, batch, epoch=1)
-    assert scored[1:] == [(4 * 4, False, False), (4 * 3, True, True)]

@@ -17,10 +17,8 @@ from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.declaration import MethodSettings, Mined, method_module, methods
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.methods.itm.declaration import Itm
-from itrpipe.methods.pretrain.declaration import Pretrain
 from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.methods.tags.declaration import Tags
-from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.testing import ToyPairs
 from tests.methods.toys import KnownPairs, Lookup
 
@@ -34,10 +32,7 @@ CONTRADICTIONS: list[tuple[type[MethodSettings], dict[str, Any], str]] = [
     (Aoq, {"variant": "quintuplet", "weight_by": "positive"}, "weight_by = positive is an option that"),
     (Fne, {"momentum_twin": False}, "memory_size = 8192 needs momentum_twin = true"),
     (Itm, {"sampled_negatives": 4, "hard_negatives": 6}, "hard_negatives = 6 are to be found among"),
-    (Tags, {"generator": "bank"}, "loss.weight_words=0"),
-    (Tags, {"generator": "static"}, "a static generator is the model of a configuration of train"),
     (Tags, {"writer": "pretrain"}, "a static generator is the model of a configuration of train"),
-    (TagsDc, {"generator": "bank", "weight_words": 0.0}, "use method tags"),
     (Contrastive, {"weigh": "hardest", "objective": "hardest"}, "takes the hardest candidate already"),
     (Contrastive, {"negatives": ["mined"], "mined_texts": 0, "mined_images": 0}, "draw nothing"),
     (Contrastive, {"negatives": ["mined"], "skip_texts": 300}, "are fewer than mined_texts"),
@@ -57,8 +52,6 @@ TOO_LITTLE: list[tuple[MethodSettings, str]] = [
     (Aoq(top_texts=5, top_images=3, false_negatives="drop"), "--guard fne"),
     (Contrastive(weigh="guard", top_texts=5, top_images=3), "--guard fne"),
     (Contrastive(weigh="truth"), "needs a dataset that knows all correct matches"),
-    (Itm(sampled_negatives=12, hard_negatives=1), r"no more than 11 negatives .*sampled_negatives=11 or less"),
-    (Pretrain(negatives=12), r"loss\.negatives = 12, but the training set has 12 images"),
 ]
 
 

@@ -15,10 +15,10 @@ from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.sentences import UNLABELLED
 from itrpipe.methods.base import OwnedTexts
 from itrpipe.methods.itm.method import PairRows
-from itrpipe.methods.pretrain.method import MaskedTexts, word_loss
+from itrpipe.methods.pretrain.method import MaskedTexts
 from itrpipe.methods.tags import method as tags
 from itrpipe.methods.tags.declaration import Tags
-from itrpipe.methods.tags.method import TagsBatch, TagsMethod, synthetic_triplet_loss
+from itrpipe.methods.tags.method import TagsBatch, TagsMethod
 from itrpipe.methods.tags_dc import method as tags_dc
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.methods.tags_dc.method import discrimination_loss
@@ -26,42 +26,6 @@ from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.testing import VOCABULARY, ToyPairs
 from tests.methods.toys import reference, reference_uniter, small_uniter
-
-
-def sigmoid(value: float) -> float:
-    return 1 / (1 + math.exp(-value))
-
-
-def test_words_are_averaged_within_an_anchor_and_anchors_among_each_other():
-    logits = torch.tensor([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]], requires_grad=True)
-    words, anchors = torch.tensor([0, 0, 1]), torch.tensor([0, 0, 2])
-    terms = [math.log(1 + math.exp(-2)), math.log(1 + math.e), math.log(2)]
-    expected = ((terms[0] + terms[1]) / 2 + 0 + terms[2]) / 3
-    assert word_loss(logits, words, anchors, 3).item() == pytest.approx(expected, abs=1e-6)
-
-
-def test_sentences_are_held_against_the_caption_on_the_scale_of_probabilities():
-    positive = torch.tensor([1.0, -2.0, 0.0], requires_grad=True)
-    negatives = torch.tensor([[0.5, -9.0], [3.0, 7.0], [9.0, 9.0]], requires_grad=True)
-    real = torch.tensor([[True, True], [True, False], [False, False]])
-    first = (max(0.0, 0.2 + sigmoid(0.5) - sigmoid(1.0)) + max(0.0, 0.2 + sigmoid(-9.0) - sigmoid(1.0))) / 2
-    second = 0.2 + sigmoid(3.0) - sigmoid(-2.0)
-    loss = synthetic_triplet_loss(positive, negatives, real, 0.2)
-    loss.backward()
-    assert loss.item() == pytest.approx((first + second + 0) / 3, abs=1e-6)
-    assert negatives.grad is not None
-    assert positive.grad is not None
-    assert (negatives.grad != 0).tolist() == [[True, False], [True, False], [False, False]]
-    assert positive.grad[2] == 0
-
-
-def test_words_of_the_caption_weigh_less_in_discrimination():
-    logits = torch.tensor([[0.0, 1.0], [0.5, 0.0], [0.0, 3.0]])
-    equal = torch.tensor([True, False, True])
-    anchors = torch.zeros(3, dtype=torch.int64)
-    terms = [-0.11 * math.log(sigmoid(1.0)), -math.log(sigmoid(0.5)), -0.11 * math.log(sigmoid(3.0))]
-    loss = discrimination_loss(logits, equal, anchors, 1, 0.11)
-    assert loss.item() == pytest.approx(sum(terms) / 3, abs=1e-6)
 
 
 def test_hopeless_words_cost_a_bounded_amount():
@@ -164,29 +128,6 @@ def test_without_a_sentence_nothing_is_trained_with_them(
     torch.stack(list(losses.values())).sum().backward()
     for name, weights in model.named_parameters():
         assert weights.grad is None or weights.grad.isfinite().all(), name
-
-
-def test_words_are_judged_and_corrected_one_by_one():
-    captions, trained, model = np.array([1, 4, 5]), method_with_heads(correct="all", count_ends=False), small_uniter()
-    batch = trained.collate(captions, np.random.default_rng(0))
-    losses, made = step(trained, model, batch)
-    assert made.masked is not None
-    judged: list[list[float]] = [[], [], []]
-    corrected: list[list[float]] = [[], [], []]
-    for each, number in enumerate(made.owners.tolist()):
-        length, (own,) = int(made.texts.lengths[each]), trained.data.texts(captions[[number]]).tokens
-        text = model.encode_texts(TextBatch(made.texts.tokens[each, None, :length], torch.tensor([length])))
-        regions = model.encode_images(trained.data.images(trained.data.caption_image[captions[[number]]])).regions
-        states = model.layers(torch.cat([text.words, regions], dim=1))[0]
-        for place in range(1, length - 1):
-            same = bool(made.texts.tokens[each, place] == own[place])
-            chance = model.word_match_logits(states[place]).softmax(dim=0)[int(same)]
-            judged[number].append((0.11 if same else 1.0) * -chance.log().item())
-            chances = model.correction_logits(states[place]).log_softmax(dim=0)
-            corrected[number].append(-chances[own[place]].item())
-    for name, weight, found in (("discrimination", 2.0, judged), ("correction", 3.0, corrected)):
-        expected = weight * sum(np.mean(each) for each in found) / 3
-        assert losses[name].item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_specials_are_drawn_only_on_request():

@@ -72,6 +72,19 @@ CASES |= {
     f"limit by {name}": partial(lambda limits: itrpipe.mine(*fixed(300), num_texts=40, num_images=12, **limits), limits)
     for name, limits in LIMITS.items()
 }
+EXACT_LIMITS: dict[str, dict[str, Any]] = {
+    "min_score": {"min_score": 6},
+    "max_score": {"max_score": 8},
+    "absolute_margin": {"absolute_margin": 2},
+    "relative_margin": {"relative_margin": 0.5},
+}
+"""Scores that whole numbers reach, and so do many margins."""
+CASES |= {
+    f"{name} that is met": partial(
+        lambda limits: itrpipe.mine(*fixed(1), num_texts=40, num_images=12, **limits), limits
+    )
+    for name, limits in EXACT_LIMITS.items()
+}
 CASES["rescored"] = _rescored
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +14,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.mining import exact, search
-from itrpipe.mining.exact import COUNTS, FLOORS, KEYS, ExactMining
+from itrpipe.mining import search
+from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.lists import HeldRows, MinedLists, Searched
 from itrpipe.mining.search import BYTES_PER_PAIR, NO_CANDIDATE, Searcher, pack, pair_scores, unpack
-from itrpipe.storage.parts import ArrayFile, write_arrays
-from tests.maps import made
-from tests.mining.mine import as_gpu, assert_same, exact_work, joined, mine, searched
+from tests.mining.mine import as_gpu, assert_same, exact_work, mine, searched
 from tests.waits import Waits
 
 REFERENCE = Path(__file__).resolve().parents[1] / "reference" / "aoq_mining.npz"
@@ -78,7 +76,7 @@ def test_lists_match_the_reference():
         np.testing.assert_array_equal(lists.images_per_text, reference["out_t2i_fp32"])
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     kind=st.sampled_from(KINDS),
     seed=st.integers(0, 10_000),
@@ -100,14 +98,6 @@ def test_no_candidate_is_lost_at_any_edge(kind, seed, images, texts, dim, block,
     shuffled = np.random.default_rng(seed).permutation
     options: dict[str, Any] = {"block": block, "text_block": text_block, "precision": precision, "gpu": gpu}
     found = mine(*arguments, **options, order=lambda parts: [parts[at] for at in shuffled(len(parts))])
-    assert_same(found, expected_lists(*arguments, gpu))
-
-
-@pytest.mark.parametrize("gpu", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_floors_of_large_parts_lose_nothing(kind, gpu):
-    arguments = (*drawn(8, kind, 300, 500, 4), 20, 8)
-    found = mine(*arguments, block=75, text_block=250, precision="bf16+fp32", gpu=gpu)
     assert_same(found, expected_lists(*arguments, gpu))
 
 
@@ -135,17 +125,6 @@ def test_tiles_keep_to_the_memory_and_few_pairs_are_scored(monkeypatch):
     assert_same(found, expected_lists(*arguments))
 
 
-def test_captions_stay_on_a_gpu_as_long_as_there_is_room(monkeypatch):
-    monkeypatch.setattr(search, "free_memory", lambda device: 4 * 6 * 48 * 150)  # a quarter holds 150 captions
-    vectors = np.arange(300 * 48, dtype=np.float32).reshape(300, 48)
-    worker = Searcher(searched(vectors[:20], vectors, np.arange(300) % 20, 1, 1), "fp32", torch.device("cpu"), 0)
-    # Half of what is free holds a tile: 86,400 bytes, 225 vectors or 900 pairs.
-    first, again = ([block for _, block in worker.tiles(1, 9)] for _ in range(2))
-    assert [one is other for one, other in zip(first, again, strict=True)] == [True, False, False]
-    np.testing.assert_array_equal(np.concatenate([each.exact for each in again]), vectors)
-    assert [next(worker.tiles(1, others))[0].stop for others in (1, 9, 10_000)] == [225, 100, 1]
-
-
 # Lists that are searched again
 
 
@@ -161,41 +140,6 @@ def again(monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[int]]:
 
     monkeypatch.setattr(ExactMining, "_search_again", noting)
     return found
-
-
-@pytest.fixture
-def parted(tmp_path):
-    """Mining in four parts, the files of these, and the lists that they have to give."""
-    arguments = (*drawn(6, "plain", 240, 900, 48), 30, 9)
-    work = exact_work(*arguments, block=60, text_block=250, precision="bf16+fp32")
-    return work, made(work, tmp_path / "parts").paths, expected_lists(*arguments), tmp_path
-
-
-def with_floors(path: Path, floors: Mapping[int, float]) -> None:
-    """Rewrites a part as if captions had had other floors there."""
-    found = {name: rows.read() for name, rows in ArrayFile(path).items()}
-    text = np.arange(len(found[COUNTS])).repeat(found[COUNTS])
-    for row, floor in floors.items():
-        found[FLOORS][row] = floor
-    kept = unpack(torch.from_numpy(found[KEYS]))[0].numpy() >= found[FLOORS][text]
-    counts = np.bincount(text[kept], minlength=len(found[COUNTS])).astype(np.int32)
-    write_arrays(path, {**found, COUNTS: counts, KEYS: found[KEYS][kept]})
-
-
-def test_a_list_is_complete_unless_its_last_score_is_below_the_floor_of_a_part(parted, again, monkeypatch):
-    work, paths, expected, folder = parted
-    assert_same(joined(work, paths, folder), expected)
-    before = set(again[1])
-    assert len(before) < 50
-    assert len(again[0]) < 20
-    again[1].clear()
-    last = expected.image_scores[:, -1]
-    at, above, never, unknown = [text for text in range(900) if text not in before][:4]
-    floors = {at: float(last[at]), above: float(np.nextafter(last[above], np.float32(np.inf)))}
-    with_floors(paths[2], floors | {never: np.inf, unknown: np.nan})
-    monkeypatch.setattr(exact, "_PLACES", 100)  # joined a few lists at a time
-    assert_same(joined(work, paths, folder), expected)
-    assert set(again[1]) == before | {above, never, unknown}
 
 
 @pytest.mark.parametrize(("kind", "side"), [("falling", 0), ("islands", 1), ("negative", 1)])

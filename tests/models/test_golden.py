@@ -10,7 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from itrpipe.models.ascl import network as ascl
 from itrpipe.models.registry import backbone_family
+from itrpipe.models.scan import network as scan
+from itrpipe.models.ssamt import network as ssamt
+from itrpipe.models.uniter import network as uniter
+from itrpipe.models.vsepp import network as vsepp
 from itrpipe.testing import ToyPairs
 from tests.models.toys import built, encoded
 
@@ -23,6 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
     "vsrn-flickr30k": {"region_norm": False, "final_batch_norm": True, "captioner": False},
     "scan": {},
     "scan-i2t": {"cross_attention": "i2t", "lambda_softmax": 4.0, "lambda_lse": 5.0},
+    **{f"scan-{norm}": {"raw_feature_norm": norm} for norm in ("l2norm", "clipped_l1norm", "no_norm")},
     "scan-softmax": {"raw_feature_norm": "softmax", "aggregation": "Max"},
     "scan-l1norm": {"raw_feature_norm": "l1norm", "aggregation": "Sum", "lambda_softmax": 40.0},
     "bfan": {},
@@ -57,11 +63,24 @@ def measured(name: str) -> dict[str, list[float]]:
     return {"scores": scores.flatten().tolist(), "pairs": pairs.tolist(), "gradients": lengths}
 
 
+@pytest.fixture(params=["usual tiles", "small tiles"])
+def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Models score a few pairs at a time, or all; how near their scores are to those that were recorded."""
+    if request.param == "usual tiles":
+        return 1e-5
+    for sizes in (scan.TILE_VALUES, ssamt._TILE_SIZES, uniter._TILE_SIZES):
+        monkeypatch.setitem(sizes, "cpu", 600)
+    monkeypatch.setitem(scan.KEPT_VALUES, "cpu", 0)
+    monkeypatch.setattr(ascl, "TILE", 2)
+    monkeypatch.setattr(vsepp, "_ORDER_TILE_VALUES", 200)
+    return 1e-3
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_scores_and_gradients_are_those_that_were_recorded(name: str) -> None:
+def test_scores_and_gradients_are_those_that_were_recorded(name: str, tiles: float) -> None:
     expected = json.loads(GOLDEN.read_text())[name]
     for key, values in measured(name).items():
-        assert summed(values) == pytest.approx(expected[key], rel=1e-5, abs=1e-6), key
+        assert summed(values) == pytest.approx(expected[key], rel=tiles, abs=tiles / 10), key
 
 
 def summed(values: list[float]) -> list[float]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from itrpipe.models.base import PhraseBatch
-from itrpipe.models.ssamt import network as ssamt
 from itrpipe.models.ssamt.network import pair_mask, text_mask
 from itrpipe.models.uniter.network import initialise
 from tests.models.toys import built, close, encoded, toys
@@ -59,31 +56,6 @@ def test_padding_is_seen_by_nothing_but_itself(rule: str) -> None:
     allowed = mask(rule, real_text, real_image)
     for place in (2, 6, 9):
         assert allowed[:, place].nonzero().flatten().tolist() == [place]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("pairs", [1, 4, 1 << 20])
-def test_tiles_score_as_pairs_do_by_the_weighted_sum_of_the_paper(pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ssamt._TILE_SIZES, "cpu", pairs * 17 * 12)
-    model = visible(mu1=0.3, mu2=0.1)
-    images, texts = toys()
-    assert texts.phrases is not None
-    kinds = texts.phrases.kinds.clone()
-    kinds[0] = -1  # a caption without phrases
-    texts = replace(texts, phrases=PhraseBatch(kinds, texts.phrases.tokens & (kinds >= 0)[..., None]))
-    pictures, captions = encoded(model, images, texts)
-    matrix = model.score_matrix(pictures, captions)
-    for row in range(3):
-        own = pictures[torch.full((4,), row)]
-        relevance = model.relevance(own, captions)
-        real = relevance.fragments_real
-        assert real.sum(dim=1).tolist() == ((kinds >= 0).sum(dim=1) + texts.lengths).tolist()
-        means = torch.stack([each[inside].mean() for each, inside in zip(relevance.fragments, real, strict=True)])
-        intra = (own.pooled * captions.pooled).sum(dim=1)
-        expected = intra + 0.3 * relevance.whole + 0.1 * means + 0.1 * relevance.regions
-        close(model.score_pairs(own, captions), expected)
-        close(matrix[row], expected)
-        close(visible(phase="intra").score_pairs(own, captions), intra)
 
 
 def test_the_second_phase_trains_the_inter_encoder_alone() -> None:

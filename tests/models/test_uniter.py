@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
@@ -18,7 +16,7 @@ from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter import network as uniter
 from itrpipe.models.uniter.network import load_published
 from itrpipe.testing import ToyPairs
-from tests.models.toys import PUBLISHED, built, close, encoded, recorded, toys
+from tests.models.toys import PUBLISHED, built, close, encoded, recorded
 
 STATE = {name[3:]: tensor for name, tensor in recorded("uniter_forward").items() if name.startswith("sd/")}
 
@@ -54,30 +52,6 @@ def test_tiles_are_full_and_hold_little_padding(monkeypatch: pytest.MonkeyPatch)
     assert 0.94 * sum(room) < positions <= sum(room)
     assert max(room) <= 20_000
     assert len(room) < 2.5 * positions / 20_000
-
-
-@settings(max_examples=15)
-@given(
-    shape=st.tuples(st.integers(1, 4), st.integers(1, 4)),
-    tile=st.sampled_from([1, 400, 1 << 20]),
-    first=st.integers(1, 16),
-    layers=st.integers(1, 3),
-)
-def test_states_that_are_read_are_those_of_the_pair_alone(
-    shape: tuple[int, int], tile: int, first: int, layers: int
-) -> None:
-    """Also where more positions are read than the pairs of a tile have."""
-    model = built("uniter", layers=layers, initial_deviation=0.4)  # so large that all that can be seen is seen
-    pairs = torch.cartesian_prod(*map(torch.arange, shape)).flip(0)
-    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
-        patch.setitem(uniter._TILE_SIZES, "cpu", tile)
-        images, texts = encoded(model, *toys(*shape))
-        read = model.read_at(images, texts, *pairs.T, first, lambda states: states)
-        assert read.shape == (len(pairs), first, 12)
-        for found, (image, text) in zip(read, pairs.tolist(), strict=True):
-            parts = [texts.words[text, : texts.lengths[text]], images.regions[image, : images.count[image]]]
-            expected = model.layers(torch.cat(parts)[None])[0]
-            close(found[: len(expected)], expected[:first], 2e-5)
 
 
 def test_dropout_of_embeddings_falls_on_every_pair_anew_and_before_the_first_layer() -> None:

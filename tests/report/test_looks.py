@@ -5,7 +5,6 @@ And the colours of lines: told apart by people who see fewer, on a light page an
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shutil
@@ -13,11 +12,8 @@ import subprocess
 from html import unescape
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from itrpipe.report import plots
-from itrpipe.report.plots import SERIES
 from tests.report.toy import Toy, with_sentences
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -80,46 +76,3 @@ def test_a_browser_shows_the_whole_page(copy: Toy, tmp_path: Path) -> None:
 
 
 # -- Colours and plots
-
-STYLE = (Path(plots.__file__).parent / "templates" / "base.css").read_text(encoding="utf-8")
-# Of linear RGB; Machado et al., "A physiologically-based model for simulation of color vision deficiency", 2009.
-SEEN = {
-    "all": np.eye(3),
-    "no red": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
-    ),
-    "no green": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-    ),
-}
-APART = 12.0
-"""Distance in CIELAB; 2.3 is just noticed."""
-CONTRAST = 3.0
-"""Of graphics with the page, by WCAG 1.4.11."""
-
-
-def palette(scheme: str) -> dict[str, np.ndarray]:
-    """Name -> linear RGB [3] of a scheme."""
-    light, dark = STYLE.split("@media screen and (prefers-color-scheme: dark)")
-    found = dict(re.findall(r"--([a-z0-9-]+): #([0-9a-f]{6})", light))
-    if scheme == "dark":
-        found |= re.findall(r"--([a-z0-9-]+): #([0-9a-f]{6})", dark)
-    values = {name: np.array([int(each[at : at + 2], 16) for at in (0, 2, 4)]) / 255 for name, each in found.items()}
-    return {name: np.where(v <= 0.04045, v / 12.92, ((v + 0.055) / 1.055) ** 2.4) for name, v in values.items()}
-
-
-def lab(linear: np.ndarray) -> np.ndarray:
-    matrix = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-    x, y, z = np.cbrt(np.clip(matrix @ linear, 0.0089, None) / [0.9505, 1.0, 1.089])
-    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_of_lines_are_told_apart_and_stand_out_from_the_page(scheme: str) -> None:
-    colours = palette(scheme)
-    lines = [colours[f"series-{number}"] for number in range(SERIES + 1)]
-    for matrix in SEEN.values():
-        seen = [lab(np.clip(matrix @ each, 0, 1)) for each in lines]
-        assert min(np.linalg.norm(one - other) for one, other in itertools.combinations(seen, 2)) > APART
-    paper, *lights = (float(each @ [0.2126, 0.7152, 0.0722]) + 0.05 for each in (colours["paper"], *lines))
-    assert min(max(each / paper, paper / each) for each in lights) > CONTRAST

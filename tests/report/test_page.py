@@ -135,16 +135,6 @@ def test_a_removed_artifact_is_named_and_nothing_is_made_up(copy: Toy, done: Rep
     assert found.results["claims"] == done.results["claims"]
 
 
-def test_without_dataset_and_models_only_the_metrics_remain(copy: Toy, done: Report) -> None:
-    for name in ("prepare", "aoq", "triplet"):
-        shutil.rmtree(copy.made[name])
-    found = copy.report()
-    shown, before = (rows_of(each.page.all("figure", "numbers")[0]) for each in (found, done))
-    assert {name: cells[:3] for name, cells in shown.items()} == {name: cells[:3] for name, cells in before.items()}
-    assert not found.page.all("img")
-    assert found.results["claims"] == []
-
-
 def test_missing_photographs_become_placeholders_and_a_warning(copy: Toy) -> None:
     for file in (copy.made["prepare"] / "images").iterdir():
         rewrite(file, b"", f"images/{file.name}")
@@ -228,14 +218,6 @@ def test_settings_that_are_not_declared_are_told(copy: Toy, monkeypatch: pytest.
     assert runs["aoq.vsepp"]["mining window.absolute_margin"] == {"value": 0.05, "declared": None}
     assert runs["aoq.vsepp"]["first training epochs"] == {"value": 2, "declared": 30}
     assert "epochs 1 instead of 20" in report.page.all("figure", "numbers")[0].text("")
-
-
-def test_a_configuration_without_declared_settings_is_named(copy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("itrpipe.report.names.DATASET_SELECTORS", ("toy",))
-    change(copy.made["aoq"], "aoq", settings={"backbone": "vsepq"})
-    report = copy.report()
-    assert [each for each in report.manifest.messages if each.startswith("aoq.vsepp ")]
-    assert {run["label"]: run["not_as_declared"] for run in report.results["runs"]}["aoq.vsepp"] == {}
 
 
 def test_an_ensemble_has_all_its_models_behind_it(seeded: Toy, tmp_path: Path) -> None:

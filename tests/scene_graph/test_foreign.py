@@ -31,12 +31,6 @@ def aligned(text: str, tuples: list[list[str]]) -> SceneGraph:
     return parser("lexicon").parse(Item(text, json.dumps(tuples)))
 
 
-def said(graph: SceneGraph) -> dict[str, str]:
-    """Lemma -> the words of the caption, of all elements."""
-    elements = [*graph.objects, *graph.attributes, *graph.relations]
-    return {each.lemma: " ".join(graph.tokens[token].text for token in each.tokens) for each in elements}
-
-
 def read(path: Path, content: Any, form: str = "") -> list[list[list[str]]]:
     path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
     return [json.loads(item.given) for item in read_foreign(path, form, ["7", "8"], [DOG, CAT])]
@@ -93,26 +87,9 @@ def test_files_that_cannot_be_used(content: Any, form: str, parts: list[str], tm
         read_foreign(tmp_path / "nowhere.json", "", ["7"], [DOG])
 
 
-def test_names_are_found_by_their_lemmas() -> None:
-    graph = aligned(DOG, TUPLES)
-    assert graph.status == "ok"
-    assert said(graph) == {"dog": "dog", "log": "logs", "brown": "brown", "2": "two", "jump over": "jumps over"}
-    assert [(each.subject, each.object, each.kind) for each in graph.relations] == [(0, 1, "verb_prep")]
-    assert [(each.object, each.kind) for each in graph.attributes] == [(0, "adjective"), (1, "number")]
-    long = aligned(f"a dog {'and ' * 500} a cat", [["dog"], ["cat"]])
-    assert ([each.tokens for each in long.objects], long.status) == ([(1,), ()], "partial")
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_each_word_belongs_to_one_element(case: list[Any]) -> None:
     graph = aligned(*case[:2])
     words = [list(each.tokens) for each in (*graph.objects, *graph.attributes, *graph.relations)]
     assert [words, graph.status] == case[2:]
     assert [each.head for each in graph.objects] == [each.tokens[-1] if each.tokens else -1 for each in graph.objects]
-
-
-def test_kinds_follow_from_the_words() -> None:
-    names = ["red", "5", "two", "several", "have", "has", "on", "in front of", "from under", "jump over", "jump"]
-    graph = aligned("a b", [*(["a", name] for name in names[:4]), *(["a", name, "b"] for name in names[4:])])
-    assert [each.kind for each in graph.attributes] == ["adjective", "number", "number", "quantity"]
-    assert [each.kind for each in graph.relations] == ["have"] * 2 + ["prep"] * 3 + ["verb_prep", "verb"]

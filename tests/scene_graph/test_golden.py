@@ -16,12 +16,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from itrpipe.scene_graph.foreign import read_foreign
 from itrpipe.scene_graph.graph import Item, SceneGraph
+from itrpipe.scene_graph.phrases import CaptionPhrases, MaskCandidates
 from itrpipe.scene_graph.settings import RULES_VERSION
-from tests.scene_graph.shared import TAGGERS, parser
+from tests.scene_graph.shared import TAGGERS, parser, write
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden.json"
@@ -71,7 +73,7 @@ def mixed(tagger: str) -> dict[str, str]:
     return {block: digest(each) for block, each in made.items()}
 
 
-def foreign(folder: Path) -> dict[str, str]:
+def given_graphs(folder: Path) -> list[SceneGraph]:
     """The graphs of the rules as another parser names them, some elements with words that the caption lacks."""
     tuples: dict[str, list[list[str]]] = {}
     for number, graph in enumerate(graphs("lexicon")):
@@ -81,7 +83,26 @@ def foreign(folder: Path) -> dict[str, str]:
         tuples[graph.text] = own + [["a thing"], ["a thing", "number 5"]][: number % 7]
     (folder / "given.json").write_text(json.dumps(tuples), "utf-8")
     items = read_foreign(folder / "given.json", "", [str(row) for row in range(len(SENTENCES))], SENTENCES)
-    return {item.text: digest(content_of(parser("lexicon").parse(item))) for item in items}
+    return [parser("lexicon").parse(item) for item in items]
+
+
+def foreign(folder: Path) -> dict[str, str]:
+    return {graph.text: digest(content_of(graph)) for graph in given_graphs(folder)}
+
+
+def arrays(folder: Path) -> dict[str, str]:
+    """Words, phrases and labels of captions, read with several limits, against their own and other images."""
+    graphs, found = given_graphs(folder)[:400], {}
+    owners = [row // 3 for row in range(len(graphs))]
+    write(folder, graphs, owners, rows=100)
+    rows, images = np.arange(0, len(graphs), 3)[::-1], np.repeat(np.arange(67), 2)[:134]
+    masks = MaskCandidates.read(folder).batch(rows)
+    for limits in ((64, 32), (6, 3), (70, 2), (1, 32)):
+        read = CaptionPhrases.read(folder, *limits)
+        batch, held = read.batch(rows), read.positive(rows, images)
+        parts = [batch.words, batch.kinds, batch.phrase_words, *held, read.longer, read.caption_image, masks]
+        found[str(limits)] = digest([read.words, *((each.shape, each.tolist()) for each in parts)])
+    return found
 
 
 def recorded() -> dict[str, Any]:
@@ -102,8 +123,9 @@ def test_graphs(what: Callable[[str], dict[str, str]], tagger: str) -> None:
     assert what(tagger) == recorded()[f"{what.__name__} {tagger}"]
 
 
-def test_given_graphs(tmp_path: Path) -> None:
-    assert foreign(tmp_path) == recorded()["foreign"]
+@pytest.mark.parametrize("what", [foreign, arrays])
+def test_given_graphs(what: Callable[[Path], dict[str, str]], tmp_path: Path) -> None:
+    assert what(tmp_path) == recorded()[what.__name__]
 
 
 if __name__ == "__main__":
@@ -115,5 +137,5 @@ if __name__ == "__main__":
             "packages": {name: version(name) for name in ("lemminflect", "HanTa")},
         }
         content |= {f"{what.__name__} {tagger}": what(tagger) for what in (sentences, mixed) for tagger in TAGGERS}
-        content |= {"foreign": foreign(Path(place))}
+        content |= {what.__name__: what(Path(place)) for what in (foreign, arrays)}
     GOLDEN.write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", "utf-8")

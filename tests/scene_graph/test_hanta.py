@@ -16,7 +16,7 @@ import pytest
 
 from itrpipe.errors import DataError, MissingInputError, UnavailableError
 from itrpipe.scene_graph import hanta
-from itrpipe.scene_graph.hanta import MODEL, HantaTagger, decode, read_model
+from itrpipe.scene_graph.hanta import MODEL, decode, read_model
 
 PACKAGE = Path(HanTa.__path__[0])
 
@@ -41,23 +41,6 @@ def write_hostile(folder: Path) -> Path:
 def test_the_model_is_what_hanta_itself_would_load() -> None:
     with gzip.open(PACKAGE / MODEL) as stream:
         assert read_model(PACKAGE) == pickle.load(stream)
-
-
-def test_a_tagger_is_as_hanta_makes_it() -> None:
-    from HanTa.HanoverTagger import HanoverTagger
-
-    theirs, ours = HanoverTagger(str(PACKAGE / MODEL)), HantaTagger().model
-    assert theirs.strict == ours.strict
-    for word in ("dog", "snowboarding", "Frisbees", "qwxyzzy", "café", "l8r", "t-shirt"):
-        for cased in (True, False):
-            assert theirs.tag_word(word, casesensitive=cased) == ours.tag_word(word, casesensitive=cased)
-
-
-def test_a_model_in_the_working_folder_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mark = write_hostile(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    HantaTagger()
-    assert not mark.exists()
 
 
 def test_another_model_in_the_package_is_refused(tmp_path: Path) -> None:

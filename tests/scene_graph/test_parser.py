@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scene_graph.build import RulesParser
-from itrpipe.scene_graph.chunks import Chunker
 from itrpipe.scene_graph.extract import extract_graph
-from itrpipe.scene_graph.graph import Analysis, Item, Link, SceneGraph, Token
+from itrpipe.scene_graph.graph import Item, SceneGraph
 from itrpipe.scene_graph.hanta import HantaTagger
 from itrpipe.scene_graph.settings import FOREIGN_VERSION, RULES_VERSION, ParseSettings
-from itrpipe.scene_graph.tag import Sentence, repair, tag_by_lexicon
 from itrpipe.scene_graph.words import MOST_LETTERS, MOST_WORDS, lemma_of, lists, parsed_part, tokenise
 from tests.scene_graph.shared import TAGGERS, facts_of, parser
 
@@ -40,10 +38,6 @@ def cases(name: str) -> Any:
     return pytest.mark.parametrize("case", CASES[name], ids=[case[0] for case in CASES[name]])
 
 
-def tags_of(sentence: Sentence) -> str:
-    return " ".join(sentence.tags[: sentence.size])
-
-
 # -- words and tags ----------------------------------------------------------------------------------------------------
 
 
@@ -57,79 +51,13 @@ def test_lemmas(case: list[str]) -> None:
     assert lemma_of(*case[:2]) == case[2]
 
 
-@cases("lexicon")
-def test_tag_by_lexicon(case: list[str]) -> None:
-    words = case[0].split()
-    place = next(i for i, word in enumerate(words) if word.startswith("*"))
-    sentence = Sentence([word.strip("*") or "*" for word in words])
-    tag_by_lexicon(sentence)
-    assert sentence.tags[place] == case[1]
-
-
-@cases("hanta")
-def test_hanta_decides_open_classes(case: list[str]) -> None:
-    sentence = Sentence(case[0].lower().split())
-    hanta().tag(sentence, case[0].split())
-    assert tags_of(sentence) == case[1]
-
-
 def test_viterbi_agrees_with_the_library() -> None:
     for text in [case[0] for case in CASES["hanta"]] + ["two snowboarders zworkling down the Hillside"]:
         words = text.split()
         assert hanta().most_likely(words, [None] * len(words)) == hanta().model.tag_sent(words, taglevel=0)
 
 
-@cases("repairs")
-def test_repairs(case: list[str]) -> None:
-    sentence = Sentence(case[0].split(), case[1].split())
-    repair(sentence)
-    assert tags_of(sentence) == case[2]
-
-
-@cases("chunks")
-def test_chunks(case: list[str]) -> None:
-    words = case[0].split()
-    found = Chunker(Sentence(words, case[1].split())).chunks()
-    assert " ".join(f"{chunk.kind}:{words[chunk.head]}" for chunk in found) == case[2]
-
-
 # -- graphs ------------------------------------------------------------------------------------------------------------
-
-
-def linked(words: str, links: str) -> Analysis:
-    """The words and links of a case of the table `links`."""
-    tokens: list[Token] = []
-    start = 0
-    for word in words.split():
-        text, tag, lemma = (*word.split("/"), "", "")[:3]
-        tokens.append(Token(text, start, start + len(text), tag or "N", lemma or text))
-        start += len(text) + 1
-    number = {token.text: i for i, token in enumerate(tokens)}
-    triples = [link.split() for link in links.split(",") if link.strip()]
-    own = [Link(kind, number[head], number[dependent]) for kind, head, dependent in triples]
-    return Analysis(tuple(tokens), tuple(own))
-
-
-def said(graph: SceneGraph) -> list[str]:
-    name = [thing.lemma for thing in graph.objects]
-    return [
-        ", ".join(name),
-        ", ".join(f"{name[said.object]}:{said.lemma}/{said.kind}" for said in graph.attributes),
-        ", ".join(f"{name[edge.subject]} [{edge.lemma}] {name[edge.object]}/{edge.kind}" for edge in graph.relations),
-    ]
-
-
-@cases("links")
-def test_links_amount_to_graphs(case: list[str]) -> None:
-    made = linked(case[1], case[2])
-    assert said(extract_graph("", made)) == case[3:]
-    assert extract_graph("", made) == extract_graph("", Analysis(made.tokens, made.links[::-1] * 2))
-
-
-def test_every_kind_of_link_is_used_by_a_case() -> None:
-    assert {link.split()[0] for case in CASES["links"] for link in case[2].split(",") if link.strip()} == set(
-        lists.LINKS
-    )
 
 
 @pytest.mark.parametrize("tagger", TAGGERS)

@@ -8,12 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
 from itrpipe.scene_graph.graph import (
-    KINDS,
     Attribute,
     Label,
     Object,
@@ -98,77 +95,6 @@ def test_elements_whose_words_the_caption_lacks_are_labels_and_no_phrases() -> N
 
 
 # -- whole datasets ----------------------------------------------------------------------------------------------------
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> SceneGraph:
-    tokens = words(" ".join(draw(st.lists(st.sampled_from(VOCABULARY), max_size=9))))
-    heads = [-1, *range(len(tokens))]
-    phrases = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=3).map(" ".join)
-    places = st.lists(st.sampled_from(heads[1:]), max_size=3, unique=True) if tokens else st.just([])
-    places = places.map(lambda chosen: tuple(sorted(chosen)))
-    objects = []
-    for number in range(draw(st.integers(0, 4))):
-        head = draw(st.sampled_from(heads))
-        own = tuple(sorted({head, *draw(places)})) if head >= 0 else ()
-        objects.append(Object(number, head, own, draw(phrases)))
-    ids = st.integers(0, max(len(objects) - 1, 0))
-    attributes = [
-        Attribute(number, draw(ids), draw(places), draw(phrases), "adjective")
-        for number in range(draw(st.integers(0, 4)) if objects else 0)
-    ]
-    pairs = st.tuples(ids, ids).filter(lambda pair: pair[0] != pair[1])
-    relations = [
-        Relation(number, *draw(pairs), draw(places), draw(phrases), "verb")
-        for number in range(draw(st.integers(0, 4)) if len(objects) > 1 else 0)
-    ]
-    text = " ".join(token.text for token in tokens)
-    return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations))
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    st.lists(st.lists(graphs(), min_size=1, max_size=3), min_size=1, max_size=4),
-    st.sampled_from([(64, 32), (4, 3), (70, 2), (200, 1), (1, 32)]),
-    st.data(),
-)
-def test_arrays_say_what_the_graphs_say(
-    tmp_path_factory: pytest.TempPathFactory,
-    images: list[list[SceneGraph]],
-    limits: tuple[int, int],
-    data: st.DataObject,
-) -> None:
-    max_words, max_phrases = limits
-    flat = [graph for own in images for graph in own]
-    owners = [image for image, own in enumerate(images) for _ in own]
-    folder = write(tmp_path_factory.mktemp("graphs"), flat, owners)
-    arrays, masks = CaptionPhrases.read(folder, max_words, max_phrases), MaskCandidates.read(folder)
-    rows = np.array(data.draw(st.lists(st.integers(0, len(flat) - 1), min_size=1, max_size=6)))
-    against = np.array(data.draw(st.lists(st.integers(0, len(images) - 1), min_size=len(rows), max_size=len(rows))))
-    batch, (held_words, held_phrases), candidates = (
-        arrays.batch(rows),
-        arrays.positive(rows, against),
-        masks.batch(rows),
-    )
-    for place, (row, image) in enumerate(zip(rows, against, strict=True)):
-        graph, labels = flat[row], parts_of_labels(images[image])
-        phrases = phrases_of(graph, max_phrases, max_words)
-        own = [token.text.lower() for token in graph.tokens][:max_words]
-        assert [arrays.words[word] for word in batch.words[place] if word >= 0] == own
-        found = zip(batch.kinds[place], batch.phrase_words[place], strict=True)
-        assert [(KINDS[kind], tuple(np.nonzero(mask)[0])) for kind, mask in found if kind >= 0] == [
-            (phrase.kind, phrase.tokens) for phrase in phrases
-        ]
-        assert np.flatnonzero(held_words[place]).tolist() == [
-            i for i, label in enumerate(word_labels(graph)[:max_words]) if label in labels
-        ]
-        assert np.flatnonzero(held_phrases[place]).tolist() == [
-            i for i, phrase in enumerate(phrases) if phrase.label in labels
-        ]
-        elements = [each.tokens for each in (*graph.relations, *graph.attributes, *graph.objects) if each.tokens]
-        assert [tuple(np.nonzero(mask)[0]) for mask in candidates[place] if mask.any()] == elements
-    assert arrays.longer.tolist() == [len(graph.tokens) > max_words for graph in flat]
-    assert arrays.caption_image.tolist() == owners
 
 
 def test_pieces_find_the_word_they_are_of(tmp_path: Path) -> None:

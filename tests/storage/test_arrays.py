@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import DataError
@@ -116,30 +116,6 @@ def test_ids_are_texts_or_whole_numbers(form: str, tmp_path: Path) -> None:
         WRITERS[form](tmp_path / "file", others)
         with pytest.raises(DataError, match=r"file.*cannot be read as ids"):
             labels(array_in(tmp_path / "file"))
-
-
-@settings(FILES, max_examples=40)
-@example(position=1809, mask=1)  # of a packed HDF5: more rows than it has chunks of
-@given(position=st.integers(0, 5_000), mask=st.integers(0, 255))
-def test_damage_is_one_error_or_harmless(form: str, tmp_path: Path, position: int, mask: int) -> None:
-    """Turned bits of a byte, or, without a mask, a file that is cut off there."""
-    values = np.arange(30, dtype="f4").reshape(6, 5)
-    WRITERS[form](tmp_path / "file", values)
-    path = tmp_path / "file" / "a.parquet" if form == "folder" else tmp_path / "file"
-    content = bytearray(path.read_bytes())
-    position %= len(content)
-    content[position] ^= mask
-    path.write_bytes(content if mask else content[:position])
-    try:
-        read = array_in(tmp_path / "file").read()
-    except KeyError:
-        assert mask  # a bit of the name
-    except DataError:
-        return
-    else:
-        assert mask
-        assert read.nbytes <= 2 * values.nbytes
-        assert form != "npz packed" or np.array_equal(read, values)
 
 
 def header(shape: str, descr: str = "<f4", version: bytes = b"\x01\x00") -> bytes:

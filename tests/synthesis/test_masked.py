@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -108,23 +106,6 @@ def run(made_by: SentenceMaker, folder: Path, block_size: int = 2) -> SentenceFi
 
 def rows_of(file: SentenceFile) -> list[dict[str, Any]]:
     return [row for table in file.row_groups() for row in table.to_pylist()]
-
-
-def test_a_model_makes_new_sentences_of_each_caption_the_hardest_first(tmp_path: Path) -> None:
-    model, settings = TableModel(), ModelSettings(copies=5, draws=8, keep=3, write_rejected=True)
-    file = run(maker(settings, model), tmp_path, len(TEXTS))
-    assert model.ranked == [file.drawn["kept"] + file.drawn["outranked"], len(TEXTS)]  # only what is left is scored
-    assert sum(file.drawn.values()) == len(TEXTS) * 40
-    rows, own = rows_of(file), captions()
-    kept = [row for row in rows if row["kept"]]
-    assert Counter(row["caption_id"] for row in kept) == dict.fromkeys((f"c{row}" for row in range(5)), 3)
-    for row in rows:
-        caption = int(row["caption_id"][1:])
-        edits = [Edit(**edit) for edit in row["edits"]]
-        assert apply_edits(TEXTS[caption], own.spans[caption][:, 0].tolist(), edits) == row["text"]
-        assert row["image_id"] == IMAGES[caption]
-        assert (row["score"] is None) == (row["reason"] in {"identical", "false negative"})
-    assert "false negative" not in run(maker(replace(settings, compare="off")), tmp_path / "off").drawn
 
 
 TEXT = "A  Dog, two cats!"

@@ -42,7 +42,6 @@ from itrpipe.training.captions import (
     token_captions,
 )
 from itrpipe.training.data import Feed, PixelSplitData, SplitData, TokenTexts, epoch_batches
-from itrpipe.training.distributed import OwnImages, World
 
 CPU = torch.device("cpu")
 IDS = ["a", "b", "c"]
@@ -86,12 +85,6 @@ def test_batches_by_tokens_stay_within_their_budget(sizes, budget, epoch):
 
 def test_a_pair_larger_than_the_budget_still_makes_a_batch_of_two():
     assert [len(batch) for batch in epoch_batches(5, 10, 0, 0, np.full(5, 9))] == [2, 3]
-
-
-def test_epochs_seeds_and_steps_have_draws_of_their_own() -> None:
-    orders = [np.concatenate(epoch_batches(200, 16, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)]
-    steps = [np.random.default_rng([1, 1, step]).permutation(200) for step in range(3)]
-    assert len({order.tobytes() for order in (*orders, *steps)}) == 7
 
 
 def batch_of(number: int) -> Batch:
@@ -199,16 +192,6 @@ def test_only_batches_with_a_generator_change_and_equal_generators_change_alike(
     assert torch.equal(pixels(opened(features, "none"), np.random.default_rng(1)), pixels(data))
 
 
-@pytest.mark.parametrize("kind", ["crop", "flip", "full"])
-def test_each_image_has_draws_of_its_own(kind: str) -> None:
-    same = IMAGES[:1].expand(16, -1, -1, -1)
-    found = changed(same, kind)
-    assert len({image.numpy().tobytes() for image in found}) > 12
-    other = IMAGES[1:2].expand(16, -1, -1, -1).clone()
-    other[5] = same[5]
-    assert torch.equal(changed(other, kind)[5], found[5])
-
-
 @settings(max_examples=40)
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 2**32))
 def test_crops_lie_within_the_image(height: int, width: int, seed: int) -> None:
@@ -250,22 +233,6 @@ def test_a_gpu_changes_images_as_a_processor_does(kind: str) -> None:
     here, there = augment(images, (32, 32), drawn), augment(images.cuda(), (32, 32), drawn).cpu()
     near = (here.float() - there.float()).abs() <= 2
     assert near.float().mean() > (0.97 if kind == "full" else 0.9999)  # equalising tells neighbours apart
-
-
-def test_each_of_several_processes_reads_and_changes_the_images_that_it_encodes(features: FeatureFile) -> None:
-    rows, shares, after = np.array([0, 1, 2]), [], []
-    for rank in range(2):
-        data, rng = opened(features, "full"), np.random.default_rng(1)
-        data.train_on(World(rank, 2), CPU)
-        found, texts = data.pairs(rows, rows, rng)
-        assert isinstance(found.to("cpu"), OwnImages)
-        assert (found.to("cpu").rows, len(texts.tokens)) == (3, 3)  # pyright: ignore[reportAttributeAccessIssue]
-        shares.append(found.pixels)
-        after.append(rng.random())
-    assert torch.equal(torch.cat(shares), pixels(opened(features, "full"), np.random.default_rng(1)))
-    assert after[0] == after[1]  # as many draws, for what comes next
-    data.train_on(World(1, 4), CPU)
-    assert not isinstance(data.pairs(rows, rows)[0], OwnImages)  # every process encodes so few
 
 
 def test_only_flips_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,15 +326,6 @@ def test_captions_have_ids_between_two_ends_and_those_that_are_cut_are_counted(
     assert {(int(first), int(end)) for first, end in zip(found.tokens[:, 0], last, strict=True)} == {tuple(ends)}
     assert not found.tokens[np.arange(found.tokens.shape[1]) >= found.lengths[:, None]].any()
     assert found.cut == cut
-
-
-def test_words_and_pieces_have_the_ids_of_their_vocabulary(saved_encoders: Path) -> None:
-    tokens, _ = WordIds(VOCABULARY, READING).encode_split(split_of(TEXTS[:1]))
-    assert tokens.tolist() == [[1, 4, 5, 6, 7, 8, 9, 2]]
-    known = pieces(saved_encoders)
-    tokens, lengths = known.encode_split(split_of(TEXTS))
-    words = known.tokenizer.convert_ids_to_tokens(tokens[3, : lengths[3]].tolist())
-    assert words == ["[CLS]", "a", "horse", "child", "is", "on", "a", "field", "roof", "[SEP]"]
 
 
 def test_what_reads_captions_is_saved_with_the_model(saved_encoders: Path, tmp_path: Path) -> None:

@@ -177,25 +177,3 @@ def test_a_training_goes_on_with_another_number_of_processes(
     assert done.returncode == 0, done.stderr[-3000:]
     assert "going on in epoch 1 after step 6" in done.stdout
     assert_alike(only(whole, "aoq"), only(root, "aoq"), 3e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("who", ["0", "1"])
-def test_a_process_that_is_killed_ends_all_of_them(extracted: Path, bert: Path, tmp_path: Path, who: str) -> None:
-    root = Path(shutil.copytree(extracted, tmp_path / "data"))
-    done = launched([command("triplet", root, bert)], tmp_path, **{several.DIE_AS: who})
-    assert done.returncode != 0
-    assert not list(root.glob("scenes/train/*/manifest.json"))
-
-
-@pytest.mark.slow
-def test_processes_that_the_launcher_starts_again_go_on(
-    both: tuple[Path, Path, str], bert: Path, tmp_path: Path
-) -> None:
-    root = Path(shutil.copytree(both[0], tmp_path / "data"))
-    shutil.rmtree(only(root, "aoq"))
-    often, again = sets("checkpoint_seconds=0"), ("--max-restarts", "1")
-    done = launched([command("aoq", root, bert, *often)], tmp_path, *again, **{several.DIE_AS: "1"})
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "going on in epoch 1 after step 1" in done.stdout
-    assert_alike(only(both[0], "aoq"), only(root, "aoq"))

@@ -7,7 +7,6 @@ import math
 import shutil
 import sys
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -241,22 +240,3 @@ def test_track_writes_the_same_artifact_and_tracks_beside_it(
     assert "tracking" not in invoke("status", "--dataset", "tiny", "--data", chain).out
     assert invoke("gc", "--dataset", "tiny", "--data", chain, "--yes").code == 0
     assert list((chain / "tiny" / "tracking" / made.name).glob("events*"))
-
-
-@pytest.mark.parametrize(
-    ("name", "spec", "said"),
-    [
-        ("tensorbord", None, "did you mean 'tensorboard'?"),
-        ("wandb", None, "wandb is not installed; run `pip install wandb` or leave it out"),
-        ("wandb", ModuleSpec("wandb", None), "wandb is not installed"),  # a folder of this name
-    ],
-)
-def test_a_tracker_that_is_unknown_or_not_installed_is_named_before_anything_runs(
-    defined: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str, spec: Any, said: str
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda each, *more: spec if each == "wandb" else find(each, *more))
-    done = invoke(*train_arguments(defined, "--track", name))
-    assert (done.code, len(done.err.strip().splitlines())) == (2, 1)
-    assert said in done.err
-    assert not list(defined.glob("tiny/*/*"))
