@@ -2,55 +2,93 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from itrpipe.pipeline.costs import Cost, cost_of, earlier_artifacts, say_costs
-from itrpipe.pipeline.overrides import Override
 from itrpipe.pipeline.planning import Planner
+from itrpipe.pipeline.run import RESUMED
 from itrpipe.pipeline.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
-from itrpipe.storage.artifact import read_manifest
+from itrpipe.storage.artifact import Manifest, read_manifest, write_manifest
+from tests.chains import only
+from tests.conftest import tiny
 
-Tiny = Callable[..., list[Override]]
-
-
-def training(root: Path, overrides: list[Override]) -> Step:
-    plan = Planner(root, "tiny", overrides, remember=False).plan(Need("evaluate", "recall"))
-    (step,) = (each for each in pending_steps([plan]) if each.need.stage == "train")
-    return step
+SECONDS = 123.4
 
 
-def cost_of_training(root: Path, overrides: list[Override]) -> Cost:
-    return cost_of(training(root, overrides), earlier_artifacts(root / "tiny" / "train"))
+@pytest.fixture
+def timed(chain: Path) -> Path:
+    """The finished chain whose training and evaluation took so long."""
+    for label in ("train/triplet.vsepp", "evaluate/triplet.vsepp"):
+        change(only(chain, label), lambda manifest: {"timings": {"total": SECONDS}})
+    return chain
+
+
+def change(folder: Path, changed: Callable[[Manifest], dict[str, Any]]) -> None:
+    manifest = read_manifest(folder)
+    write_manifest(folder, manifest.model_copy(update=changed(manifest)))
+
+
+def pending(root: Path, *more: str) -> list[Step]:
+    overrides = tiny("triplet", *more)
+    return pending_steps([Planner(root, "tiny", overrides, remember=False).plan(Need("evaluate", "recall"))])
+
+
+def cost_of_training(root: Path, *more: str) -> Cost:
+    (step,) = (each for each in pending(root, *more) if each.need.stage == "train")
+    return cost_of(step, earlier_artifacts(root / "tiny" / "train"))
+
+
+WIDTH, SIZE, UPDATES, SHARE = ("model.embed_dim=16", "batch_size=8", "max_updates=2", "train_share=0.5")
+
+
+@pytest.mark.parametrize("changed", [WIDTH, SIZE, UPDATES, SHARE, "loss.sum_epochs=1"])
+def test_what_decides_the_time_leaves_it_unknown(timed: Path, changed: str) -> None:
+    assert cost_of_training(timed, f"train.{changed}", "train.epochs=7").seconds is None
+
+
+@pytest.mark.parametrize("changed", ["train.learning_rate=1.0", "train.decay_every=3", "seed=5", "train.patience=2"])
+def test_what_does_not_decide_it_is_taken_from_what_was_made(timed: Path, changed: str) -> None:
+    note = f"as train/{only(timed, 'train/triplet.vsepp').name} took"
+    assert cost_of_training(timed, changed) == (SECONDS, note)
+    scaled = cost_of_training(timed, changed, "train.epochs=7")
+    assert scaled == (7 * SECONDS, f"{note} with 1 epoch, scaled to 7")
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        "train.model.embed_dim=16",
-        "train.batch_size=8",
-        "train.max_updates=2",
-        "train.train_share=0.5",
-        "train.loss.sum_epochs=1",
+        lambda manifest: {"messages": [RESUMED]},
+        lambda manifest: {
+            "inputs": {
+                name: each.model_copy(update={"fingerprint": "0" * 64}) for name, each in manifest.inputs.items()
+            }
+        },
     ],
 )
-def test_what_decides_the_time_leaves_it_unknown(chain: Path, tiny: Tiny, changed: str) -> None:
-    assert cost_of_training(chain, tiny("triplet", changed, "train.epochs=7")).seconds is None
-
-
-@pytest.mark.parametrize("changed", ["train.learning_rate=1.0", "train.decay_every=3", "seed=5", "train.patience=2"])
-def test_what_does_not_decide_it_is_taken_from_what_was_made(
-    chain: Path, tiny: Tiny, capsys: pytest.CaptureFixture[str], changed: str
+def test_other_data_and_a_resumed_run_are_no_measure_of_cost(
+    timed: Path, changed: Callable[[Manifest], dict[str, Any]]
 ) -> None:
-    (folder,) = chain.glob("tiny/train/triplet.vsepp-*")
-    seconds = read_manifest(folder).timings["total"]
-    cost = cost_of_training(chain, tiny("triplet", changed))
-    assert (cost.seconds, folder.name in cost.note) == (seconds, True)
-    cost = cost_of_training(chain, tiny("triplet", changed, "train.epochs=7"))
-    assert cost.seconds == 7 * seconds
-    say_costs([training(chain, tiny("triplet", changed, "train.epochs=7"))], Reporter())
-    assert ("at most" in capsys.readouterr().out) == ("patience" in changed)
+    assert cost_of_training(timed, "seed=5").seconds == SECONDS
+    change(only(timed, "train/triplet.vsepp"), changed)
+    assert cost_of_training(timed, "seed=5").seconds is None
+
+
+def test_the_sum_is_of_what_is_known_and_the_most_where_a_training_may_end_early(
+    timed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more, said in (
+        (("seed=5",), r"evaluate/triplet.vsepp.s5-\w+ +123 s .*sum: 4 min 07 s$"),
+        (("train.patience=2",), r"sum: at most 4 min 07 s$"),
+        (("seed=5", "train.batch_size=8"), r"sum: 2 min 03 s and 1 step of unknown cost$"),
+    ):
+        say_costs(pending(timed, *more), Reporter())
+        assert re.search(said, capsys.readouterr().out.rstrip(), re.DOTALL)
+    say_costs(pending(timed, "seed=5", f"train.{SIZE}")[:1], Reporter())
+    assert "unknown, nothing of this kind" in capsys.readouterr().out

@@ -54,6 +54,8 @@ ROWS: list[tuple[str, str, int, str]] = [
     (TINY, "extract --features scenes --from .", 2, "'scenes'"),
     (TINY, "prepare -d scenes --source .", 2, "takes no --source"),
     (TINY, "export --to /", 2, "--to / exists and is not empty"),
+    (TINY, "run demo --only contrastive.bert", 2, "did you mean 'contrastive.vsrn'?"),
+    (TINY, "run demo --only xyz", 2, "it has contrastive-batch.vsrn, contrastive-time.vsrn, "),
     # Values of settings
     (TINY, "train --device tpu", 2, "device = 'tpu'"),
     (TINY, "train --seed -1", 2, "seed = -1 (from command line)"),
