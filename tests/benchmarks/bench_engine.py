@@ -5,6 +5,7 @@ Run with `make bench`; the sizes of `python tests/benchmarks/bench_engine.py mem
 
 from __future__ import annotations
 
+import io
 import json
 import resource
 import shutil
@@ -25,7 +26,8 @@ from itrpipe.engine.work import Work
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.build import Parsing, RulesParser
 from itrpipe.scene_graph.graph import Item
-from itrpipe.scenes import generate
+from itrpipe.scenes import generate, paint
+from itrpipe.scenes.build import Painting, write_images
 from itrpipe.storage.arrays import StoredRows
 
 DIM = 64
@@ -54,14 +56,29 @@ def test_parsing_in_parts_against_a_bare_loop(parsing: Parsing, tmp_path: Path) 
         lambda: run(parsing, tmp_path / "parts"), lambda: [parser.parse(item) for item in items], rounds=3
     )
     show("parsing, one worker", ours, limit, "a bare loop", f"{len(items) / ours:.0f} captions/s")
+    assert ours < 1.5 * limit
 
 
 def test_two_processes_against_one(parsing: Parsing, tmp_path: Path) -> None:
     if usable_cores() < 2:
         pytest.skip("needs two cores")
-    count = sum(part.rows for part in parsing.parts())
     one, two = paired(lambda: run(parsing, tmp_path / "one", 1), lambda: run(parsing, tmp_path / "two", 2), rounds=3)
-    print(f"\n  parsing {count:,} captions: two workers are {one / two:.2f} times as fast as one, their start included")
+    print(f"\n  parsing: two workers are {one / two:.2f} times as fast as one, their start included")
+
+
+def test_drawing_against_painting_alone(tmp_path: Path) -> None:
+    drawings = generate(256, 4, 4, seed=5).of_split("train").scenes
+
+    def draw() -> None:
+        write_images(run(Painting(drawings), tmp_path / "drawn").paths, tmp_path)
+
+    def paint_and_encode() -> None:
+        for scene in drawings:
+            paint(scene).save(io.BytesIO(), "JPEG", quality=88)
+
+    ours, limit = paired(draw, paint_and_encode, rounds=3)
+    show("drawing scenes to files, one process", ours, limit, "painting and encoding", f"{256 / ours:.0f} images/s")
+    assert ours < 2 * limit
 
 
 def stored(path: Path, shape: tuple[int, ...]) -> StoredRows:

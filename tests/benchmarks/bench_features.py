@@ -1,4 +1,4 @@
-"""Speed of extraction, import and reading back against a bare forward pass, a copy and a memory map."""
+"""Speed of framing photographs and of reading features against resizing and a memory map; memory of an import."""
 
 from __future__ import annotations
 
@@ -12,54 +12,14 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from extraction import PHOTOGRAPH, whole_and_forward, write_photographs
+from extraction import PHOTOGRAPH
 from measure import paired, show
 from PIL import Image
-from transformers import ViTConfig, ViTImageProcessor
 
-from itrpipe.features.extraction import ImageFiles
-from itrpipe.features.extractors.base import Extractor
-from itrpipe.features.extractors.frcnn import extractor as frcnn
-from itrpipe.features.extractors.frcnn.declaration import Frcnn
-from itrpipe.features.extractors.vit import extractor as vit
-from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.features.frames import load_preprocessing
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GIB = 2**30
-
-
-def compare(name: str, images: ImageFiles, extractor: Extractor, batch: int, folder: Path) -> None:
-    """Prints the share of bare forward passes that extraction from files reaches."""
-    ours, limit = paired(*whole_and_forward(images, extractor, batch, folder, 2, DEVICE), rounds=3)
-    rate = f"{len(images.files) / ours:.2f}/s"
-    show(f"extracting {name} from files", ours, limit, "forward passes over decoded batches", rate)
-
-
-def test_vit_against_bare_forward_passes(tmp_path: Path) -> None:
-    ViTConfig().save_pretrained(tmp_path)
-    ViTImageProcessor().save_pretrained(tmp_path)
-    settings = Vit(kind="vit", model=str(tmp_path), revision="main", weights="random", precision="fp32")
-    count = 2048 if DEVICE.type == "cuda" else 64
-    compare("vit-base", write_photographs(tmp_path, count), vit.build(settings, DEVICE), 32, tmp_path)
-
-
-def test_frcnn_against_bare_forward_passes(tmp_path: Path) -> None:
-    settings = Frcnn(
-        kind="frcnn",
-        weights="random",
-        min_regions=36,
-        max_regions=36,
-        min_score=0.2,
-        nms=0.3,
-        proposals=300,
-        short_side=800,
-        long_side=1333,
-        precision="fp32",
-    )
-    count = 256 if DEVICE.type == "cuda" else 4
-    compare("frcnn", write_photographs(tmp_path, count), frcnn.build(settings, DEVICE), 2, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +44,7 @@ def test_the_transform_against_resizing_alone(processor: Any, tmp_path: Path) ->
 
     seconds, bare = paired(lambda: transform(pixels), limit, rounds=20)
     show(type(processor).__name__, seconds, bare, "Pillow's resizing", f"{seconds * 1e3:.1f} ms")
+    assert seconds < 6 * bare
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +80,8 @@ def test_random_batches_against_a_plain_memory_map(big_file: Path) -> None:
 
     seconds, bare = paired(ours, limit)
     gigabytes = len(order) * 128 * 36 * 2048 * 2 / 1e9
-    show(
-        "reading random batches of 128 x 36 x 2048",
-        seconds,
-        bare,
-        "a plain memory map",
-        f"{gigabytes / seconds:.1f} GB/s",
-    )
+    show("reading random batches", seconds, bare, "a plain memory map", f"{gigabytes / seconds:.1f} GB/s")
+    assert seconds < 3 * bare
 
 
 IMPORT = """

@@ -1,4 +1,4 @@
-"""Pixels for a fast GPU: how long training would wait for them, and what changing them costs on a processor.
+"""Pixels for a fast GPU: how long training would wait for them.
 
 Run with `make bench`. The GPU is simulated: a consumer that takes a batch and is busy for as long as an H200 would be.
 """
@@ -18,7 +18,6 @@ from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.training.augment import augment, draw_changes
 from itrpipe.training.captions import Reading, WordIds
 from itrpipe.training.data import Feed, PixelSplitData
 from itrpipe.training.distributed import ALONE
@@ -27,7 +26,7 @@ RATE = 0.4 * 989e12 / (3 * 14.8e9)
 """Pairs a second: CLIP ViT-B/32 takes 14.8 GFLOP a pair, and three times that in training; an H200 at 40 % of bf16."""
 GPU = torch.device("meta")
 """Copies to it cost nothing, as those that a GPU fetches itself."""
-SIDE, FRAME, IMAGES, BATCH, STEPS = 256, (224, 224), 4_096, 256, 300
+SIDE, IMAGES, BATCH, STEPS = 256, 4_096, 256, 300
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PixelSplitData:
     columns = {"caption_id": [str(row) for row in range(5 * IMAGES)], "image_id": np.repeat(names, 5).tolist()}
     captions = pa.table({**columns, "text": ["a dog on the road"] * 5 * IMAGES, "tokens": words})
     split = Split("train", pa.table({"image_id": names}), captions)
-    vocabulary = Vocabulary(["<pad>", "<start>", "<end>", "<unk>", "a", "dog", "on", "the", "road"])
+    vocabulary = Vocabulary(("<pad>", "<start>", "<end>", "<unk>", "a", "dog", "on", "the", "road"))
     tokens = WordIds(vocabulary, Reading(cleaned=True, max_words=30))
     return PixelSplitData(split, FeatureFile.open(path), tokens, (SIDE, SIDE), "none")
 
@@ -72,16 +71,3 @@ def _consumed(feed: Feed) -> Iterator[None]:
             pass
         time.sleep(half)
         yield
-
-
-@pytest.mark.parametrize("kind", ["crop", "full"])
-def test_changing_images_on_a_processor(data: PixelSplitData, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As training without a GPU does it."""
-    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (BATCH, 3, SIDE, SIDE), dtype=np.uint8))
-    drawn = draw_changes(BATCH, (SIDE, SIDE), kind, np.random.default_rng(0))
-    augment(images, FRAME, drawn)
-    start = time.perf_counter()
-    augment(images, FRAME, drawn)
-    seconds = time.perf_counter() - start
-    with capsys.disabled():
-        print(f"\n{kind}: {BATCH / seconds:,.0f} images/s")

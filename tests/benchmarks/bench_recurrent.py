@@ -40,6 +40,7 @@ def test_last_states_against_the_packed_gru_of_pytorch(bf16: bool) -> None:
     ours, theirs = paired(lambda: train(True), lambda: train(False))
     kind = "bf16" if bf16 else "fp32"
     print(f"\n  GRU over {PAIRS} captions, {kind}: {theirs / ours:.1f} times as fast ({1e3 * ours:.1f} ms)")
+    assert ours < 1.2 * theirs
 
 
 def test_norm_over_regions_against_that_of_pytorch() -> None:
@@ -50,3 +51,4 @@ def test_norm_over_regions_against_that_of_pytorch() -> None:
 
     ours, slow = paired(lambda: l2_normalise(regions, 1).sum().backward(), lambda: theirs().sum().backward())
     print(f"\n  l2-norm over {REGIONS} regions: {slow / ours:.1f} times as fast ({1e3 * ours:.2f} ms)")
+    assert ours < 1.2 * slow

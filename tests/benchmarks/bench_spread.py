@@ -134,6 +134,7 @@ def test_time_of_chunks() -> None:
     pair = batch(256, pixels=True)
     slow, fast = paired(step_of(Loss(chunked), *pair), step_of(Loss(plain), *pair), rounds=3)
     print(f"\n  a step of 256 pairs in chunks of {CHUNK} takes {slow / fast:.2f} times as long as without")
+    assert slow < 2.5 * fast
 
 
 def test_exchange_of_two_processes() -> None:
