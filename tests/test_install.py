@@ -59,11 +59,6 @@ def test_every_extra_has_a_comment() -> None:
         assert re.search(rf"^# .*\n{name} = ", table, re.MULTILINE), name
 
 
-def test_the_license_is_an_expression_with_a_file() -> None:
-    assert (PROJECT["license"], PROJECT["license-files"]) == ("Apache-2.0", ["LICENSE"])
-    assert not [each for each in PROJECT["classifiers"] if each.startswith("License")]
-
-
 def test_the_image_has_a_python_and_extras_that_there_are() -> None:
     (python,) = re.findall(r"^ARG PYTHON=(.+)$", DOCKERFILE, re.MULTILINE)
     assert python in SpecifierSet(PROJECT["requires-python"])
@@ -80,23 +75,13 @@ def test_the_image_is_made_from_what_the_wheel_needs() -> None:
     assert is_ignored("data")
 
 
-def test_both_targets_run_the_command_as_a_plain_user() -> None:
+def test_both_targets_run_the_command_as_a_plain_user_and_the_development_container_is_one() -> None:
     made_from, asked = stages(), re.findall(r"docker build --target (\w+)", PAGE)
     assert asked == ["cpu", "cuda"]
     assert all(made_from[target] == "runtime" for target in asked)
     assert list(made_from)[-1] == "cpu"  # of `docker build .`
     assert [rest for name, rest in instructions() if name == "USER"] == ["1000"] * 3
-    assert ("ENTRYPOINT", '["itrpipe"]') in instructions()
-    assert ("WORKDIR", "/data") in instructions()
-
-
-def test_the_development_container_is_a_stage_of_the_dockerfile() -> None:
-    path = ROOT / ".devcontainer" / "devcontainer.json"
-    container = json.loads(path.read_text(encoding="utf-8"))
-    build = container["build"]
-    assert (path.parent / build["dockerfile"]).resolve() == ROOT / "Dockerfile"
-    assert (path.parent / build["context"]).resolve() == ROOT
-    assert build["target"] in stages()
-    make, target, *_ = container["postCreateCommand"].split()
-    assert make == "make"
-    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {("ENTRYPOINT", '["itrpipe"]'), ("WORKDIR", "/data")} <= set(instructions())
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8"))
+    assert container["build"]["target"] in made_from
+    assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).resolve() == ROOT / "Dockerfile"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from itrpipe.papers import AOQ, ASCL, CLIP, FNE, SIGLIP, SSAMT, TAGS_DC, VSE_C, 
 from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.recipes import load_recipe
 from itrpipe.stages.base import Need
+from tests.chains import Invoke, done
 
-Invoke = Callable[..., Any]
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "papers"
 PAGES = {"aoq": AOQ, "ssamt": SSAMT, "fne": FNE, "tags-dc": TAGS_DC, "ascl": ASCL}
@@ -72,11 +72,6 @@ def _has(found: Any, path: list[str]) -> bool:
     return True
 
 
-def other_ways(page: str) -> list[str]:
-    """Every `--set` in the text of a page."""
-    return sorted(set(OTHER_WAY.findall(text_of(page))))
-
-
 @cache
 def settings_of(conf: str, stage: str) -> dict[str, Any]:
     """Settings of a configuration for Flickr30K, by their dotted names."""
@@ -93,12 +88,9 @@ def published(paper: str) -> Iterator[float]:
                     yield from each.scores.values()
 
 
-def test_every_paper_has_a_page() -> None:
-    assert {path.stem for path in FOLDER.glob("*.md")} == set(PAGES)
-
-
 @every_page
 def test_the_citation_is_that_of_the_paper(page: str) -> None:
+    assert {path.stem for path in FOLDER.glob("*.md")} == set(PAGES)
     paper: Paper = PAGES[page]
     start = " ".join(text_of(page).partition("\n## ")[0].split())
     fields = dict(re.findall(r"^  (\w+) = \{(.*)\},$", paper.bibtex, re.MULTILINE))
@@ -119,6 +111,13 @@ def test_every_function_is_where_the_page_says(page: str) -> None:
     assert not idle, "modules that no function of the page is in"
 
 
+def _as_written(value: str) -> Any:
+    if value.startswith("["):
+        return [_as_written(each) for each in value.strip("[]").split(", ")]
+    known: dict[str, Any] = {"true": True, "false": False}
+    return known[value] if value in known else float(value) if re.fullmatch(r"[-\d.e]+", value) else value
+
+
 @every_page
 def test_settings_have_the_values_of_the_page(page: str) -> None:
     confs = load_declaration("train").confs
@@ -136,21 +135,13 @@ def test_settings_have_the_values_of_the_page(page: str) -> None:
 
 
 @pytest.mark.usefixtures("any_hub")
-@pytest.mark.parametrize(("page", "given"), [(page, given) for page in PAGES for given in other_ways(page)])
+@pytest.mark.parametrize(
+    ("page", "given"), [(page, given) for page in PAGES for given in sorted(set(OTHER_WAY.findall(text_of(page))))]
+)
 def test_the_other_way_plans(page: str, given: str, invoke: Invoke, tmp_path: Path) -> None:
     scope = given.split()[1].partition(".")[0]
     method = scope if scope.startswith(f"{page}-") else page
-    outcome = invoke("evaluate", "--method", method, *given.split(), "--data", tmp_path, "--dry-run")
-    assert outcome.code == 0, outcome.err
-
-
-def _as_written(value: str) -> Any:
-    if value.startswith("["):
-        return [_as_written(each) for each in value.strip("[]").split(", ")]
-    try:
-        return {"true": True, "false": False}.get(value) if value in ("true", "false") else float(value)
-    except ValueError:
-        return value
+    done(invoke("evaluate", "--method", method, *given.split(), "--data", tmp_path, "--dry-run"))
 
 
 @every_page
@@ -170,19 +161,6 @@ def test_measured_numbers_stand_on_the_pages_of_results(page: str) -> None:
     assert measured
     known = set(NUMBER.findall(results))
     assert not [number for number in measured if number not in known and number.lstrip("+") not in known]
-
-
-def test_neither_direction_of_ascl_with_fusion_is_judged_nor_either_reading_of_ssamt() -> None:
-    known = {name: [each for run in load_recipe(name).run for each in run.published] for name in ("flickr30k", "coco")}
-    for found in known.values():
-        ascl = [each for each in found if each.where.startswith("AsCL Table")]
-        assert len(ascl) == 6
-        assert all(each.judged == ("w/o MF" in each.where) for each in ascl)
-    table = [each for each in known["coco"] if each.where.startswith("SSAMT Table 4")]
-    assert [("matching.hardest" in str(each.scores), each.judged) for each in table] == [
-        (False, False),
-        (True, False),
-    ] * 2
 
 
 # What methods and backbones cite

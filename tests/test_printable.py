@@ -8,9 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,12 +21,12 @@ from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.report.page import page_environment
 from itrpipe.report.pictures import Picture
 from itrpipe.search.gallery import FOLDER, Answer, Answers
+from tests.chains import Invoke
 
 # Clears the screen, names the window, steers in one byte, turns the writing direction, ends a line or paragraph.
 HOSTILE = "a\x1b[2Jb\x1b]0;owned\x07c\x9b31md\x7fe\u202ef\u2066g\u200eh\u061ci\u2028j\rk\nl\tm"
 SHOWN = r"a\x1b[2Jb\x1b]0;owned\x07c\x9b31md\x7fe\u202ef\u2066g\u200eh\u061ci\u2028j\x0dk\x0al\x09m"
 STEERING = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-Invoke = Callable[..., Any]
 
 
 class Terminal(io.StringIO):
@@ -66,6 +64,8 @@ def test_nothing_that_steers_is_left_and_the_json_says_the_same(text: str) -> No
 def test_messages_trees_and_progress_are_safe_and_keep_their_styles(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = terminal(monkeypatch)
     reporter = Reporter()
+    reporter.say("a sign reads :dog:")  # which is no picture
+    assert shown.getvalue() == "a sign reads :dog:\n"
     reporter.say(f"said {HOSTILE}", style="red")
     tree = Tree(Text(f"root {HOSTILE}", style="bold"))
     tree.add(Text(f"branch {HOSTILE}"))
@@ -91,30 +91,22 @@ def test_a_name_cannot_forge_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(shown.getvalue().splitlines()) == 2, "the heading and one answer"
 
 
-def test_a_word_between_colons_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = terminal(monkeypatch)
-    Reporter().say("a sign reads :dog:")
-    assert shown.getvalue() == "a sign reads :dog:\n"
-
-
-def test_errors_are_safe(invoke: Invoke) -> None:
-    outcome = invoke("train", "--method", f"x{HOSTILE}")
-    assert outcome.code == 2
-    assert r"\x1b[2Jb" in outcome.err
-    assert not STEERING.search(outcome.err)
-
-
-def test_paths_of_any_bytes_are_safe(invoke: Invoke, tmp_path: Path) -> None:
-    outcome = invoke("status", "--data", f"{tmp_path}/none\udcff\x1b[2J")
-    assert outcome.code == 0, outcome.err
-    assert r"none\udcff\x1b[2J holds no dataset yet" in outcome.out
-
-
-def test_a_graph_of_a_hostile_caption_is_safe(invoke: Invoke, tmp_path: Path) -> None:
-    outcome = invoke("parse", "--show", f"A dog{HOSTILE} in a red sweater", "--tagger", "lexicon", "--data", tmp_path)
-    assert outcome.code == 0, outcome.err
-    assert r"A doga\x1b[2Jb" in outcome.out
-    assert not STEERING.search(outcome.out)
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        (("train", "--method", f"x{HOSTILE}"), 2, r"\x1b[2Jb"),
+        (("status", "--data", "none\udcff\x1b[2J"), 0, r"none\udcff\x1b[2J holds no dataset yet"),
+        (("parse", "--tagger", "lexicon", "--show", f"A dog{HOSTILE} in a red sweater"), 0, r"A doga\x1b[2Jb"),
+    ],
+)
+def test_names_paths_and_captions_that_are_given_are_safe(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], code: int, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = invoke(*command)
+    assert outcome.code == code, outcome.err
+    assert said in outcome.out + outcome.err
+    assert not STEERING.search(outcome.out + outcome.err)
 
 
 def test_pages_cannot_turn_the_text_around_a_caption() -> None:

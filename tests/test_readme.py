@@ -7,7 +7,6 @@ import shlex
 import shutil
 import textwrap
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,19 @@ import typer.main
 
 from itrpipe import __version__
 from itrpipe.cli import app
-from itrpipe.cli.asked import Asked, run_stage
+from itrpipe.cli.asked import Asked
 from itrpipe.cli.named import define_model
 from itrpipe.cli.options import overrides_of
 from itrpipe.cli.share import Wanted, export_model
 from itrpipe.config import load_declaration
-from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, remember_model
+from itrpipe.datasets.definition import remember_model
 from itrpipe.pipeline.planning import parse_override
 from itrpipe.pipeline.recipes import load_recipe
 from itrpipe.review import DecisionFile, Judgement
 from itrpipe.training.settings import backbones
-from tests.definitions import save_definition
+from tests.chains import CLIP, FEW, Invoke, done, encoders_of, sets
+from tests.conftest import TINY
 
-Invoke = Callable[..., Any]
 ROOT = Path(__file__).parents[1]
 DOCS = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
 PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "data/README.md", *DOCS)
@@ -64,10 +63,6 @@ def plans_on_scenes(line: str) -> bool:
     ours = values.get("dataset") == "scenes" or values.get("recipe") in ("scenes", "aoq-vsrn", "aoq-bfan")
     reads = name == "report" or isinstance(values.get("embeddings"), Path) or values.get("show") or values.get("photos")
     return ours and "dry_run" in values and not reads
-
-
-def test_there_are_commands_to_check() -> None:
-    assert len(commands()) > 50
 
 
 @pytest.mark.parametrize("line", commands())
@@ -115,16 +110,14 @@ def test_command_on_scenes_plans_with_all_its_settings(line: str, invoke: Invoke
     assert "missing" in outcome.out
 
 
-def test_make_targets_exist() -> None:
+def test_make_targets_exist_and_the_citation_names_this_version() -> None:
+    assert len(commands()) > 50
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     named = {line.split()[1] for block in every_block() for line in block.splitlines() if line.startswith("make ")}
     named |= set(re.findall(r"`make ([a-z-]+)", "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)))
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert named
     assert named <= targets
-
-
-def test_citations_name_this_version() -> None:
-    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -154,41 +147,43 @@ def test_the_plug_in_of_the_readme_is_the_one_that_tests_install() -> None:
     assert packaged["project"].items() <= whole["project"].items()
 
 
+def block(part: str) -> str:
+    """The code block that holds this."""
+    (found,) = (block for block in every_block() if part in block)
+    return found
+
+
+def executed(code: str) -> list[tuple[Any, ...]]:
+    """What a code block prints."""
+    printed: list[tuple[Any, ...]] = []
+    exec(compile(code, "README.md", "exec"), {"print": lambda *said: printed.append(said)})
+    return printed
+
+
 def test_the_checks_of_the_readme_run() -> None:
-    (code,) = (block for block in every_block() if "import IMAGE_DIM" in block)
-    exec(compile(code, "README.md", "exec"), {})
+    executed(block("import IMAGE_DIM"))
 
 
 def test_the_training_loop_of_the_readme_learns() -> None:
-    (code,) = (block for block in every_block() if "itrpipe.mine(" in block)
-    (other,) = (block for block in every_block() if "mined_score" in block)
+    code, other = block("itrpipe.mine("), block("mined_score")
     (shown,) = (line for line in code.splitlines(keepends=True) if line.lstrip().startswith("loss = "))
     with_infonce = code.replace(shown, textwrap.indent(other, " " * (len(shown) - len(shown.lstrip()))))
-    printed: list[Any] = []
     for whole, most in ((code, 0.7), (with_infonce, 0.95)):
-        printed.clear()
-        exec(compile(whole, "README.md", "exec"), {"print": lambda *said: printed.append(said)})
+        printed = executed(whole)
         assert [epoch for epoch, _ in printed] == list(range(5))
         assert printed[-1][1] < most * printed[0][1]
 
 
-def test_the_lines_of_the_readme_use_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scenes = StageDefinition(conf="scenes", settings={"train": 12, "val": 4, "test": 4})
-    features = {"scenes": StageDefinition(conf="scenes")}
-    root = tmp_path / "data"
-    save_definition(root, "scenes", DatasetDefinition(prepare=scenes, features=features))
-    small = ("epochs=1", "batch_size=16", "min_word_count=1", "model.embed_dim=8", "model.word_dim=8")
-    sets = ["method=triplet", "backbone=vsepp", "bootstrap_samples=100", *(f"train.{text}" for text in small)]
-    overrides = [parse_override(text) for text in sets]
-    run_stage(root, "scenes", "evaluate", overrides)
-    export_model(Asked(root, "scenes", overrides, no_deps=True), Wanted(tmp_path / "vsrn-aoq"))
-    for image, name in zip(sorted(root.glob("scenes/prepare/*/images/*.jpg")), ("first", "second"), strict=False):
-        shutil.copy(image, tmp_path / f"{name}.jpg")
-    (code,) = (block for block in every_block() if "itrpipe.load(" in block)
+def test_the_lines_of_the_readme_use_an_exported_model(
+    finished_chain: Path, clip_chain: Path, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ("method=zero-shot", *CLIP, *encoders_of(saved_encoders, "clip"), FEW)
+    asked = Asked(clip_chain, "tiny", [parse_override(text) for text in made], no_deps=True)
+    export_model(asked, Wanted(tmp_path / "vsrn-aoq"))
+    for number, name in enumerate(("first", "second")):
+        shutil.copy(finished_chain / "source" / "flickr30k-images" / f"{1000 + number}.jpg", tmp_path / f"{name}.jpg")
     monkeypatch.chdir(tmp_path)
-    printed: list[Any] = []
-    exec(compile(code, "README.md", "exec"), {"print": lambda *shown: printed.extend(shown)})
-    scores, found = printed
+    ((scores, found),) = executed(block("itrpipe.load("))
     assert scores.shape == (2, 1)
     assert found == [(int(scores.argmax()), pytest.approx(float(scores.max())))]
 
@@ -200,18 +195,13 @@ def test_the_code_for_sentence_transformers_trains_with_exported_negatives(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
-    data = shutil.copytree(finished_chain / "data", tmp_path / "data")
-    train = ("epochs=1", "batch_size=16", "model.embed_dim=8", "model.word_dim=8", "min_word_count=1")
-    sets = [*(f"--set=train.{text}" for text in train), "--set=num_texts=5", "--set=num_images=3"]
+    small = sets(*TINY[:-1], "num_texts=5", "num_images=3")
     images = ("--image-root", finished_chain / "source", "--negatives", 3)
-    outcome = invoke(
-        "export-negatives", "-b", "vsepp", "-d", "tiny", "--data", data, "--to", "negatives", *images, *sets
-    )
-    assert outcome.code == 0, outcome.err
-    (code,) = (block for block in every_block() if "MultipleNegativesRankingLoss" in block)
-    clip = saved_encoders / "clip"
+    where = ("-b", "vsepp", "-d", "tiny", "--data", finished_chain / "data")
+    done(invoke("export-negatives", *where, "--to", "negatives", *images, *small))
+    code, clip = block("MultipleNegativesRankingLoss"), saved_encoders / "clip"
     assert "openai/clip-vit-base-patch32" in code
-    exec(compile(code.replace("openai/clip-vit-base-patch32", str(clip)), "README.md", "exec"), {})
+    executed(code.replace("openai/clip-vit-base-patch32", str(clip)))
     before, after = (load_file(folder / "model.safetensors") for folder in (clip, tmp_path / "clip-mined"))
     changed = {name.partition(".")[0] for name in before if not before[name].equal(after[name])}
     assert {"vision_model", "text_model"} <= changed

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from itrpipe import review
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -135,24 +130,19 @@ def test_two_processes_lose_no_row_and_a_kill_at_most_the_one_being_written(file
     script = (
         "import sys; from pathlib import Path\n"
         "from itrpipe.review import DecisionFile, Judgement\n"
-        "file, number = DecisionFile(Path(sys.argv[1])), 0\n"
-        "while True:\n"
-        "    file.add([Judgement(sys.argv[2], 'image', str(number), 'fits')])\n"
-        "    number += 1\n"
-        "    print(number, flush=True)\n"
+        "for number in range(10**6):\n"
+        "    DecisionFile(Path(sys.argv[1])).add([Judgement(sys.argv[2], 'image', str(number), 'fits')])\n"
+        "    print(number + 1, flush=True)\n"
     )
-    command = [sys.executable, "-c", script, str(file.path)]
-    writers = {
-        name: subprocess.Popen([*command, name], stdout=subprocess.PIPE, text=True) for name in ("ada", "bob", "eve")
-    }
-    for name, writer in writers.items():
+    command, names = [sys.executable, "-c", script, str(file.path)], ("ada", "bob")
+    writers = [subprocess.Popen([*command, name], stdout=subprocess.PIPE, text=True) for name in names]
+    for name, writer in zip(names, writers, strict=True):
         assert writer.stdout is not None
-        assert writer.stdout.readline() == "1\n"
-        time.sleep(0.2)
-        os.kill(writer.pid, signal.SIGKILL)
-        told = max([1, *map(int, writer.stdout.read().split())])
+        told = [writer.stdout.readline() for _ in range(5)]
+        writer.kill()
+        told += writer.stdout.readlines()
         writer.wait()
-        assert told <= len(file.read().of(name)), "what was confirmed is there"
+        assert len(told) <= len(file.read().of(name)), "what was confirmed is there"
 
 
 # How far it can be relied on
@@ -175,6 +165,7 @@ def test_wilsons_interval_is_that_of_the_textbook() -> None:
     found = share_of(10, 50, 10**9)
     assert (found.low, found.high) == pytest.approx((0.1124, 0.3304), abs=1e-4)
     assert tuple(share_of(0, 0, 9)) == (0, None, 0.0, 1.0)
+    assert (share_of(0, 9, 99).low, share_of(9, 9, 99).high) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -193,13 +184,6 @@ def test_an_interval_of_a_finite_population_holds_the_truth_as_often_as_it_says(
     assert whole.low == whole.high
 
 
-@given(st.integers(0, 40), st.integers(1, 40))
-def test_an_interval_holds_its_share(found: int, more: int) -> None:
-    share = share_of(found, found + more, found + more + 7)
-    assert share.value is not None
-    assert 0.0 <= share.low <= share.value <= share.high <= 1.0
-
-
 # What is asked
 
 
@@ -212,17 +196,14 @@ def candidates(probability: np.ndarray | None = None) -> Candidates:
     return Candidates(*about, images, captions, ranks, scores, own, probability)
 
 
-GUARDED = candidates(np.linspace(0, 0.9, 12).astype(np.float32))
-
-
 @pytest.mark.parametrize("order", ORDERS)
 def test_every_order_has_each_pair_once(order: str) -> None:
-    assert GUARDED.probability is not None
-    places = Queue(GUARDED, order).places
-    wanted = np.flatnonzero(GUARDED.probability > 0.5) if order == "guard" else np.arange(12)
+    probability = np.linspace(0, 0.9, 12).astype(np.float32)
+    places = Queue(candidates(probability), order).places
+    wanted = np.flatnonzero(probability > 0.5) if order == "guard" else np.arange(12)
     assert sorted(places.tolist()) == wanted.tolist()
     if order == "doubtful":
-        assert abs(GUARDED.probability[places[:2]] - 0.5).max() < 0.1
+        assert abs(probability[places[:2]] - 0.5).max() < 0.1
     if order == "harmful":
         assert places.tolist() == list(range(11, -1, -1)), "farthest above the own image first"
 
@@ -262,10 +243,8 @@ def test_a_sample_counts_up_to_the_first_gap(file: DecisionFile) -> None:
     file.add([queue.judgement(int(queue.places[7]), "ada", "fits")])  # not one of the first
     found, lowest, highest = queue.sampled(file.read()), share_of(1, 4, 12), share_of(2, 4, 12)
     assert tuple(found) == (4, pytest.approx(1 / 3), lowest.low, highest.high)
-    assert (
-        f"{100 * found.low:.1f} to {100 * found.high:.1f}"
-        in list(lines(reviewed(candidates(), "sample", file.read())))[-1]
-    )
+    *_, said = lines(reviewed(candidates(), "sample", file.read()))
+    assert f"{100 * found.low:.1f} to {100 * found.high:.1f}" in said
     file.add([queue.judgement(int(queue.places[0]), "ada", "undone")])
     assert queue.sampled(file.read()).judged == 0
     file.add([queue.judgement(int(queue.places[0]), "ada", "unsure")])
@@ -291,13 +270,8 @@ def test_a_pair_of_both_directions_is_one_candidate(monkeypatch: pytest.MonkeyPa
 
 
 def test_decided_pairs_are_found_in_lists_and_outlive_their_file(tmp_path: Path) -> None:
-    names = [
-        ("a", "b1", "fits"),
-        ("c", "a0", "fits"),
-        ("b", "c0", "differs"),
-        ("a", "b0", "disputed"),
-        ("z", "b0", "fits"),
-    ]
+    names = [("a", "b1", "fits"), ("c", "a0", "fits"), ("b", "c0", "differs"), ("a", "b0", "disputed")]
+    names.append(("z", "b0", "fits"))
     decided = Decided.of(Verdicts(*(np.array(column) for column in zip(*names, strict=True))), IMAGES, CAPTIONS)
     texts = CandidateLists(np.array([[2, 3], [4, 0], [0, -1]], dtype=np.int32), np.zeros((3, 2), dtype=np.float32))
     fitting = [[False, True], [False, False], [True, False]]

@@ -16,36 +16,23 @@ from itrpipe.evaluation.intervals import seed_interval
 SCRIPT = Path(__file__).parents[1] / "docs" / "study.py"
 
 
-def run(method: str, seed: int, rsum: float, *, baseline: bool = False, epochs: int = 0, **setting: Any) -> dict:
-    made = {
-        "training": "2,000 images / 10,000 captions",
-        "train_share": 1.0,
-        "batch_size": 128,
-        "data": {"noise": "0.0"},
-    }
+def run(method: str, seed: int, rsum: float, *, epochs: int = 0, noisy: bool = False) -> dict[str, Any]:
+    setting = {"training": "2,000 images / 10,000 captions", "train_share": 1.0, "batch_size": 128}
+    noise = {"data": {"noise": "0.5"}, "train_share": 0.5} if noisy else {"data": {"noise": "0.0"}}
     return {
-        "backbone": "VSRN",
-        "features": "scenes",
-        "seed": seed,
-        "shown_as": method,
-        "baseline": baseline,
-        "setting": made | setting,
+        **{"backbone": "VSRN", "features": "scenes", "seed": seed, "shown_as": method, "baseline": method == "first"},
+        "setting": setting | noise,
         "not_as_declared": {"epochs": {"value": epochs, "declared": 6}} if epochs else {},
         "metrics": {"full": {"rsum": {"value": rsum}}},
     }
 
 
 def test_gains_are_those_over_the_best_baseline_of_the_same_setting(tmp_path: Path) -> None:
-    noisy: dict[str, Any] = {"data": {"noise": "0.5"}, "train_share": 0.5}
     runs = [
-        run("first training", 0, 400.0, baseline=True),
-        run("first training", 1, 402.0, baseline=True),
-        run("first training", 0, 410.0, baseline=True, epochs=12),
-        run("first training", 1, 411.0, baseline=True, epochs=12),
-        run("mined", 0, 413.0),
-        run("mined", 1, 412.0),
-        run("first training", 0, 500.0, baseline=True, **noisy),
-        run("mined", 0, 490.0, **noisy),
+        *(run("first", 0, 400.0), run("first", 1, 402.0)),
+        *(run("first", 0, 410.0, epochs=12), run("first", 1, 411.0, epochs=12)),
+        *(run("mined", 0, 413.0), run("mined", 1, 412.0)),
+        *(run("first", 0, 500.0, noisy=True), run("mined", 0, 490.0, noisy=True)),
         run("mined", 0, 900.0) | {"setting": {}},
     ]
     file = tmp_path / "results.json"
