@@ -26,7 +26,7 @@ from itrpipe.storage.integrity import DigestCache
 
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels, of which the last two are excluded."""
-EMBEDDED_VERSION = "edits 1"
+EMBEDDED_VERSION = "edits 2"
 """Of the sentences that the embedded dataset makes; raised when equal scenes get others."""
 _FARTHEST = 8_192
 """Pixels; images of Visual Genome have 1,280 at most."""

@@ -159,6 +159,7 @@ class Measured:
         cells: of its content; none where it does not hold them.
         turned: models are columns, and what was measured is rows; else the other way round.
         marks: the best of a column is marked; else what `cells` marks.
+        beside: heading and cells of a first column that is no model's, of a turned table.
     """
 
     title: str
@@ -167,6 +168,7 @@ class Measured:
     caption: str
     turned: bool = False
     marks: bool = True
+    beside: tuple[str, Callable[[Any], Cells]] | None = None
 
     def table(self, found: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
         """What several models wrote, means over seeds.
@@ -177,10 +179,14 @@ class Measured:
         Returns:
             None where no model has numbers.
         """
-        models = {name: own for name, contents in found if (own := self._over_seeds(contents))}
+        models = {name: own for name, contents in found if (own := _over_seeds(self.cells, contents))}
         keys = list(dict.fromkeys(key for own in models.values() for key in own))
         if not keys:
             return None
+        if self.beside:
+            heading, cells = self.beside
+            shared = (_over_seeds(cells, contents) for _, contents in reversed(found))
+            models = {heading: {key: cell for own in shared for key, cell in own.items()}} | models
         if self.turned:
             rows = [Row(" ".join(filter(None, key)), [own.get(key) for own in models.values()]) for key in keys]
             return Table(self.title, list(models), rows, self.caption, head="")
@@ -190,9 +196,10 @@ class Measured:
         table = Table(self.title, [heading for _, heading in keys], rows, self.caption, spans)
         return with_best(table) if self.marks else table
 
-    def _over_seeds(self, contents: Sequence[Any]) -> Cells:
-        seeds = [own for each in contents if (own := self.cells(each))]
-        return {key: _mean([own.get(key) for own in seeds]) for key in (seeds[0] if seeds else ())}
+
+def _over_seeds(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> Cells:
+    seeds = [own for each in contents if (own := cells(each))]
+    return {key: _mean([own.get(key) for own in seeds]) for key in (seeds[0] if seeds else ())}
 
 
 def _mean(cells: Sequence[Cell]) -> Cell:

@@ -62,6 +62,7 @@ def generate(
     *,
     caption_detail: float = USUAL_DETAIL,
     units: int = USUAL_UNITS,
+    alike: float = 0.0,
 ) -> ScenesDataset:
     """Generates the dataset; the pictures are painted by `write_images`.
 
@@ -74,6 +75,7 @@ def generate(
         family_size: a base scene and its siblings, each an edit or two away; the last family may be cut.
         keep_probability, caption_detail: see `write_captions`.
         units: largest number of units of a scene, 2 to 5; it has at most two objects more.
+        alike: share of families whose base has two to five objects of one kind, which captions then count.
 
     Returns:
         The dataset, a function of the arguments alone.
@@ -89,6 +91,7 @@ def generate(
         ("units", units, MIN_UNITS, MAX_UNITS),
         ("keep_probability", keep_probability, 0, 1),
         ("caption_detail", caption_detail, 0, 1),
+        ("alike", alike, 0, 1),
     ):
         if not least <= value <= most:
             raise UsageError(f"scenes: {name} = {value}; give {least} to {most}")
@@ -96,22 +99,23 @@ def generate(
     captions: list[list[Caption]] = []
     for split, count in counts.items():
         for number in range(-(-count // family_size)):
-            family = _family(seed, split, number, family_size, units)
+            family = _family(seed, split, number, family_size, units, alike)
             rng = Random(f"scenes/{seed}/{split}/{number}/captions")
             # The whole family is made even where the split cuts it, so that its captions do not depend on the cut.
             for index, scene in enumerate(family[: count - number * family_size]):
                 siblings = family[:index] + family[index + 1 :]
                 scenes.append(scene)
-                captions.append(write_captions(rng, scene, siblings, keep_probability, caption_detail))
+                chances = keep_probability, caption_detail
+                captions.append(write_captions(rng, scene, siblings, *chances, largest=alike > 0))
     return ScenesDataset(scenes, captions)
 
 
-def _family(seed: int, split: str, number: int, size: int, units: int) -> list[Scene]:
+def _family(seed: int, split: str, number: int, size: int, units: int, alike: float) -> list[Scene]:
     """A base scene with `size` - 1 different siblings; another base where one is too crowded for so many."""
     rng = Random(f"scenes/{seed}/{split}/{number}")
     while True:
         placed: dict[SymbolicScene, Scene] = {}
-        symbolic, edit = sample_scene(rng, units), "base"
+        symbolic, edit = sample_scene(rng, units, alike), "base"
         for _ in range(_SIBLING_TRIES * size):
             if symbolic not in placed:
                 image_id = f"{split}-{number * size + len(placed):06d}"

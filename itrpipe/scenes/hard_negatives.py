@@ -83,12 +83,15 @@ class _Sentence:
         return text
 
 
-def hard_negatives(scenes: Sequence[Scene], captions: Sequence[Sequence[Caption]], seed: int = 0) -> list[HardNegative]:
-    """Makes hard negatives of captions, at most one for every scene and category.
+def hard_negatives(
+    scenes: Sequence[Scene], captions: Sequence[Sequence[Caption]], most: int = 1, seed: int = 0
+) -> list[HardNegative]:
+    """Makes hard negatives of captions.
 
     Args:
         scenes: N scenes.
         captions: of each scene.
+        most: of every scene and category.
         seed: of the draws, which depend on the scene and the category beside it, and on nothing else.
 
     Returns:
@@ -110,7 +113,7 @@ def hard_negatives(scenes: Sequence[Scene], captions: Sequence[Sequence[Caption]
                 for caption in rng.sample(list(own), len(own))
                 for negative in _negatives(reader, edit, caption.text, scene, related, rng)
             )
-            found += islice(made, 1)
+            found += islice(made, most)
     return found
 
 

@@ -84,7 +84,13 @@ SAYINGS = TypeAdapter(Sayings).validate_json(Path(__file__).with_name("sayings.j
 
 
 def write_captions(
-    rng: Random, scene: Scene, siblings: Sequence[Scene], keep_probability: float, caption_detail: float = USUAL_DETAIL
+    rng: Random,
+    scene: Scene,
+    siblings: Sequence[Scene],
+    keep_probability: float,
+    caption_detail: float = USUAL_DETAIL,
+    *,
+    largest: bool = False,
 ) -> list[Caption]:
     """Writes the captions of a scene.
 
@@ -98,6 +104,7 @@ def write_captions(
         caption_detail: 0..1, how much captions tell. At 0 they name no looks and no setting, and say "animal" for
             "dog" wherever there is such a word, but in counts; at 1 they name all looks and the setting, never say
             "animal" for one, and as few as can be are *single* or *general*.
+        largest: what is counted is the largest group, else any.
 
     Returns:
         Five captions with different texts of at most `MAX_WORDS` words, all true of `scene`.
@@ -117,7 +124,7 @@ def write_captions(
                 if best is not None:
                     break
                 style = rng.choice(SAYINGS.spare_styles)
-            caption = _STYLES[style](_Draft(rng, scene, caption_detail))
+            caption = _STYLES[style](_Draft(rng, scene, caption_detail, largest))
             if caption.text in taken or len(caption.text.split()) > MAX_WORDS:
                 continue
             confusable = sum(describes(caption, sibling) for sibling in siblings)
@@ -142,6 +149,7 @@ class _Draft:
     rng: Random
     scene: Scene
     caption_detail: float
+    largest: bool
     objects: dict[int, Predicate] = field(default_factory=dict)
     relations: list[Triple] = field(default_factory=list)
     settings: tuple[str, ...] = ()
@@ -317,6 +325,8 @@ def _general(draft: _Draft) -> Caption:
     groups = _countable(draft.scene, coloured=draft.caption_detail > 0)
     if not groups:
         return _STYLES[rng.choice(("middle", "single", "enumeration"))](draft)
+    if draft.largest:
+        groups = [group for group in groups if group[2] == max(number for _, _, number in groups)]
     predicate, words, number = rng.choice(groups)
     draft.counts.append((predicate, number))
     colour = f"{predicate.colour} " if predicate.colour else ""

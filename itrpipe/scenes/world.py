@@ -191,14 +191,17 @@ def _sample_unit(rng: Random, setting: str, relation: str = "") -> Unit:
     return Unit(tuple(_sample_object(rng, kind) for kind in drawn), relation)
 
 
-def sample_scene(rng: Random, room: int = USUAL_UNITS) -> SymbolicScene:
+def sample_scene(rng: Random, room: int = USUAL_UNITS, alike: float = 0.0) -> SymbolicScene:
     """Draws a scene; in about a quarter, two objects share a kind so that there is something to count.
 
     Args:
         rng: source of randomness.
         room: largest number of units. The more of them, the more likely.
+        alike: probability, in 0..1, of two to five objects of one kind, each number as likely.
     """
     setting = rng.choice(SETTINGS)
+    if alike and rng.random() < alike:
+        return _sample_alike(rng, setting, room)
     counts = range(MIN_UNITS, room + 1)
     count = rng.choices(counts, [WORLD.weights["units"][str(number)] for number in counts])[0]
     units = [_sample_unit(rng, setting, _drawn(rng, "relation")) for _ in range(count)]
@@ -214,6 +217,17 @@ def sample_scene(rng: Random, room: int = USUAL_UNITS) -> SymbolicScene:
         index = rng.choice([index for index, unit in enumerate(units) if unit.relation])
         units[index] = Unit(units[index].objects[:1])
     return SymbolicScene(setting, tuple(units), room)
+
+
+def _sample_alike(rng: Random, setting: str, room: int) -> SymbolicScene:
+    """Two to five objects of one kind, and a unit of something else where there is room for it."""
+    kinds = [kind for kind in KINDS if setting in KIND_TABLE[kind].settings and kind not in _TOO_WIDE_FOR_COMPANIONS]
+    kind, number = rng.choice(kinds), rng.randint(2, MAX_UNITS)
+    units = [Unit((_sample_object(rng, kind),)) for _ in range(number)]
+    other = _sample_unit(rng, setting)
+    if number < MAX_UNITS and other.objects[0].kind != kind:
+        units.insert(rng.randint(0, number), other)
+    return SymbolicScene(setting, tuple(units), max(room, len(units)))
 
 
 # Edits: each draws where and how it changes a scene, and leaves it alone where there is nothing of its sort to change.

@@ -69,6 +69,7 @@ class ScenesSettings(Settings):
         caption_detail: how much captions tell. At 0 they name neither looks nor setting, and say "animal" for "dog"; at
             1 they name all of it.
         units: largest number of units of a scene, each an object or two in a relation; it has at most two objects more.
+        alike: share of families that begin with two to five things of one kind, each number as often; captions tell it.
         noise: of the pictures. At 1 Gaussian noise of 30 levels, a blur of 0.7 pixels, and 30 % of the contrast lost.
         occlusion: probability with which a third to a half of an object lies behind fog, leaves or planks, where that
             leaves 40 % of every object to be seen.
@@ -83,6 +84,7 @@ class ScenesSettings(Settings):
     keep_probability: float = Field(ge=0, le=1)
     caption_detail: Annotated[float, NEWER] = Field(default=0.5, ge=0, le=1)
     units: Annotated[int, NEWER] = Field(default=3, ge=2, le=5)
+    alike: Annotated[float, NEWER] = Field(default=0.0, ge=0, le=1)
     noise: Annotated[float, NEWER] = Field(default=0.0, ge=0, le=1)
     occlusion: Annotated[float, NEWER] = Field(default=0.0, ge=0, le=1)
 
@@ -290,6 +292,7 @@ def _prepare_scenes(job: Job) -> None:
         settings.keep_probability,
         caption_detail=settings.caption_detail,
         units=settings.units,
+        alike=settings.alike,
     )
     difficulty = Difficulty(settings.noise, settings.occlusion)
     images = job.folder / IMAGES_FOLDER

@@ -12,7 +12,17 @@ GROUPS = ("on", "in", "")
 
 def pairs_of(rows: list[tuple[float, float, int, str, str]]) -> ScoredPairs:
     scores, negatives, images, categories, groups = map(np.array, zip(*rows, strict=True))
-    return ScoredPairs(scores.astype(np.float32), negatives.astype(np.float32), images, categories, groups)
+    blind = np.full((len(rows), 2), 50.0)
+    return ScoredPairs(scores.astype(np.float32), negatives.astype(np.float32), images, categories, groups, blind)
+
+
+def test_what_can_be_guessed_without_the_image_counts_in_no_sum() -> None:
+    pairs = pairs_of([(1.0, 0.0, row, "fair" if row % 2 else "odd", "") for row in range(40)])
+    pairs.blind[::2, 1], pairs.scores[::2] = 100.0, -1.0
+    found = benchmark_figures(pairs, ("pairs",), 100, 0.95)
+    assert (found["guessed"], found["pairs"], found["accuracy"]["value"]) == (["odd"], 20, 100)
+    assert found["categories"]["odd"]["blind"]["by"] == "naive Bayes"
+    assert benchmark_figures(pairs.only(pairs.categories == "odd"), ("pairs",), 100, 0.95)["pairs"] == 20
 
 
 def test_accuracy_and_macro_are_those_of_a_naive_loop() -> None:
@@ -37,7 +47,7 @@ def test_accuracy_and_macro_are_those_of_a_naive_loop() -> None:
 
 def test_without_groups_and_categories_there_is_one_figure() -> None:
     found = benchmark_figures(pairs_of([(1.0, 1.0, 0, "", ""), (2.0, 1.0, 1, "", "")]), ("pairs", "macro"), 100, 0.95)
-    assert found.keys() == {"pairs", "images", "accuracy", "categories"}
+    assert found.keys() == {"pairs", "images", "accuracy", "blind", "guessed", "categories"}
     assert found["categories"] == {}
 
 

@@ -75,6 +75,19 @@ def test_what_seeds_wrote_is_averaged_and_what_one_lacks_is_left_out(turned: boo
     assert measured.table([("silent", [])]) is None
 
 
+def test_a_column_that_is_no_models_stands_before_those_of_the_models() -> None:
+    def cells(found: dict[str, float]) -> dict[tuple[str, str], Number | None]:
+        return {("", key): Number(each) for key, each in found.items()}
+
+    beside = "chance", lambda found: dict.fromkeys(cells(found), "50")
+    table = Measured("", "file.json", cells, "", turned=True, beside=beside).table(
+        [("x", [{"a": 1}]), ("y", [{"b": 2}])]
+    )
+    assert table is not None
+    assert list(table.columns) == ["chance", "x", "y"]
+    assert [row.cells[0] for row in table.rows] == ["50", "50"]
+
+
 def test_markdown_and_json_hold_every_number_unrounded_or_escaped() -> None:
     rows = [Row("a|b", [Number(50.04, 49, 51), None], "why"), Row("two", [Number(50.06), "better"])]
     table = Table("Title", ["R@1", "word"], rows, "caption", [("Image → text", 1), ("", 1)])

@@ -37,6 +37,17 @@ def test_bigger_set_begins_with_the_smaller_one(dataset: ScenesDataset) -> None:
         assert part.captions == whole.captions[: len(part.captions)]
 
 
+def test_scenes_of_things_alike_have_two_to_five_of_them_about_equally_often_and_captions_tell_how_many() -> None:
+    dataset = generate(600, 0, 0, seed=4, family_size=1, alike=1.0)
+    kinds = (Counter(each.kind for each in scene.objects) for scene in dataset.scenes)
+    numbers = Counter(max(each.values()) for each in kinds)
+    assert set(numbers) == {2, 3, 4, 5}
+    assert min(numbers.values()) > 100
+    told = Counter(number for own in dataset.captions for caption in own for _, number in caption.form.counts)
+    assert set(told) == {2, 3, 4, 5}
+    assert max(told.values()) < 2 * min(told.values())
+
+
 @pytest.mark.parametrize("damaged", ['{"scene": {}, "captions": []}', '{"scene": ', "", "7"])
 def test_lines_are_read_as_they_were_written_and_a_damaged_one_is_named(tmp_path: Path, damaged: str) -> None:
     path, crowded = tmp_path / "scenes.jsonl", generate(6, 0, 0, seed=2, units=5)
@@ -59,6 +70,7 @@ def test_lines_are_read_as_they_were_written_and_a_damaged_one_is_named(tmp_path
         ({"keep_probability": 1.5}, "keep_probability = 1.5; give 0 to 1"),
         ({"caption_detail": -0.5}, "caption_detail = -0.5; give 0 to 1"),
         ({"units": 6}, "units = 6; give 2 to 5"),
+        ({"alike": 2}, "alike = 2; give 0 to 1"),
     ],
 )
 def test_wrong_arguments_are_named(changed: dict[str, float], named: str) -> None:

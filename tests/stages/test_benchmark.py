@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
+from itrpipe.analysis.questions.base import trigrams_of
 from itrpipe.analysis.questions.benchmarks import pairs_of_scenes
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import tokenize
@@ -168,9 +169,9 @@ def test_the_embedded_dataset_makes_its_own(drawn: Path, invoke: Invoke) -> None
         assert row["caption"] in texts
         check_scores(saved, data.images(np.array([places[row["file"]]])), row)
     evaluation: Any = SimpleNamespace(existing=lambda name: prepare)
-    made = pairs_of_scenes(evaluation, cast(Any, split))
+    made = pairs_of_scenes(evaluation, cast(Any, split), trigrams_of(evaluation))
     assert [(row["id"], row["negative"]) for row in rows] == [(pair.id, pair.negative) for pair in made]
-    assert read_manifest(evaluated).sources == {"benchmark scenes": "edits 1"}
+    assert read_manifest(evaluated).sources == {"benchmark scenes": "edits 2"}
     again = done(invoke("evaluate", *given, "--benchmark", "scenes"))
     assert "✓ evaluate/triplet.vsepp" in again
     assert f"{found['accuracy']['value']:.1f}" in again.split()

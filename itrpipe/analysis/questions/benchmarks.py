@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.base import BESIDE, BLIND, Evaluation, blind_number, trigrams_of
 from itrpipe.datasets.benchmarks import SUITES, Benchmark, Box, Pair, named, read_benchmark
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import Split
@@ -27,11 +27,14 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import BENCHMARKS, SCENES_FILE, read_manifest
 from itrpipe.storage.disk import make_folder, require_space, write_json
 from itrpipe.storage.tables import write_table
+from itrpipe.synthesis.blind import FEWEST, Pairs, Trigrams, blind_accuracy, blind_points, refined
 
 if TYPE_CHECKING:
     from itrpipe.features.extraction import ImageFiles
 
 BENCHMARK_PAIRS = "benchmark_pairs.parquet"
+_CANDIDATES = 4
+"""Edits of an image and category from which one is chosen."""
 _TITLES = {
     "aro": "ARO",
     "local": "own negatives",
@@ -53,10 +56,25 @@ def _cells(found: Mapping[str, Any]) -> Cells:
     return {
         (_TITLES.get(name, name), f"{category}{title} ({own['pairs']:,} pairs)"): Number.of(own[measure])
         for name, whole in found.items()
-        for category, own in {"all": whole, **whole["categories"]}.items()
+        for category, own in {_summed(whole): whole, **whole["categories"]}.items()
         for measure, title in _MEASURES.items()
         if measure in own
     }
+
+
+def _blind_cells(found: Mapping[str, Any]) -> Cells:
+    """Of what models without images answer, in the rows of accuracies."""
+    return {
+        (_TITLES.get(name, name), f"{category} ({own['pairs']:,} pairs)"): blind_number(own.get("blind"))
+        for name, whole in found.items()
+        for category, own in {_summed(whole): whole, **whole["categories"]}.items()
+        if "accuracy" in own
+    }
+
+
+def _summed(whole: Mapping[str, Any]) -> str:
+    guessed = whole.get("guessed")
+    return f"all but {', '.join(guessed)}" if guessed else "all"
 
 
 SHOWN = (
@@ -65,9 +83,10 @@ SHOWN = (
         BENCHMARKS,
         _cells,
         "In percent, how many negatives score below their caption with its image; ties count as wrong, and chance is "
-        "50 %. Winoground: with both images the right caption scores higher (text), with both captions the right "
-        "image (image), and both (group); chance is 25, 25 and 16.7 %.",
+        f"50 %. {BESIDE} Winoground: with both images the right caption scores higher (text), with both captions the "
+        "right image (image), and both (group); chance is 25, 25 and 16.7 %.",
         turned=True,
+        beside=(BLIND, _blind_cells),
     ),
 )
 
@@ -88,6 +107,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     from itrpipe.analysis.sentences import compared, sentence_parser
 
     settings, parse, extract = evaluation.settings, sentence_parser(evaluation), evaluation.existing("extract")
+    trigrams = trigrams_of(evaluation)
     figures, tables = dict[str, Any](), []
     for asked in map(named, settings.benchmark):
         name, measures = asked.name, ("pairs",)
@@ -95,7 +115,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
             benchmark, measures = read_benchmark(asked), SUITES[name].measures
             pairs, (ids, features) = benchmark.pairs, _features_of(benchmark, name, evaluation, extract)
         else:
-            pairs, features = pairs_of_scenes(evaluation, split), FeatureFile.open(extract / FEATURES)
+            pairs, features = pairs_of_scenes(evaluation, split, trigrams), FeatureFile.open(extract / FEATURES)
             ids = [pair.file for pair in pairs]
         table = pa.Table.from_pylist([pair._asdict() for pair in pairs], _PAIRS)
         images = pa.array(ids, pa.string())
@@ -106,7 +126,10 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         rows = np.arange(len(pairs))
         negative_scores, scores = compared(evaluation, parse, shown, features, negatives, rows, name)
         files, categories, groups = (np.array(table[column].to_pylist()) for column in ("file", "category", "group"))
-        scored = ScoredPairs(scores, negative_scores, np.unique(files, return_inverse=True)[1], categories, groups)
+        images = np.unique(files, return_inverse=True)[1]
+        texts = Pairs([pair.caption for pair in pairs], [pair.negative for pair in pairs], images)
+        blind = blind_points(texts, categories, trigrams)
+        scored = ScoredPairs(scores, negative_scores, images, categories, groups, blind)
         columns = {"score": scores, "negative_score": negative_scores, "right": scored.right}
         for column, values in columns.items():
             table = table.append_column(column, pa.array(values))
@@ -124,26 +147,36 @@ _TEXTS = ("id", "file", "category", "group", "caption", "negative")
 _PAIRS = pa.schema([*((name, pa.string()) for name in _TEXTS), ("box", pa.list_(pa.int32()))])
 
 
-def pairs_of_scenes(evaluation: Evaluation, split: SplitScores) -> list[Pair]:
-    """Hard negatives that the embedded dataset makes of the captions of a split.
+def pairs_of_scenes(evaluation: Evaluation, split: SplitScores, trigrams: Trigrams) -> list[Pair]:
+    """Hard negatives that the embedded dataset makes of the captions of a split, one of an image and category.
+
+    They are refined against models without images, and of every category as many as of the rarest, but for `FEWEST`.
 
     Raises:
         DataError: the scenes are damaged, or no caption can be edited.
     """
     from itrpipe.scenes.build import read_described
-    from itrpipe.scenes.hard_negatives import hard_negatives
+    from itrpipe.scenes.hard_negatives import CATEGORIES, hard_negatives
 
     described = read_described(evaluation.existing("prepare") / SCENES_FILE)
     own = [described[image_id] for image_id in split.image_ids.tolist()]
-    found = hard_negatives([each.scene for each in own], [each.captions for each in own])
-    if not found:
+    every = hard_negatives([each.scene for each in own], [each.captions for each in own], _CANDIDATES)
+    if not every:
         raise DataError(
             f"{evaluation.prepare}: no caption of the split {evaluation.settings.split} can be edited; prepare more "
             "images, or leave --benchmark scenes out"
         )
+    images = np.unique([each.image_id for each in every], return_inverse=True)[1]
+    texts = Pairs([each.caption for each in every], [each.negative for each in every], images)
+    of_kind = [np.flatnonzero([each.category == category for each in every]) for category in CATEGORIES]
+    kept = [rows[refined(texts.only(rows), trigrams)] for rows in of_kind]
+    single = [rows[np.unique(images[rows], return_index=True)[1]] for rows in kept]
+    fair = [rows[refined(texts.only(rows), trigrams)] for rows in single]
+    most = max(FEWEST, min(map(len, fair)))
+    chosen = sorted(row for rows in fair for row in np.random.default_rng(0).permutation(rows)[:most].tolist())
     return [
         Pair(f"{each.image_id}/{each.category}", each.image_id, each.caption, each.negative, each.category)
-        for each in found
+        for each in (every[row] for row in chosen)
     ]
 
 
@@ -221,6 +254,7 @@ class ScoredPairs(NamedTuple):
         negative_scores: float32 [P], of the image with the negative.
         images: int64 [P], row of the image file.
         categories, groups: text [P]; empty: none.
+        blind: float64 [P, 2], percent that models without the image get, see `itrpipe.synthesis.blind`.
     """
 
     scores: np.ndarray
@@ -228,6 +262,7 @@ class ScoredPairs(NamedTuple):
     images: np.ndarray
     categories: np.ndarray
     groups: np.ndarray
+    blind: np.ndarray
 
     @property
     def right(self) -> np.ndarray:
@@ -249,17 +284,22 @@ def benchmark_figures(pairs: ScoredPairs, measures: Sequence[str], samples: int,
         level: share of them inside an interval, 0..1.
 
     Returns:
-        Number of `pairs` and of `images`; every measure, in percent: value, low, high; and under `categories` the same
-        of each.
+        Number of `pairs` and of `images`; every measure, in percent: value, low, high; `blind`, see `blind_accuracy`;
+        and under `categories` the same of each. Those that can be `guessed` without the image count in no sum.
     """
 
     def figures(part: ScoredPairs) -> dict[str, Any]:
         found = {name: each for key in measures for name, each in MEASURES[key](part, samples, level).items()}
         counts = {"pairs": len(part.scores), "images": len(np.unique(part.images))}
-        return counts | {name: each._asdict() for name, each in found.items()}
+        blind = blind_accuracy(part.blind, part.images, samples, level)
+        return counts | {name: each._asdict() for name, each in found.items()} | {"blind": blind}
 
     names = [name for name in np.unique(pairs.categories).tolist() if name]
-    return figures(pairs) | {"categories": {name: figures(pairs.only(pairs.categories == name)) for name in names}}
+    categories = {name: figures(pairs.only(pairs.categories == name)) for name in names}
+    guessed = [name for name, own in categories.items() if own["blind"]["guessed"]]
+    fair = ~np.isin(pairs.categories, guessed)
+    whole = figures(pairs.only(fair) if fair.any() else pairs)
+    return whole | {"guessed": guessed if fair.any() else [], "categories": categories}
 
 
 def accuracy(pairs: ScoredPairs, samples: int, level: float) -> dict[str, Interval]:

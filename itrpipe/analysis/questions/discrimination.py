@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.base import BESIDE, BLIND, Evaluation, blind_number, trigrams_of
 from itrpipe.config import conf_title
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
@@ -26,12 +26,20 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import DISCRIMINATION
 from itrpipe.storage.disk import write_json
 from itrpipe.storage.tables import rows_of
+from itrpipe.synthesis.blind import Pairs, blind_accuracy, blind_points
 from itrpipe.synthesis.sentences import SentenceFile
 
 
 def _cells(found: Mapping[str, Any]) -> Cells:
     return {
         ("", f"{_title(name)} ({each['sentences']:,} sentences)"): Number.of(each["percent"])
+        for name, each in found.items()
+    }
+
+
+def _blind_cells(found: Mapping[str, Any]) -> Cells:
+    return {
+        ("", f"{_title(name)} ({each['sentences']:,} sentences)"): blind_number(each.get("blind"))
         for name, each in found.items()
     }
 
@@ -47,8 +55,9 @@ SHOWN = (
         DISCRIMINATION,
         _cells,
         "Negative sentences that were made of captions of the split; in percent, how many score below their caption "
-        "with its image. Ties count as wrong; 50 % is chance.",
+        f"with its image. Ties count as wrong; 50 % is chance. {BESIDE}",
         turned=True,
+        beside=(BLIND, _blind_cells),
     ),
 )
 
@@ -72,13 +81,19 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     rows = PreparedDataset.open(evaluation.existing("prepare")).split(settings.split)
     rows = rows.without(np.setdiff1d(rows.image_ids, split.image_ids).tolist())
     features, found = FeatureFile.open(evaluation.existing("extract") / FEATURES), {}
+    trigrams = trigrams_of(evaluation)
     for name, folder in evaluation.sentences.items():
         kept, owners = kept_sentences(folder, rows)
         scores = captions = np.empty(0, dtype=np.float32)
         if len(kept):
             scores, captions = compared(evaluation, parse, rows, features, kept, owners, name)
         chances = settings.bootstrap_samples, settings.interval_level
-        found[name] = discrimination(owners, rows.caption_image[owners], scores, captions, *chances)
+        images, texts = rows.caption_image[owners], rows.texts
+        found[name] = {"blind": None, **discrimination(owners, images, scores, captions, *chances)}
+        if len(kept):
+            pairs = Pairs([texts[row] for row in owners.tolist()], kept["text"].to_pylist(), images)
+            points = blind_points(pairs, np.zeros(len(owners)), trigrams)
+            found[name]["blind"] = blind_accuracy(points, images, *chances)
         if found[name]["percent"] is not None:
             evaluation.metrics[f"told from {name}"] = f"{found[name]['percent']['value']:.1f} %"
     write_json(evaluation.folder / DISCRIMINATION, found)

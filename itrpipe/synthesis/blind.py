@@ -1,0 +1,213 @@
+"""Captions and hard negatives as models see them that have seen no image.
+
+Such a model can tell a negative where it is odd English (trigrams of the training captions find it), or where its words
+stand in negatives more often than in captions (a naive Bayes classifier finds them, which has learned from the pairs
+of other images). An accuracy says something about images as far as both are at chance.
+
+    blind_points(pairs, ...)    which pairs each of them tells apart
+    refined(pairs, trigrams)    pairs of which either is right about as often as wrong
+
+Shapes: P pairs, W words of all sentences with their ends, F distinct n-grams.
+
+Source: Hsieh et al., "SugarCrepe" (NeurIPS 2023), sections 3 and 4 (text-only models, adversarial refinement); here the
+models are n-grams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from itrpipe.datasets.vocabulary import tokenize
+from itrpipe.evaluation.intervals import mean_intervals
+
+MODELS = ("trigrams", "naive Bayes")
+LIMIT = 55.0
+"""Percent above which pairs can be answered without the image."""
+_ORDERS = (1, 2, 3)
+_SHARES = (0.1, 0.3, 0.6)
+"""Of words, bigrams and trigrams in the probability of a word."""
+FEWEST = 100
+"""Pairs that can be refined: of fewer, hardly one would stay."""
+_FOLDS, _ROUNDS, _LEVELS = 5, 3, 4
+_BITS = 21
+_START, _END = 0, 1
+
+
+class Pairs(NamedTuple):
+    """Captions and their hard negatives.
+
+    Attributes:
+        captions, negatives: P sentences each.
+        images: int64 [P], row of each pair's image.
+    """
+
+    captions: Sequence[str]
+    negatives: Sequence[str]
+    images: np.ndarray
+
+    def only(self, rows: np.ndarray) -> Pairs:
+        """Those of some rows."""
+        captions, negatives = (np.array(texts, object)[rows].tolist() for texts in self[:2])
+        return Pairs(captions, negatives, self.images[rows])
+
+
+class _Words:
+    """The words of sentences as numbers, with two starts before and an end behind each.
+
+    Attributes:
+        ids: int64.
+        places: int64 [W], where words and ends stand in `ids`.
+        row: int64 [W], the sentence of each.
+    """
+
+    def __init__(self, tokens: pa.Array, known: dict[str, int]) -> None:
+        flat: Any = tokens.flatten().dictionary_encode()
+        own = [known.setdefault(word, len(known) + _END + 1) for word in flat.dictionary.to_pylist()]
+        counts = np.diff(tokens.offsets.to_numpy())
+        self.row = np.repeat(np.arange(len(counts)), counts + 1)
+        self.places = np.arange(len(self.row)) + 2 * self.row + 2
+        last = np.cumsum(counts + 1) - 1
+        self.ids = np.full(len(self.row) + 2 * len(counts), _START)
+        self.ids[self.places[last]] = _END
+        self.ids[np.delete(self.places, last)] = np.array(own, np.int64)[flat.indices.to_numpy()]
+
+    def ngrams(self, order: int, back: int = 0) -> np.ndarray:
+        """int64 [W], the n-gram that ends so many words before each, as one number."""
+        found = np.zeros(len(self.places), np.int64)
+        for before in reversed(range(back, back + order)):
+            found = (found << _BITS) | self.ids[self.places - before]
+        return found
+
+
+class _Counts:
+    """How often numbers occur."""
+
+    def __init__(self, numbers: np.ndarray) -> None:
+        self.total = len(numbers)
+        self._numbers, self._counts = np.unique(numbers, return_counts=True)
+
+    def of(self, numbers: np.ndarray) -> np.ndarray:
+        """int64, of each of some numbers."""
+        places = np.minimum(np.searchsorted(self._numbers, numbers), len(self._numbers) - 1)
+        return np.where(self._numbers[places] == numbers, self._counts[places], 0)
+
+
+class Trigrams:
+    """Probabilities of words after the two before them, from captions.
+
+    Args:
+        tokens: list<string> of one caption at least.
+    """
+
+    def __init__(self, tokens: pa.ChunkedArray) -> None:
+        self.known: dict[str, int] = {}
+        captions = _Words(tokens.combine_chunks(), self.known)
+        self._found = [_Counts(captions.ngrams(order)) for order in _ORDERS]
+        self._before = [_Counts(captions.ngrams(order - 1, 1)) for order in _ORDERS]
+
+    def scores(self, sentences: _Words) -> np.ndarray:
+        """float64, mean logarithm of the probabilities of each sentence's words."""
+        chance = np.full(len(sentences.row), _SHARES[0] / (self._found[0].total + len(self.known)))
+        for order, share, found, before in zip(_ORDERS, _SHARES, self._found, self._before, strict=True):
+            contexts = np.maximum(before.of(sentences.ngrams(order - 1, 1)), 1)
+            chance += share * found.of(sentences.ngrams(order)) / contexts
+        return np.bincount(sentences.row, np.log(chance)) / np.bincount(sentences.row)
+
+
+def _margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
+    """By how much each model prefers the caption; float64 [2, P], 0 where it cannot tell."""
+    known = dict(trigrams.known)
+    tokens = ([tokenize(text) for text in texts] for texts in pairs[:2])
+    captions, negatives = (_Words(pa.array(each, pa.list_(pa.string())), known) for each in tokens)
+    folds = np.unique(pairs.images, return_inverse=True)[1] % _FOLDS
+    english = trigrams.scores(captions) - trigrams.scores(negatives)
+    return np.stack([english, _learned(captions, negatives, folds)]).round(9)
+
+
+def _learned(captions: _Words, negatives: _Words, folds: np.ndarray) -> np.ndarray:
+    """The logarithm of the odds by the n-grams that differ, of each pair by counts over the pairs of other folds."""
+    rows = np.concatenate([each.row for each in (captions, negatives) for _ in _ORDERS])
+    numbers = np.concatenate([each.ngrams(order) for each in (captions, negatives) for order in _ORDERS])
+    kinds, columns = np.unique(numbers, return_inverse=True)
+    signs = np.repeat([1, -1], [len(_ORDERS) * len(each.row) for each in (captions, negatives)])
+    places, where = np.unique(rows * len(kinds) + columns, return_inverse=True)
+    more = np.bincount(where, signs)  # how much more often an n-gram stands in the caption
+    rows, columns = np.divmod(places[more != 0], len(kinds))
+    more, margins = more[more != 0], np.zeros(len(folds))
+    for fold in range(_FOLDS):
+        learned, asked = folds[rows] != fold, folds[rows] == fold
+        true, false = (np.bincount(columns[learned & side], minlength=len(kinds)) for side in (more > 0, more < 0))
+        odds = np.log(true + 1) - np.log(false + 1)
+        margins += np.bincount(rows[asked], more[asked] * odds[columns[asked]], minlength=len(folds))
+    return margins
+
+
+def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams) -> np.ndarray:
+    """Percent that each model gets for each pair; float64 [P, 2]: 100, 50 of a tie, or 0.
+
+    Args:
+        pairs: captions and negatives.
+        kinds: text [P]; the classifier learns each apart.
+        trigrams: of the training captions.
+    """
+    points = np.full((len(kinds), len(MODELS)), 50.0)
+    for kind in np.unique(kinds):
+        points[kinds == kind] += 50.0 * np.sign(_margins(pairs.only(np.flatnonzero(kinds == kind)), trigrams)).T
+    return points
+
+
+def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: float) -> dict[str, Any]:
+    """Percent of pairs that the better model tells apart.
+
+    Args:
+        points: [P, 2] of `blind_points`; one pair at least.
+        images: int64 [P], row of each pair's image.
+        samples: resampled test sets, of images with all their pairs.
+        level: share of them inside an interval, 0..1.
+
+    Returns:
+        value, low, high, the model that it is `by`, and whether they are `guessed`: more than `LIMIT` of them, and more
+        than half by the whole interval.
+    """
+    used, rows = np.unique(images, return_inverse=True)
+    found = mean_intervals(dict(zip(MODELS, points.T, strict=True)), rows, len(used), samples, level)
+    by = max(found, key=lambda name: found[name].value)
+    return {**found[by]._asdict(), "by": by, "guessed": found[by].value > LIMIT and found[by].low > 50.0}
+
+
+def refined(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
+    """Rows of pairs, ascending, of which both models are right about as often as wrong; all of fewer than `FEWEST`.
+
+    Pairs by how sure each model is, and whether they agree, lie in cells; of a cell as many stay that are answered
+    rightly as wrongly. The models then learn from what stayed, and it is done again by the mean of what they say now
+    and said before.
+    """
+    rows, before = np.arange(len(pairs.images)), None
+    for _ in range(_ROUNDS):
+        if len(rows) < FEWEST:
+            break
+        now = _margins(pairs.only(rows), trigrams)
+        margins = now if before is None else (now + before) / 2
+        stay = _balanced(margins)
+        rows, before = rows[stay], margins[:, stay]
+    return rows
+
+
+def _balanced(margins: np.ndarray) -> np.ndarray:
+    """bool [P], as many right as wrong answers of every cell, of [2, P] margins."""
+    edges = np.quantile(np.abs(margins), np.linspace(0, 1, _LEVELS + 1)[1:-1], axis=1).T
+    sure = [np.digitize(np.abs(each), own) for each, own in zip(margins, edges, strict=True)]
+    first, second = np.sign(margins)
+    side = np.where(first != 0, first, second)
+    cells = np.unique(np.stack([*sure, first * side, second * side]), axis=1, return_inverse=True)[1].reshape(-1)
+    stay, drawn = side == 0, np.random.default_rng(0).permutation(len(side))
+    for cell in range(cells.max(initial=-1) + 1):
+        inside = drawn[cells[drawn] == cell]
+        right, wrong = inside[side[inside] > 0], inside[side[inside] < 0]
+        fewer = min(len(right), len(wrong))
+        stay[right[:fewer]] = stay[wrong[:fewer]] = True
+    return stay

@@ -1,0 +1,81 @@
+"""Models without images: what they find in captions and negatives, and pairs of which they find nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from itrpipe.synthesis.blind import FEWEST, MODELS, Pairs, Trigrams, blind_accuracy, blind_points, refined
+
+NOUNS = ("dog", "cat", "horse", "bird", "car", "boat", "cup", "chair")
+COLOURS = ("red", "blue", "green", "black")
+
+
+def trigrams(*captions: str) -> Trigrams:
+    return Trigrams(pa.chunked_array([pa.array([caption.split() for caption in captions])]))
+
+
+def replaced(count: int, weights: tuple[float, ...]) -> Pairs:
+    """Captions of a colour drawn alike, and negatives of another that is drawn by weights."""
+    random = np.random.default_rng(0)
+    rows: list[tuple[str, str]] = []
+    while len(rows) < count:
+        noun, own, other = random.choice(NOUNS), random.choice(COLOURS), random.choice(COLOURS, p=weights)
+        if own != other:
+            rows.append((f"a {own} {noun}", f"a {other} {noun}"))
+    captions, negatives = zip(*rows, strict=True)
+    return Pairs(captions, negatives, np.arange(count))
+
+
+FAIR = trigrams(*(f"a {colour} {noun}" for noun in NOUNS for colour in COLOURS))
+EVEN, ODD = (0.25,) * 4, (0.7, 0.1, 0.1, 0.1)
+
+
+def test_trigrams_prefer_the_words_that_captions_have_in_their_order() -> None:
+    """By hand: with captions `a b` and `a c`, P(b | a) = .1 (1/6) / 1 + .3 (1/2) + .6 (1/2), and so on."""
+    english = trigrams("a b", "a b", "a c")
+    points = blind_points(Pairs(["a b", "a c", "a b"], ["a c", "a b", "b a"], np.arange(3)), np.zeros(3), english)
+    assert points[:, MODELS.index("trigrams")].tolist() == [100, 0, 100]
+    assert blind_points(Pairs(["a x"], ["a y"], np.arange(1)), np.zeros(1), english)[0, 0] == 50  # a tie
+
+
+@pytest.mark.parametrize(("weights", "guessed"), [(EVEN, False), (ODD, True)])
+def test_words_that_stand_in_negatives_more_often_are_found_on_other_images(
+    weights: tuple[float, ...], guessed: bool
+) -> None:
+    pairs = replaced(600, weights)
+    found = blind_accuracy(blind_points(pairs, np.zeros(600), FAIR), pairs.images, 100, 0.95)
+    assert found["guessed"] is guessed
+    assert found["value"] > 65 if guessed else 45 < found["value"] < 55
+    assert found["low"] <= found["value"] <= found["high"]
+
+
+def test_a_pair_is_answered_by_what_was_learned_from_other_images_and_kinds() -> None:
+    images, learned = np.repeat(np.arange(40), 5), MODELS.index("naive Bayes")
+    own = [f"a own{image}" for image in images]  # each image has its words, so that others teach nothing
+    for negatives, kinds, expected in (
+        ([f"a other{image}" for image in images], np.zeros(200), 50),
+        (["a dog"] * 200, np.zeros(200), 100),
+        (["a dog"] * 200, images, 50),
+    ):
+        points = blind_points(Pairs(own, negatives, images), kinds, FAIR)
+        assert (points[:, learned] == expected).all()
+
+
+def test_of_refined_pairs_nothing_can_be_guessed() -> None:
+    pairs = replaced(4_000, ODD)
+    rows = refined(pairs, FAIR)
+    assert 1_000 < len(rows) < 4_000
+    assert (np.diff(rows) > 0).all()
+    rest = pairs.only(rows)
+    found = blind_accuracy(blind_points(rest, np.zeros(len(rows)), FAIR), rest.images, 100, 0.95)
+    assert 47 <= found["value"] <= 53
+    assert (refined(pairs, FAIR) == rows).all()
+
+
+def test_few_pairs_stay_as_they_are() -> None:
+    few = FEWEST - 1
+    assert len(refined(replaced(few, ODD), FAIR)) == few
+    assert not len(refined(Pairs([], [], np.zeros(0, np.int64)), FAIR))
+    assert len(refined(replaced(FEWEST, (1.0, 0.0, 0.0, 0.0)), FAIR)) < FEWEST  # and are not refined again
