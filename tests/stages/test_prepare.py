@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,14 @@ def test_pictures_that_are_twice_are_listed_and_told(defined: Path, precomp_data
     """The first training image is also the first test image, and the second one."""
     for copy in ("1016.jpg", "1001.jpg"):
         shutil.copy(precomp_dataset.images / "1000.jpg", precomp_dataset.images / copy)
+    content = json.loads(precomp_dataset.captions.read_text())
+    content["images"][-1]["sentences"] = []
+    precomp_dataset.captions.write_text(json.dumps(content))
     folder = prepared(defined)
     manifest = read_manifest(folder)
     assert manifest.metrics["leaks"] >= 1
     told = " ".join(manifest.messages)
+    assert "1 images without captions" in told.replace("1 image ", "1 images ")
     assert "1016.jpg of test is flickr30k-images/1000.jpg of train" in told
     assert "1001.jpg of train is flickr30k-images/1000.jpg of train" in told
     leaks, repeats = ((folder / name).read_text().splitlines() for name in (prepare.LEAKS, prepare.REPEATS))

@@ -1,12 +1,17 @@
-"""`itrpipe train`: runs that start from trained weights, and models read back from their files."""
+"""`itrpipe train`: weights, embeddings, shares, generated positives, false negatives, lists that are mined again."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
@@ -17,17 +22,22 @@ from itrpipe.datasets.vocabulary import SPECIALS
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
-from itrpipe.mining.files import read_list
+from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
+from itrpipe.learning.mined import PROBABILITY_OF
+from itrpipe.methods.contrastive.method import ContrastiveMethod
+from itrpipe.mining.files import FILES, read_list
 from itrpipe.models.base import TextBatch
 from itrpipe.pipeline.costs import cost_of, earlier_artifacts
 from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.stages.base import Need
 from itrpipe.stages.train import Train
-from itrpipe.storage.artifact import MANIFEST, Manifest, read_manifest
-from itrpipe.training.encoding import Encoding
+from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, MANIFEST, Manifest, read_manifest
+from itrpipe.training import loop
+from itrpipe.training.captions import PieceIds, Reading, ends_of
+from itrpipe.training.encoding import Encoding, Refreshing
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 from itrpipe.training.settings import TrainSettings, backbones, newer_defaults
-from tests.chains import Invoke, copied, done, interrupted, only, refused, same_files, sets
+from tests.chains import ONCE, Invoke, copied, done, history, interrupted, made, only, refused, same_files, sets
 from tests.conftest import TINY, TINY_AOQ, Outcome
 
 LISTS = [text.removeprefix("aoq.") for text in TINY_AOQ]
@@ -163,3 +173,212 @@ def test_settings_that_came_later_leave_older_trainings_up_to_date() -> None:
     assert seen(usual).keys().isdisjoint(newer)
     for setting, value in (("validate_every", 3), ("layer_decay", 0.75), ("average", "ema:0.99"), ("patience", 3)):
         assert seen(usual.model_copy(update={setting: value})).keys() & newer == {setting}
+
+
+# Generated positives
+
+
+NARROW = ["model.embed_dim=8", "model.word_dim=8"]
+CAPTIONER = ["model.caption_dim=8", "model.caption_word_dim=8", "model.graph_layers=1"]
+
+
+def train_positives(invoke: Invoke, root: Path, *options: object, small: list[str]) -> Outcome:
+    return invoke("train", "--positives", "ascl", *options, "--dataset", "tiny", "--data", root, *sets(*small))
+
+
+@pytest.mark.parametrize(("backbone", "small"), [("vsrn", NARROW + CAPTIONER), ("bfan", NARROW)])
+def test_backbones_of_every_kind_train_with_generated_positives(
+    backbone: str, small: list[str], defined: Path, invoke: Invoke
+) -> None:
+    done(train_positives(invoke, defined, "--backbone", backbone, small=[*ONCE, *small]))
+    label = f"positives-triplet.{backbone}"
+    config = json.loads((only(defined, f"train/{label}") / CONFIG).read_text())
+    assert config["loss"]["generated_positives"] == "either"
+    first = history(defined, label)[0]
+    terms = {"loss_triplet", "loss_positives"} | ({"loss_auxiliary"} if backbone == "vsrn" else set())
+    assert {name for name in first if name.startswith("loss_")} == terms
+    assert first["loss_positives"] > 0
+    assert first["loss_positives"] != first["loss_triplet"]
+    assert first["loss"] == pytest.approx(sum(first[name] for name in terms))
+
+
+def test_joined_captions_stay_within_what_a_pretrained_encoder_reads(
+    defined: Path, invoke: Invoke, saved_encoders: Path
+) -> None:
+    # Its twenty positions hold a caption of the dataset, but not two.
+    named = ["--vision", saved_encoders / "clip", "--text", saved_encoders / "clip"]
+    pixels = ["pixels.height=32", "pixels.width=32", "extract.workers=0"]
+    small = [*ONCE, *pixels, "loss.generated_positives=joined", "model.max_words=15"]
+    done(train_positives(invoke, defined, *named, small=small))
+    assert history(defined, "positives-triplet.dual-encoder")[0]["loss_positives"] > 0
+
+
+def test_ends_are_what_the_tokenizer_puts_around_words(saved_encoders: Path, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, processors
+
+    from itrpipe.models.dual_encoder.network import load_tokenizer
+
+    folder = copied(saved_encoders / "siglip", tmp_path / "without-start")
+    made = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    made.post_processor = processors.TemplateProcessing(single="$A [SEP]", special_tokens=[("[SEP]", 3)])  # pyright: ignore
+    made.save(str(folder / "tokenizer.json"))
+    reading = Reading(cleaned=True, max_words=30)
+    both, behind = (PieceIds(load_tokenizer(each), reading, 16) for each in (saved_encoders / "siglip", folder))
+    assert (ends_of(both), ends_of(behind)) == ((1, 1), (0, 1))
+    np.testing.assert_array_equal(behind.tokenizer("dog")["input_ids"], both.tokenizer("dog")["input_ids"][1:])
+
+
+# False negatives
+
+
+MINING = [*TINY[:-1], "num_texts=5", "num_images=3"]
+
+
+@pytest.fixture
+def run(chain: Path, invoke: Invoke) -> Invoke:
+    """Runs a command for VSE++ on the dataset `tiny`."""
+
+    def on_tiny(command: str, *arguments: object) -> Any:
+        return invoke(command, "--backbone", "vsepp", *arguments, "--dataset", "tiny", "--data", chain)
+
+    return on_tiny
+
+
+def test_fne_trains_and_is_evaluated(fne_chain: Path) -> None:
+    folder, rows = only(fne_chain, "train/fne.vsepp"), history(fne_chain, "fne.vsepp")
+    assert [row["loss_fne"] is None for row in rows] == [True, False, False]
+    assert rows[0]["loss_triplet"] > 0
+    assert all(0 <= row["mean_hardest_text_share"] <= 1 for row in rows[1:])
+    assert not any("twin" in name for name in load_model(folder).model.state_dict())
+    evaluated = only(fne_chain, "evaluate/fne.vsepp")
+    figures = json.loads((evaluated / FALSE_NEGATIVES).read_text())
+    unknown = {"drawn": None, "hardest": None, "anchors": 32 * 16, "roc_area": None}
+    assert figures["drawn"]["texts_for_images"] == unknown
+    assert pq.read_table(evaluated / HARD_CANDIDATES).num_rows == 12 * 20 + 60 * 11
+    assert {FALSE_NEGATIVES, HARD_CANDIDATES} <= read_manifest(evaluated).outputs.keys()
+    assert not (only(fne_chain, "evaluate/triplet.vsepp") / FALSE_NEGATIVES).exists()
+
+
+@pytest.mark.parametrize(("conf", "alike"), [("fne-paper", False), ("fne-memory-only", True), ("fne-neither", True)])
+def test_every_configuration_trains(chain: Path, run: Invoke, conf: str, alike: bool) -> None:
+    memory = () if conf == "fne-neither" else (f"{conf}.loss.memory_size=24",)
+    done(run("train", "--method", conf, *sets("train.epochs=2", *TINY[1:-1], *memory)))
+    _, last = history(chain, f"{conf}.vsepp")
+    assert last["loss_fne"] > 0
+    assert (last["mean_hardest_text_share"] == last["mean_hardest_image_share"] == 1) is alike
+
+
+def test_the_guard_writes_the_probability_of_every_candidate(
+    chain: Path, run: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = made(run("mine-negatives", *sets(*MINING)))
+    guarded = made(run("mine-negatives", "--guard", "fne", *sets("guard_prior=0.2", "guard_batch_size=4", *MINING)))
+    stored = read_embeddings(only(chain, "train/triplet.vsepp") / EMBEDDINGS, "train")
+    gaussians = estimate_gaussians(stored.images, stored.texts, stored.caption_image, batch_size=4)
+    facts = json.loads((guarded / "statistics.json").read_text())["guard"]
+    assert facts["mean"]["matches"] == pytest.approx(gaussians.mean[0].item(), abs=1e-5)
+    for direction in FILES:
+        ours, theirs = read_list(guarded, direction), read_list(plain, direction)
+        np.testing.assert_array_equal(ours.candidates, theirs.candidates)
+        assert theirs.false_negative_probability is None
+        assert ours.false_negative_probability is not None
+        expected = probabilities(ours.scores.astype(np.float32), gaussians, 0.2)
+        np.testing.assert_allclose(ours.false_negative_probability, expected, atol=0.02)
+        above = int((ours.false_negative_probability > 0.5).sum())
+        assert abs(facts["above"][direction]["0.5"] - above) <= 1
+    # A model that is too weak is refused before it mines.
+    monkeypatch.setattr("itrpipe.learning.false_negatives.Gaussians.usable", lambda _: False)
+    monkeypatch.setattr("itrpipe.stages.mine_negatives._mined", lambda *_: pytest.fail("it mined"))
+    refused(run("mine-negatives", "--guard", "fne", *sets(*MINING)), 2, "leave --guard out")
+
+
+def test_guarded_aoq_has_guarded_lists_made(chain: Path, run: Invoke) -> None:
+    lists = [text.replace("aoq.", "aoq-guarded.loss.") for text in TINY_AOQ]
+    small = sets(*TINY[:-1], *lists, "mine_negatives.guard_batch_size=4")
+    done(run("train", "--method", "aoq-guarded", *small))
+    trained = read_manifest(only(chain, "train/aoq-guarded.vsepp"))
+    mined = chain / "tiny" / "mine_negatives" / trained.inputs["mine_negatives"].name
+    assert read_manifest(mined).settings["guard"] == "fne"
+
+
+# Lists that are mined again
+
+
+REFRESHING = [
+    "train",
+    "--method",
+    "contrastive",
+    "--backbone",
+    "vsepp",
+    "--negatives",
+    "mined",
+    "--batches",
+    "neighbours",
+]
+REFRESHED = ["train.batch_size=20", "train.epochs=3", "train.min_word_count=1", "train.learning_rate=0.01"]
+REFRESHED += ["train.model.embed_dim=8", "train.model.word_dim=8", "train.checkpoint_seconds=0"]
+REFRESHED += ["mine_negatives.num_texts=5", "mine_negatives.num_images=3", "mine_negatives.guard_batch_size=2"]
+REFRESHED += ["loss.top_texts=5", "loss.top_images=3", "loss.refresh_every=2", "triplet.loss.sum_epochs=0"]
+FIRST_STEP_AFTER = 7
+"""Three steps are an epoch, and the third epoch begins with other lists."""
+
+
+def command(root: Path, *more: str) -> list[object]:
+    return [*REFRESHING, "--dataset", "tiny", "--data", root, *sets(*REFRESHED), *more]
+
+
+def stopped(call: int, target: type = loop.Trainer, name: str = "_step") -> AbstractContextManager[object]:
+    """An interruption at the beginning of this call of a method, counted over trainings with lists alone."""
+
+    def has_lists(caller: Any) -> bool:
+        return not isinstance(caller, loop.Trainer) or isinstance(caller._method, ContrastiveMethod)
+
+    return interrupted(call, target, name, has_lists)
+
+
+def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
+    defined: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, refresh = Refreshing._make, ContrastiveMethod.refresh
+    seen: list[tuple[np.ndarray, ...]] = []
+    given: list[dict[str, np.ndarray]] = []
+
+    def kept(self: Refreshing, path: Path, data: Any, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
+        assert path.name == "epoch-2.arrays"  # every second epoch
+        seen.append((images, texts, data.caption_image))
+        make(self, path, data, images, texts, measure)
+
+    monkeypatch.setattr(Refreshing, "_make", kept)
+    monkeypatch.setattr(ContrastiveMethod, "refresh", lambda self, lists: (given.append(lists), refresh(self, lists)))
+    out = done(invoke(*command(defined, "--weigh", "guard")))
+    assert out.count("mining again with the weights as they are") == 1
+    ((images, texts, owners),) = seen
+    scores = images @ texts.T
+    scores[owners, np.arange(len(texts))] = -np.inf
+    first, last = given
+    np.testing.assert_array_equal(last["texts_for_images"], np.argsort(-scores, axis=1, kind="stable")[:, :5])
+    np.testing.assert_array_equal(last["images_for_texts"], np.argsort(-scores.T, axis=1, kind="stable")[:, :3])
+    assert last[f"{PROBABILITY_OF}texts_for_images"].shape == last["texts_for_images"].shape
+    assert (last["texts_for_images"] != first["texts_for_images"]).any()
+
+
+def test_an_interrupted_run_goes_on_to_the_same_weights(defined: Path, invoke: Invoke, tmp_path: Path) -> None:
+    """While it mines again, after that, and inside the epoch with the new lists."""
+    other = copied(defined, tmp_path / "other")
+    done(invoke(*command(other)))
+    for stop in (stopped(1, Refreshing, "_make"), stopped(1), stopped(2)):
+        with stop:
+            assert invoke(*command(defined)).code == 130
+    done(invoke(*command(defined)))
+    same_files("train/contrastive.vsepp", (other, defined), MODEL, "history.parquet")
+
+
+def test_lists_that_were_damaged_since_are_not_gone_on_with(
+    defined: Path, invoke: Invoke, flipped: Callable[[Path], None]
+) -> None:
+    with stopped(FIRST_STEP_AFTER + 1):
+        assert invoke(*command(defined)).code == 130
+    (lists,) = defined.glob("tiny/train/contrastive.vsepp-*.partial/.work/refreshed/*.arrays")
+    for damage in (flipped, Path.unlink):
+        damage(lists)
+        refused(invoke(*command(defined)), 4, f"remove {lists.parents[2]}")

@@ -1,4 +1,4 @@
-"""Pretraining and both phases of TAGS through the command line: what each starts from, reads, and writes."""
+"""UNITER through the command line: fine-tuning, pretraining, both phases of TAGS, and which words are wrong."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from itrpipe.analysis.words import CORRECTION_SCHEMA
+from itrpipe.cli.ask import coloured
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.features.embeddings import SCORES, read_scores
+from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.methods.pretrain.method import masked_word_logits
 from itrpipe.methods.tags import method as tags
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.storage.artifact import WORD_CORRECTIONS, WORDS, read_manifest
-from tests.chains import FEW, ONCE, TAGS, UNITER, Invoke, copied, done, history, only, sets, tags_loss
+from itrpipe.training.data import open_split
+from itrpipe.training.saved import load_model
+from tests.chains import FEW, ONCE, TAGS, UNITER, Invoke, copied, done, history, only, refused, sets, tags_loss
+from tests.conftest import Outcome
 
 
 @pytest.fixture
@@ -150,3 +158,134 @@ def test_the_published_numbers_are_declared(
     assert tuple(float(values[name]) for name in names) == expected
     assert int(values["batch_size"]) * int(values["accumulate"]) == 128
     assert (values["loss.copies"], values["loss.draws"], values["loss.temperature"]) == ("20", "20", "1.5")
+
+
+# Fine-tuning without sentences
+
+ITM = ("train.max_updates=0", "train.accumulate=2", "itm.loss.sampled_negatives=11", "itm.loss.hard_negatives=3")
+
+
+def test_it_is_trained_on_regions_with_boxes(boxed_chain: Path, tmp_path: Path, invoke: Invoke) -> None:
+    given = ("train", "--method", "itm", "--dataset", "tiny", "--features", "boxed")
+    small = sets(*UNITER[:-5], *UNITER[-4:], *ITM, "itm.loss.sum_epochs=1")
+    root = copied(boxed_chain, tmp_path / "data")
+    refused(invoke(*given, "--data", root, *small, *sets("train.model.max_words=5")), 4, "raise --set max_words")
+    done(invoke(*given, "--data", root, *small))
+    first, last = history(root, "itm.uniter")
+    assert {"loss_text_anchored", "loss_image_anchored", "mean_active_negatives"} <= first.keys()
+    assert last["learning_rate"] == pytest.approx(1e-8)  # the last of the updates
+
+
+@pytest.mark.parametrize(
+    ("backbone", "sizes"), [("uniter", (768, 12, 12, 3072)), ("uniter-large", (1024, 24, 16, 4096))]
+)
+def test_the_published_numbers_of_itm_are_declared(
+    invoke: Invoke, tmp_path: Path, backbone: str, sizes: tuple[int, ...]
+) -> None:
+    shown = invoke("show", "train", "itm", "--backbone", backbone, "--dataset", "flickr30k", "--data", tmp_path)
+    values = {words[0]: words[1] for line in done(shown).splitlines() if len(words := line.split()) > 2}
+    names = ("model.embed_dim", "model.layers", "model.heads", "model.feed_forward_dim")
+    assert tuple(int(values[name]) for name in names) == sizes
+    negatives = ("loss.sampled_negatives", "loss.hard_negatives", "loss.margin")
+    assert [values[name] for name in negatives] == ["399", "31", "0.2"]
+    assert (values["max_updates"], values["warmup_updates"], values["learning_rate"]) == ("5000", "500", "5e-05")
+
+
+# Which words are wrong
+
+IMAGE, CAPTION = "test-000001.jpg", "a zyzzyva is on the beach"
+
+
+def explain(invoke: Invoke, root: Path, *options: object, image: str = IMAGE, caption: str = CAPTION) -> Outcome:
+    given = ("--data", root, "--image", image, "--caption", caption, *sets(*TAGS))
+    return invoke("explain", *given, "--make", *options)
+
+
+def test_the_words_of_a_caption_have_the_probabilities_of_the_model(tags_chain: Path, invoke: Invoke) -> None:
+    saved = load_model(only(tags_chain, "train/tags-dc.uniter"))
+    assert isinstance(saved.model, UniterEncoder)
+    split = PreparedDataset.open(only(tags_chain, "prepare/scenes")).split("test")
+    features = FeatureFile.open(only(tags_chain, "extract/scenes") / FEATURES)
+    said = split.texts[7]
+    found = json.loads(done(explain(invoke, tags_chain, "--json", caption=said)))
+    data = open_split(split, features, saved.tokens, saved.settings)
+    texts = data.texts(np.array([7]))
+    with torch.no_grad():
+        images, encoded = saved.model.encode_images(data.images(np.array([1]))), saved.model.encode_texts(texts)
+        first = torch.zeros(1, dtype=torch.int64)
+        states = saved.model.read_at(images, encoded, first, first, int(texts.lengths[0]), lambda each: each)[0]
+        expected = saved.model.word_match_logits(states).softmax(dim=1)[:, 0]
+    assert [word["text"] for word in found["words"]] == said.split()
+    for place, word in enumerate(found["words"], 1):
+        assert said[word["start"] : word["end"]] == word["text"]
+        assert word["mismatch"] == pytest.approx(expected[place].item(), abs=1e-5)
+        assert word["flagged"] == (word["mismatch"] > 0.5) == (word["correction"] is not None)
+        assert word["known"] == (word["text"].lower() in saved.vocabulary.ids)
+    written = read_scores(only(tags_chain, "evaluate/tags-dc.uniter") / SCORES, "test").matrix[1, 7]
+    assert found["score"] == pytest.approx(1 / (1 + np.exp(-written)), abs=1e-3)
+    assert (found["run"], found["split"], found["caption"]) == ("tags-dc.uniter", "test", said)
+
+
+def decide(monkeypatch: pytest.MonkeyPatch, wrong: set[int], written: int) -> None:
+    """Makes the heads find tokens of these ids wrong, and nothing else, and correct all of them to one."""
+    kept: list[torch.Tensor] = []
+    embed = UniterEncoder.encode_texts
+
+    def remember(self: UniterEncoder, texts: Any) -> Any:
+        kept[:] = [texts.tokens]
+        return embed(self, texts)
+
+    def judge(self: UniterEncoder, states: torch.Tensor) -> torch.Tensor:
+        bad = torch.isin(kept[0], torch.tensor(sorted(wrong)))
+        return torch.stack([bad.float() * 6 - 3, torch.zeros_like(bad, dtype=torch.float32)], dim=-1)
+
+    def correct(self: UniterEncoder, states: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(len(states), self.text.word.num_embeddings)
+        logits[:, written], logits[:, :4] = 1.0, 2.0  # special tokens are likelier, and never written
+        return logits
+
+    monkeypatch.setattr(UniterEncoder, "encode_texts", remember)
+    monkeypatch.setattr(UniterEncoder, "word_match_logits", judge)
+    monkeypatch.setattr(UniterEncoder, "correction_logits", correct)
+
+
+def test_wrong_words_carry_their_number_and_are_replaced(
+    tags_chain: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = load_model(only(tags_chain, "train/tags-dc.uniter")).vocabulary.ids
+    decide(monkeypatch, {ids["on"], ids["beach"]}, ids["a"])
+    out = done(explain(invoke, tags_chain))
+    assert out.startswith("test-000001 (test), tags-dc.uniter\n")
+    assert "  caption    a zyzzyva is on (0.95) the beach (0.95)\n" in out
+    assert "  corrected  a zyzzyva is a the a\n" in out
+    decide(monkeypatch, set(), 5)
+    out = done(explain(invoke, tags_chain, image=f"images/{IMAGE}"))
+    assert "  caption    a zyzzyva is on the beach\n" in out
+    assert "  unknown    zyzzyva" in out
+
+
+def test_words_are_coloured_in_steps() -> None:
+    words = [
+        {"text": "a", "start": 0, "end": 1, "mismatch": 0.1, "flagged": False},
+        {"text": "b", "start": 2, "end": 3, "mismatch": 1.0, "flagged": True},
+    ]
+    text = coloured("a b!", words)
+    assert text.plain == "a b (1.00)!"
+    assert [str(span.style) for span in text.spans] == ["bold black on #f2a65a"]
+
+
+def test_what_was_removed_since_is_named_or_planned_with_its_cost(
+    tags_chain: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    assert explain(invoke, tags_chain, "--dry-run").out.count("up to date") == 6
+    root = copied(tags_chain, tmp_path / "data")
+    trained = only(root, "train/tags-dc.uniter")
+    only(root, "extract/scenes").rename(tmp_path / "extracted")
+    refused(explain(invoke, root), 3, f"train/{trained.name} was made from", "run `itrpipe extract")
+    shutil.move(tmp_path / "extracted", root / "scenes" / "extract")
+    shutil.rmtree(trained)
+    planned = done(explain(invoke, root, "--dry-run"))
+    assert "+ train/tags-dc.uniter" in planned
+    quiet = explain(invoke, root, "--dry-run", "--json")
+    assert (quiet.code, quiet.out) == (0, "")
+    assert "+ train/tags-dc.uniter" in quiet.err
