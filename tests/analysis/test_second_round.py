@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,12 @@ import pytest
 from itrpipe.analysis.questions import second_round
 from itrpipe.analysis.questions.false_negatives import TrainingSet
 from itrpipe.analysis.questions.second_round import measured, validation
-from itrpipe.analysis.second_round import RISING, RULES, recommend, signals
+from itrpipe.analysis.second_round import RULES, recommend, signals
 from itrpipe.evaluation.metrics import is_alike, share_of_hubs
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
 from tests.analysis.families import assert_recorded, families
+
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(("size", "temperature"), [(2, 0.5), (3, 1e-4)])
@@ -47,7 +51,6 @@ def test_what_validation_gained_is_counted_from_the_best_before_the_last_third()
 
 
 STEP = {"epochs": 9, "schedule": "step", "decay_every": 6, "decay_at": [4, 5], "patience": 0, "warmup_updates": 50}
-COSINE = {"schedule": "cosine"}
 
 
 def diagnostics(gained: float | None = 0.0, schedule: Any = None, fit: Any = None, **model: Any) -> dict[str, Any]:
@@ -67,73 +70,14 @@ def diagnostics(gained: float | None = 0.0, schedule: Any = None, fit: Any = Non
     }
 
 
-ROSE = RISING + 0.1
-
-
-@pytest.mark.parametrize(
-    ("given", "action"),
-    [
-        # Each at either side of its limit.
-        ({"updates": 49}, "warm-up"),
-        ({"gained": ROSE}, "train"),
-        ({"gained": RISING - 0.1}, "mine"),
-        ({"gained": None}, "train"),
-        ({"gained": None, "schedule": COSINE}, "train"),
-        ({"fit": {"validation": 179.0, "gap": 322.0}}, "by-heart"),
-        ({"fit": {"validation": 100.0, "gap": 250.2}}, "by-heart"),
-        ({"fit": {"validation": 100.0, "gap": 249.8}}, "mine"),
-        ({"fit": {"validation": 560.0, "gap": 30.0}}, "mine"),
-        ({"fit": {"validation": 560.0, "gap": 100.5}}, "by-heart"),
-        # Chance is 3.2 here, and high among few images: a tenth of the way to 600 is less than half as much again.
-        ({"fit": {"validation": 4.7, "gap": 400.0}, "gained": 4.0}, "collapsed"),
-        ({"fit": {"validation": 5.0}}, "mine"),
-        ({"fit": {"alike": True}}, "collapsed"),
-        ({"fit": {"images": 4, "validation": 440.0}}, "collapsed"),
-        ({"fit": {"images": 4, "validation": 450.0}}, "mine"),
-        # Three answers are more among fewer images.
-        ({"gained": 9.9, "fit": {"images": 100, "validation": 500.0}}, "train"),
-        ({"gained": 9.9, "fit": {"images": 30, "validation": 500.0}}, "mine"),
-        # Under a rate that falls over the last third of the epochs, a rise says nothing.
-        ({"gained": ROSE, "schedule": {"schedule": "linear"}}, "mine"),
-        ({"gained": ROSE, "schedule": COSINE}, "mine"),
-        ({"gained": ROSE, "schedule": {"schedule": "plateau"}}, "train"),
-        ({"gained": ROSE, "schedule": {"decay_at": [6]}}, "mine"),
-        ({"gained": ROSE, "schedule": {"decay_at": [9]}}, "train"),
-        ({"gained": ROSE, "schedule": {"decay_at": [], "decay_every": 4}}, "mine"),
-        ({"gained": ROSE, "schedule": {"decay_at": [], "decay_every": 5}}, "train"),
-    ],
-)
+@pytest.mark.parametrize(("given", "action"), CASES["advice"])
 def test_the_first_rule_that_holds_is_the_advice(given: dict[str, Any], action: str) -> None:
     advice = recommend(diagnostics(**given))
     assert advice.action == action
     assert bool(advice.evidence) == (action in ("mine", "by-heart"))
 
 
-MINED = "--negatives mined --negatives-from"
-LISTS = "--set loss.top_texts={0} --set loss.top_images={1} --set mine_negatives.num_texts={0}"
-LISTS += " --set mine_negatives.num_images={1}"
-
-
-@pytest.mark.parametrize(
-    ("given", "end", "named", "command"),
-    [
-        ({"updates": 49}, "warm", "", "--method triplet --set warmup_updates=5"),
-        ({"gained": None}, "longer", "", "--method triplet --set epochs=18 --set decay_every=12 --set decay_at=[8,10]"),
-        ({"gained": None, "schedule": COSINE}, "longer", "my", "--set epochs=18"),
-        ({"gained": None, "schedule": {**COSINE, "patience": 3}}, "longer", "my", "--set epochs=18 --set patience=6"),
-        ({}, "mined", "", f"--method contrastive {MINED} triplet"),
-        ({}, "mined", "my", f"--method contrastive {MINED} my"),
-        (
-            {"method": "contrastive-batch", "objective": "contrastive"},
-            "mined",
-            "my",
-            f"--method contrastive {MINED} my",
-        ),
-        ({"method": "clip-finetune", "objective": "contrastive"}, "mined", "my", f"{MINED} my"),
-        ({"images": 240, "captions": 1200}, "mined", "my", f"--method contrastive {MINED} my {LISTS.format(120, 24)}"),
-        ({"images": 50, "captions": 250}, "mined", "my", f"--method contrastive {MINED} my {LISTS.format(25, 5)}"),
-    ],
-)
+@pytest.mark.parametrize(("given", "end", "named", "command"), CASES["commands"])
 def test_the_command_has_the_settings_of_the_first_training(
     given: dict[str, Any], end: str, named: str, command: str
 ) -> None:

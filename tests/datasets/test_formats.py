@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -210,15 +209,6 @@ def test_which_source_is_meant_is_said_where_it_is_unclear(tmp_path: Path) -> No
     for name, several in (("results", "Flickr8k.token.txt, results.csv"), ("tsv", "captions.csv, captions.tsv")):
         SOURCES[name].write(tmp_path)
         refused(tmp_path, UsageError, f"2 data files ({several})", SOURCES[name].format)
-
-
-def test_names_of_other_case_ending_or_encoding_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for file in ("a.BMP", "sub/D", "a"):
-        source = SOURCES["csv"].write(tmp_path, [Row(file, "x")])
-        refused(source, MissingInputError, "write names of files as they are")
-    SOURCES["csv"].write(tmp_path, [Row("caf\u00e9.png", "x")])
-    monkeypatch.setattr(sys, "getfilesystemencoding", lambda: "ascii")
-    refused(tmp_path, UsageError, "Python reads file names as ascii here; set PYTHONUTF8=1")
 
 
 def test_lines_have_no_ends_and_empty_ones_at_the_end_are_none(tmp_path: Path) -> None:

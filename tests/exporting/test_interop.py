@@ -26,9 +26,9 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.pipeline.planning import parse_override
 from itrpipe.training.saved import load_model
 
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))
 TEXTS = ["A dog number 1000 is on the road 0.", "a cat on the beach", "a bird is number 3 on the roof, a roof!"]
 CLOSE: dict[str, Any] = {"rtol": 0, "atol": 1e-5}
-POOLED = ("train.model.image_pool=own", "train.model.text_pool=own", "train.model.embed_dim=8")
 
 
 @pytest.fixture(scope="module")
@@ -85,18 +85,10 @@ def theirs(folder: Path, images: list[Image.Image], **backend: str) -> tuple[Any
 # transformers
 
 
-@pytest.mark.parametrize(
-    ("pair", "sets", "method", "architecture"),
-    [
-        (("clip", "clip"), (), "zero-shot", "CLIPModel"),
-        (("clip", "clip"), ("train.model.max_words=3", "train.model.clean_captions=true"), "zero-shot", "CLIPModel"),
-        (("siglip", "siglip"), (), "zero-shot", "SiglipModel"),
-        (("vit", "bert"), POOLED, "triplet", "VisionTextDualEncoderModel"),
-    ],
-)
+@pytest.mark.parametrize(("pair", "sets", "method", "architecture"), CASES["native"])
 def test_transformers_and_sentence_transformers_embed_photographs_and_captions_as_we_do(
-    pair: tuple[str, str],
-    sets: tuple[str, ...],
+    pair: list[str],
+    sets: list[str],
     method: str,
     architecture: str,
     exported: Callable[..., Any],
@@ -104,7 +96,7 @@ def test_transformers_and_sentence_transformers_embed_photographs_and_captions_a
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with_open_clip = pair == ("clip", "clip") and not sets
+    with_open_clip = pair == ["clip", "clip"] and not sets
     folder, trained = exported(*pair, *sets, method=method, **{"open_clip": True} if with_open_clip else {})
     ours = itrpipe.load(trained, device="cpu")
     model, images, texts = theirs(folder, photographs, backend="pil")
@@ -178,20 +170,6 @@ def test_the_scale_of_the_logits_is_what_training_made_of_it(
     assert float(moved.exp()) == pytest.approx(1 / row["mean_temperature"], rel=1e-5) == pytest.approx(20, rel=0.01)
 
 
-def test_photographs_come_to_the_frame_in_one_step_where_ours_take_two(
-    exported: Callable[..., Any], photographs: list[Image.Image]
-) -> None:
-    """Of images that have the stored size both resize once; of others the processor misses our first step."""
-    folder, trained = exported("clip", "clip", "pixels.height=48", "pixels.width=48")
-    ours = itrpipe.load(trained, device="cpu")
-    stored = [each.resize((48, 48), Image.Resampling.BICUBIC) for each in photographs]
-    expected = ours.encode_images(photographs)
-    equal, near = (theirs(folder, each)[1].numpy() for each in (stored, photographs))
-    np.testing.assert_allclose(equal, expected, **CLOSE)
-    assert 1e-5 < np.abs(near - expected).max() < 0.1
-    assert "itrpipe makes a photograph 48 x 48 pixels large" in (folder / "README.md").read_text()
-
-
 def test_photographs_that_are_cropped_are_framed_by_their_middle(
     exported: Callable[..., Any], photographs: list[Image.Image]
 ) -> None:
@@ -201,24 +179,10 @@ def test_photographs_that_are_cropped_are_framed_by_their_middle(
     np.testing.assert_allclose(theirs(folder, wide, backend="pil")[1], expected, **CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("pair", "sets", "reason"),
-    [
-        (
-            ("vit", "bert"),
-            (),
-            "pooled by mean and mean and not projected; --set train.model.image_pool=own --set "
-            "train.model.text_pool=own --set train.model.embed_dim=512 trains a VisionTextDualEncoderModel of these",
-        ),
-        (("clip", "bert"), POOLED, "projected twice, by CLIP's projection and to embed_dim"),
-        (("clip", "clip"), ("train.model.image_pool=cls", "train.model.embed_dim=8"), "pooled by cls and own"),
-        (("clip", "clip"), ("train.model.embed_dim=8",), "its projections to embed_dim = 8"),
-        (("clip", "clip"), ("pixels.fit=crop", "pixels.width=48"), "cut to the shape of 32 x 48 pixels"),
-    ],
-)
+@pytest.mark.parametrize(("pair", "sets", "reason"), CASES["no class"])
 def test_what_transformers_has_no_class_for_keeps_our_layout_and_says_so(
-    pair: tuple[str, str],
-    sets: tuple[str, ...],
+    pair: list[str],
+    sets: list[str],
     reason: str,
     exported: Callable[..., Any],
     photographs: list[Image.Image],
@@ -279,17 +243,3 @@ def test_open_clip_is_refused_for_what_it_has_not(exported: Callable[..., Any], 
 
 
 # datasets
-
-
-def test_datasets_opens_the_tables_of_this_folder_and_of_no_other_by_their_names(
-    exported: Callable[..., Any], tmp_path: Path
-) -> None:
-    from datasets import load_dataset
-
-    for name in ("clip", "siglip"):  # both called `model`
-        folder = Path(shutil.copytree(exported(name, name)[0], tmp_path / name / "model"))
-        shutil.copytree(folder / "embeddings", folder / "further")
-        for table in ("images", "captions"):
-            found = load_dataset(str(folder), table, split="test", cache_dir=str(tmp_path / "cache"))
-            written = pq.read_table(folder / "embeddings" / f"{table}.parquet")
-            assert {column: found[column] for column in found.column_names} == written.to_pydict()

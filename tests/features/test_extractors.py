@@ -23,50 +23,12 @@ from itrpipe.scenes import generate, paint
 from itrpipe.scenes.world import KINDS
 
 GOLDEN = Path(__file__).with_name("golden_extractors.json")
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))
 SIZES = ((30, 50), (50, 30), (48, 48))
-LAYERS: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
-SMALL = {**LAYERS, "image_size": 32, "patch_size": 8}
-TEXT = {**LAYERS, "vocab_size": 9}
-MAPS: dict[str, Any] = {"hidden_sizes": [8, 16], "depths": [1, 1]}
-STEM = MAPS | {"embedding_size": 8}
-STRETCH = "ViT", {"size": 32}
-MIDDLE = "Bit", {"size": {"shortest_edge": 40}, "crop_size": 32}
-WIDE = "ViT", {"size": {"height": 48, "width": 64}}
-CLIP = "CLIP", {"size": {"shortest_edge": 32}, "crop_size": 32}
-SIGLIP = "Siglip", {"size": {"height": 32, "width": 32}}
-PAIR = {"vision_config": SMALL, "text_config": TEXT}
-CONVNEXT = MAPS | {"num_stages": 2}
 
-NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]]]] = {
-    "vit": ("vit", "ViTModel", SMALL, STRETCH),
-    "vit_classifier": ("vit", "ViTForImageClassification", SMALL, STRETCH),
-    "vit_msn": ("vit", "ViTMSNModel", SMALL, STRETCH),
-    "deit": ("vit", "DeiTModel", SMALL, ("DeiT", {"size": 40, "crop_size": 32})),
-    "beit": ("vit", "BeitModel", SMALL, ("Beit", {"size": 32})),
-    "dinov2": ("vit", "Dinov2Model", SMALL | {"image_size": 48}, MIDDLE),
-    "dinov2_registers": ("vit", "Dinov2WithRegistersModel", SMALL | {"num_register_tokens": 4}, MIDDLE),
-    "dinov3": ("vit", "DINOv3ViTModel", SMALL | {"num_register_tokens": 3}, ("DINOv3ViT", {"size": 32})),
-    "clip": ("vit", "CLIPModel", PAIR | {"projection_dim": 24}, CLIP),
-    "clip_vision": ("vit", "CLIPVisionModel", SMALL, CLIP),
-    "clip_projected": ("vit", "CLIPVisionModelWithProjection", SMALL | {"projection_dim": 24}, CLIP),
-    "siglip": ("vit", "SiglipModel", PAIR, SIGLIP),
-    "siglip_vision": ("vit", "SiglipVisionModel", SMALL, SIGLIP),
-    "resnet": ("resnet", "ResNetModel", STEM, WIDE),
-    "resnet_classifier": ("resnet", "ResNetForImageClassification", STEM | {"layer_type": "basic"}, WIDE),
-    "regnet": ("resnet", "RegNetModel", STEM | {"groups_width": 4}, WIDE),
-    "convnext": ("resnet", "ConvNextModel", CONVNEXT, WIDE),
-    "convnextv2": ("resnet", "ConvNextV2Model", CONVNEXT, WIDE),
-}
+NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]]]] = CASES["networks"]
 """Extractor, class and configuration of a network, name and settings of its image processor."""
-REGIONS: dict[str, Any] = {"min_regions": 3, "max_regions": 6, "min_score": 0.2, "precision": "fp32"}
-OTHERS: dict[str, dict[str, Any]] = {
-    "hog": {"grid": 3, "cell": 16},
-    "pixels": {"height": 20, "width": 28, "fit": "stretch"},
-    "pixels_crop": {"height": 20, "width": 28, "fit": "crop"},
-    "frcnn": {**REGIONS, "weights": "random", "nms": 0.3, "proposals": 30, "short_side": 64, "long_side": 112},
-    "butd": {**REGIONS, "weights": "random", "revision": "main"},
-    "scenes": {},
-}
+OTHERS: dict[str, dict[str, Any]] = CASES["others"]
 NAMES = (*NETWORKS, *OTHERS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,8 @@ import pytest
 
 from itrpipe.errors import DataError
 from itrpipe.features.importers.base import WantedImage, match
+
+WRITTEN: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))
 
 
 def sentences(number: int) -> list[str]:
@@ -27,20 +30,7 @@ def found(names: Sequence[str], *images: WantedImage, captions: Any = None) -> t
     return match(source, images)
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [
-        *((name, "train2014/COCO_train2014_000000000009.jpg") for name in ("COCO_train2014_000000000009", " 9 ")),
-        *(("COCO_train2014_000000000009.jpg", file) for file in ("9", "000000000009", "coco_000000000009.npz")),
-        ("train2014/COCO_train2014_000000000009.jpg.npz", "9.png"),
-        (r"train2014\COCO_train2014_000000000009.JPG", "9.png"),
-        ("flickr30k_000001000092.npz", "1000092.jpg"),
-        ("1000092795", "flickr30k-images/1000092795.jpg"),
-        ("1000092795.jpg", "1000092795.png"),
-        ("a/b.c.jpg", "b.c.npz"),
-        ("coco_000000000000.npz", "0.jpg"),
-    ],
-)
+@pytest.mark.parametrize(("name", "file"), WRITTEN["names"])
 def test_all_ways_to_write_a_name(name: str, file: str) -> None:
     for wanted in (image(file), image("x", file)):
         entries, by_captions = found(["10", name, "COCO_train2014_000000000090"], wanted)

@@ -24,33 +24,10 @@ from itrpipe.features.towers import PATCHES, Grid, open_network, open_vision
 from tests.features.test_extractors import built, pictures, rows_of, save
 from tests.features.test_hub import Intruder
 
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))
 # One of each class, and each way of resizing and cropping that published checkpoints use.
-PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = {
-    "vit": ("ViT", {"size": {"height": 64, "width": 48}}),
-    "beit_crop": ("Beit", {"size": 72, "do_center_crop": True, "crop_size": 64}),
-    "deit": ("DeiT", {"size": 73, "crop_size": 64}),
-    "clip": ("CLIP", {"size": {"shortest_edge": 64}, "crop_size": 64}),
-    "clip_margin": ("CLIP", {"size": {"shortest_edge": 64}, "crop_size": 81}),
-    "dinov2": ("Bit", {"size": {"shortest_edge": 73}, "crop_size": 64, "resample": 3}),
-    "dinov3": ("DINOv3ViT", {"size": {"height": 64, "width": 64}}),
-    "convnext": ("ConvNext", {"size": {"shortest_edge": 64}, "crop_pct": 0.875}),
-    "convnext_small": ("ConvNext", {"size": {"shortest_edge": 383}, "crop_pct": 0.95}),
-    "convnext_stretch": ("ConvNext", {"size": {"shortest_edge": 384}}),
-    "unscaled": ("ViT", {"size": 64, "do_rescale": False}),
-    "unnormalised": ("ViT", {"size": 64, "do_normalize": False, "resample": 0}),
-    "odd_scale": ("ViT", {"size": 64, "rescale_factor": 1 / 127.5}),
-    "siglip": ("Siglip", {"size": {"height": 64, "width": 64}, "resample": 1}),
-    "no_resize": ("Bit", {"do_resize": False, "crop_size": 64}),
-}
-REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
-    "edge alone": ("CLIP", {"do_center_crop": False}),
-    "as it is": ("ViT", {"do_resize": False}),
-    "two edges": ("Beit", {"size": {"shortest_edge": 64, "longest_edge": 128}}),
-    "crop of an edge": ("DeiT", {"do_center_crop": True, "crop_size": {"shortest_edge": 9}}),
-    "pad": ("Siglip", {"size": {"height": 64, "width": 64}, "do_pad": True, "pad_size": {"height": 9, "width": 9}}),
-    "second crop": ("ConvNext", {"size": {"shortest_edge": 64}, "do_center_crop": True, "crop_size": 50}),
-    "unknown": ("Siglip2", {}),
-}
+PROCESSORS: dict[str, tuple[str, dict[str, Any]]] = CASES["processors"]
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = CASES["refused processors"]
 
 
 def photo(height: int, width: int) -> np.ndarray:

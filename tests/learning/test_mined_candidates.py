@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from itrpipe.learning.mined import MinedCandidates, known_pairs, neighbours_order
+from itrpipe.learning.mined import MinedCandidates, neighbours_order
 
 LISTS = np.array([[5, 6, 7, 8], [1, 2, -1, -1], [9, -1, -1, -1], [-1, -1, -1, -1]])
 
@@ -26,24 +26,6 @@ def test_all_candidates_of_the_window_are_drawn_alike():
     values, counts = np.unique(drawn, return_counts=True)
     assert values.tolist() == [6, 7, 8]
     assert np.allclose(counts / 9_000, 1 / 3, atol=0.03)
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_known_pairs_are_all_of_the_batch(seed):
-    rng = np.random.default_rng(seed)
-    lists = np.stack([rng.permutation(20)[:6] for _ in range(4)])
-    lists[rng.random(lists.shape) < 0.3] = -1
-    values, candidates = rng.random(lists.shape), rng.integers(20, size=9)
-    expected = {
-        (a, c): np.float32(values[a, k])
-        for a in range(4)
-        for c in range(9)
-        for k in range(6)
-        if lists[a, k] == candidates[c]
-    }
-    found = known_pairs(lists, values, candidates)
-    anchors, places, known = (each.numpy() for each in found)
-    assert dict(zip(zip(anchors, places, strict=True), known, strict=True)) == expected
 
 
 IMAGE = np.repeat(np.arange(40), 5)

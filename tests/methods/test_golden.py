@@ -18,14 +18,7 @@ from tests.test_estimator_checks import CONFS, builder, method_builder, settings
 GOLDEN = Path(__file__).with_name("golden.json")
 FURTHER = ("aoq-triplet", "aoq-quintuplet", "aoq-online-quintuplet", "aoq-positive-weight", "aoq-only-offline")
 FURTHER += ("fne-paper", "fne-memory-only", "ssamt-words", "tags-words", "ascl-no-positives")
-LATER: dict[str, dict[str, Any]] = {
-    "fne, later": {"warm_epochs": 1, "sum_epochs": 1, "mask_same_image": True, "reset_each_epoch": False},
-    "fne, much later": {"warm_epochs": 2},
-    "aoq, later": {"sum_epochs": 1},
-    "itm, later": {"sum_epochs": 1},
-    "ssamt-intra, later": {"sum_epochs": 1},
-    "contrastive, later": {"objective": "hardest", "sum_epochs": 1},
-}
+LATER: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text())["later"]
 """Methods whose first epochs have another loss."""
 CASES = {conf: each for conf in CONFS for each in sorted(backbones(), reverse=True) if trains(conf, each)}
 CASES |= {conf: next(b for b in ("vsepp", "ssamt", "uniter", "ascl") if trains(conf, b)) for conf in (*FURTHER, *LATER)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,37 +17,12 @@ from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.declaration import MethodSettings, Mined, method_module, methods
 from itrpipe.methods.fne.declaration import Fne
-from itrpipe.methods.itm.declaration import Itm
-from itrpipe.methods.ssamt.declaration import Ssamt
-from itrpipe.methods.tags.declaration import Tags
 from itrpipe.testing import ToyPairs
 from tests.methods.toys import KnownPairs, Lookup
 
 ROOT = Path(__file__).resolve().parents[2]
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))
 UNREAD = [(name, option) for name, kind in methods().items() for option in kind.unread]
-CONTRADICTIONS: list[tuple[type[MethodSettings], dict[str, Any], str]] = [
-    (Aoq, {"coupled": True, "false_negatives": "weigh"}, "coupled leaves no rank of images"),
-    (Aoq, {"coupled": True, "top_images": 301}, "top_images <= top_texts"),
-    (Aoq, {"online_term": False}, "online_term = False is an option that is not read"),
-    (Aoq, {"variant": "offline-triplet", "quintuplet_pairs": "online"}, "quintuplet_pairs = online is an option that"),
-    (Aoq, {"variant": "quintuplet", "weight_by": "positive"}, "weight_by = positive is an option that"),
-    (Fne, {"momentum_twin": False}, "memory_size = 8192 needs momentum_twin = true"),
-    (Itm, {"sampled_negatives": 4, "hard_negatives": 6}, "hard_negatives = 6 are to be found among"),
-    (Tags, {"writer": "pretrain"}, "a static generator is the model of a configuration of train"),
-    (Contrastive, {"weigh": "hardest", "objective": "hardest"}, "takes the hardest candidate already"),
-    (Contrastive, {"negatives": ["mined"], "mined_texts": 0, "mined_images": 0}, "draw nothing"),
-    (Contrastive, {"negatives": ["mined"], "skip_texts": 300}, "are fewer than mined_texts"),
-    (Contrastive, {"weigh": "positive-aware", "relative_margin": None}, "give one"),
-    (Contrastive, {"negatives": ["minde"]}, "Input should be 'batch', 'mined'"),
-    (Contrastive, {"negatives": "mined"}, "valid tuple"),
-    (Contrastive, {"temperature": 0.0}, "above 0"),
-    (Contrastive, {"temperature": "warm"}, "give a number"),
-    (Ssamt, {"phase": "inter", "margin_intra": 0.3}, "margin_intra = 0.3 is an option that is not read"),
-    (Ssamt, {"phase": "inter", "sum_epochs": 2}, "sum_epochs = 2 is an option"),
-    (Ssamt, {"phase": "intra", "margin_phrase": 0.3}, "margin_phrase = 0.3 is an option"),
-    (Ssamt, {"phase": "intra", "weight_local": 0.3}, "weight_local = 0.3 is an option"),
-    (Ssamt, {"phase": "intra", "negatives": "softmax"}, "negatives = softmax is an option"),
-]
 TOO_LITTLE: list[tuple[MethodSettings, str]] = [
     (Aoq(top_texts=5, top_images=3, false_negatives="weigh"), "--guard fne"),
     (Aoq(top_texts=5, top_images=3, false_negatives="drop"), "--guard fne"),
@@ -65,11 +41,12 @@ def test_an_option_that_nothing_reads_is_refused(name: str, option: str) -> None
         kind.model_validate({option: other})
 
 
-@pytest.mark.parametrize(("kind", "given", "reason"), CONTRADICTIONS)
-def test_what_does_not_go_together_is_refused(kind: type[MethodSettings], given: dict[str, Any], reason: str) -> None:
+@pytest.mark.parametrize(("name", "given", "reason"), CASES["contradictions"])
+def test_what_does_not_go_together_is_refused(name: str, given: dict[str, Any], reason: str) -> None:
+    kind = methods()[name]
     with pytest.raises(ValidationError, match=reason):
         kind.model_validate(given)
-    if kind is Ssamt:  # the other phase reads it
+    if name == "ssamt":  # the other phase reads it
         kind.model_validate(given | {"phase": "intra" if given["phase"] == "inter" else "inter"})
 
 

@@ -19,15 +19,7 @@ from tests.mining.mine import FIELDS, mine, search, write_lists
 from tests.mining.test_rescoring import finished, guarded
 
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text(encoding="utf-8"))
-SPLIT = {"block": 60, "text_block": 170}
-EXACT: dict[str, dict[str, Any]] = {
-    "one tile": {},
-    "several parts and tiles": SPLIT,
-    "products in two steps": {"precision": "bf16+fp32", **SPLIT},
-    "single precision in two steps": {"precision": "fp32", **SPLIT},
-    "rounded products": {"precision": "bf16", **SPLIT},
-    "anchors": {"first": (150, 600), "precision": "bf16+fp32", **SPLIT},
-}
+EXACT: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text())["exact"]
 
 
 def fixed(levels: int, owners: str = "some") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -72,12 +64,7 @@ CASES |= {
     f"limit by {name}": partial(lambda limits: itrpipe.mine(*fixed(300), num_texts=40, num_images=12, **limits), limits)
     for name, limits in LIMITS.items()
 }
-EXACT_LIMITS: dict[str, dict[str, Any]] = {
-    "min_score": {"min_score": 6},
-    "max_score": {"max_score": 8},
-    "absolute_margin": {"absolute_margin": 2},
-    "relative_margin": {"relative_margin": 0.5},
-}
+EXACT_LIMITS: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text())["limits that are met"]
 """Scores that whole numbers reach, and so do many margins."""
 CASES |= {
     f"{name} that is met": partial(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from itrpipe.mining import statistics
-from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, slices
-from itrpipe.mining.statistics import QUANTILES, Figures, beaten_percent, mining_statistics, sentences, table_rows
+from itrpipe.mining.lists import NO_ROW, CandidateLists, slices
+from itrpipe.mining.statistics import QUANTILES, Figures, mining_statistics, sentences, table_rows
 
 POSITIVES = np.array([0.9, 0.5, 0.4, np.nan], np.float32)  # the last caption is nobody's
 CAPTION_IMAGE = np.array([0, 0, 1, -1])
@@ -68,25 +68,6 @@ def test_lists_without_any_candidate():
     assert found["texts_for_images"] is found["hardest_text_beats_own_caption_percent"] is None
     assert table_rows(found)[2] == ("mined captions for images", *["–"] * 5)
     assert not any("at least as high" in sentence for sentence in sentences(found))
-
-
-def test_sentences_say_what_filters_left_and_how_lists_become_longer():
-    found = figures({"texts_for_images": {"max_score": 1, "range_min": 4}, "images_for_texts": {"relative_margin": 1}})
-    assert sentences(found) == [
-        "captions for images: 3 candidates for 2 images",
-        "captions for images: the hardest scores at least as high as the own caption in 33.33% of the pairs",
-        "captions for images: 1 of 8 candidates cut by max_score",
-        "captions for images: 4 of 8 candidates cut by range_min",
-        "warning: captions for images: lists are short, 1.5 of 4.0 candidates on average; loosen range_min or raise "
-        "num_texts",
-        "images for captions: 3 candidates for 4 captions",
-        "images for captions: 1 of 4 candidates cut by relative_margin, with all that score above the own image",
-        "images for captions: 1 of 4 captions have none left",
-        "warning: images for captions: lists are short, 0.8 of 1.0 candidates on average; loosen relative_margin",
-    ]
-    cut = figures({name: {"absolute_margin": 0} for name in DIRECTIONS})
-    assert [beaten_percent(cut, name) for name in DIRECTIONS] == [None, None]
-    assert "captions for images: 0 of 3 candidates cut by absolute_margin" in sentences(cut)
 
 
 @pytest.mark.parametrize("at_once", [7, 300])

@@ -43,17 +43,7 @@ def test_features_may_be_in_half_precision_or_all_zero(name: str) -> None:
     assert all(each.grad.abs().max() < 1e3 for each in model.parameters() if each.grad is not None)
 
 
-POOLED = {"image_pool": "own", "text_pool": "own", "embed_dim": 8}
-DESCRIBED: dict[str, tuple[str, dict[str, Any]]] = {
-    "ascl": ("ascl", {"fusion": "released"}),
-    "random": ("dual-encoder", {}),
-    "tokens and boxes": ("dual-encoder", {"images": "region-tokens"}),
-    "tokens": ("dual-encoder", {"images": "region-tokens", "image_pool": "cls", "boxes": False}),
-    "two": ("dual-encoder", {"vision": "vit", "text": "bert"}),
-    "two poolers": ("dual-encoder", {"vision": "vit", "text": "bert", **POOLED}),
-    "half of a joint one": ("dual-encoder", {"vision": "clip", "text": "bert"}),
-    "joint": ("dual-encoder", {"vision": "siglip", "text": "siglip", "embed_dim": 0}),
-}
+DESCRIBED: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text())["described"]
 
 
 @torch.no_grad()

@@ -69,18 +69,6 @@ def test_captions_are_pooled_as_by_hand(pool: str, saved_encoders: Path) -> None
     close(model.encode_texts(replace(TEXTS, in_training=training)).embedding, normalize(expected))
 
 
-@torch.no_grad()
-@pytest.mark.parametrize(("pool", "normalisation"), [("mean", "auto"), ("cls", "own"), ("own", "clip")])
-def test_images_are_normalised_and_pooled_as_by_hand(pool: str, normalisation: str, saved_encoders: Path) -> None:
-    model = saved(saved_encoders, "vit", "bert", image_pool=pool, normalisation=normalisation)
-    vit = transformers.ViTModel.from_pretrained(saved_encoders / "vit").eval()
-    mean, std = (0.5, 0.5) if normalisation == "own" else (CLIP_MEAN, CLIP_STD)
-    read = vit(pixel_values=(PIXELS / 255 - mean) / std)
-    states = read.last_hidden_state  # [B, 5, D], the class token first
-    expected = {"mean": states.mean(dim=1), "cls": states[:, 0], "own": read.pooler_output}[pool]
-    close(model.encode_images(IMAGES).embedding, normalize(expected))
-
-
 @pytest.mark.parametrize("text", ["bert", "clip", "siglip"])
 def test_encoding_and_comparing_never_wait_for_a_device(text: str, saved_encoders: Path) -> None:
     model = saved(saved_encoders, "vit", text, embed_dim=8).train()

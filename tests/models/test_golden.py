@@ -20,33 +20,7 @@ from itrpipe.testing import ToyPairs
 from tests.models.toys import built, encoded
 
 GOLDEN = Path(__file__).with_name("golden.json")
-CASES: dict[str, dict[str, Any]] = {
-    "vsepp": {},
-    "vsepp-order": {"measure": "order", "absolute_values": True, "image_norm": False},
-    "vsrn": {},
-    "vsrn-channels": {"region_l2_axis": "channels", "caption_max_length": 6},
-    "vsrn-flickr30k": {"region_norm": False, "final_batch_norm": True, "captioner": False},
-    "scan": {},
-    "scan-i2t": {"cross_attention": "i2t", "lambda_softmax": 4.0, "lambda_lse": 5.0},
-    **{f"scan-{norm}": {"raw_feature_norm": norm} for norm in ("l2norm", "clipped_l1norm", "no_norm")},
-    "scan-softmax": {"raw_feature_norm": "softmax", "aggregation": "Max"},
-    "scan-l1norm": {"raw_feature_norm": "l1norm", "aggregation": "Sum", "lambda_softmax": 40.0},
-    "bfan": {},
-    "bfan-prob": {"focal": "prob"},
-    "ssamt-intra": {"phase": "intra", "dropout": 0.0},
-    "ssamt": {"dropout": 0.0, "mask": "strict"},
-    "uniter": {"dropout": 0.0},
-    "ascl": {},
-    "ascl-released": {"fusion": "released", "text_ends": False},
-    "ascl-mean": {"fusion": "none"},
-    "dual-encoder": {"image_pool": "cls", "text_pool": "eot"},
-    "dual-encoder-padding": {"text_pool": "mean-all"},
-    "dual-encoder-regions": {"images": "regions"},
-    "dual-encoder-region-tokens": {"images": "region-tokens"},
-    "dual-encoder-class-token": {"images": "region-tokens", "image_pool": "cls"},
-    "dual-encoder-global": {"images": "global", "text_pool": "own"},
-    "dual-encoder-own": {"image_pool": "own", "text_pool": "own"},
-}
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text())["golden"]
 
 
 def measured(name: str) -> dict[str, list[float]]:

@@ -14,17 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from itrpipe.analysis.second_round import recommend
 from itrpipe.evaluation.metrics import random_recalls
 from itrpipe.report.page import BEGIN, END, inserted, percent
-from itrpipe.report.pictures import choose, moved
+from itrpipe.report.pictures import moved
 from itrpipe.storage import artifact as artifacts
-from itrpipe.storage.artifact import SECOND_ROUND
-from tests.analysis.test_second_round import diagnostics
 from tests.report.toy import HOSTILE, Element, Report, Toy, add, change, rewrite
 
 BETWEEN = f"{BEGIN.format(asked='scenes')}\nold\n{END}"
-OUTPUTS = ("index.html", "summary.txt", "summary.md", "results.json")
 
 
 def metrics_of(toy: Toy, run: str) -> Any:
@@ -112,19 +108,6 @@ def test_examples_move_furthest_first_up_and_then_down() -> None:
     assert moved(before, before, 4) == []
 
 
-def test_examples_are_half_right_where_possible() -> None:
-    for right, count, shown in (([1] * 3, 4, 3), ([1, 0] * 5, 4, 2), ([0] * 9 + [1], 4, 1)):
-        chosen = choose(np.array(right, dtype=bool), count, np.random.default_rng(0))
-        assert len(set(chosen)) == len(chosen) == min(count, len(right))
-        assert [right[row] for row in chosen] == [1] * shown + [0] * (len(chosen) - shown)
-
-
-def test_equal_artifacts_give_equal_bytes(done: Report, copy: Toy) -> None:
-    found = copy.report(("triplet.vsepp", "aoq.vsepp"), drawn=True)
-    for name in OUTPUTS:
-        assert (found.folder / name).read_bytes() == (done.folder / name).read_bytes()
-
-
 def test_a_removed_artifact_is_named_and_nothing_is_made_up(copy: Toy, done: Report) -> None:
     shutil.rmtree(copy.made["mining"])
     found = copy.report()
@@ -190,20 +173,6 @@ def test_costs_and_epochs_count_all_that_a_model_was_made_from(copy: Toy) -> Non
     times = {name: cells[1] for name, cells in rows_of(cost).items()}
     assert times == {"VSE++, AOQ": "41.2 s", "VSE++, first training": "10.0 s"}
     assert {run["label"]: run["epochs"] for run in report.results["runs"]} == {"triplet.vsepp": [3], "aoq.vsepp": [6]}
-
-
-def test_two_first_trainings_are_told_apart_by_their_names_everywhere(copy: Toy) -> None:
-    longer = add(copy, "triplet", "vsepp", trained={"epochs": 9})
-    for name in ("triplet.vsepp", longer):
-        rewrite(copy.made[name] / SECOND_ROUND, json.dumps(diagnostics()).encode())
-    page = copy.report(("triplet.vsepp", longer)).page
-    (section,) = [each for each in page.all("section") if "second-training" in each.attributes["id"]]
-    advice = recommend(diagnostics())
-    names = [each.text() for each in section.all("dt")]
-    assert sorted(names) == ["VSE++, first training", "VSE++, first training (epochs 9)"]
-    assert [each.text() for each in section.all("dd")] == [advice.sentence] * 2
-    assert section.all("p", "note")[0].text().endswith(advice.evidence)
-    assert page.all("p", "note")[0].text().startswith("By VSE++, first training (epochs 9). ")
 
 
 def test_settings_that_are_not_declared_are_told(copy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

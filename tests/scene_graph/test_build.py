@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scene_graph import build
-from itrpipe.scene_graph.build import ParsedGraphs, Parsing, graph_tree
-from itrpipe.scene_graph.graph import Attribute, Item, Object, Relation, SceneGraph, Token
+from itrpipe.scene_graph.build import ParsedGraphs, Parsing
+from itrpipe.scene_graph.graph import Item, Object, SceneGraph, Token
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1, graphs_of
 from tests.maps import made
 from tests.scene_graph.shared import write
@@ -88,30 +86,3 @@ def test_an_error_says_which_caption_it_was(tmp_path: Path) -> None:
 
 
 # Trees
-
-
-def printed(each: SceneGraph) -> list[str]:
-    console = Console(width=80, color_system=None, record=True, file=io.StringIO())
-    console.print(graph_tree(each))
-    return [line.rstrip() for line in console.export_text().splitlines()]
-
-
-def test_a_tree_shows_every_element_and_how_the_caption_words_it() -> None:
-    tokens = tuple(Token(word, 0, 1, "N", word) for word in ["Two", "dogs", "carry", "[b]"])
-    each = SceneGraph(
-        "Two dogs carry [b]",
-        tokens,
-        (Object(0, 1, (1,), "dog"), Object(1, 3, (3,), "[b]"), Object(2, -1, (), "road")),
-        (Attribute(0, 0, (0,), "two", "number"),),
-        (Relation(0, 0, 1, (2,), "carry", "verb"),),
-        "partial",
-    )
-    assert printed(each) == [
-        "Two dogs carry [b]",
-        "├── dog  “dogs”",
-        "│   ├── two  number",
-        "│   └── carry → [b]  verb",
-        "├── [b]",
-        "├── road  (no words of the caption)",
-        "└── status: partial",
-    ]

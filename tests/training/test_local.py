@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,7 @@ from itrpipe.training.distributed import Spread, World, spread
 from itrpipe.training.optimizers import Trained
 from tests.methods.test_contrastive import BATCH, CAPTION_IMAGE, Rows, made
 
-MINED = {"negatives": ["mined", "synthetic"], "mined_texts": 2, "mined_images": 2}
-LEARNED = {"learn_temperature": True, "bias": -1.0}
-CASES: dict[str, dict[str, Any]] = {
-    **{f"{each}-mined": {"objective": each, **MINED, **LEARNED} for each in ("infonce", "sigmoid", "sum", "hardest")},
-    "infonce": {**LEARNED, "mask_same_image": False},
-    "infonce-own": {**MINED, "shared": False},
-    "infonce-hardest": {**MINED, "weigh": "hardest"},
-    "sigmoid-fne": {"objective": "sigmoid", **MINED, "weigh": "fne", "min_count": 0, "prior": 0.3},
-    "sum-guard": {"objective": "sum", **MINED, "weigh": "guard"},
-    "hardest-guard": {"objective": "hardest", **MINED, "weigh": "guard", "margin": 1.0},
-    "infonce-positive-aware": {**MINED, "weigh": "positive-aware"},
-    "infonce-truth": {**MINED, "weigh": "truth"},
-}
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text())["local"]
 
 
 def measured(given: dict[str, Any], world: World) -> dict[str, torch.Tensor]:

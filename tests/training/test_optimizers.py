@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from itrpipe.training.optimizers import (
 )
 from itrpipe.training.settings import TrainSettings
 
+CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))
 PIXELS = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 IMAGES = ImageBatch(torch.empty(3, 0, 0), pixels=PIXELS)
 TEXTS = TextBatch(torch.tensor([[2, 5, 6, 3], [2, 7, 3, 0], [2, 8, 9, 3]]), torch.tensor([4, 3, 4]))
@@ -147,21 +149,7 @@ def test_layers_that_no_encoder_has_are_refused_and_those_inside_the_attention_o
     assert all("self_attn" in name for name in adapted)
 
 
-EXPECTED = {
-    "clip": {
-        "vision.network.vision_model.embeddings.class_embedding": 3,
-        "vision.network.vision_model.pre_layrnorm.weight": 3,
-        "vision.network.vision_model.encoder.layers.0.mlp.fc1.weight": 2,
-        "vision.network.vision_model.encoder.layers.1.layer_norm1.bias": 1,
-        "vision.network.vision_model.post_layernorm.weight": 0,
-        "vision.network.visual_projection.weight": 0,
-        "text.network.text_model.embeddings.token_embedding.weight": 3,
-        "text.network.text_model.encoder.layers.0.self_attn.q_proj.weight": 2,
-        "text.network.text_projection.weight": 0,
-    },
-    "siglip": {"vision.network.embeddings.patch_embedding.weight": 3, "vision.network.head.probe": 0},
-    "bert": {"text.network.embeddings.word_embeddings.weight": 3, "text.network.encoder.layer.1.output.dense.bias": 1},
-}
+EXPECTED = CASES["depths"]
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw"])
@@ -186,27 +174,7 @@ def test_rates_fall_by_the_layer_and_decay_spares_what_is_no_matrix(
         assert deep == {2}
 
 
-LINEAR, UNITER = ({"schedule": name, "warmup_updates": 10} for name in ("linear", "linear-uniter"))
-COSINE = {"schedule": "cosine", "warmup_updates": 10}
-STEP, AT = {"decay_every": 10}, {"decay_at": (5, 15), "warmup_updates": 2}
-PLATEAU = {"schedule": "plateau", "decay_factor": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("schedule", "places", "expected"),
-    [
-        (LINEAR, [(0, u, 0) for u in (0, 4, 9, 10, 15, 19, 20, 25)], [0.1, 0.5, 1, 1, 0.5, 0.1, 0, 0]),
-        (UNITER, [(0, u, 0) for u in (0, 4, 9, 10, 14, 18, 19, 25)], [0.1, 0.5, 1, 0.9, 0.5, 0.1, 1e-8, 1e-8]),
-        (UNITER | {"warmup_updates": 0}, [(0, 0, 0)], [0.95]),
-        (COSINE, [(0, u, 0) for u in (0, 4, 9, 10, 15, 20, 25)], [0.1, 0.5, 1, 1, 0.5, 0, 0]),
-        (STEP, [(e, 99, 0) for e in (0, 9, 10, 19, 20)], [1, 1, 0.1, 0.1, 0.01]),
-        (AT, [(e, 99, 0) for e in (0, 4, 5, 14, 15, 24)], [1, 1, 0.1, 0.1, 0.01, 0.01]),
-        (AT, [(5, 0, 0), (0, 1, 0), (0, 2, 0)], [0.05, 1, 1]),
-        (PLATEAU, [(30, 99, 0), (0, 99, 1), (0, 99, 2)], [1, 0.5, 0.25]),
-        (STEP | {"learning_rate_scaling": "linear", "base_batch_size": 4}, [(0, 0, 0)], [8]),
-        (LINEAR | {"learning_rate_scaling": "sqrt", "base_batch_size": 128}, [(0, 10, 0)], [0.5]),
-    ],
-)
+@pytest.mark.parametrize(("schedule", "places", "expected"), CASES["rates"])
 def test_rates_of_places_in_the_training(schedule: dict[str, Any], places: list[Any], expected: list[float]) -> None:
     """Epoch, update and plateaus before, of 20 updates of twice 16 pairs."""
     settings = LOOP_SETTINGS.model_copy(update={"learning_rate": 1.0, "batch_size": 16, "accumulate": 2, **schedule})

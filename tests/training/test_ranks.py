@@ -48,7 +48,6 @@ METHODS: dict[str, tuple[str, ...]] = {
     "aoq": ("--backbone", "vsepp", *SMALL, *sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12")),
     "fne": ("--backbone", "dual-encoder", "--vision", "random", "--text", "{bert}", *PIXELS),
     "ssamt": ("--backbone", "ssamt", *TRANSFORMER),
-    "itm": ("--backbone", "uniter", *UNITER),
     "tags-dc": ("--backbone", "uniter", *UNITER),
     "ascl": ("--backbone", "ascl", "--text", "{bert}", *sets("train.model.embed_dim=16", "train.loss.max_tokens=40")),
     "clip-finetune": ("--backbone", "dual-encoder", "--vision", "{clip}", "--text", "{clip}", *TUNED),

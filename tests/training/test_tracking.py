@@ -5,10 +5,8 @@ from __future__ import annotations
 import importlib.util
 import math
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -17,7 +15,6 @@ import torch
 from accelerate.tracking import GeneralTracker
 
 from itrpipe.errors import UsageError
-from itrpipe.storage.disk import read_json
 from itrpipe.training import tracking as module
 from itrpipe.training.saved import Position
 from itrpipe.training.tracking import RECORD, RUNNING_LOSS, Sent, TrackedRun, Tracking, metric_name
@@ -176,37 +173,6 @@ def test_tensorboard_shows_a_resumed_run_as_one_and_a_repeated_one_once(tmp_path
         # The artifact was removed, and with it the record of what was sent; the same run is trained again.
         (run.work / RECORD).unlink()
         follow("tensorboard", tmp_path)
-
-
-@pytest.mark.parametrize(("name", "kind"), [("mlflow", "MLflowTracker"), ("wandb", "WandBTracker")])
-def test_a_resumed_run_goes_on_under_its_first_id(
-    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By what the classes of Accelerate are given, since neither library needs to be here."""
-    given: list[dict[str, Any]] = []
-
-    class Recording(Fake):
-        tracker: Any = SimpleNamespace(info=SimpleNamespace(run_id="chosen"))
-
-        def __init__(self, run: str, **options: Any) -> None:
-            super().__init__()
-            given.append({"run": run, **options})
-
-    places: list[str] = []
-    monkeypatch.setattr(module, kind, Recording)
-    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(set_tracking_uri=places.append))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.delenv("WANDB_PROJECT", raising=False)
-    monkeypatch.setenv("WANDB_DISABLE_GIT", "true")
-    for first, last in ((0, 2), (2, 3)):
-        run = follow(name, tmp_path, first, last)
-    kept = read_json(run.work / RECORD)["trackers"][name]
-    assert (kept["epochs"], kept["step"], {each["run"] for each in given}) == (3, 9, {run.project})
-    if name == "mlflow":
-        assert [each["run_id"] for each in given] == [None, "chosen"]
-        assert places == [f"sqlite:///{run.folder / 'mlflow.db'}"] * 2
-    else:
-        assert [(each["id"], each["resume"]) for each in given] == [(kept["run"], "allow")] * 2
 
 
 # The command line
