@@ -30,20 +30,6 @@ SMALL = ["--set=num_texts=5", "--set=num_images=3"]
 ROOT = Path(__file__).parents[2]
 
 
-def shuffled(folder: Path, vectors: SplitEmbeddings) -> None:
-    """Writes Parquet as `itrpipe export` does, with rows in another order, captions in two files of float64."""
-    write_embeddings(folder, vectors, "parquet")
-    random = np.random.default_rng(1)
-    for side in ("images", "captions"):
-        table = pq.read_table(folder / f"{side}.parquet")
-        pq.write_table(table.take(random.permutation(len(table))), folder / f"{side}.parquet")
-    table = pq.read_table(folder / "captions.parquet")
-    wide = table.set_column(2, "embedding", table["embedding"].cast(pa.list_(pa.float64())))
-    (folder / "captions").mkdir()
-    for number, part in enumerate((wide[:17], wide[17:])):
-        pq.write_table(part, folder / "captions" / f"{number}.parquet")
-
-
 def same_lists(ours: Path, theirs: Path) -> None:
     for direction in FILES:
         mine, other = read_list(ours, direction), read_list(theirs, direction)
@@ -63,10 +49,15 @@ def test_lists_and_metrics_are_those_of_the_model_whose_vectors_are_given(
     ours = [made(invoke("mine-negatives", *model, *SMALL, *each, *where)) for each in ([], more)]
 
     train, test = (read_embeddings(trained / EMBEDDINGS, name) for name in ("train", "test"))
-    for name in ("parquet", "npy", "test"):
+    for name, kind, vectors in (("parquet", "parquet", train), ("npy", "npy", train), ("test", "npy", test)):
         (tmp_path / name).mkdir()
-    shuffled(tmp_path / "parquet", train)
-    write_embeddings(tmp_path / "npy", train, "npy")
+        write_embeddings(tmp_path / name, vectors, kind)
+    # Rows in another order, captions in two files of float64.
+    table = pq.read_table(tmp_path / "parquet" / "captions.parquet")
+    wide = table.set_column(2, "embedding", table["embedding"].cast(pa.list_(pa.float64())))
+    (tmp_path / "parquet" / "captions").mkdir()
+    for number, rows in enumerate(np.split(np.random.default_rng(1).permutation(len(table)), [17])):
+        pq.write_table(wide.take(rows), tmp_path / "parquet" / "captions" / f"{number}.parquet")
     files = {
         "parquet": [tmp_path / "parquet" / "images.parquet", tmp_path / "parquet" / "captions"],
         "npy": [tmp_path / "npy"],
@@ -81,7 +72,6 @@ def test_lists_and_metrics_are_those_of_the_model_whose_vectors_are_given(
     assert read_manifest(only(chain, "train/given.given-parquet")).metrics["numbers"] == "float64"
     assert {read_manifest(each).metrics["made_unit"] for each in chain.glob("tiny/train/given.*")} == {0}
 
-    write_embeddings(tmp_path / "test", test, "npy")
     for side in ("captions", "images"):  # in the order of the dataset
         (tmp_path / "test" / f"{side}.ids.json").unlink()
     few = f"--set={FEW}"

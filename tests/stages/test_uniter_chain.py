@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from itrpipe.analysis.words import CORRECTION_SCHEMA
 from itrpipe.cli.ask import coloured
@@ -26,6 +26,7 @@ from itrpipe.training.data import open_split
 from itrpipe.training.saved import load_model
 from tests.chains import FEW, ONCE, TAGS, UNITER, Invoke, copied, done, history, only, refused, sets, tags_loss
 from tests.conftest import Outcome
+from tests.models.toys import recorded as of_uniter
 
 
 @pytest.fixture
@@ -189,6 +190,41 @@ def test_the_published_numbers_of_itm_are_declared(
     negatives = ("loss.sampled_negatives", "loss.hard_negatives", "loss.margin")
     assert [values[name] for name in negatives] == ["399", "31", "0.2"]
     assert (values["max_updates"], values["warmup_updates"], values["learning_rate"]) == ("5000", "500", "5e-05")
+
+
+def test_published_weights_with_their_tokenizer_are_trained_further(
+    tags_chain: Path, tmp_path: Path, invoke: Invoke
+) -> None:
+    recorded = {name: tensor for name, tensor in of_uniter("uniter_forward").items() if name.startswith("sd/")}
+    layers = len([name for name in recorded if name.endswith("intermediate.dense.bias")])
+    wanted = ("sd/uniter.embeddings", "sd/uniter.encoder", "sd/uniter.pooler")
+    state = {name[3:]: tensor.clone() for name, tensor in recorded.items() if name.startswith(wanted)}
+    words = state["uniter.embeddings.word_embeddings.weight"]
+    published, root = tmp_path / "published", copied(tags_chain, tmp_path / "data")
+    published.mkdir()
+    save_file({name.replace("uniter", "bert"): tensor for name, tensor in state.items()}, published / "b.safetensors")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "is", *(f"w{row}" for row in range(len(words) - 7))]
+    (published / "vocab.txt").write_text("\n".join(pieces))
+    (published / "config.json").write_text('{"model_type": "bert"}')
+    (published / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    sizes = {"embed_dim": 48, "layers": layers, "heads": 4, "feed_forward_dim": 96, "max_words": 40}
+    small = [*UNITER[:-5], *ITM, *(f"train.model.{name}={size}" for name, size in sizes.items())]
+
+    def train(folder: Path) -> str:
+        files = (f"train.model.initial={folder / 'b.safetensors'}", f"train.model.tokenizer={folder}")
+        slow = sets(*small, "train.learning_rate=1e-9", *files)
+        return done(invoke("train", "--method", "itm", "--data", root, *slow))
+
+    assert "not in this file: correction, image, mask" in train(published)
+    opened = load_model(only(root, "train/itm.uniter"))
+    assert isinstance(opened.model, UniterEncoder)
+    torch.testing.assert_close(opened.model.text.word.weight, words, atol=1e-6, rtol=0)
+    moved = published.rename(tmp_path / "elsewhere")
+    assert "✓ train/itm.uniter" in train(moved)  # where the files lie does not count
+    shutil.rmtree(moved)
+    tokens = load_model(only(root, "train/itm.uniter")).tokens  # the trained model does without them
+    split = PreparedDataset.open(only(root, "prepare/scenes")).split("test")
+    assert tokens.encode_split(split)[0][0, 0] == pieces.index("[CLS]")
 
 
 # Which words are wrong
