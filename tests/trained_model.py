@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from itrpipe.analysis.phrases import PhraseModel
-from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.features.embeddings import SplitEmbeddings
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.base import DualEncoder
+from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
 from itrpipe.training.data import Sources, SplitData, open_split
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.encoding import Encoder, embeddings
-from itrpipe.training.saved import load_model
+from itrpipe.training.saved import SavedModel, load_model
 
 
 @dataclass(frozen=True)
@@ -76,3 +78,12 @@ class TrainedModel:
         split = self.data.split
         ids = (split.image_ids[: len(images)], split.caption_ids[: len(texts)], split.caption_image[: len(texts)])
         return SplitEmbeddings(images, ids[0], texts, ids[1], ids[2], self.model.measure).scores()
+
+
+def pair_score(saved: SavedModel, image: ImageBatch, text: str) -> float:
+    """The score of one image with one sentence, on their own."""
+    table = pa.table({"text": [text], "tokens": [tokenize(text)]})
+    tokens, lengths = saved.tokens.encode_split(Split("test", table, table))
+    read = TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
+    with torch.inference_mode():
+        return float(saved.model.score_matrix(saved.model.encode_images(image), saved.model.encode_texts(read)))

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -18,17 +17,17 @@ from PIL import Image
 
 from itrpipe.analysis.questions.base import trigrams_of
 from itrpipe.analysis.questions.benchmarks import pairs_of_scenes
-from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.datasets.vocabulary import tokenize
+from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.declaration import EXTRACTORS
 from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.base import ImageBatch
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.data import SplitData
 from itrpipe.training.saved import SavedModel, load_model
 from tests.chains import CLIP, FEW, ONCE, TINY_SSAMT, Invoke, copied, done, encoders_of, only, sets
+from tests.trained_model import pair_score
 
 CHAIN = (*ONCE, "train.model.embed_dim=8", "train.model.word_dim=8", FEW)
 WORDS = ("dog", "cat", "horse", "child", "bird")
@@ -51,23 +50,14 @@ def write_benchmark(folder: Path) -> Path:
 
 def check_scores(saved: SavedModel, image: ImageBatch, row: dict[str, Any], tolerance: float = 1e-5) -> None:
     """The scores of a pair are those of the model."""
-    assert row["score"] == pytest.approx(score(saved, image, row["caption"]), abs=tolerance)
-    assert row["negative_score"] == pytest.approx(score(saved, image, row["negative"]), abs=tolerance)
+    assert row["score"] == pytest.approx(pair_score(saved, image, row["caption"]), abs=tolerance)
+    assert row["negative_score"] == pytest.approx(pair_score(saved, image, row["negative"]), abs=tolerance)
 
 
 def scored(evaluated: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The pairs and the figures of an evaluation."""
     rows = pq.read_table(evaluated / "benchmark_pairs.parquet").to_pylist()
     return rows, json.loads((evaluated / "benchmarks.json").read_text())
-
-
-def score(saved: SavedModel, image: ImageBatch, text: str) -> float:
-    """Of one image and one sentence, on their own."""
-    table = pa.table({"text": [text], "tokens": [tokenize(text)]})
-    tokens, lengths = saved.tokens.encode_split(Split("test", table, table))
-    read = TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
-    with torch.inference_mode():
-        return float(saved.model.score_matrix(saved.model.encode_images(image), saved.model.encode_texts(read)))
 
 
 def test_a_pixel_model_reads_the_images_of_a_benchmark(

@@ -12,17 +12,15 @@ from typing import Any, cast
 
 import h5py
 import numpy as np
-import pyarrow as pa
 import pytest
-import torch
 
 from itrpipe.analysis.questions.discrimination import discrimination, kept_sentences
 from itrpipe.analysis.sentences import compared
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.datasets.vocabulary import Vocabulary, tokenize
+from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.base import ImageBatch
 from itrpipe.pipeline.planning import Planner
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE
@@ -39,6 +37,7 @@ from itrpipe.training.data import SplitData
 from itrpipe.training.saved import SavedModel, load_model
 from tests.chains import FEW, ONCE, UNITER, WRITTEN, Invoke, copied, done, made, only, refused, sets
 from tests.conftest import Outcome
+from tests.trained_model import pair_score
 
 IMAGES, CAPTIONS, KEEP = 12, 60, 6
 SMALL = (*UNITER, *(text.partition(".")[2] for text in WRITTEN[:4]))
@@ -241,13 +240,9 @@ def scores_one_by_one(root: Path, trained: Path, rows: list[dict[str, Any]]) -> 
     places = {name: row for row, name in enumerate(split.image_ids.tolist())}
 
     def score(image_id: str, text: str) -> float:
-        alone = Split("test", split.images, pa.table({"text": [text], "tokens": [tokenize(text)]}))
-        tokens, lengths = saved.tokens.encode_split(alone)
-        batch = TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
         image = data.images(np.array([places[image_id]]))
         assert isinstance(image, ImageBatch)
-        with torch.inference_mode():
-            return float(saved.model.score_matrix(saved.model.encode_images(image), saved.model.encode_texts(batch)))
+        return pair_score(saved, image, text)
 
     sentences = [score(row["image_id"], row["text"]) for row in rows]
     return sentences, [score(row["image_id"], texts[row["caption_id"]]) for row in rows]
