@@ -16,7 +16,6 @@ from itrpipe.evaluation.intervals import Difference, Interval, paired_intervals
 from itrpipe.evaluation.metrics import RSUM, Ranks, metrics
 from itrpipe.evaluation.tables import Number
 from itrpipe.report.claims import Claim, judged
-from itrpipe.report.names import Departure, backbone_title, listed, shown
 from itrpipe.report.plots import SERIES, _ends, looks_of
 from itrpipe.report.series import Series, series_of
 from tests.report.toy import Toy, add
@@ -198,8 +197,6 @@ def test_a_removed_model_and_without_the_dataset_any_has_no_baseline(seeded: Toy
 
 # -- What series are called, and how they are drawn
 
-MANY = {f"key{number}": Departure(number, None) for number in range(5)}
-
 
 def run(settings: dict[str, Any] | None, seed: int = 0, mining: dict[str, Any] | None = None, **given: Any) -> Any:
     made = [each and SimpleNamespace(settings={**each, "seed": seed}) for each in (settings or {"": 0}, mining)]
@@ -251,15 +248,3 @@ def test_a_colour_is_a_method_a_dash_a_backbone_and_the_first_training_grey() ->
 def test_what_is_drawn_ends_with_the_interval_or_one_deviation_to_both_sides() -> None:
     assert _ends(Number(5.0, 3.0, 8.0)) == (3.0, 8.0)
     assert _ends(Number(5.0, deviation=1.5)) == (3.5, 6.5)
-
-
-def test_long_lists_are_cut_and_values_are_plain() -> None:
-    assert listed(MANY, 2) == "key0 0 instead of none, key1 1 instead of none, 3 more"
-    assert listed(MANY, 5).endswith("key4 4 instead of none")
-    given = ([10, 20], [], None, "", "/far/away/bert.pt", "a/b", 0.3)
-    assert [shown(each) for each in given] == ["10 20", "none", "none", "empty", "bert.pt", "a/b", "0.3"]
-
-
-def test_backbones_have_their_titles() -> None:
-    titles = {"scan-i2t-avg": "SCAN i2t avg", "dual-encoder": "dual encoder", "given-mine": "mine", "net": "NET"}
-    assert {name: backbone_title(name) for name in titles} == titles

@@ -1,7 +1,4 @@
-"""The page in a browser, where one is installed: it loads without errors, shows its pictures and fits a phone.
-
-And the colours of lines: told apart by people who see fewer, on a light page and on a dark one.
-"""
+"""The page in a browser, where one is installed: it loads without errors, shows its pictures and fits a phone."""
 
 from __future__ import annotations
 

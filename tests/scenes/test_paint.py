@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +12,6 @@ import pytest
 from PIL import Image
 
 from itrpipe.datasets.image_check import ImageFacts, decode_size
-from itrpipe.errors import DiskFullError
 from itrpipe.scenes import Difficulty, Scene, build, generate, paint
 from itrpipe.scenes.build import EASY, Painting, write_images
 from itrpipe.scenes.layout import HEIGHT, WIDTH, PlacedObject
@@ -89,10 +86,3 @@ def test_files_are_the_pictures_with_any_number_of_workers(
     broken.write_bytes(broken.read_bytes()[:100])  # as an interruption leaves it
     _painted(scenes, tmp_path / "one")
     assert content(tmp_path / "one" / "images") == files
-
-
-def test_full_disk_is_told(scenes: list[Scene], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = made(Painting(scenes[:1]), tmp_path).paths
-    monkeypatch.setattr(Path, "write_bytes", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
-    with pytest.raises(DiskFullError, match="images"):
-        write_images(paths, tmp_path / "images")
