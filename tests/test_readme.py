@@ -31,6 +31,7 @@ from tests.conftest import TINY
 ROOT = Path(__file__).parents[1]
 DOCS = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")))
 PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "data/README.md", *DOCS)
+DECLARATIONS = sorted((ROOT / "stages").rglob("*.toml"))
 DECISIONS = "data/scenes/decisions.parquet"
 COMMANDS: Any = vars(typer.main.get_command(app))["commands"]
 
@@ -46,11 +47,19 @@ def every_block() -> list[str]:
 
 
 def commands() -> list[str]:
-    """Every line of a code block that calls itrpipe, without its comment."""
+    """Every line of a code block or of the head of a declaration that calls itrpipe, without its comment."""
     lines = [
         line.removeprefix("$ ").removeprefix(".venv/bin/") for block in every_block() for line in block.splitlines()
     ]
-    return [line for line in lines if re.match(r"itrpipe +[a-z]", line)]
+    launched = [line for path in DECLARATIONS for line in launches(path)]
+    return [line for line in (*lines, *launched) if re.match(r"itrpipe +[a-z]", line)]
+
+
+def launches(path: Path) -> list[str]:
+    """Commands in the head of a declaration."""
+    return re.findall(
+        r"^# *(?:Launch:|Change:)? *(itrpipe .*?)(?: {2,}\(.*)?$", path.read_text(encoding="utf-8"), re.MULTILINE
+    )
 
 
 def plans_on_scenes(line: str) -> bool:
@@ -61,7 +70,13 @@ def plans_on_scenes(line: str) -> bool:
     if known := values.get("named") or values.get("like"):  # a model's name stands for its dataset
         return told(known)[0] == "scenes" and "dry_run" in values
     ours = values.get("dataset") == "scenes" or values.get("recipe") in ("scenes", "aoq-vsrn", "aoq-bfan")
-    reads = name == "report" or isinstance(values.get("embeddings"), Path) or values.get("show") or values.get("photos")
+    reads = (
+        name == "report"
+        or any("=" in each for each in values.get("benchmark") or ())
+        or isinstance(values.get("embeddings"), Path)
+        or values.get("show")
+        or values.get("photos")
+    )
     return ours and "dry_run" in values and not reads
 
 
@@ -112,6 +127,7 @@ def test_command_on_scenes_plans_with_all_its_settings(line: str, invoke: Invoke
 
 def test_make_targets_exist_and_the_citation_names_this_version() -> None:
     assert len(commands()) > 50
+    assert all(launches(path) for path in DECLARATIONS)
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     named = {line.split()[1] for block in every_block() for line in block.splitlines() if line.startswith("make ")}
     named |= set(re.findall(r"`make ([a-z-]+)", "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)))

@@ -7,12 +7,8 @@ is timed on a sample of the captions and scaled by the number of words.
 
 from __future__ import annotations
 
-import resource
-import subprocess
-import sys
-
 import torch
-from measure import paired
+from measure import apart, most_memory, paired
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -78,14 +74,12 @@ def test_a_step_against_one_caption_at_a_time() -> None:
     assert limit / seconds >= 4
 
 
-def test_memory_of_a_step():
-    """In a process of its own: this one has held the arrays of other tests."""
-    found = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)
-    peak = int(found.stdout)
+def test_memory_of_a_step() -> None:
+    (peak,) = apart(__file__)
     print(f"\n  AsCL, most memory of a process that computes the gradients of a step: {peak / 2**30:.2f} GiB")
     assert peak < 8 * 2**30
 
 
 if __name__ == "__main__":
     Step().gradients()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    print(most_memory())

@@ -1,15 +1,13 @@
 """What the engine costs: parts against bare loops, two processes against one, and the memory of mining at three sizes.
 
-Run with `make bench`; the sizes of `python tests/benchmarks/bench_engine.py memory IMAGES CAPTIONS FOLDER` are free.
+Run with `make bench`; the sizes of `python tests/benchmarks/bench_engine.py IMAGES CAPTIONS FOLDER` are free.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import resource
 import shutil
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from measure import paired, show
+from measure import apart, most_memory, paired, show
 from rich.console import Console
 
 from itrpipe.engine.local import usable_cores
@@ -92,20 +90,16 @@ def stored(path: Path, shape: tuple[int, ...]) -> StoredRows:
 
 
 def measured_memory(images: int, captions: int, folder: Path) -> dict[str, Any]:
-    """MiB that this process had resident at most: before mining, after it, and after the parts are joined."""
+    """MiB that this process had resident at most when parts were mined and joined, and how long the mining took."""
     from itrpipe.mining.exact import ExactMining
     from itrpipe.mining.lists import Searched
 
     owners = np.arange(captions) * images // captions
     sides = stored(folder / "images", (images, DIM)), stored(folder / "texts", (captions, DIM))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     work = ExactMining(Searched(sides, owners, (300, 60)))
     made = run(work, folder / "parts")
-    mined = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     work.join(made.paths, folder / "mined.arrays")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    memory = {name: kib >> 10 for name, kib in {"before": before, "mined": mined, "peak": peak}.items()}
-    return memory | {"seconds": round(made.seconds, 1), "parts": len(made.paths)}
+    return {"peak": most_memory() >> 20, "seconds": round(made.seconds, 1)}
 
 
 def test_memory_of_mining_does_not_grow_with_the_dataset(tmp_path: Path) -> None:
@@ -113,13 +107,12 @@ def test_memory_of_mining_does_not_grow_with_the_dataset(tmp_path: Path) -> None
     for images, captions in SIZES:
         folder = tmp_path / str(images)
         folder.mkdir()
-        command = [sys.executable, __file__, "memory", str(images), str(captions), str(folder)]
-        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+        (found,) = apart(__file__, images, captions, folder)
         peaks.append(found["peak"])
         print(f"\n  mining {images:,} x {captions:,}: peak {found['peak']} MiB, {found['seconds']} s")
     assert max(peaks[1:]) < 1.15 * min(peaks[1:])  # the smallest is smaller than a tile
 
 
 if __name__ == "__main__":
-    _, _, images, captions, folder = sys.argv
+    _, images, captions, folder = sys.argv
     print(json.dumps(measured_memory(int(images), int(captions), Path(folder))))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
-from measure import paired, show
+from measure import apart, most_memory, paired, show
 
 from itrpipe.evaluation.intervals import fold_intervals
 from itrpipe.evaluation.metrics import PROTOCOLS, protocol_folds, ranks
@@ -52,29 +48,15 @@ def test_metrics_against_one_pass_over_the_scores() -> None:
     assert seconds < 10 * limit
 
 
-EVALUATE = """
-import re
-from pathlib import Path
-import numpy as np
-from bench_evaluation import scores_of_a_model
-from itrpipe.evaluation.metrics import PROTOCOLS, protocol_folds
-
-def memory(which):
-    # Of this program alone; getrusage counts what its parent had.
-    return int(re.search(which + r":\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
-
-before = memory("VmRSS")
-scores, caption_image = scores_of_a_model()
-for name in PROTOCOLS:
-    protocol_folds(name, scores, caption_image)
-print(memory("VmHWM") - before, scores.nbytes)
-"""
-
-
 def test_memory_is_that_of_the_scores() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", EVALUATE], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
-    )
-    peak, matrix = map(int, done.stdout.split())
+    ((peak, matrix),) = apart(__file__)
     print(f"\n  peak memory: {peak / matrix:.2f} times the {matrix / 2**20:.0f} MiB of the scores")
     assert peak < MOST_MEMORY * matrix
+
+
+if __name__ == "__main__":
+    before = most_memory()
+    scores, caption_image = scores_of_a_model()
+    for name in PROTOCOLS:
+        protocol_folds(name, scores, caption_image)
+    print([most_memory() - before, scores.nbytes])

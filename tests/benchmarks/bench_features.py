@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +13,12 @@ import pytest
 import torch
 import transformers
 from extraction import PHOTOGRAPH
-from measure import paired, show
+from measure import apart, most_memory, paired, show
 from PIL import Image
 
 from itrpipe.features.frames import load_preprocessing
+from itrpipe.features.importers.precomp import importer as precomp
+from itrpipe.features.importers.precomp.declaration import Precomp
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 
 GIB = 2**30
@@ -84,27 +86,15 @@ def test_random_batches_against_a_plain_memory_map(big_file: Path) -> None:
     assert seconds < 3 * bare
 
 
-IMPORT = """
-import re, sys
-from pathlib import Path
-import numpy as np
-from itrpipe.features.importers.precomp import importer as precomp
-from itrpipe.features.importers.precomp.declaration import Precomp
-from itrpipe.features.store import write_features
-folder, target = Path(sys.argv[1]), Path(sys.argv[2])
-
-def peak():
-    # Of this program alone; getrusage counts what its parent had.
-    return int(re.search(r"VmHWM:\\s*(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 2**20
-
-before = peak()
-source = precomp.open_source(folder, Precomp(kind="precomp"))
-count = len(source.names)
-rows = (np.arange(start, min(start + 32, count)) for start in range(0, count, 32))
-pieces = ((own, source.read(own, np.ones((len(own), 2), dtype=np.int64))) for own in rows)
-write_features(target, [str(row) for row in range(count)], source.spec, "precomp", pieces)
-print(peak(), before)
-"""
+def imported(folder: Path) -> tuple[float, float]:
+    """GiB that a process had resident at most: when it has imported arrays, and before."""
+    before = most_memory()
+    source = precomp.open_source(folder, Precomp(kind="precomp"))
+    count = len(source.names)
+    rows = (np.arange(start, min(start + 32, count)) for start in range(0, count, 32))
+    pieces = ((own, source.read(own, np.ones((len(own), 2), dtype=np.int64))) for own in rows)
+    write_features(folder / "features.h5", [str(row) for row in range(count)], source.spec, "precomp", pieces)
+    return most_memory() / GIB, before / GIB
 
 
 def test_memory_of_importing_two_gigabytes(tmp_path: Path) -> None:
@@ -113,8 +103,10 @@ def test_memory_of_importing_two_gigabytes(tmp_path: Path) -> None:
     array[:] = 1.5
     del array
     (tmp_path / "train_ids.txt").write_text("".join(f"{row}\n" for row in range(count)))
-    command = [sys.executable, "-c", IMPORT, str(tmp_path), str(tmp_path / "features.h5")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    peak, before = map(float, done.stdout.split())
+    ((peak, before),) = apart(__file__, tmp_path)
     print(f"\n  importing a .npy of 2 GiB: at most {peak:.2f} GiB resident ({before:.2f} GiB before it begins)")
     assert peak < 1.5
+
+
+if __name__ == "__main__":
+    print(json.dumps(imported(Path(sys.argv[1]))))

@@ -8,9 +8,7 @@ Memory is measured in `bench_engine`.
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +17,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 import torch
+from measure import apart
 
 from itrpipe.engine.work import Part
 from itrpipe.mining.exact import ExactMining
@@ -82,8 +81,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def times(folder: Path) -> dict[str, float]:
     pytest.importorskip("faiss")
-    environment, command = {**os.environ, "OMP_WAIT_POLICY": "passive"}, [sys.executable, __file__, str(folder)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
+    (found,) = apart(__file__, folder, OMP_WAIT_POLICY="passive")
+    return found
 
 
 class Competitors:

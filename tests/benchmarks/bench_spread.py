@@ -7,8 +7,6 @@ and, under torchrun, `python tests/benchmarks/bench_spread.py exchange`.
 from __future__ import annotations
 
 import json
-import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from measure import paired
+from measure import apart, most_memory, paired
 from torch import nn
 
 from itrpipe.learning.losses import triplet_loss
@@ -76,7 +74,7 @@ def measured_memory(pairs: int, chunk: int) -> float:
     model = encoders()
     spread(model, chunk=chunk)
     step_of(Loss(model), *batch(pairs, pixels=True))()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return most_memory() / 2**20
 
 
 def measured_exchange() -> dict[str, float]:
@@ -115,15 +113,9 @@ def _timed(function: Callable[..., Any], spent: list[float]) -> Callable[..., An
     return run
 
 
-def apart(*arguments: object, launcher: tuple[str, ...] = ()) -> list[Any]:
-    command = [sys.executable, *launcher, __file__, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.strip()]
-
-
 def test_memory_of_a_large_batch_in_chunks() -> None:
-    small, large = (apart("memory", pairs, CHUNK)[0] for pairs in (128, 2_048))
-    (plain,) = apart("memory", 128, 0)
+    small, large = (apart(__file__, "memory", pairs, CHUNK)[0] for pairs in (128, 2_048))
+    (plain,) = apart(__file__, "memory", 128, 0)
     print(f"\n  128 pairs: {plain:.0f} MiB; in chunks of {CHUNK} {small:.0f} MiB, 2,048 pairs {large:.0f} MiB")
     assert large < 1.2 * small
 
@@ -141,7 +133,7 @@ def test_exchange_of_two_processes() -> None:
     if not dist.is_gloo_available():
         pytest.skip("needs gloo")
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    for found in apart("exchange", launcher=launcher):
+    for found in apart(__file__, "exchange", launcher=launcher):
         share, sums = found["exchange"] / found["step"], 1 - found["apart"] / found["step"]
         print(
             f"\n  process {found['rank']}: a step of {found['step']:.2f} s, {share:.1%} of it for rows of others; "

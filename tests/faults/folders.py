@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import random
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -16,12 +15,11 @@ from tests.faults.disks import mounted
 from tests.faults.server import Fault, bound_by_permissions, failing, run, without_locks
 from tests.faults.trials import Findings, Trial
 
-UNAVAILABLE, MISSING, DAMAGED, NO = 8, 3, 4, 1
+UNAVAILABLE, MISSING, NO = 8, 3, 1
 _PREPARE, _EXTRACT, _TRAIN = "scenes/prepare/scenes-*", "scenes/extract/scenes-*", "scenes/train/triplet.vsepp-*"
 _CLOSED = ("", "scenes", "scenes/extract", "scenes/train", _EXTRACT, f"{_EXTRACT}/manifest.json")
 _CLOSED += (f"{_EXTRACT}/features.h5", f"{_PREPARE}/captions.parquet", f"{_TRAIN}/manifest.json")
 _CLOSED += (f"{_TRAIN}/embeddings.h5", f"{_TRAIN}/history.parquet", "scenes/dataset.json", "scenes/sources.json")
-_GONE = ("scenes/extract", _EXTRACT, f"{_EXTRACT}/features.h5", f"{_TRAIN}/manifest.json")
 _FAILING = {
     "scenes": ("ESTALE", "EACCES"),
     "scenes/train": ("EIO", "EACCES"),
@@ -49,17 +47,13 @@ class Condition:
 
     Attributes:
         name: in words.
-        codes: with which a command may end that meets it.
         around: brings it about in a data folder while a block runs.
         fault: likewise, in the child.
-        gone: what is not there, and so may be made again.
     """
 
     name: str
-    codes: tuple[int, ...] = (UNAVAILABLE, MISSING)
     around: Callable[[Path], AbstractContextManager] = lambda data: nullcontext()
     fault: Callable[[Path], Fault] | None = None
-    gone: str = ""
 
 
 def conditions() -> list[Condition]:
@@ -70,8 +64,6 @@ def conditions() -> list[Condition]:
         for name, (pattern, bits) in {"nothing writable": ("**", 0o222), **closed}.items()
     ]
     found.append(Condition("a read-only mount", around=lambda data: mounted(data, "-o", "bind,ro", str(data))))
-    codes = (MISSING, DAMAGED)
-    found += [Condition(f"no {place}", codes, around=partial(_gone, pattern=place), gone=place) for place in _GONE]
     found += [
         Condition(f"{name} of {place}", fault=partial(_fails, place, name))
         for place, names in _FAILING.items()
@@ -92,18 +84,6 @@ def _modes(data: Path, pattern: str, without: int) -> Iterator[None]:
     yield
     for path in filter(Path.exists, paths):
         path.chmod(before[path])
-
-
-@contextmanager
-def _gone(data: Path, pattern: str) -> Iterator[None]:
-    """Something is not there, for a time."""
-    (path,) = data.glob(pattern)
-    path.rename(away := data.parent / "away")
-    yield
-    if not path.exists() and path.parent.exists():
-        away.rename(path)
-    else:
-        shutil.rmtree(away) if away.is_dir() else away.unlink()
 
 
 def _fails(place: str, name: str, data: Path, *, writing: bool = False) -> Fault:
@@ -135,16 +115,15 @@ def _try(
     arguments = chain.arguments(step) if step else [text.format(**chain.places) for text in words]
     chain.start(step or BY_NAME["export"], folder)
     before, data = identities(folder), folder / DATA
-    absent = [str(path.relative_to(folder).parent) for path in data.glob(condition.gone or "nothing")]
     with condition.around(data):
         faults = [condition.fault(data)] if condition.fault else []
         outcome = run(arguments, folder, *faults, bound_by_permissions)
     if outcome.traceback or (outcome.code != 0 and (words, outcome.code) != (("doctor",), NO)):
-        found.refused(outcome, condition.codes)
-    gone = [name for name in rebuilt(before, folder) if not name.startswith(tuple(absent))]
+        found.refused(outcome, (UNAVAILABLE, MISSING))
+    gone = rebuilt(before, folder)
     for name in gone:
         found.note("lost", f"{name} was whole: {say(outcome)}")
-    if step is not None and not gone and not absent:
+    if step is not None and not gone:
         codes = (0, 2) if outcome.code == 0 and step.name == "export" else (0,)
         found.succeeded(outcome := run(arguments, folder, bound_by_permissions), codes)
         chain.compare(folder, step, found, say(outcome))
