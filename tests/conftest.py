@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -187,35 +185,6 @@ def invoke(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     return run
 
 
-@pytest.fixture
-def cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs the command line in a process of its own, away from the checkout."""
-
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", "from itrpipe.cli import main; main()", *map(str, arguments)],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    return run
-
-
-@pytest.fixture
-def artifacts_in() -> Callable[[Path], dict[str, int]]:
-    """Artifact name -> time at which its manifest was written, for every artifact of `tiny`."""
-
-    def collect(root: Path) -> dict[str, int]:
-        manifests: Iterable[Path] = root.glob("tiny/*/*/manifest.json")
-        return {f"{path.parents[1].name}/{path.parent.name}": path.stat().st_mtime_ns for path in manifests}
-
-    return collect
-
-
 @pytest.fixture(scope="session")
 def recorded() -> Callable[[Path], None]:
     """Writes a file of an artifact that a test has changed into the manifest, as if its stage had written it so."""
@@ -330,12 +299,6 @@ def _save_tokenizer(folder: Path, limit: int) -> int:
 def chain(finished_chain: Path, tmp_path: Path) -> Path:
     """This test's own copy of the data folder of the finished chain; the sources stay shared."""
     return Path(shutil.copytree(finished_chain / "data", tmp_path / "data"))
-
-
-@pytest.fixture(scope="session", name="define")
-def define_fixture() -> Callable[[Path, TinySource], None]:
-    """`define`, for tests."""
-    return define
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -52,13 +52,6 @@ def test_the_page_lists_every_extra() -> None:
     assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(PROJECT["optional-dependencies"])
 
 
-def test_every_extra_has_a_comment() -> None:
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    table = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
-    for name in PROJECT["optional-dependencies"].keys() - {"gpu"}:  # it shares the comment of `cpu`
-        assert re.search(rf"^# .*\n{name} = ", table, re.MULTILINE), name
-
-
 def test_the_image_has_a_python_and_extras_that_there_are() -> None:
     (python,) = re.findall(r"^ARG PYTHON=(.+)$", DOCKERFILE, re.MULTILINE)
     assert python in SpecifierSet(PROJECT["requires-python"])
