@@ -152,7 +152,6 @@ ROWS: list[tuple[str, str, int, str]] = [
     (TINY, "train {tags} --set tags.loss.generator=bank", 2, "loss.weight_words=0"),
     (TINY, "train {tags} --set tags.loss.generator=static", 2, "loss.writer=pretrain"),
     (TINY, "train -m tags-dc --set tags-dc.loss.generator=bank --set tags-dc.loss.weight_words=0", 2, "use method"),
-    (TINY, "train {tags} --set tags.loss.sampled_negatives=12", 2, "11 negatives"),
     (TINY, "train -m pretrain --set precomp.grid=[2,2] --set pretrain.loss.negatives=12", 2, "12 images"),
     (TINY, "train -b vsepp --set min_word_count=1000", 2, "min_word_count = 1,000"),
     (TINY, "train -b vsepp --set encode_chunk=-1", 2, "0 for the whole batch, or auto"),

@@ -59,7 +59,7 @@ def tuned(invoke: Invoke, root: Path, encoders: Path, *more: str, kind: str = "c
 
 @pytest.mark.parametrize(("kind", "objective"), [("clip", "infonce"), ("siglip", "sigmoid")])
 def test_a_pretrained_model_is_evaluated_mined_with_and_fine_tuned_with_all_negatives(
-    kind: str, objective: str, root: Path, invoke: Invoke, saved_encoders: Path, tmp_path: Path
+    kind: str, objective: str, root: Path, invoke: Invoke, saved_encoders: Path
 ) -> None:
     if kind == "siglip":
         shutil.rmtree(root / "tiny" / "train")
@@ -85,7 +85,6 @@ def test_a_pretrained_model_is_evaluated_mined_with_and_fine_tuned_with_all_nega
     settings = [f"contrastive.loss.{each}" for each in combined]
     asked = [*given, *where(root, saved_encoders, *chosen, *settings, FEW, kind=kind)]
     assert f"✓ train/{folder.name}" in done(invoke("evaluate", *asked))
-    done(invoke("export", *asked, "--to", tmp_path / "out"))
     out = done(invoke("report", "--dataset", "tiny", "--data", root))
     assert {"infonce": "InfoNCE, mined", "sigmoid": "sigmoid loss, mined"}[objective] in out
 
