@@ -57,6 +57,7 @@ def tuned(invoke: Invoke, root: Path, encoders: Path, *more: str, kind: str = "c
     return only(root, f"train/{method}.dual-encoder")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "objective"), [("clip", "infonce"), ("siglip", "sigmoid")])
 def test_a_pretrained_model_is_evaluated_mined_with_and_fine_tuned_with_all_negatives(
     kind: str, objective: str, root: Path, invoke: Invoke, saved_encoders: Path
