@@ -46,7 +46,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return shown
 
 
-def test_what_steers_a_terminal_is_written_out() -> None:
+def test_what_steers_a_terminal_is_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    Reporter(SafeConsole(stderr=True)).say(HOSTILE)
+    printed = capsys.readouterr()
+    assert (printed.out, r"\x1b[2J" in printed.err) == ("", True)
     assert printable(HOSTILE) == SHOWN
     assert printable("\udcff") == r"\udcff"
     assert printable("Grüße, 犬 🐕 ✓") == "Grüße, 犬 🐕 ✓"
@@ -118,13 +121,6 @@ def test_pages_cannot_turn_the_text_around_a_caption() -> None:
     assert not STEERING.search(page)
     assert r"a\x1b[2Jb" in page
     assert "&lt;b&gt;" in page
-
-
-def test_console_prints_to_standard_error_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    Reporter(SafeConsole(stderr=True)).say(HOSTILE)
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert r"\x1b[2J" in printed.err
 
 
 def test_letters_that_a_stream_cannot_show_are_escaped(tmp_path: Path) -> None:
