@@ -19,7 +19,7 @@ from PIL import Image
 from itrpipe.features.frames import load_preprocessing
 from itrpipe.features.importers.precomp import importer as precomp
 from itrpipe.features.importers.precomp.declaration import Precomp
-from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
+from itrpipe.features.store import FeatureFile, FeatureSpec, stored_rows, write_features
 
 GIB = 2**30
 
@@ -91,8 +91,9 @@ def imported(folder: Path) -> tuple[float, float]:
     before = most_memory()
     source = precomp.open_source(folder, Precomp(kind="precomp"))
     count = len(source.names)
-    rows = (np.arange(start, min(start + 32, count)) for start in range(0, count, 32))
-    pieces = ((own, source.read(own, np.ones((len(own), 2), dtype=np.int64))) for own in rows)
+    blocks = (np.arange(start, min(start + 32, count)) for start in range(0, count, 32))
+    sizes = np.ones((32, 2), dtype=np.int64)
+    pieces = ((rows, stored_rows(source.spec, source.read(rows, sizes[: len(rows)]))[0]) for rows in blocks)
     write_features(folder / "features.h5", [str(row) for row in range(count)], source.spec, "precomp", pieces)
     return most_memory() / GIB, before / GIB
 
