@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from starlette.testclient import TestClient
 import itrpipe
 from itrpipe.cli.search import dataset_of
 from itrpipe.datasets.definition import ModelDefinition, remember_model
-from itrpipe.errors import MissingInputError
+from itrpipe.errors import MissingInputError, UnavailableError
 from itrpipe.search.model import RetrievalModel
 from itrpipe.search.photos import list_photographs
 from itrpipe.storage.artifact import PICTURES, Manifest, read_manifest
@@ -229,7 +230,9 @@ def test_a_named_model_is_trained_first_and_found_again(
     refused(command("search", "zyzzyva", model=None), 2, "knows no word of the query")
 
 
-def test_a_listing_leaves_the_data_folder_out_and_knows_its_digest(photos: Path, tmp_path: Path) -> None:
+def test_a_listing_leaves_the_data_folder_out_and_knows_its_digest(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = photos / "data"
     photograph(data / "x.png", 1)
     listed = list_photographs(photos, data)
@@ -239,6 +242,19 @@ def test_a_listing_leaves_the_data_folder_out_and_knows_its_digest(photos: Path,
     assert list_photographs(photos, data).digest != listed.digest
     with pytest.raises(MissingInputError, match="is not a folder"):
         list_photographs(photos / "00.JPG", data)
+    scan = os.scandir
+
+    def closed(place: str) -> Any:
+        if Path(place) == shut:
+            raise PermissionError(errno.EACCES, "Permission denied", str(place))
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    shut = photos / "sea"
+    assert list_photographs(photos, data).unusable.keys() == {"sea/"}
+    shut = photos
+    with pytest.raises(UnavailableError, match="ermission"):
+        list_photographs(photos, data)
 
 
 def test_the_folder_is_served(
