@@ -132,39 +132,11 @@ def test_only_what_another_method_reads_is_taken_over(defined: Path) -> None:
     assert (other.method, other.definition.settings) == ("contrastive", {"backbone": "vsepp", "epochs": 3})
 
 
-MINED = "train --name x -d tiny -m aoq -b vsepp --negatives-from"
-BATCH = "train -m contrastive-batch -b vsepp -d tiny --dry-run --negatives-from vsrn"
-
-
-@pytest.mark.parametrize(
-    ("command", "code", "told"),
-    [
-        ("train --name x --like smal", 3, "known: "),
-        ("train --name small --like small", 2, "is the model itself"),
-        ("train --like small", 2, "add --name"),
-        (f"{MINED} smal", 2, "did you mean 'small'"),
-        (f"{MINED} x", 2, "--negatives-from x is the model itself"),
-        ("evaluate --model smal", 3, "known: both, small"),
-        ("evaluate --model small --backbone vsrn", 2, "--model small has backbone vsepp; leave --backbone out"),
-        ("evaluate --model small --method aoq", 2, "--model small has method triplet; leave --method out"),
-        ("train --model small --name x", 2, "leave --name x out"),
-        ("evaluate --name small", 2, "belongs to --embeddings"),
-        ("evaluate small", 2, "belongs to --embeddings"),
-        ("search a red dog --model small", 2, "(red dog)"),
-        ("train -b vsepp --features hogg -d tiny", 3, "did you mean 'hog'?"),
-        ("train --name ../x", 2, "must be letters"),
-        ("evaluate --model small -d scenes", 3, "dataset 'scenes' has no model of this name"),
-        ("evaluate --model both", 2, "other, tiny have a model of this name; add --dataset"),
-        ("gc -d tiny --forget nobody --yes", 3, "--forget nobody: no model of tiny has this name"),
-        (BATCH, 2, "--negatives-from vsrn is for mined negatives; add --negatives mined"),
-        (f"{BATCH} --name second", 2, "--negatives-from vsrn is for mined negatives; add --negatives mined"),
-    ],
-)
-def test_wrong_names_are_one_line(defined: Path, invoke: Invoke, command: str, code: int, told: str) -> None:
-    for dataset, name in (("tiny", "small"), ("tiny", "both"), ("other", "both")):
-        model = ModelDefinition(method="triplet", settings={"backbone": "vse++"})
-        remember_model(defined, dataset, name, model)
-    refused(invoke(*command.split(), "--data", defined), code, told)
+def test_a_name_that_two_datasets_have_needs_the_dataset(defined: Path, invoke: Invoke) -> None:
+    for dataset in ("tiny", "other"):
+        remember_model(defined, dataset, "both", ModelDefinition(method="triplet", settings={"backbone": "vsepp"}))
+    outcome = invoke("evaluate", "--model", "both", "--data", defined)
+    refused(outcome, 2, "other, tiny have a model of this name; add --dataset")
 
 
 def test_one_encoder_says_both_of_a_method_of_joint_models() -> None:

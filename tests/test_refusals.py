@@ -1,8 +1,8 @@
 """What cannot work is told in one line, with the exit code of its kind, before a model or a list is made.
 
 A row of `refusals.json` has an arrangement, a command, its exit code and a value that its line names. The arrangement
-is the fixture that gives a data folder: `finished_chain` and the other chains of `tests.chains`, `data_root` for an
-empty one. Words in braces are those of `places`.
+is the fixture that gives a data folder: `finished_chain` and the other chains of `tests.chains`, `named_models`,
+`data_root` for an empty one. Words in braces are those of `places`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
+from itrpipe.datasets.definition import ModelDefinition, remember_model
 from tests.chains import CLIP, UNITER, Invoke, copied, encoders_of, refused, sets, tags_loss
 from tests.conftest import TINY
 
@@ -75,6 +76,13 @@ def places(saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory) -> di
         "regions": f"-m contrastive -b dual-encoder --text {bert} {regions}",
         "seven": " ".join(f"--ensemble-with triplet-long.vsepp.s{10**9 + number}" for number in range(7)),
     }
+
+
+@pytest.fixture
+def named_models(defined: Path) -> Path:
+    """A data folder whose dataset has a model `small`."""
+    remember_model(defined, "tiny", "small", ModelDefinition(method="triplet", settings={"backbone": "vse++"}))
+    return defined
 
 
 @pytest.fixture(scope="module")
