@@ -74,6 +74,7 @@ def test_lists_and_metrics_are_those_of_the_model_whose_vectors_are_given(
 
     for side in ("captions", "images"):  # in the order of the dataset
         (tmp_path / "test" / f"{side}.ids.json").unlink()
+    refused(invoke("evaluate", "--backbone", "given-parquet", *where, "--dry-run"), 3, "'test'")  # of train alone
     few = f"--set={FEW}"
     found = made(invoke("evaluate", "--embeddings", tmp_path / "test", "--name", "npy", few, *where))
     assert (found / METRICS).read_bytes() == (evaluated / METRICS).read_bytes()
