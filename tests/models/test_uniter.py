@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.uniter import network as uniter
 from itrpipe.models.uniter.network import load_published
 from itrpipe.testing import ToyPairs
 from tests.models.toys import PUBLISHED, built, close, encoded, recorded
@@ -40,6 +41,17 @@ def test_states_and_heads_match_the_reference(tmp_path: Path) -> None:
     close(model.match_logits(states[:, 0]), reference["out/itm_logits"])
     for row, length in enumerate(lengths):
         close(model.masked_word_logits(states[row, :length]), reference["out/mlm_logits"][row, :length])
+
+
+def test_tiles_are_full_and_hold_little_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(uniter._TILE_SIZES, "cpu", 12 * 20_000)
+    count, lengths = torch.randint(10, 100, (50,)), torch.randint(7, 30, (200,))
+    rows, columns = (torch.randint(0, len(of), (3000,)) for of in (count, lengths))
+    room = [len(pairs) * longest for pairs, longest, _ in built("uniter")._tiles(count, lengths, rows, columns)]
+    positions = (count[rows] + lengths[columns]).sum()
+    assert 0.94 * sum(room) < positions <= sum(room)
+    assert max(room) <= 20_000
+    assert len(room) < 2.5 * positions / 20_000
 
 
 def test_dropout_of_embeddings_falls_on_every_pair_anew_and_before_the_first_layer() -> None:
