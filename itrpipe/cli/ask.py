@@ -76,7 +76,7 @@ def evaluate(given: EvaluateOptions) -> None:
     another method.
 
     Sentences are named by what writes them, for --discriminate: phrases.s1 by the model of seed 1, phrases.tags by one
-    of another training, vse-c by rules. They are made of the captions of the evaluated split.
+    of another training, vse-c and graph-edits by rules. They are made of the captions of the evaluated split.
 
     --benchmark sugarcrepe=FOLDER reads the published files of a benchmark and the images beside them, as aro= and
     winoground= do, local=FOLDER a

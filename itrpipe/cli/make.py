@@ -288,14 +288,17 @@ class SynthesizeOptions(TrainedOptions):
 
 
 @command()
-def synthesize(given: SynthesizeOptions, by: str = Option("phrases", "--by", help="phrases, words or vse-c.")) -> None:
+def synthesize(
+    given: SynthesizeOptions, by: str = Option("phrases", "--by", help="See above.", metavar="MAKER")
+) -> None:
     """Write negative sentences for every caption of a split.
 
     \b
     Makers (--by):
-      phrases  masks objects, attributes and relations; a UNITER that sees the image writes others (TAGS-DC)
-      words    the same with single words masked
-      vse-c    replaces nouns, numerals and relations by rules; needs no model
+      phrases      masks objects, attributes and relations; a UNITER that sees the image writes others (TAGS-DC)
+      words        the same with single words masked
+      vse-c        replaces nouns, numerals and relations by rules; needs no model
+      graph-edits  changes one detail, so that only the image tells the sentence from its caption; needs no model
 
     The split is the training split unless --split names another. Sentences that may be true of the image are dropped;
     of the others the hardest are kept (--set keep=).

@@ -403,7 +403,7 @@ class WantedNegatives:
     direction: Literal["t2i", "i2t", "both"] = option(
         "both", "--direction", "t2i (images for captions), i2t (captions for images) or both."
     )
-    synthetic: Text = option(None, "--synthetic", "Also sentences by phrases, words or vse-c.", metavar="BY")
+    synthetic: Text = option(None, "--synthetic", "Also sentences of this maker, such as graph-edits.", metavar="BY")
     sentences: int = option(1, "--sentences", "--synthetic: of a caption, at most.", metavar="M", min=1)
     image_root: str = option(
         "", "--image-root", "Before every path; default: relative to the images.", metavar="FOLDER"

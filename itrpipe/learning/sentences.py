@@ -44,8 +44,9 @@ MASK_RATE = 0.15
 _MASKED, _NOT_RANDOM = 0.8, 0.9
 
 KEPT, IDENTICAL, FALSE_NEGATIVE, DUPLICATE, OUTRANKED = range(5)
-REASONS = ("kept", "identical", "false negative", "duplicate", "outranked")
-"""What became of a sentence: the number of a reason is its position here."""
+REASONS = ("kept", "identical", "false negative", "duplicate", "outranked", "guessed")
+"""What became of a sentence: the number of a reason is its position here. Those of rules may be `guessed` without the
+image."""
 
 Compare = Literal["piece", "off"]
 Candidates = Callable[[np.ndarray], np.ndarray]

@@ -38,6 +38,7 @@ _REJECTED = {
     "duplicate": "twice",
     "false negative": "may be true",
     "outranked": "too easy",
+    "guessed": "told without image",
 }
 """Why a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
 _SENTENCE = ("caption_id", "text", "score", "positive_score", "kept")

@@ -135,17 +135,24 @@ class ByModel(SynthesizeSettings):
         return open_model_maker(folders, *made_by, self.split, self.train_share)
 
 
+RuleName = Literal[
+    "nouns", "numerals", "relations", "attribute", "exchange", "object", "ends", "relation", "side", "count"
+]
+
+
 class ByRules(SynthesizeSettings):
-    """Rules write, without a model. Source: VSE-C (Shi et al., COLING 2018).
+    """Rules write, without a model. Source: VSE-C (Shi et al., COLING 2018); `itrpipe.synthesis.edits`.
 
     Attributes:
         rules: which of them.
-        min_count: fewest occurrences of a noun that is written.
+        min_count: fewest occurrences of a noun, or of a statement, that is written.
+        refined: sentences that can be told from their captions without the image are left out.
     """
 
     maker: Literal["rules"]
-    rules: tuple[Literal["nouns", "numerals", "relations"], ...] = Field(min_length=1)
+    rules: tuple[RuleName, ...] = Field(min_length=1)
     min_count: int = Field(ge=1)
+    refined: Annotated[bool, NEWER] = False
 
     @property
     def most_kept(self) -> int:
@@ -158,11 +165,10 @@ class ByRules(SynthesizeSettings):
 
     def open(self, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
         """The rules on the split, with the nouns of the training split."""
-        from itrpipe.synthesis.swaps import open_rule_maker
+        from itrpipe.synthesis.rules import open_rule_maker
 
-        rules = {"min_count": self.min_count, "rules": self.rules, "keep": self.keep, "seed": self.seed}
-        read = folders["prepare"], folders["parse"]
-        return open_rule_maker(*read, **rules, split=self.split, train_share=self.train_share)
+        names = ("min_count", "rules", "keep", "seed", "split", "train_share", "refined")
+        return open_rule_maker(folders["prepare"], folders["parse"], **{name: getattr(self, name) for name in names})
 
 
 MAKERS: dict[str, type[SynthesizeSettings]] = {"model": ByModel, "rules": ByRules}
@@ -228,7 +234,7 @@ class Synthesize(Stage):
         needed = BYTES_PER_SENTENCE * settings.most_kept * (max(0, count - made_before) + count)
         require_space(job.folder, needed, "the file of sentences, once in parts and once joined,")
         made = job.made(work)
-        join_parts(made.paths, job.folder)
+        join_parts(made.paths, job.folder, opened.guessed and opened.guessed(made.paths))
         file = SentenceFile(job.folder)
         statistics = synthesis_statistics(file, count)
         if reader is not None:

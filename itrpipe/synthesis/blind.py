@@ -59,12 +59,14 @@ class _Words:
     """The words of sentences as numbers, with two starts before and an end behind each.
 
     Attributes:
+        known: word -> number.
         ids: int64.
         places: int64 [W], where words and ends stand in `ids`.
         row: int64 [W], the sentence of each.
     """
 
     def __init__(self, tokens: pa.Array, known: dict[str, int]) -> None:
+        self.known = known
         flat: Any = tokens.flatten().dictionary_encode()
         own = [known.setdefault(word, len(known) + _END + 1) for word in flat.dictionary.to_pylist()]
         counts = np.diff(tokens.offsets.to_numpy())
@@ -96,26 +98,45 @@ class _Counts:
         return np.where(self._numbers[places] == numbers, self._counts[places], 0)
 
 
+class _English:
+    """Probabilities of words after the two before them."""
+
+    def __init__(self, captions: _Words) -> None:
+        self._total = len(captions.row) + len(captions.known)
+        self._found = [_Counts(captions.ngrams(order)) for order in _ORDERS]
+        self._before = [_Counts(captions.ngrams(order - 1, 1)) for order in _ORDERS]
+
+    def chances(self, found: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """float64 [n], of words that end n-grams of each order, [3, n], and of the n-grams before them."""
+        seen = (counts.of(own) for counts, own in zip(self._found, found, strict=True))
+        contexts = (np.maximum(counts.of(own), 1) for counts, own in zip(self._before, before, strict=True))
+        parts = (share * each / context for share, each, context in zip(_SHARES, seen, contexts, strict=True))
+        return sum(parts, start=np.full(found.shape[1], _SHARES[0] / self._total))
+
+
 class Trigrams:
     """Probabilities of words after the two before them, from captions.
 
     Args:
         tokens: list<string> of one caption at least.
+        images: int64, row of each caption's image, where pairs are made of these captions: what is said of an image is
+            then judged by captions of others. None: pairs are made of other captions.
     """
 
-    def __init__(self, tokens: pa.ChunkedArray) -> None:
+    def __init__(self, tokens: pa.ChunkedArray, images: np.ndarray | None = None) -> None:
         self.known: dict[str, int] = {}
-        captions = _Words(tokens.combine_chunks(), self.known)
-        self._found = [_Counts(captions.ngrams(order)) for order in _ORDERS]
-        self._before = [_Counts(captions.ngrams(order - 1, 1)) for order in _ORDERS]
+        others = [np.ones(len(tokens), bool)] if images is None else [images % _FOLDS != fold for fold in range(_FOLDS)]
+        self._models = [_English(_Words(tokens.filter(pa.array(each)).combine_chunks(), self.known)) for each in others]
 
-    def scores(self, sentences: _Words) -> np.ndarray:
-        """float64, mean logarithm of the probabilities of each sentence's words."""
-        chance = np.full(len(sentences.row), _SHARES[0] / (self._found[0].total + len(self.known)))
-        for order, share, found, before in zip(_ORDERS, _SHARES, self._found, self._before, strict=True):
-            contexts = np.maximum(before.of(sentences.ngrams(order - 1, 1)), 1)
-            chance += share * found.of(sentences.ngrams(order)) / contexts
-        return np.bincount(sentences.row, np.log(chance)) / np.bincount(sentences.row)
+    def scores(self, sentences: _Words, images: np.ndarray) -> np.ndarray:
+        """float64, mean logarithm of the probabilities of the words of each sentence of an image."""
+        found = np.stack([sentences.ngrams(order) for order in _ORDERS])
+        before = np.stack([sentences.ngrams(order - 1, 1) for order in _ORDERS])
+        chances, fold = np.ones(len(sentences.row)), (images % len(self._models))[sentences.row]
+        for number, model in enumerate(self._models):
+            own = fold == number
+            chances[own] = model.chances(found[:, own], before[:, own])
+        return np.bincount(sentences.row, np.log(chances)) / np.bincount(sentences.row)
 
 
 def _margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
@@ -123,9 +144,8 @@ def _margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
     known = dict(trigrams.known)
     tokens = ([tokenize(text) for text in texts] for texts in pairs[:2])
     captions, negatives = (_Words(pa.array(each, pa.list_(pa.string())), known) for each in tokens)
-    folds = np.unique(pairs.images, return_inverse=True)[1] % _FOLDS
-    english = trigrams.scores(captions) - trigrams.scores(negatives)
-    return np.stack([english, _learned(captions, negatives, folds)]).round(9)
+    english = trigrams.scores(captions, pairs.images) - trigrams.scores(negatives, pairs.images)
+    return np.stack([english, _learned(captions, negatives, pairs.images % _FOLDS)]).round(9)
 
 
 def _learned(captions: _Words, negatives: _Words, folds: np.ndarray) -> np.ndarray:

@@ -102,9 +102,10 @@ def true_negatives(
 
     Returns:
         Of the kept sentences: `sentences`, how many there are, and how many of each verdict; `percent_of_decided`, the
-        share of untrue ones among the untrue and the true; `percent`, the share of all that is not found true. Under
-        `by_places_changed` the same for each number of edits, and under `rejected` for each reason that sentences in
-        the file were rejected for, which tells how right the filters are. A share of nothing is None.
+        share of untrue ones among the untrue and the true; `percent`, the share of all that is not found true. The same
+        for each kind under `by_kind`, for each number of edits under `by_places_changed`, and under `rejected` for each
+        reason that sentences in the file were rejected for, which tells how right the filters are. A share of nothing
+        is None.
 
     Raises:
         DataError: a sentence is of an unknown image, or the file is damaged.
@@ -112,17 +113,20 @@ def true_negatives(
     reader = CaptionReader(_NUMBERS)
     kept: dict[int, Counter[str]] = defaultdict(Counter)
     rejected: dict[str, Counter[str]] = defaultdict(Counter)
-    for table in file.row_groups(("image_id", "text", "edits", "kept", "reason")):
+    kinds: dict[str, Counter[str]] = defaultdict(Counter)
+    for table in file.row_groups(("image_id", "text", "edits", "kept", "reason", "kind")):
         places = pc.call_function("list_value_length", [table["edits"]]).to_pylist()
-        columns = (table[name].to_pylist() for name in ("image_id", "text", "kept", "reason"))
-        for image_id, text, is_kept, reason, changed in zip(*columns, places, strict=True):
+        columns = (table[name].to_pylist() for name in ("image_id", "text", "kept", "reason", "kind"))
+        for image_id, text, is_kept, reason, kind, changed in zip(*columns, places, strict=True):
             if image_id not in scenes:
                 raise DataError(f"{file.path}: no scene of the dataset is image {image_id!r}; synthesize again")
-            counts = kept[changed] if is_kept else rejected[reason]
-            counts[verdict(reader, text, scenes[image_id])] += 1
+            found = verdict(reader, text, scenes[image_id])
+            for counts in (kept[changed], kinds[kind]) if is_kept else (rejected[reason],):
+                counts[found] += 1
         advance(len(table))
     return {
         **_figures(sum(kept.values(), Counter())),
+        "by_kind": {kind: _figures(kinds[kind]) for kind in sorted(kinds) if kind},
         "by_places_changed": {str(changed): _figures(kept[changed]) for changed in sorted(kept)},
         "rejected": {reason: _figures(rejected[reason]) for reason in sorted(rejected)},
     }

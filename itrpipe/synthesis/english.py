@@ -17,6 +17,11 @@ from typing import Any
 _WORDS: dict[str, Any] = json.loads(Path(__file__).with_name("words.json").read_bytes())
 NUMBER_VALUES: dict[str, int] = _WORDS["numbers"]
 ARTICLES = frozenset({"a", "an"})
+OPPOSITES: dict[str, list[str]] = _WORDS["opposites"]
+"""Preposition -> those that contradict it wherever it stands; the longer ones first."""
+POSSESSIVE = frozenset({"his", "her", "its", "their"})
+SYMMETRIC = frozenset(_WORDS["symmetric"])
+"""Last words of relations that hold both ways, or say little of who is where."""
 COMMON: tuple[str, ...] = tuple(_WORDS["common_prepositions"])
 """Prepositions that are written instead of another one."""
 _VOWELS = tuple("aeiou")
@@ -84,6 +89,41 @@ def contradict(first: str, second: str) -> bool:
     """
     kinds = itertools.product(NOUN_KINDS[first], NOUN_KINDS[second])
     return not any(one in _lineage(other) or other in _lineage(one) for one, other in kinds)
+
+
+@functools.cache
+def are_siblings(first: str, second: str) -> bool:
+    """Whether two nouns of `NOUN_KINDS` contradict each other and are right below the same one.
+
+    People of different ages or deeds may be the same ones, and so may vague words.
+    """
+    above = [{parent for kind in NOUN_KINDS[noun] for parent in _PARENTS.get(kind, ())} for noun in (first, second)]
+    shared = (above[0] & above[1]).difference(_WORDS["compatible"])
+    return bool(shared) and contradict(first, second) and {first, second}.isdisjoint(_WORDS["vague"])
+
+
+@functools.cache
+def may_be(first: str, second: str) -> bool:
+    """Whether two nouns may name the same thing; of those that are not known, only equal ones."""
+    return first == second or (first in NOUN_KINDS and second in NOUN_KINDS and not contradict(first, second))
+
+
+@functools.cache
+def usual_attribute(word: str) -> str:
+    """The first of the attributes that mean the same."""
+    groups = (group.split() for groups in _WORDS["attributes"] for group in groups)
+    return next((group[0] for group in groups if word in group), word)
+
+
+@functools.cache
+def contradicting_attributes(word: str) -> tuple[str, ...]:
+    """Attributes of the class of a lower-case one that do not mean the same; none of one that is not known."""
+    found = []
+    for groups in _WORDS["attributes"]:
+        own = [set(group.split()) for group in groups if word in group.split()]
+        if own:
+            found += [each for group in groups for each in group.split() if each not in own[0]]
+    return tuple(found)
 
 
 @functools.cache

@@ -13,6 +13,7 @@
     caption_log_probability  float         the same of the caption's words in their places
     kept                     bool
     reason                   dictionary    `kept`, or why it was rejected, see `itrpipe.learning.sentences.REASONS`
+    kind                     dictionary    the rule that made it, empty of those of a model
 
 How many sentences were drawn in all, by what became of them, stands in the file's metadata.
 """
@@ -21,12 +22,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from itrpipe.engine.work import AGAIN, Part, Work, cut
@@ -48,6 +50,7 @@ SCHEMA = pa.schema(
         "caption_log_probability": pa.float32(),
         "kept": pa.bool_(),
         "reason": pa.dictionary(pa.int8(), pa.string()),
+        "kind": pa.dictionary(pa.int8(), pa.string()),
     }
 )
 _DRAWN = "drawn"
@@ -98,6 +101,7 @@ class Sentence(NamedTuple):
     caption_log_probability: float | None
     kept: bool
     reason: str
+    kind: str = ""
 
 
 class SentenceMaker(Protocol):
@@ -123,11 +127,14 @@ class Opened(NamedTuple):
         maker: makes the sentences.
         texts: the captions of the split, T of them, by id.
         num_tokens: V, token ids that a model chooses from; None for rules.
+        guessed: tells of files of `write_part` which sentences can be told without the image, bool of each; None: none
+            is asked.
     """
 
     maker: SentenceMaker
     texts: dict[str, str]
     num_tokens: int | None
+    guessed: Callable[[Sequence[Path]], np.ndarray] | None = None
 
 
 class Writing(Work[SentenceMaker]):
@@ -181,22 +188,43 @@ def write_part(path: Path, sentences: Sequence[Sentence], drawn: Mapping[str, in
     write_arrow(path, pa.Table.from_pylist(rows, SCHEMA.with_metadata({_DRAWN: json.dumps(dict(drawn))})))
 
 
-def join_parts(paths: Sequence[Path], folder: Path) -> None:
+def read_parts(paths: Sequence[Path]) -> Iterator[tuple[pa.Table, dict[str, int]]]:
+    """Sentences of files of `write_part`, and how many were drawn by what became of them.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    for path in paths:
+        with reading(path, "sentences", AGAIN):
+            check_stamp(path, AGAIN)
+            table = read_arrow(path)
+            drawn = json.loads(table.schema.metadata[_DRAWN.encode()])
+        yield table.replace_schema_metadata(None), drawn
+
+
+def join_parts(paths: Sequence[Path], folder: Path, guessed: np.ndarray | None = None) -> None:
     """Writes `sentences.parquet` into a folder from files of `write_part`; each becomes a row group.
+
+    Args:
+        paths: of the files.
+        folder: exists.
+        guessed: bool of every sentence, those that are left out because they can be told without the image.
 
     Raises:
         DataError: a file is damaged.
         DiskFullError: no space is left.
     """
     drawn: Counter[str] = Counter()
+    start = 0
     with table_writer(folder / SENTENCES_FILE, SCHEMA) as out:
-        for path in paths:
-            with reading(path, "sentences", AGAIN):
-                check_stamp(path, AGAIN)
-                table = read_arrow(path)
-                drawn.update(json.loads(table.schema.metadata[_DRAWN.encode()]))
+        for table, counts in read_parts(paths):
+            drawn.update(counts)
+            if guessed is not None:
+                dropped, start = guessed[start : start + len(table)], start + len(table)
+                drawn.update({"guessed": int(dropped.sum()), "kept": -int(dropped.sum())})
+                table = table.filter(pa.array(~dropped))
             if table.num_rows:
-                out.write_table(table.replace_schema_metadata(None), row_group_size=table.num_rows)
+                out.write_table(table, row_group_size=table.num_rows)
         out.add_key_value_metadata({_DRAWN: json.dumps(dict(sorted(drawn.items())))})
 
 

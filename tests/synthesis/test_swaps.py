@@ -12,11 +12,15 @@ from itrpipe.errors import UsageError
 from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scenes import generate
 from itrpipe.synthesis import english, swaps
+from itrpipe.synthesis.edits import Corpus
+from itrpipe.synthesis.rules import RuleMaker
 from itrpipe.synthesis.sentences import apply_edits
-from itrpipe.synthesis.swaps import RULES, NounVocabulary, RuleMaker, TaggedCaption
+from itrpipe.synthesis.swaps import NounVocabulary
+from itrpipe.synthesis.tagged import Option, TaggedCaption
 from tests.synthesis.test_masked import GOLDEN, digest, split_of
 
 PARSER = RulesParser("lexicon")
+VSE_C = ("nouns", "numerals", "relations")
 WORDS = ("a", "an", "two", "3", "dog", "dogs", "red", "and", "with", "on", "under", ",", ".", "is", "running", "The")
 
 
@@ -24,7 +28,7 @@ def tagged(text: str) -> TaggedCaption:
     return TaggedCaption(text, PARSER.analyse(text).tokens)
 
 
-def sentences(text: str, options: Iterable[swaps.Option]) -> set[str]:
+def sentences(text: str, options: Iterable[Option]) -> set[str]:
     starts = [token.start for token in tagged(text).tokens]
     return {apply_edits(text, starts, sorted(option())) for option in options}
 
@@ -55,7 +59,7 @@ def test_every_rule_takes_any_caption_and_changes_it(words: list[str]) -> None:
 
 def rule_maker(rules: Sequence[str], keep: int, texts: tuple[str, ...], images: list[int]) -> RuleMaker:
     captions = list(map(tagged, texts))
-    return RuleMaker(split_of(texts, images), captions, NounVocabulary(captions, 1), rules, keep, seed=3)
+    return RuleMaker(split_of(texts, images), captions, Corpus(captions, 1), rules, keep, seed=3)
 
 
 def test_what_captions_of_the_image_say_is_left_out() -> None:
@@ -82,7 +86,7 @@ def test_blocks_draw_for_themselves_and_each_rule_so_many() -> None:
     assert len(first) == 3
     assert first != second
     assert drawn(maker, 1, 0) == drawn(rule_maker(("numerals",), 3, texts, images), 0, 0) == first
-    made, counts = rule_maker([*RULES], 3, texts, images).make(range(1), 0)
+    made, counts = rule_maker(VSE_C, 3, texts, images).make(range(1), 0)
     assert counts == {"kept": len(made)}
     assert 3 < len({each.text for each in made}) == len(made) <= 9
     assert all(each.kept and each.score is each.log_probability is None for each in made)
@@ -109,10 +113,10 @@ def scene_rules(rules: Sequence[str]) -> RuleMaker:
     ids = [scene.image_id for scene in dataset.scenes for _ in range(5)]
     ids += [f"photograph {row}" for row in range(len(photographs))]
     captions = list(map(tagged, texts))
-    return RuleMaker(split_of(texts, ids), captions, NounVocabulary(captions, 1), rules, keep=6, seed=5)
+    return RuleMaker(split_of(texts, ids), captions, Corpus(captions, 1), rules, keep=6, seed=5)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", VSE_C)
 def test_rules_write_what_they_wrote(rule: str) -> None:
     by_rules = scene_rules((rule,))
     made = [by_rules.make(range(first, first + 40), block) for block, first in enumerate((0, 40, 117))]

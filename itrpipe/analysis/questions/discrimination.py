@@ -8,7 +8,7 @@ Source: TAGS-DC (Fan et al., Findings of NAACL 2022), Table 4 and section 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +30,18 @@ from itrpipe.synthesis.blind import Pairs, blind_accuracy, blind_points
 from itrpipe.synthesis.sentences import SentenceFile
 
 
+def _rows(found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+    for name, whole in found.items():
+        for kind, own in {"": whole, **whole.get("kinds", {})}.items():
+            yield ("", f"{_title(name)}{kind and f': {kind}'} ({own['sentences']:,} sentences)"), own
+
+
 def _cells(found: Mapping[str, Any]) -> Cells:
-    return {
-        ("", f"{_title(name)} ({each['sentences']:,} sentences)"): Number.of(each["percent"])
-        for name, each in found.items()
-    }
+    return {row: Number.of(own["percent"]) for row, own in _rows(found)}
 
 
 def _blind_cells(found: Mapping[str, Any]) -> Cells:
-    return {
-        ("", f"{_title(name)} ({each['sentences']:,} sentences)"): blind_number(each.get("blind"))
-        for name, each in found.items()
-    }
+    return {row: blind_number(own.get("blind")) for row, own in _rows(found)}
 
 
 def _title(generator: str) -> str:
@@ -87,16 +87,24 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         scores = captions = np.empty(0, dtype=np.float32)
         if len(kept):
             scores, captions = compared(evaluation, parse, rows, features, kept, owners, name)
-        chances = settings.bootstrap_samples, settings.interval_level
-        images, texts = rows.caption_image[owners], rows.texts
-        found[name] = {"blind": None, **discrimination(owners, images, scores, captions, *chances)}
-        if len(kept):
-            pairs = Pairs([texts[row] for row in owners.tolist()], kept["text"].to_pylist(), images)
-            points = blind_points(pairs, np.zeros(len(owners)), trigrams)
-            found[name]["blind"] = blind_accuracy(points, images, *chances)
+        texts = [rows.texts[row] for row in owners.tolist()]
+        pairs = Pairs(texts, kept["text"].to_pylist(), rows.caption_image[owners])
+        kinds = np.array(kept["kind"].to_pylist(), str)
+        columns = owners, pairs.images, scores, captions, blind_points(pairs, kinds, trigrams)
+        named = [kind for kind in np.unique(kinds).tolist() if kind]
+        found[name] = _figures(columns, np.ones(len(owners), bool), settings)
+        found[name]["kinds"] = {kind: _figures(columns, kinds == kind, settings) for kind in named}
         if found[name]["percent"] is not None:
             evaluation.metrics[f"told from {name}"] = f"{found[name]['percent']['value']:.1f} %"
     write_json(evaluation.folder / DISCRIMINATION, found)
+
+
+def _figures(columns: Sequence[np.ndarray], rows: np.ndarray, settings: Any) -> dict[str, Any]:
+    """Of some sentences: see `discrimination`, and what models without images tell."""
+    owners, images, scores, captions, blind = (each[rows] for each in columns)
+    chances = settings.bootstrap_samples, settings.interval_level
+    told = blind_accuracy(blind, images, *chances) if len(owners) else None
+    return {"blind": told, **discrimination(owners, images, scores, captions, *chances)}
 
 
 def kept_sentences(folder: Path, split: Split) -> tuple[pa.Table, np.ndarray]:
@@ -106,7 +114,7 @@ def kept_sentences(folder: Path, split: Split) -> tuple[pa.Table, np.ndarray]:
         DataError: it has sentences, but none of them for these captions; or a file is damaged.
     """
     file = SentenceFile(folder)
-    kept = file.kept(("caption_id", "image_id", "text"))
+    kept = file.kept(("caption_id", "image_id", "text", "kind"))
     owners = rows_of(kept["caption_id"], split.captions["caption_id"].combine_chunks())
     if len(kept) and owners.max() < 0:
         raise DataError(

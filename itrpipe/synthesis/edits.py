@@ -1,0 +1,165 @@
+"""Edits of one detail of a caption, after which it says what captions of other images say.
+
+    attribute   `a red cup`                   ->  `a blue cup`
+    exchange    `a red cup on a blue table`   ->  `a blue cup on a red table`
+    object      `a red cup`                   ->  `a red bowl`
+    ends        `a dog chases a cat`          ->  `a cat chases a dog`
+    relation    `a cup on a table`            ->  `a cup under a table`
+    side        `a dog left of a cat`         ->  `a dog right of a cat`
+    count       `two dogs`                    ->  `three dogs`
+
+A scene graph says statements: an attribute of a noun, a relation between two nouns, a number of a noun. A caption is
+edited only where all its new statements are among those of the training captions, so that it is no nonsense that is
+told without the image, and where no caption of its own image makes one of them.
+
+Source: ours; Hsieh et al., "SugarCrepe" (NeurIPS 2023), for the kinds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import combinations
+
+from itrpipe.synthesis import english
+from itrpipe.synthesis.english import (
+    NUMBER_VALUES,
+    OPPOSITES,
+    POSSESSIVE,
+    SYMMETRIC,
+    contradicting_attributes,
+    may_be,
+    usual_attribute,
+)
+from itrpipe.synthesis.swaps import NounVocabulary
+from itrpipe.synthesis.tagged import Image, Option, Statement, TaggedCaption
+
+_COUNTS = [word for word, value in NUMBER_VALUES.items() if word.isalpha() and 2 <= value <= 5]
+_SIDES = {"left": "right", "right": "left"}
+
+
+class Corpus:
+    """What training captions say.
+
+    Args:
+        captions: all of them.
+        min_count: fewest occurrences of what is written.
+
+    Attributes:
+        said: statements that occur so often.
+    """
+
+    def __init__(self, captions: Sequence[TaggedCaption], min_count: int) -> None:
+        counts = Counter(each for caption in captions for each in caption.said)
+        self.said = {each for each, count in counts.items() if count >= min_count}
+        self._captions, self._min_count = captions, min_count
+
+    @cached_property
+    def vocabulary(self) -> NounVocabulary:
+        """The nouns of VSE-C."""
+        return NounVocabulary(self._captions, self._min_count)
+
+    @cached_property
+    def siblings(self) -> dict[str, list[str]]:
+        """Noun -> those that are easily mistaken for it, by alphabet."""
+        found = {noun for kind, *words in self.said for noun in (words[::2] if kind == "relation" else words[1:])}
+        known = sorted(found & english.NOUN_KINDS.keys())
+        return {noun: [other for other in known if english.are_siblings(noun, other)] for noun in known}
+
+    def allows(self, image: Image, *new: Statement) -> bool:
+        """Whether training captions make these statements, and none of an image makes one."""
+        return all(each in self.said and each not in image.said for each in new)
+
+
+def attribute_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+    """Another attribute of its class."""
+    for each in caption.attributes:
+        at, noun = each.tokens[0], caption.nouns[each.object]
+        others = contradicting_attributes(caption.words[at])
+        for other in others if others and image.has_one(*caption.beside(each.object)) else ():
+            if corpus.allows(image, ("is", usual_attribute(other), noun)):
+                yield partial(caption.replaced, {at: other})
+
+
+def exchanges(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+    """Two things of different kinds take each other's attributes of a class."""
+    for one, two in combinations(caption.attributes, 2):
+        (at, there), nouns = (one.tokens[0], two.tokens[0]), [caption.nouns[each.object] for each in (one, two)]
+        first, second = caption.words[at], caption.words[there]
+        new = [("is", usual_attribute(word), noun) for word, noun in zip((second, first), nouns, strict=True)]
+        if (
+            second in contradicting_attributes(first)
+            and corpus.allows(image, *new)
+            and image.has_one(*caption.beside(one.object), *caption.beside(two.object))
+        ):
+            yield partial(caption.replaced, {at: second, there: first})
+
+
+def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+    """A noun that is easily mistaken for another, of which captions say all that is said here of that one."""
+    for each, noun in zip(caption.objects, caption.nouns, strict=True):
+        said = [one for one in caption.said if noun in one]
+        others = corpus.siblings.get(noun, ()) if said and caption.nouns.count(noun) == 1 else ()
+        several = caption.words[each.head] != noun
+        for other in others:
+            new = [tuple(other if word == noun else word for word in one) for one in said]
+            if corpus.allows(image, *new) and not any(may_be(other, known) for known in image.nouns):
+                yield partial(caption.replaced, {each.head: english.plural(other) if several else other})
+
+
+def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+    """Subject and object of a relation change places, one thing each."""
+    for each in caption.relations:
+        subject, obj = nouns = caption.nouns[each.subject], caption.nouns[each.object]
+        new = "relation", obj, each.lemma, subject
+        symmetric = each.lemma.rpartition(" ")[2] in SYMMETRIC or not _SIDES.keys().isdisjoint(caption.words)
+        if symmetric or not corpus.allows(image, new):
+            continue
+        heads = sorted(caption.objects[side].head for side in (each.subject, each.object))
+        one, two = map(caption.phrase_of, heads)
+        owned = any(caption.words[chunk.first] in POSSESSIVE for chunk in (one, two))
+        if not owned and image.has_one(*nouns) and one.last < each.tokens[0] <= each.tokens[-1] < two.first:
+            yield partial(caption.swapped, one, two)
+
+
+def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+    """The opposite of a preposition."""
+    for each in caption.relations:
+        words = next((words for words in OPPOSITES if f" {each.lemma}".endswith(f" {words}")), "")
+        chunk = caption.phrase_of(each.tokens[-1])
+        for other in OPPOSITES.get(words, ()):
+            lemma = each.lemma.removesuffix(words) + other
+            new = "relation", caption.nouns[each.subject], lemma, caption.nouns[each.object]
+            fits = caption.words[chunk.first : chunk.last + 1] == words.split() and corpus.allows(image, new)
+            if fits and image.has_one(caption.nouns[each.subject], caption.nouns[each.object]):
+                yield lambda chunk=chunk, other=other: [caption.edit(chunk.first, chunk.last, other)]
+
+
+def side_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+    """Left becomes right and the other way round, where a caption names one of them as a side."""
+    named = [at for at, word in enumerate(caption.words) if word in _SIDES]
+    around = [word for at in named for word in caption.words[max(at - 1, 0) : at + 2]]
+    if len(named) == 1 and not {"the", "of"}.isdisjoint(around) and image.has_one(*caption.nouns):
+        yield partial(caption.replaced, {named[0]: _SIDES[caption.words[named[0]]]})
+
+
+def count_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
+    """Another number from two to five."""
+    for each in caption.attributes:
+        at, noun = each.tokens[0], caption.nouns[each.object]
+        for other in _COUNTS if each.kind == "number" and caption.words[at] in _COUNTS else ():
+            if other != caption.words[at] and corpus.allows(image, ("count", other, noun)):
+                yield partial(caption.replaced, {at: other})
+
+
+EDITS: dict[str, Callable[[TaggedCaption, Image, Corpus], Iterator[Option]]] = {
+    "attribute": attribute_edits,
+    "exchange": exchanges,
+    "object": object_edits,
+    "ends": end_edits,
+    "relation": relation_edits,
+    "side": side_edits,
+    "count": count_edits,
+}
+"""Kind -> what can be made of a caption of an image."""

@@ -1,0 +1,179 @@
+"""Captions with the parts of speech of their words, which rules edit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from itrpipe.errors import DataError
+from itrpipe.scene_graph.chunks import Chunk, Chunker
+from itrpipe.scene_graph.graph import Attribute, Object, Relation, Token
+from itrpipe.scene_graph.stored import CLASSES, ELEMENTS, SceneGraphFile
+from itrpipe.scene_graph.tag import Sentence as TaggedWords
+from itrpipe.scene_graph.words import plain
+from itrpipe.synthesis.english import ARTICLES, article_before, may_be, singular, usual_attribute
+from itrpipe.synthesis.sentences import Edit
+
+Statement = tuple[str, ...]
+"""A kind, and words of it: `is, attribute, noun`, `relation, subject, relation, object` or `count, number, noun`."""
+Option = Callable[[], list[Edit]]
+"""A way to change a caption, which is worked out only if it is drawn."""
+
+
+@dataclass(frozen=True)
+class TaggedCaption:
+    """A caption with its words and their parts of speech.
+
+    Attributes:
+        text: as published.
+        tokens: as `itrpipe.scene_graph.build.RulesParser` tags them.
+        objects, attributes, relations: of its scene graph, all of whose words are in the caption.
+    """
+
+    text: str
+    tokens: tuple[Token, ...]
+    objects: tuple[Object, ...] = ()
+    attributes: tuple[Attribute, ...] = ()
+    relations: tuple[Relation, ...] = ()
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Lower case."""
+        return [plain(token.text) for token in self.tokens]
+
+    @cached_property
+    def tags(self) -> list[str]:
+        """Keys of the table TAGS of `itrpipe/scene_graph/words.toml`."""
+        return [token.tag for token in self.tokens]
+
+    @cached_property
+    def chunks(self) -> list[Chunk]:
+        """Noun phrases, prepositions and other words, from left to right."""
+        return Chunker(TaggedWords(self.words, self.tags)).chunks()
+
+    @cached_property
+    def nouns(self) -> list[str]:
+        """Lemma of the head of each object."""
+        return [noun_of(self.tokens[each.head]) for each in self.objects]
+
+    @cached_property
+    def said(self) -> frozenset[Statement]:
+        """What the caption says."""
+        kinds = {"number": "count", "adjective": "is", "copula": "is"}
+        words = [usual_attribute(self.words[each.tokens[0]]) for each in self.attributes]
+        attributes = (
+            (kinds.get(each.kind, ""), word, self.nouns[each.object])
+            for each, word in zip(self.attributes, words, strict=True)
+        )
+        relations = (
+            ("relation", self.nouns[each.subject], each.lemma, self.nouns[each.object]) for each in self.relations
+        )
+        return frozenset((*attributes, *relations))
+
+    @cached_property
+    def several(self) -> frozenset[str]:
+        """Nouns that stand there in the plural or with a number."""
+        plural = (noun for each, noun in zip(self.objects, self.nouns, strict=True) if self.words[each.head] != noun)
+        return frozenset((*plural, *(words[-1] for kind, *words in self.said if kind == "count")))
+
+    def beside(self, number: int) -> list[str]:
+        """Nouns of an object and of those that it is in a relation with."""
+        pairs = ((each.subject, each.object) for each in self.relations)
+        return [self.nouns[each] for each in {number}.union(*(pair for pair in pairs if number in pair))]
+
+    def phrase_of(self, head: int) -> Chunk:
+        """The chunk that a word lies in."""
+        return next(chunk for chunk in self.chunks if chunk.first <= head <= chunk.last)
+
+    def written(self, first: int, last: int) -> str:
+        """Characters of the words from `first` to `last`."""
+        return self.text[self.tokens[first].start : self.tokens[last].end]
+
+    def edit(self, first: int, last: int, new: str) -> Edit:
+        """Writes something instead of the words from `first` to `last`, with a capital letter where they have one."""
+        old = self.written(first, last)
+        return Edit(first, old, new[:1].upper() + new[1:] if old[:1].isupper() else new)
+
+    def replaced(self, new: Mapping[int, str]) -> list[Edit]:
+        """Writes other words at some places, with the articles that fit them."""
+        edits = []
+        for at, word in sorted(new.items()):
+            article = article_before(word)
+            if at and self.words[at - 1] in ARTICLES - {article}:
+                edits.append(self.edit(at - 1, at - 1, article))
+            edits.append(self.edit(at, at, word))
+        return edits
+
+    def swapped(self, one: Chunk, two: Chunk) -> list[Edit]:
+        """Two noun phrases in each other's place."""
+        first, second = self.written(one.first, one.last), self.written(two.first, two.last)
+        lowered = first[:1].lower() + first[1:] if self.tags[one.first] in {"D", "CD", "J"} else first
+        return [self.edit(one.first, one.last, second), Edit(two.first, second, lowered)]
+
+
+@dataclass(frozen=True)
+class Image:
+    """All captions of an image."""
+
+    captions: Sequence[TaggedCaption]
+
+    @cached_property
+    def said(self) -> frozenset[Statement]:
+        """What they say."""
+        return frozenset().union(*(each.said for each in self.captions))
+
+    @cached_property
+    def nouns(self) -> frozenset[str]:
+        """What they name."""
+        return frozenset(noun for each in self.captions for noun in each.nouns)
+
+    def has_one(self, *nouns: str) -> bool:
+        """Whether no caption names several things that one of the nouns may stand for."""
+        for each in self.captions:
+            for noun in nouns:
+                alike = [other for other in each.nouns if may_be(noun, other)]
+                if len(alike) > 1 or not each.several.isdisjoint(alike):
+                    return False
+        return True
+
+
+def noun_of(token: Token) -> str:
+    """Lemma of a noun; that of `people` is `person`, but `glasses` may well be worn."""
+    return singular(token.lemma) if token.lemma == "people" else token.lemma
+
+
+def tagged_captions(parsed: Path, caption_ids: Sequence[str], texts: Sequence[str]) -> list[TaggedCaption]:
+    """Captions with the words of their scene graphs.
+
+    Args:
+        parsed: artifact of `itrpipe parse`.
+        caption_ids: T of them.
+        texts: of each.
+
+    Raises:
+        MissingInputError: there is no such artifact.
+        DataError: it is damaged, or one of the captions has no scene graph.
+    """
+    columns, wanted = ("tokens", *ELEMENTS), set(caption_ids)
+    found = {
+        row["caption_id"]: [_structs(name, row[name]) for name in columns]
+        for table in SceneGraphFile(parsed).row_groups(("caption_id", *columns))
+        for row in table.to_pylist()
+        if row["caption_id"] in wanted
+    }
+    if missing := [name for name in caption_ids if name not in found]:
+        raise DataError(
+            f"{parsed}: {len(missing):,} of {len(caption_ids):,} captions have no scene graph (the first: "
+            f"{missing[0]!r}); run `itrpipe parse` for this dataset"
+        )
+    return [TaggedCaption(text, *found[name]) for name, text in zip(caption_ids, texts, strict=True)]
+
+
+def _structs(name: str, rows: list[dict[str, Any]]) -> tuple[Any, ...]:
+    """The dataclasses of a column."""
+    return tuple(
+        CLASSES[name](*(tuple(each) if isinstance(each, list) else each for each in row.values())) for row in rows
+    )
