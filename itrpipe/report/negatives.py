@@ -206,9 +206,10 @@ def written(artifacts: Iterable[Artifact], gallery_of: Galleries, count: int, se
         [*columns, "places changed", "beat their caption, %", "still true, %"],
         [Row(generator_name(each), _written_cells(read_checked_json(each.folder / STATISTICS))) for each in found],
         "Rejected are sentences that are the caption itself, stand there twice, may be true of the image (all their "
-        "new words stand in its captions), or are easier than those kept. Of the kept ones: places of the caption "
-        "that were changed, in the mean; how many score higher with the image than their caption does, by the model "
-        "that wrote them; and how many describe their image after all, where the scene behind it tells.",
+        "new words stand in its captions), are easier than those kept, or can be told without the image. Of the kept "
+        "ones: places of the caption that were changed, in the mean; how many score higher with the image than their "
+        "caption does, by the model that wrote them; and how many describe their image after all, where the scene "
+        "behind it tells.",
         head="generator",
     )
     return [table, *([examples] if examples else [])] if found else []
@@ -217,7 +218,7 @@ def written(artifacts: Iterable[Artifact], gallery_of: Galleries, count: int, se
 def _written_cells(statistics: Mapping[str, Any]) -> list[Number | None]:
     drawn, true = statistics["drawn"], statistics.get("true_negatives")
     total = sum(drawn.values())
-    shares = [Number(100 * drawn[name] / total) if total else None for name in ("kept", *_REJECTED)]
+    shares = [Number(100 * drawn.get(name, 0) / total) if total else None for name in ("kept", *_REJECTED)]
     kept = [Number.of(statistics[name]) for name in ("words_changed", "beats_caption_percent")]
     still = Number(100 - true["percent"]) if true and true["sentences"] else None
     return [Number(total, digits=0), *shares, *kept, still]

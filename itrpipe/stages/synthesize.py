@@ -189,7 +189,7 @@ class Execution(SharedExecution):
 class Synthesize(Stage):
     """Writes negative sentences."""
 
-    execution = Execution
+    schema_version, execution = 2, Execution
 
     def check(self, step: Planned) -> None:
         """Refuses a language model that is neither here nor on the hub."""
