@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,14 +16,11 @@ from itrpipe.cli.keep import doctor
 from itrpipe.engine.ray import connected, load_ray
 from itrpipe.engine.run import Made
 from itrpipe.errors import DataError, UnavailableError
-from tests.chains import refused
 from tests.engine import toy
 from tests.engine.toy import COUNT, Toy, content, eventually
 from tests.maps import made
 
 pytest.importorskip("ray")
-
-NOBODY = "127.0.0.1:1"
 
 
 @pytest.fixture(scope="module")
@@ -47,29 +43,14 @@ def by_ray(cluster: Any) -> Iterator[Callable[..., Made]]:
     assert not ray.is_initialized()
 
 
-@pytest.mark.parametrize(
-    ("address", "code", "value"),
-    [
-        ("", 3, "--engine ray needs the library Ray: pip install 'itrpipe[ray]'"),
-        *((each, 8, f"error: no Ray cluster answers at --address {each} (") for each in (NOBODY, "auto", "nonsense")),
-    ],
-)
-def test_refusals(data_root: Path, invoke: Any, monkeypatch: Any, address: str, code: int, value: str) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", NOBODY)  # where `auto` looks first
-    if not address:
-        monkeypatch.setitem(sys.modules, "ray", None)
-    given = ("--engine", "ray", *(("--address", address) if address else ()))
-    refused(invoke("prepare", "--train", 4, "--val", 4, "--test", 4, "--data", data_root, *given), code, value)
-
-
 def test_the_doctor_lists_the_nodes(
     cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     doctor(Path("absent"), cluster.address)
-    (line,) = [each for each in capsys.readouterr().out.splitlines() if "cluster  " in each]
-    assert ": 2 CPU, 0 GPU; " in line
-    assert f"; itrpipe {__version__}; DOES NOT SEE {tmp_path / 'absent'}" in line
+    lines = [each for each in capsys.readouterr().out.splitlines() if "cluster  " in each]
+    own = f"; itrpipe {__version__}; DOES NOT SEE {tmp_path / 'absent'}"
+    assert any(": 2 CPU, 0 GPU; " in each and own in each for each in lines)
 
 
 @pytest.mark.parametrize(("kind", "workers"), [(Toy, 2), (Toy, 0), (toy.Threaded, 4)])

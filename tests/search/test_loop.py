@@ -104,10 +104,10 @@ def test_the_loop(root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
     assert "up to date" in next(line for line in out.splitlines() if "train/contrastive.vsepp" in line)
 
 
-def test_evaluation_counts_what_fits_as_right(root: Path, invoke: Invoke) -> None:
+def test_evaluation_counts_what_fits_as_right(root: Path, tmp_path: Path, invoke: Invoke) -> None:
     scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *of_evaluation()]
     out = done(invoke("evaluate", *scenes))
-    file = root / "scenes" / "decisions.parquet"
+    file = tmp_path / "decisions.parquet"
     judged(ranked_candidates(Path(out.split()[-1])), DecisionFile(file))
     out = done(invoke("evaluate", *scenes, "--decisions", file))
     folder = Path(out.split()[-1])
