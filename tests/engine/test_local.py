@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,6 +21,7 @@ from itrpipe.engine import local
 from itrpipe.engine.run import OthersMissing, SharedExecution
 from itrpipe.errors import DataError, ItrpipeError
 from itrpipe.storage.artifact import DIVISION
+from tests.chains import refused
 from tests.commands import Command
 from tests.definitions import save_definition
 from tests.engine import toy
@@ -227,3 +229,17 @@ def test_a_share_waits_for_the_others_where_the_plan_goes_on(tmp_path: Path) -> 
     assert first.running()
     job("prepare", "--part", "2/2").finish()
     assert "of other jobs (--part i/2)" in first.finish()
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1:1", "auto", "nonsense"])
+def test_without_ray_or_a_cluster_there_is_one_line(
+    data_root: Path, invoke: Any, monkeypatch: Any, address: str
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # where `auto` looks first
+    given, told = ["--address", address], (8, f"error: no Ray cluster answers at --address {address} (")
+    if not address:
+        monkeypatch.setitem(sys.modules, "ray", None)
+        given, told = [], (3, "--engine ray needs the library Ray: pip install 'itrpipe[ray]'")
+    small = ("prepare", "--train", 4, "--val", 4, "--test", 4, "--data", data_root)
+    refused(invoke(*small, "--engine", "ray", *given), *told)

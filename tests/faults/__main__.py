@@ -57,7 +57,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--kills", type=int, default=480, help="at random moments and at steps, in all")
+    parser.add_argument("--kills", type=int, default=720, help="at random moments and at steps, in all")
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(KINDS), help=",".join(KINDS))
     parser.add_argument("--short", action="store_true", help="some of every kind, on a shorter chain")
     parser.add_argument("--keep", metavar="FOLDER", help="leave there what the trials that found something made")
