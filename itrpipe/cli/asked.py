@@ -109,10 +109,13 @@ class Asked:
 
         Raises:
             UsageError: something is not up to date and `no_deps` is set.
+            DataError: something is damaged, likewise.
         """
         missing = [step for step in self.steps if step.state != "up to date"]
         if missing and self.no_deps and not (self.dry_run or whole):
             location = missing[0].location
+            if missing[0].state == "damaged":
+                raise DataError(missing[0].reason)
             reason = missing[0].reason or missing[0].state
             remedy = f"run {_command(missing[0])}, or add --make to make it here"
             raise UsageError(f"{location.stage}/{location.name} is not up to date ({reason}); {remedy}")

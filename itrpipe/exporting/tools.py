@@ -58,7 +58,6 @@ def write_embeddings(folder: Path, split: SplitEmbeddings, form: str, *, index: 
         "images": (split.images, {"image_id": split.image_ids}),
         "captions": (split.texts, {"caption_id": split.caption_ids, "image_id": owners}),
     }
-    # faiss reports a full disk as an error of its own, which names no remedy.
     files = (form != "none") + index
     require_space(folder, files * sum(vectors.nbytes for vectors, _ in sides.values()), "the embeddings")
     for name, (vectors, ids) in sides.items():
@@ -77,7 +76,8 @@ def write_embeddings(folder: Path, split: SplitEmbeddings, form: str, *, index: 
             faiss: Any = load_faiss()
             made = faiss.IndexFlatIP(vectors.shape[1])
             made.add(np.ascontiguousarray(vectors, dtype=np.float32))
-            faiss.write_index(made, str(folder / f"{name}.faiss"))
+            # faiss' own writer prints to the terminal where the disk is full.
+            (folder / f"{name}.faiss").write_bytes(faiss.serialize_index(made))
         if index or form == "npy":
             write_json(folder / f"{name}.ids.json", next(iter(ids.values())).tolist())
 

@@ -218,13 +218,16 @@ class Synthesize(Stage):
 
     def run(self, job: Job) -> None:
         """Writes sentences.parquet and statistics.json."""
-        from itrpipe.synthesis.checks import synthesis_statistics
+        from itrpipe.synthesis.checks import synthesis_statistics, true_negatives
         from itrpipe.synthesis.sentences import SentenceFile, Writing, join_parts
 
         settings = job.settings
         # Read first: what cannot be used is better found out before the sentences are written than after.
-        reader = _language_model(job) if settings.language_model else None
-        scenes, device = _scenes(job), job.execution.device
+        scenes, device, reader = _scenes(job), job.execution.device, None
+        if settings.language_model:
+            from itrpipe.synthesis.language_model import LanguageModel
+
+            reader = LanguageModel(settings.language_model, resolve_device(device), job.warn)
         folders = {name: each.folder.absolute() for name, each in job.inputs.items()}
         opening = partial(settings.open, folders, device, job.execution.memory_mib * 2**20)
         work = Writing(opening, settings.block, device if settings.maker == "model" else "cpu")
@@ -240,7 +243,8 @@ class Synthesize(Stage):
         if reader is not None:
             statistics["language_model"] = _fluency(job, reader, file, opened.texts)
         if scenes is not None:
-            statistics["true_negatives"] = _judged(job, file, scenes)
+            with job.reporter.task("judging sentences", len(file), "sentences") as task:
+                statistics["true_negatives"] = true_negatives(file, scenes, task.advance)
         write_json(job.folder / STATISTICS, statistics)
         job.metrics |= {"kept": statistics["sentences"], "captions": count}
         if made.rows == count:  # how long an interrupted run took for its sentences is not known
@@ -253,12 +257,6 @@ class Synthesize(Stage):
     def show(self, folder: Path, reporter: Reporter) -> None:
         """Prints the table of a finished artifact."""
         _say(read_checked_json(folder / STATISTICS), reporter)
-
-
-def _language_model(job: Job) -> LanguageModel:
-    from itrpipe.synthesis.language_model import LanguageModel
-
-    return LanguageModel(job.settings.language_model, resolve_device(job.execution.device), job.warn)
 
 
 def _fluency(job: Job, model: LanguageModel, file: SentenceFile, texts: Mapping[str, str]) -> dict[str, Any]:
@@ -279,13 +277,6 @@ def _scenes(job: Job) -> dict[str, Scene] | None:
     from itrpipe.synthesis.checks import read_scenes
 
     return read_scenes(path)
-
-
-def _judged(job: Job, file: SentenceFile, scenes: Mapping[str, Scene]) -> dict[str, Any]:
-    from itrpipe.synthesis.checks import true_negatives
-
-    with job.reporter.task("judging sentences", len(file), "sentences") as task:
-        return true_negatives(file, scenes, task.advance)
 
 
 def _warn(job: Job, statistics: Mapping[str, Any], num_tokens: int | None) -> None:

@@ -18,7 +18,7 @@ DAMAGED = 4
 READ = {
     "scenes/prepare/scenes-* captions.parquet": "extract parse train mine rules evaluate report export",
     "scenes/prepare/scenes-* images.parquet": "extract shares train evaluate-pairs report search",
-    "scenes/prepare/scenes-* images/test-000000.jpg": "extract report",
+    "scenes/prepare/scenes-* images/test-000000.jpg": "extract",
     "scenes/prepare/scenes-* images/train-000003.jpg": "extract shares",
     "scenes/prepare/scenes-* truth.parquet": "evaluate report export",
     "scenes/prepare/scenes-* scenes.jsonl": "rules",
@@ -40,7 +40,8 @@ READ = {
     "scenes/synthesize/vse-c-* sentences.parquet manifest.json": "train-rules",
     "scenes/evaluate/triplet.scan-* scores.h5": "evaluate-both",
     "scenes/evaluate/aoq.vsepp-* metrics.json rankings.parquet manifest.json": "report export",
-    "scenes/evaluate/aoq.vsepp-* cross_retrieval.parquet alignment.json query_length.json": "report",
+    "scenes/evaluate/aoq.vsepp-* cross_retrieval.parquet": "export",
+    "scenes/evaluate/aoq.vsepp-* alignment.json query_length.json": "report",
     "mine/prepare/files-* captions.parquet images.parquet": "own-extract own-train",
     "mine/extract/given-* features.h5 manifest.json": "own-train",
     "scenes dataset.json": "extract train report",
@@ -65,7 +66,7 @@ UNFINISHED = (
     ("rescore", "replace */parts/rescored/*", 2, ".work/parts/rescored/000000.arrays .work/mined.arrays"),
     ("rules", "replace */parts/*", 3, ".work/parts/000000.arrow"),
     ("evaluate-pairs", "replace */parts/*", 5, ".work/parts/000001.arrays .work/parts/division.json"),
-    ("own-extract", "replace */parts/given/*", 1, ".work/parts/given/000000.arrays .work/parts/given/division.json"),
+    ("own-extract", "replace */parts/given/*", 2, ".work/parts/given/000000.arrays .work/parts/given/division.json"),
 )
 # Unfinished work that the next run writes anew and never reads.
 _UNREAD = (".work/inputs.json", ".work/unfinished.json", ".partial/model.safetensors")

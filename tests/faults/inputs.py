@@ -15,7 +15,7 @@ from tests.faults.server import Child
 from tests.faults.trials import Findings, Trial
 
 Content = bytes | Callable[[Path], object]
-USAGE, MISSING, DAMAGED = 2, 3, 4
+USAGE, MISSING, DAMAGED, UNAVAILABLE = 2, 3, 4, 8
 SECONDS = 30
 """In which a bad input is told."""
 # File -> the command that reads it; a file of the data folder is one that a stage or command has written.
@@ -91,7 +91,7 @@ def _try(folder: Path, draw: random.Random, found: Findings, *, chain: Chain, fi
     before, whole = identities(folder), set(finished(folder))
     outcome = Child(shlex.split(READ[file]), folder).wait(SECONDS)
     new = set(finished(folder)) - whole
-    if found.refused(outcome, (USAGE, MISSING, DAMAGED)) and new:
+    if found.refused(outcome, (USAGE, MISSING, DAMAGED, UNAVAILABLE)) and new:
         found.note("silent", f"{new.pop().relative_to(folder)} was made of it: {outcome}")
     for name in rebuilt(before, folder):
         found.note("lost", f"{name} is gone or was made again: {say(outcome)}")
