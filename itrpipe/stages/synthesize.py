@@ -24,9 +24,7 @@ from itrpipe.storage.integrity import LOCAL_MODEL, read_checked_json
 from itrpipe.training.settings import backbones, canonical_backbone, run_label, settings_of
 
 if TYPE_CHECKING:
-    from itrpipe.scenes import Scene
-    from itrpipe.synthesis.language_model import LanguageModel
-    from itrpipe.synthesis.sentences import Opened, SentenceFile
+    from itrpipe.synthesis.sentences import Opened
 
 TRAIN = "train"
 BYTES_PER_SENTENCE = 35
@@ -218,14 +216,15 @@ class Synthesize(Stage):
 
     def run(self, job: Job) -> None:
         """Writes sentences.parquet and statistics.json."""
-        from itrpipe.synthesis.checks import synthesis_statistics, true_negatives
+        from itrpipe.synthesis.checks import read_scenes, synthesis_statistics, true_negatives
         from itrpipe.synthesis.sentences import SentenceFile, Writing, join_parts
 
         settings = job.settings
         # Read first: what cannot be used is better found out before the sentences are written than after.
-        scenes, device, reader = _scenes(job), job.execution.device, None
+        device, reader, truth = job.execution.device, None, job.inputs["prepare"].folder / SCENES_FILE
+        scenes = read_scenes(truth) if truth.is_file() else None
         if settings.language_model:
-            from itrpipe.synthesis.language_model import LanguageModel
+            from itrpipe.synthesis.language_model import LanguageModel, fluency
 
             reader = LanguageModel(settings.language_model, resolve_device(device), job.warn)
         folders = {name: each.folder.absolute() for name, each in job.inputs.items()}
@@ -241,7 +240,10 @@ class Synthesize(Stage):
         file = SentenceFile(job.folder)
         statistics = synthesis_statistics(file, count)
         if reader is not None:
-            statistics["language_model"] = _fluency(job, reader, file, opened.texts)
+            most = settings.language_model_sentences  # every one may be of another caption
+            with job.reporter.task("reading sentences", 2 * most, "texts") as task:
+                found = fluency(file, opened.texts, reader, most, settings.seed, task.advance)
+            statistics["language_model"] = {"name": Path(settings.language_model).name, **found}
         if scenes is not None:
             with job.reporter.task("judging sentences", len(file), "sentences") as task:
                 statistics["true_negatives"] = true_negatives(file, scenes, task.advance)
@@ -257,26 +259,6 @@ class Synthesize(Stage):
     def show(self, folder: Path, reporter: Reporter) -> None:
         """Prints the table of a finished artifact."""
         _say(read_checked_json(folder / STATISTICS), reporter)
-
-
-def _fluency(job: Job, model: LanguageModel, file: SentenceFile, texts: Mapping[str, str]) -> dict[str, Any]:
-    from itrpipe.synthesis.language_model import fluency
-
-    most = job.settings.language_model_sentences
-    # Every sentence may be of another caption.
-    with job.reporter.task("reading sentences", 2 * most, "texts") as task:
-        found = fluency(file, texts, model, most, job.settings.seed, task.advance)
-    return {"name": Path(job.settings.language_model).name, **found}
-
-
-def _scenes(job: Job) -> dict[str, Scene] | None:
-    """What the images show, where that is known."""
-    path = job.inputs["prepare"].folder / SCENES_FILE
-    if not path.is_file():
-        return None
-    from itrpipe.synthesis.checks import read_scenes
-
-    return read_scenes(path)
 
 
 def _warn(job: Job, statistics: Mapping[str, Any], num_tokens: int | None) -> None:

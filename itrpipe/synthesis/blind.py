@@ -7,7 +7,7 @@ of other images). An accuracy says something about images as far as both are at 
     blind_points(pairs, ...)    which pairs each of them tells apart
     refined(pairs, trigrams)    pairs of which either is right about as often as wrong
 
-Shapes: P pairs, W words of all sentences with their ends, F distinct n-grams.
+Shapes: P pairs, W words of all sentences with their ends.
 
 Source: Hsieh et al., "SugarCrepe" (NeurIPS 2023), sections 3 and 4 (text-only models, adversarial refinement); here the
 models are n-grams.

@@ -85,8 +85,9 @@ class TaggedCaption:
         return [self.nouns[each] for each in {number}.union(*(pair for pair in pairs if number in pair))]
 
     def phrase_of(self, head: int) -> Chunk:
-        """The chunk that a word lies in."""
-        return next(chunk for chunk in self.chunks if chunk.first <= head <= chunk.last)
+        """The chunk that a word lies in, or the word alone: adverbs and auxiliaries lie in none."""
+        around = (chunk for chunk in self.chunks if chunk.first <= head <= chunk.last)
+        return next(around, Chunk("", head, head, head))
 
     def written(self, first: int, last: int) -> str:
         """Characters of the words from `first` to `last`."""
@@ -159,7 +160,7 @@ def tagged_captions(parsed: Path, caption_ids: Sequence[str], texts: Sequence[st
     """
     columns, wanted = ("tokens", *ELEMENTS), set(caption_ids)
     found = {
-        row["caption_id"]: [_structs(name, row[name]) for name in columns]
+        row["caption_id"]: _in_words(*(_structs(name, row[name]) for name in columns))
         for table in SceneGraphFile(parsed).row_groups(("caption_id", *columns))
         for row in table.to_pylist()
         if row["caption_id"] in wanted
@@ -177,3 +178,11 @@ def _structs(name: str, rows: list[dict[str, Any]]) -> tuple[Any, ...]:
     return tuple(
         CLASSES[name](*(tuple(each) if isinstance(each, list) else each for each in row.values())) for row in rows
     )
+
+
+def _in_words(tokens: Any, objects: Any, attributes: Any, relations: Any) -> tuple[Any, Any, Any, Any]:
+    """A graph without elements of a foreign parser that the caption has no words for; none where it lacks an object."""
+    if any(each.head < 0 for each in objects):
+        return tokens, (), (), ()
+    named, related = (tuple(each for each in elements if each.tokens) for elements in (attributes, relations))
+    return tokens, objects, named, related

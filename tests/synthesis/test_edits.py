@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
 
 from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.graph import Item
+from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids, write_graphs
 from itrpipe.synthesis.edits import EDITS, Corpus
 from itrpipe.synthesis.sentences import apply_edits
-from itrpipe.synthesis.tagged import Image, TaggedCaption
+from itrpipe.synthesis.tagged import Image, TaggedCaption, tagged_captions
 
 PARSER = RulesParser("lexicon")
 CORPUS = (
@@ -81,3 +86,14 @@ def test_nothing_is_written_that_may_be_true(kind: str, text: str, own: str) -> 
 def test_what_no_other_caption_says_is_not_written(kind: str) -> None:
     text = "two red dogs and a blue cup on a red table"
     assert made(kind, text, corpus=("a tree",)) == set()
+
+
+def test_elements_that_a_foreign_parser_found_without_words_are_left_out(tmp_path: Path) -> None:
+    graph = PARSER.parse(Item("a red cup on a blue table"))
+    bare = replace(graph, attributes=(replace(graph.attributes[0], tokens=()), *graph.attributes[1:]))
+    headless = replace(graph, objects=(replace(graph.objects[0], head=-1), *graph.objects[1:]))
+    ids = pa.table({"caption_id": ["a", "b"], "image_id": ["i", "i"]})
+    write_graphs(tmp_path / SCENE_GRAPHS_FILE, [with_ids(ids, graphs_table([bare, headless], "test"))])
+    first, second = tagged_captions(tmp_path, ["a", "b"], [graph.text] * 2)
+    assert first.attributes == graph.attributes[1:]
+    assert second.objects == second.attributes == second.relations == ()
