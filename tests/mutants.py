@@ -19,7 +19,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,8 @@ DECORATORS = "RemoveDecorator"
 """Most decorators keep results, which changes nothing that anyone sees."""
 GUARDS = ("strict", "frozen")
 """Keywords that refuse what the code never does."""
+EQUAL = {ast.Is: ast.Eq, ast.IsNot: ast.NotEq}
+"""Comparisons that are the same of short strings."""
 OPERATORS = {
     name: get_operator(name)()
     for name in operator_names()
@@ -98,7 +100,7 @@ def _places(file: Path) -> dict[int, list[tuple[str, int]]]:
 
 
 def _meaning(code: str) -> str | None:
-    """What code does, without annotations, guards and the exact sizes of limits; None of what is no code."""
+    """What code does, without annotations, guards, markers and the exact sizes of limits; None of what is no code."""
     try:
         tree = ast.parse(code)
     except SyntaxError:
@@ -108,6 +110,13 @@ def _meaning(code: str) -> str | None:
             node.returns = None
         if isinstance(node, ast.arg):
             node.annotation = None
+        elif isinstance(node, ast.AnnAssign) and "(" not in ast.unparse(node.annotation):
+            node.annotation = ast.Constant(None)  # pydantic calls what limits a value
+        if isinstance(node, ast.arguments):  # whether they stand before `/` or after `*`
+            node.args, node.posonlyargs, node.kwonlyargs = [*node.posonlyargs, *node.args, *node.kwonlyargs], [], []
+            node.defaults, node.kw_defaults = [*node.defaults, *filter(None, node.kw_defaults)], []
+        if isinstance(node, ast.Compare) and "None" not in map(ast.unparse, (node.left, *node.comparators)):
+            node.ops = [EQUAL.get(type(each), type(each))() for each in node.ops]
         if isinstance(node, ast.Call):
             node.keywords = [each for each in node.keywords if each.arg not in GUARDS]
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
@@ -146,17 +155,23 @@ def fails(root: Path, *arguments: str, longest: float | None = None) -> bool:
 
 
 def tests_of(mistake: Mistake, known: CoverageData) -> list[str]:
-    """The tests that reach a line, those of its room first; all of its room where only an import reaches it."""
-    own = f"tests/{mistake.area}" if (ROOT / "tests" / mistake.area).is_dir() else f"tests/test_{mistake.area}"
+    """The tests that reach a line, or a function of its file where an import runs it, those of its room first.
+
+    Where none does, all of the room.
+    """
+    rooms = f"tests/{mistake.area}", f"tests/test_{Path(mistake.area).stem}.py", "tests"
+    own = next(each for each in rooms if (ROOT / each).exists())
     tree = ast.parse((ROOT / mistake.file).read_text(encoding="utf-8"))
     spans = [
         range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        for node in ast.walk(tree)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
         if isinstance(node, ast.stmt)
     ]
-    statement = min((span for span in spans if mistake.line in span), key=len)
+    lines = min((span for span in spans if mistake.line in span), key=len, default=chain(*spans))
     contexts = known.contexts_by_lineno(mistake.file)
-    reaching = {each.partition("|")[0] for line in statement for each in contexts.get(line, ()) if each}
+    reaching = {each.partition("|")[0] for line in lines for each in contexts.get(line, ()) if each}
     return sorted(reaching, key=lambda test: (not test.startswith(own), test)) or [own]
 
 
