@@ -71,7 +71,7 @@ def sampling_weights(
         return weights
     weights = weights.masked_fill(similarities <= gaussians.mean[0] - settings.margin, 0.0)
     if settings.fallback:
-        none = (weights == 0).all(dim=1, keepdim=True)
+        none = ~weights.any(dim=1, keepdim=True)
         weights = torch.where(none, hardest_only(similarities, excluded), weights)
     return weights
 
@@ -243,7 +243,7 @@ class FneLoss(nn.Module):
         value = similarities.gather(1, drawn[:, None])
         hardest = similarities.masked_fill(excluded, float("-inf")).amax(dim=1, keepdim=True)
         told = {
-            f"hardest_{side}_share": value >= hardest,
+            f"hardest_{side}_share": value >= hardest - 1e-5,  # the memory may hold it again, rounded otherwise
             f"{side}_probability": match_probability(value, gaussians, settings),
         }
         for name, each in told.items():  # of the anchors that have a negative
