@@ -171,7 +171,7 @@ def tests_of(mistake: Mistake, known: CoverageData) -> list[str]:
     ]
     lines = min((span for span in spans if mistake.line in span), key=len, default=chain(*spans))
     contexts = known.contexts_by_lineno(mistake.file)
-    reaching = {each.partition("|")[0] for line in lines for each in contexts.get(line, ()) if each}
+    reaching = {each.rpartition("|")[0] for line in lines for each in contexts.get(line, ()) if each}
     return sorted(reaching, key=lambda test: (not test.startswith(own), test)) or [own]
 
 

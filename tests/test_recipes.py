@@ -80,7 +80,7 @@ def small_flickr30k(folder: Path) -> str:
 # Files
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", RECIPES, ids=lambda name: Path(name).stem)
 def test_every_recipe_names_methods_backbones_and_metrics_that_exist(name: str) -> None:
     lines = [published.where + published.protocol for run in load_recipe(name).run for published in run.published]
     assert len(lines) == len(set(lines)) or not name.startswith(("flickr30k", "coco")), "two rows of one line"
@@ -246,7 +246,7 @@ def test_demo_plans_the_whole_chain_and_takes_no_source_nor_settings_that_no_run
         run_recipe(data_root, "demo", options)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", RECIPES, ids=lambda name: Path(name).stem)
 def test_every_recipe_has_a_tiny_form(
     name: str, precomp_dataset: Any, data_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
