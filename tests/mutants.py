@@ -33,6 +33,7 @@ PACKAGE = "itrpipe"
 LEAST, LEAST_OF_AN_AREA = 0.97, 0.93
 LONGEST = 900
 """Seconds after which the tests of a mistake count as failed: it may let a loop run on."""
+RECORD = "tests/test_config.py::test_limits_defaults_and_flags_of_settings_are_those_that_were_recorded"
 DECORATORS = "RemoveDecorator"
 """Most decorators keep results, which changes nothing that anyone sees."""
 GUARDS = ("strict", "frozen")
@@ -155,9 +156,9 @@ def fails(root: Path, *arguments: str, longest: float | None = None) -> bool:
 
 
 def tests_of(mistake: Mistake, known: CoverageData) -> list[str]:
-    """The tests that reach a line, or a function of its file where an import runs it, those of its room first.
+    """The tests that reach a line, those of its room first; all of the room where none does.
 
-    Where none does, all of the room.
+    A line that an import runs is shown to those that reach a function of its file, and to that of all settings.
     """
     rooms = f"tests/{mistake.area}", f"tests/test_{Path(mistake.area).stem}.py", "tests"
     own = next(each for each in rooms if (ROOT / each).exists())
@@ -169,10 +170,11 @@ def tests_of(mistake: Mistake, known: CoverageData) -> list[str]:
         for node in ast.walk(function)
         if isinstance(node, ast.stmt)
     ]
-    lines = min((span for span in spans if mistake.line in span), key=len, default=chain(*spans))
+    lines = min((span for span in spans if mistake.line in span), key=len, default=None)
     contexts = known.contexts_by_lineno(mistake.file)
-    reaching = {each.rpartition("|")[0] for line in lines for each in contexts.get(line, ()) if each}
-    return sorted(reaching, key=lambda test: (not test.startswith(own), test)) or [own]
+    reaching = {each.rpartition("|")[0] for line in lines or chain(*spans) for each in contexts.get(line, ()) if each}
+    found = sorted(reaching, key=lambda test: (not test.startswith(own), test)) or [own]
+    return found if lines else [RECORD, *found]
 
 
 def main() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import json
+import pkgutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
+import itrpipe
 from itrpipe import cli as command_line
 from itrpipe import config
 from itrpipe.config import (
@@ -42,6 +46,8 @@ TABLES = st.recursive(
     lambda inner: st.dictionaries(NAMES, st.one_of(SCALARS, inner), min_size=1, max_size=4),
     max_leaves=12,
 )
+
+PROSE = {"title", "description"}
 
 
 class Loss(Settings):
@@ -315,6 +321,22 @@ def test_every_setting_without_a_default_is_declared(stage: str, data_root: Path
         known, shared = set(type(execution).model_fields), set(SharedExecution.model_fields)
         assert set(load_declaration(stage).execution) == known - shared
         assert known & shared in (set(), set(MapExecution.model_fields), shared)
+
+
+def test_limits_defaults_and_flags_of_settings_are_those_that_were_recorded() -> None:
+    found: dict[str, dict[str, Any]] = {}
+    for module in pkgutil.walk_packages(itrpipe.__path__, "itrpipe."):
+        names = vars(importlib.import_module(module.name)) if not module.name.endswith("__main__") else {}
+        for each in names.values():
+            if isinstance(each, type) and issubclass(each, Settings) and each.__module__ == module.name:
+                forms = each.model_json_schema(by_alias=False).get("properties", {})
+                forms = {name: {key: form[key] for key in form.keys() - PROSE} for name, form in forms.items()}
+                found[f"{module.name.removeprefix('itrpipe.')}.{each.__name__}"] = {
+                    name: forms.get(name, sorted(value) if isinstance(value, frozenset) else value)
+                    for name, value in (dict.fromkeys(each.__annotations__) | vars(each)).items()
+                    if name in forms or (name in each.__class_vars__ and isinstance(value, bool | frozenset))
+                }
+    assert found == json.loads(Path(__file__).with_name("settings.json").read_text(encoding="utf-8"))
 
 
 # One word names five things
