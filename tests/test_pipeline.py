@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -189,8 +190,10 @@ def test_what_nothing_outdated_reads_is_left_alone(chain: Path, capsys: pytest.C
     for stage in ("extract", "mine_negatives"):
         shutil.rmtree(only(chain, f"{stage}/[!.]*"))
     before = set(chain.glob("tiny/*/[!.]*"))
+    (killed := chain / "tiny" / f".dataset.json.{socket.gethostname()}.{2**22 + 1}.tmp").touch()
     evaluate_aoq(chain)
     assert set(chain.glob("tiny/*/[!.]*")) == before
+    assert not killed.exists()
     assert "missing, but nothing that is to be made reads it" in capsys.readouterr().out
     evaluate_aoq(chain, "ranking_depth=5")
     assert len(set(chain.glob("tiny/*/[!.]*")) - before) == 1

@@ -295,6 +295,9 @@ def test_folders_without_the_images_are_listed_and_bad_paths_refused_before(tmp_
         locate_images(tmp_path, tmp_path, [["a.jpg"]], ["0"], ["images", "photos"])
     with pytest.raises(DataError, match=r"row 1.*absolute"):
         locate_images(tmp_path, tmp_path, [["x/a.jpg", "x/b.jpg"], ["a.jpg", "/b.jpg"]], ["row 0", "row 1"], ["images"])
+    (tmp_path / "a.JPG").touch()
+    with pytest.raises(MissingInputError, match=rf"no image a\.jpg in {tmp_path}, but a\.JPG; write names of files"):
+        locate_images(tmp_path, tmp_path, [["a.jpg"]], ["0"], ["images", ""])
     many = [f"{number}.jpg" for number in range(51)]
     (tmp_path / "50.jpg").write_bytes(b"")
     with pytest.raises(MissingInputError):

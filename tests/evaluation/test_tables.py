@@ -108,6 +108,7 @@ def test_lines_fit_a_terminal_and_numbers_stand_below_each_other(columns: int, n
     rows = [Row(each, [Number(50.0 + place, 49, 100) for place in range(columns)]) for each in (name, "short")]
     lines = as_lines(Table("Title", [f"R@{place}" for place in range(columns)], rows))
     assert max(map(len, lines)) <= WIDTH
+    assert columns == 5 or "100.0 49.0" not in "".join(lines)
     for number in range(columns):
         assert len({place for line in lines if (place := line.find(f" {50 + number}.0")) >= 0}) == 1
 

@@ -99,7 +99,7 @@ def test_transformers_and_sentence_transformers_embed_photographs_and_captions_a
     with_open_clip = pair == ["clip", "clip"] and not sets
     folder, trained = exported(*pair, *sets, method=method, **{"open_clip": True} if with_open_clip else {})
     ours = itrpipe.load(trained, device="cpu")
-    model, images, texts = theirs(folder, photographs, backend="pil")
+    model, images, texts = theirs(folder, [each.convert("RGBA") for each in photographs], backend="pil")
     assert type(model).__name__ == architecture
     sentences = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     for seen, read in ((images, texts), (sentences.encode(photographs), sentences.encode(TEXTS))):

@@ -57,6 +57,7 @@ def test_quantiles_margins_and_counts(at_once):
     assert found["anchors"] == {"texts_for_images": 2, "images_for_texts": 4}
     assert found["anchors_without_candidates"] == {"texts_for_images": 0, "images_for_texts": 1}
     assert found["dropped"] == DROPPED
+    assert "captions for images: 1 of 4 candidates cut by max_score" in sentences(found)
     assert json.loads(json.dumps(found)) == found
 
 

@@ -99,6 +99,8 @@ ZERO, TUNED, WITH = ("zero-shot", "triplet.vsepp"), ("clip-finetune", "triplet.v
         ([(*TUNED, {"loss": {"objective": "sigmoid"}}), (*WITH, {"loss": MINED})], ""),
         # For longer, and by another schedule, it is one.
         ([(*TUNED, {"epochs": 6, "schedule": "linear"}), (*WITH, {"loss": MINED})], "fine-tuned CLIP"),
+        # Of two such trainings neither is.
+        ([(*TUNED, {"epochs": 6}), (*WITH, {})], ""),
         # With other features or another share of the images it is none.
         ([(*TUNED, {"train_share": 0.5}), (*WITH, {"loss": MINED})], ""),
     ],

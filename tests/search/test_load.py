@@ -103,6 +103,7 @@ def test_embeddings_are_those_of_the_artifact(evaluated: Callable[[str], Evaluat
     np.testing.assert_allclose(texts, written.texts, atol=1e-6)
     assert (model.measure, model.embed_dim) == (INNER_PRODUCT, texts.shape[1])
     assert model.encode_images([]).shape == (0, model.embed_dim)
+    assert model.score([], texts).shape == (0, len(texts))
     np.testing.assert_allclose(model.score(torch.from_numpy(written.images), texts), known.scores, atol=1e-6)
 
 

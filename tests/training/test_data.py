@@ -254,7 +254,8 @@ def test_every_other_operation_is_left_out() -> None:
 
 def test_operations_are_as_strong_as_their_level_says() -> None:
     image = torch.from_numpy(np.random.default_rng(5).integers(0, 256, (3, 40, 40), dtype=np.uint8))
-    assert torch.equal(changes._OPERATIONS[3](image, 1.0), image_functional.adjust_brightness(image, 1.36))
+    drawn = changes.Changes(np.array([[0, 0, 40, 40]]), np.array([False]), np.array([[3, 0]]), np.array([[1, 0]]))
+    assert torch.equal(augment(image[None], (40, 40), drawn)[0], image_functional.adjust_brightness(image, 1.36))
     right = changes._warped(image, shift=(10 / 40, 0))
     assert torch.equal(right[:, :, 10:], image[:, :, :-10])
     assert (right[:, :, :10] == 128).all()
