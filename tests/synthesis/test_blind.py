@@ -33,10 +33,11 @@ EVEN, ODD = (0.25,) * 4, (0.7, 0.1, 0.1, 0.1)
 
 
 def test_trigrams_prefer_the_words_that_captions_have_in_their_order() -> None:
-    """By hand: with captions `a b` and `a c`, P(b | a) = .1 (1/6) / 1 + .3 (1/2) + .6 (1/2), and so on."""
+    """By hand: with captions `a b` and `a c`, P(b | a) = .1 (1/6) / 1 + .3 (1/2) + .6 (1/2) + .1 (1/12), and so on."""
     english = trigrams("a b", "a b", "a c")
-    points = blind_points(Pairs(["a b", "a c", "a b"], ["a c", "a b", "b a"], np.arange(3)), np.zeros(3), english)
-    assert points[:, MODELS.index("trigrams")].tolist() == [100, 0, 100]
+    pairs = Pairs(["a b", "a c", "a b", "b a"], ["a c", "a b", "b a", "x x b"], np.arange(4))
+    points = blind_points(pairs, np.zeros(4), english)
+    assert points[:, MODELS.index("trigrams")].tolist() == [100, 0, 100, 100]
     assert blind_points(Pairs(["a x"], ["a y"], np.arange(1)), np.zeros(1), english)[0, 0] == 50  # a tie
 
 
