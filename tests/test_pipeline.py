@@ -487,6 +487,8 @@ def test_show_prints_every_value_with_its_origin(defined: Path, capsys: pytest.C
     assert lines["decay_every"].endswith("4_train.toml [conf.aoq.vsrn]")
     assert lines["loss.teacher"].endswith("default")
     assert lines["device"].split()[:2] == ["device", "auto"]
+    show("extract", None, None, "coco", None, defined)
+    assert "\n  itrpipe show extract hog\n" in capsys.readouterr().out
 
 
 def test_the_manifest_records_what_the_plan_promised(finished_chain: Path) -> None:
