@@ -315,9 +315,10 @@ def test_dry_run_prints_artifact_state_and_reason_in_order_and_runs_nothing(
     assert lines == ["prepare", "extract", "train", "mine_negatives", "train", "evaluate"]
     assert not [path for path in (defined / "tiny").iterdir() if path.is_dir()]
     step = plan_aoq(finished_chain / "data", "aoq.alpha=0.5")
-    run([step], Reporter(), dry_run=True)
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "train/aoq" in line]
-    assert line.split() == f"+ train/{step.inputs['train'].location.name} new settings, loss.alpha 0.3 → 0.5".split()
+    run_stage(finished_chain / "data", "tiny", "evaluate", tiny("aoq", "aoq.alpha=0.5"), dry_run=True)
+    step_line, cost = [line.split() for line in capsys.readouterr().out.splitlines() if "train/aoq" in line]
+    assert cost[0] == step_line[1]
+    assert step_line == f"+ train/{step.inputs['train'].location.name} new settings, loss.alpha 0.3 → 0.5".split()
 
 
 @pytest.mark.parametrize(
