@@ -64,8 +64,6 @@ def merge_adapters(model: AnyMatcher) -> None:
         if isinstance(layer, BaseTunerLayer):
             layer.merge()
             model.set_submodule(name, layer.get_base_layer())
-    for encoder in model.encoders().values():
-        encoder.__dict__.pop("peft_config", None)
 
 
 def trained_weights(model: nn.Module) -> tuple[int, int]:

@@ -235,12 +235,13 @@ PEAK = {"small": 0.1, "dog": 1.0, "old": 0.3, "red": 0.4, "roof": 0.5, "sea": 0.
 
 
 def mapped() -> list[dict[str, Any]]:
-    """Zero but for one patch of 2 x 4, whose place is the word's number."""
+    """Zero but for one patch of 2 x 4, whose place is the word's number, and one of the own image below zero."""
     found = []
     for matched, image in ((True, "own"), (False, "wrong")):
         for number, word in enumerate(re.finditer(r"\w+", MAPPED)):
             values = np.zeros(8)
             values[number % 8] = PEAK.get(word[0], 0.01) * (1.0 if matched else 0.5)
+            values[number % 8 - 1] = -0.2 * values[number % 8] * matched
             row = {"example": 0, "caption_id": "c", "image_id": image, "matched": matched, "text": MAPPED}
             row |= {"start": word.start(), "end": word.end(), "rows": 2, "columns": 4, "area": [0.0, 0.25, 1.0, 0.75]}
             found.append(
@@ -259,7 +260,7 @@ def test_content_words_that_vary_most_are_drawn_where_and_as_strongly_as_they_fi
         (line,) = seen.lines
         maps: Any = line.parts
         assert [each.text for each in maps] == ["dog", "old", "red", "roof"]
-        assert maps[0].shapes[heat] == "M2 0h1v1h-1"
+        assert [*maps[0].shapes] == [("M2 0h1v1h-1" if place == heat else "") for place in range(words.HEATS - 1)]
         assert maps[0].transform == "translate(0 5) scale(10 5)"
         assert maps[0].value == 1 / 8
 
