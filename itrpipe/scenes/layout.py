@@ -132,12 +132,11 @@ def arrange(rng: Random, symbolic: SymbolicScene, *, image_id: str, split: str, 
     for _ in range(_ARRANGEMENT_TRIES):
         horizon = rng.uniform(0.48, 0.56) if symbolic.setting in INDOOR_SETTINGS else rng.uniform(0.40, 0.48)
         objects = _place_units(rng, symbolic.units, horizon)
-        if objects is None:
-            continue
-        relations = contacts | _derived_relations(objects, contacts)
-        if planned <= relations and max(hidden_fraction(objects)) <= MAX_HIDDEN:
-            seed, ordered = rng.randrange(1 << 30), tuple(sorted(relations))
-            return Scene(image_id, split, family, edit, symbolic.setting, round(horizon, 4), objects, ordered, seed)
+        if objects is not None:
+            relations = contacts | _derived_relations(objects, contacts)
+            if planned <= relations and max(hidden_fraction(objects)) <= MAX_HIDDEN:
+                seed, ordered = rng.randrange(1 << 30), tuple(sorted(relations))
+                return Scene(image_id, split, family, edit, symbolic.setting, round(horizon, 4), objects, ordered, seed)
     return None
 
 

@@ -15,8 +15,9 @@ from itrpipe.errors import UsageError
 from itrpipe.evaluation.intervals import Difference, Interval, paired_intervals
 from itrpipe.evaluation.metrics import RSUM, Ranks, metrics
 from itrpipe.evaluation.tables import Number
+from itrpipe.report import plots
 from itrpipe.report.claims import Claim, judged
-from itrpipe.report.plots import SERIES, _ends, looks_of
+from itrpipe.report.plots import SERIES, Look, _ends, looks_of
 from itrpipe.report.series import Series, series_of
 from tests.report.toy import Toy, add
 
@@ -145,6 +146,13 @@ def test_one_word_needs_both_intervals_and_all_comparisons_of_the_page(seeds: An
     opposite = claim(-3.0, seeds and (-seeds[1], -seeds[0]), (-images[1], -images[0]))
     (marked, *_), *_ = judged([[opposite], others])
     assert marked.word == word.replace("better", "worse")
+
+
+def test_differences_are_drawn_around_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "svg", lambda figure, *_: figure)
+    drawn: Any = plots.intervals("x", "x", ["a"], [Number(2.0, 1, 3, signed=True)], [Look("red", ())], None)
+    (axes,) = drawn.svg.axes
+    assert (axes.lines[-1].get_xdata(), sum(axes.get_xlim())) == ([0, 0], 0)
 
 
 def test_of_models_that_were_not_trained_the_images_decide() -> None:
