@@ -37,6 +37,9 @@ from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need
 from itrpipe.training.settings import declared_encoders, method_of, settings_of, usual_backbone
 
+TWINS = 0.5
+"""Of `--negatives twins`, for each pair of a batch."""
+
 
 @dataclass
 class PrepareOptions(RunOptions):
@@ -154,7 +157,7 @@ def train(
     given: TrainingOptions,
     name: Text = Option(None, "--name", help="Remember these options under this name, for --model."),
     like: Text = Option(None, "--like", metavar="NAME", help="With --name: begin with the settings of another model."),
-    negatives: Text = Option(None, "--negatives", metavar="SOURCES", help="contrastive: mined, synthetic, or both."),
+    negatives: Text = Option(None, "--negatives", metavar="SOURCES", help="mined, synthetic, twins, or several."),
     weigh: Text = Option(None, "--weigh", help="contrastive: none, hardest, fne, guard, positive-aware or truth."),
     objective: Text = Option(None, "--objective", help="contrastive: infonce, sigmoid, hardest or sum."),
     batches: Text = Option(None, "--batches", help="contrastive: shuffled or neighbours."),
@@ -174,7 +177,8 @@ def train(
     it, in this command and in mine-negatives, evaluate, search, explain and export. --name small --set KEY=VALUE
     changes it, and --name large --like small begins another model with the same settings.
 
-    --negatives mined and synthetic are beside those of the batch; --method triplet takes synthetic ones alone, too.
+    --negatives adds to those of the batch: mined, synthetic or twins, or several with commas; --method triplet takes
+    synthetic or twins.
 
     Example: itrpipe train --method aoq --backbone vsrn --dataset scenes
     """
@@ -228,9 +232,13 @@ def chosen_loss(method: str, named: dict[str, str], positives: str | None) -> tu
     Raises:
         UsageError: the method has none of them.
     """
-    loss: dict[str, Any] = {}
+    sources, loss = named.get("negatives", "").split(","), {}
+    if "twins" in sources and "twins" in method_of(method).model_fields:
+        loss = {"loss.twins": TWINS, "sentences": "twins"}
+        others = ",".join(name for name in sources if name != "twins")
+        named = {**named, "negatives": others} if others else {k: v for k, v in named.items() if k != "negatives"}
     if named.keys() <= method_of(method).model_fields.keys():
-        loss = {f"loss.{name}": each.split(",") if name == "negatives" else each for name, each in named.items()}
+        loss |= {f"loss.{name}": each.split(",") if name == "negatives" else each for name, each in named.items()}
     elif named == {"negatives": "synthetic"} and method in ("triplet", "synthetic-triplet"):
         method = "synthetic-triplet"
     else:

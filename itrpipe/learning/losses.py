@@ -28,6 +28,18 @@ def hinge(positive: Tensor, negative: Tensor, margin: float) -> Tensor:
     return torch.where(violation < 0, 0.0, violation)
 
 
+def twin_differences(scores: Tensor) -> Tensor:
+    """By how much negatives beat positives among twins: four differences of each, [n, 2, 2].
+
+    Args:
+        scores: [n, 2, 2] of the two images of a quadruple, in rows, with its two captions; matches on the diagonal.
+
+    Source: the four scores of Thrush et al., "Winoground" (CVPR 2022).
+    """
+    matches, others = (each.diagonal(dim1=1, dim2=2) for each in (scores, scores.flip(2)))
+    return torch.stack([others, others.flip(1)], dim=1) - matches[:, None]
+
+
 def excluded_pairs(scores: Tensor, not_negative: Tensor | None) -> Tensor:
     """Pairs [B, B] that are no negatives: the diagonal, and those of `not_negative`.
 

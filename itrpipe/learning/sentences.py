@@ -24,7 +24,7 @@ Sentence n of a caption is draw n % L of its copy n // L.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -44,9 +44,9 @@ MASK_RATE = 0.15
 _MASKED, _NOT_RANDOM = 0.8, 0.9
 
 KEPT, IDENTICAL, FALSE_NEGATIVE, DUPLICATE, OUTRANKED = range(5)
-REASONS = ("kept", "identical", "false negative", "duplicate", "outranked", "guessed")
+REASONS = ("kept", "identical", "false negative", "duplicate", "outranked", "guessed", "no twin")
 """What became of a sentence: the number of a reason is its position here. Those of rules may be `guessed` without the
-image."""
+image, or be true of no image that is known."""
 
 Compare = Literal["piece", "off"]
 Candidates = Callable[[np.ndarray], np.ndarray]
@@ -353,11 +353,46 @@ class SentenceBank:
         tokens: int [S, W], those of a caption together, in the order of the captions, its hardest first.
         lengths: int [S].
         starts: int64 [T + 1], the sentences of caption t are those from `starts[t]` to `starts[t + 1]`.
+        twins: int64 [S, 2], row of an image that each sentence is true of, and row of a caption of it that says what
+            the sentence says; -1 where the sentence itself says it, and (-1, -1) where there is no twin. The image of
+            the own caption stands for its mirror image.
+        kinds: [S] numbers of the rules that made them, from 0.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
     starts: np.ndarray
+    twins: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
+    kinds: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    @cached_property
+    def _twinned(self) -> Ragged:
+        """Rows of the sentences that have twins, by kind."""
+        rows = np.flatnonzero(self.twins[:, 0] >= 0)
+        _, kinds = np.unique(self.kinds[rows], return_inverse=True)
+        found = Ragged.of_owners(kinds, int(kinds.max(initial=-1)) + 1)
+        return replace(found, values=rows[found.values])
+
+    @property
+    def has_twins(self) -> bool:
+        """Whether any sentence has one."""
+        return bool((self.twins >= 0).any())
+
+    def draw_twins(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Rows [count] of sentences that have twins; of each kind as many."""
+        kinds = rng.integers(len(self._twinned), size=count)
+        places = (rng.random(count) * self._twinned.counts[kinds]).astype(np.int64)
+        return self._twinned.values[self._twinned.offsets[kinds] + places]
+
+    def owners(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of the captions that sentences [n] were made of."""
+        return np.searchsorted(self.starts, rows, side="right") - 1
+
+    def texts(self, rows: np.ndarray) -> TextBatch:
+        """The sentences of rows [n]."""
+        lengths = torch.from_numpy(self.lengths[rows].astype(np.int64))
+        tokens = torch.from_numpy(self.tokens[rows, : self.lengths[rows].max(initial=1)].astype(np.int64))
+        return TextBatch(tokens, lengths)
 
     def take(
         self, captions: np.ndarray, most: int, rng: np.random.Generator | None = None
@@ -377,6 +412,4 @@ class SentenceBank:
         taken = Ragged.of_counts(np.minimum(held, most))
         owners, places = taken.owners(), taken.places()
         rows = self.starts[captions][owners] + (offset[owners] + places) % held[owners]
-        lengths = torch.from_numpy(self.lengths[rows].astype(np.int64))
-        tokens = torch.from_numpy(self.tokens[rows, : self.lengths[rows].max(initial=1)].astype(np.int64))
-        return TextBatch(tokens, lengths), torch.from_numpy(owners), torch.from_numpy(places)
+        return self.texts(rows), torch.from_numpy(owners), torch.from_numpy(places)

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -92,6 +93,7 @@ class Batch(Tensors):
         captions: [B] caption row of each positive pair, on the CPU, for methods that look it up again.
         sentences: further negatives of the images, where a method sets them.
         generated: [B] further captions of the pairs, made of those that there are, likewise.
+        twins: n images with captions and behind them their n twins, likewise.
     """
 
     pairs: Mapping[str, Pairs]
@@ -100,6 +102,7 @@ class Batch(Tensors):
     captions: np.ndarray | None = None
     sentences: OwnedTexts | None = None
     generated: TextBatch | None = None
+    twins: Pairs | None = None
 
     def __post_init__(self) -> None:
         self.pairs = {name: (image_batch, in_training(texts)) for name, (image_batch, texts) in self.pairs.items()}
@@ -261,6 +264,37 @@ def sentences_drawn(data: TrainingSet, captions: np.ndarray, most: int, rng: np.
     """Synthetic sentences of captions [B], so many of each at most, as further negatives; None where there are none."""
     texts, *places = data.sentences.take(captions, most, rng)
     return OwnedTexts(in_training(texts), *places) if len(texts.lengths) else None
+
+
+def twins_drawn(data: TrainingSet, count: int, rng: np.random.Generator) -> Pairs:
+    """So many images with captions, and behind them the twins of both, [2 n] each."""
+    bank = data.sentences
+    rows = bank.draw_twins(count, rng)
+    rows = rows[np.argsort(bank.twins[rows, 1] < 0, kind="stable")]  # sentences behind the captions
+    captions, (shown, said) = bank.owners(rows), bank.twins[rows].T
+    own = data.caption_image[captions]
+    written, sentences = np.concatenate([captions, said[said >= 0]]), rows[said < 0]
+    mirrored = torch.from_numpy(np.concatenate([np.zeros(count, dtype=bool), shown == own]))
+    # Pairs are what data change at random and share among processes; here with any captions.
+    images = data.pairs(np.concatenate([own, shown]), np.tile(captions, 2), rng)[0].mirrored(mirrored)
+    texts = data.texts(written)
+    return images, in_training(joined(texts, bank.texts(sentences)) if len(sentences) else texts)
+
+
+def joined(first: TextBatch, second: TextBatch) -> TextBatch:
+    """Captions as one batch of tokens."""
+    width = max(first.tokens.shape[1], second.tokens.shape[1])
+    tokens = [F.pad(each.tokens, (0, width - each.tokens.shape[1])) for each in (first, second)]
+    return TextBatch(torch.cat(tokens), torch.cat([first.lengths, second.lengths]))
+
+
+def twin_scores(model: Matcher[Any, Any], batch: Batch) -> Tensor:
+    """Scores [n, 2, 2] of the two images of each quadruple, in rows, with its captions; matches on the diagonal."""
+    assert batch.twins is not None
+    images, texts = encoded(model, batch.twins)
+    of_both = torch.arange(len(batch.twins[1].lengths), device=batch.twins[1].lengths.device).view(2, 1, -1)
+    image_rows, text_rows = (rows.expand(2, 2, -1).flatten() for rows in (of_both, of_both.transpose(0, 1)))
+    return model.score_at(images, texts, image_rows, text_rows).float().view(2, 2, -1).permute(2, 0, 1)
 
 
 def encoded(model: Matcher[Any, Any], pairs: Pairs) -> tuple[Any, Any]:

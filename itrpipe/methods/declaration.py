@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from itrpipe import plugins
-from itrpipe.config import Settings
+from itrpipe.config import NEWER, Settings
 from itrpipe.papers import Paper
 from itrpipe.registry import Registry
 
@@ -182,6 +182,22 @@ class MethodSettings(Settings):
     def longest_made(self) -> int:
         """Longest caption in tokens that it makes; 0 where it keeps to what the model reads."""
         return 0
+
+
+class WithTwins(MethodSettings):
+    """Settings of methods that twins can join: pairs of images and pairs of captions that change places.
+
+    Attributes:
+        twins: quadruples of `itrpipe synthesize --by twins` drawn for each pair of a batch, of each kind as many.
+        twin_weight: of the loss of their four scores.
+    """
+
+    twins: Annotated[float, NEWER] = Field(default=0.0, ge=0, le=16)
+    twin_weight: Annotated[float, NEWER] = Field(default=1.0, ge=0)
+
+    def reads_sentences(self) -> bool:
+        """For their twins."""
+        return self.twins > 0
 
 
 _METHODS: Registry[MethodSettings] = Registry("itrpipe.methods", "method", plugins.METHODS)

@@ -34,6 +34,8 @@ from itrpipe.features.embeddings import INNER_PRODUCT
 from itrpipe.models.vectors import at_least_single
 
 Held = TypeVar("Held")
+_CENTRES = tuple(place / 7 for place in range(8))
+_SPREAD = 1 / 7
 
 
 def changed(held: Held, change: Callable[[Tensor], Tensor]) -> Held:
@@ -98,6 +100,18 @@ class ImageBatch(Tensors):
     global_: Tensor | None = None
     pixels: Tensor | None = None
     boxes: Tensor | None = None
+
+    def mirrored(self, chosen: Tensor) -> Self:
+        """The same with left as right in some images, bool [B]: in their pixels, and in the boxes of their regions."""
+        pixels, boxes = self.pixels, self.boxes
+        if pixels is not None:
+            turned = chosen.to(pixels.device)[:, None, None, None]
+            pixels = torch.where(turned, pixels.flip(-1), pixels)
+        if boxes is not None:
+            x0, y0, x1, y1 = boxes.unbind(-1)
+            real = chosen.to(boxes.device)[:, None, None] & boxes.any(dim=-1, keepdim=True)
+            boxes = torch.where(real, torch.stack([1 - x1, y0, 1 - x0, y1], dim=-1), boxes)
+        return replace(self, pixels=pixels, boxes=boxes)
 
 
 @dataclass(frozen=True)
@@ -368,6 +382,32 @@ def unit_vectors(features: Tensor) -> Tensor:
     features = at_least_single(features)
     norm = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
     return features / (norm.masked_fill(norm == 0, 1.0) + 1e-8)
+
+
+def region_width(image_dim: int, boxes: bool) -> int:
+    """Numbers of a region of `placed_regions`, of features [B, R, D_in]."""
+    return image_dim + (2 * len(_CENTRES) + 2 if boxes else 0)
+
+
+def placed_regions(images: ImageBatch, boxes: bool) -> Tensor:
+    """Features of regions [B, R, D_in], or with `boxes` what `region_width` says: their places stand behind them.
+
+    A place is how near the centre is to each of eight columns and eight rows, and width and height; it is made as long
+    as the feature, so that neither drowns the other.
+
+    Raises:
+        DataError: the features have no boxes.
+    """
+    if not boxes:
+        return images.regions
+    if images.boxes is None:
+        raise DataError("this model reads the boxes of regions, which these features have not; extract others")
+    low, high = images.boxes.float().split(2, dim=-1)
+    centres = (low + high)[..., None] / 2 - torch.tensor(_CENTRES, device=low.device)  # [B, R, 2, 8]
+    near = (-(centres / _SPREAD).square()).exp().flatten(2)
+    regions, places = images.regions.float(), torch.cat([near, high - low], dim=-1)
+    lengths = (torch.linalg.vector_norm(each, dim=-1, keepdim=True) for each in (regions, places))
+    return torch.cat([regions, places * next(lengths) / next(lengths)], dim=-1)
 
 
 def real_count(images: ImageBatch) -> Tensor | None:

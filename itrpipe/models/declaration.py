@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from itrpipe.config import Settings
+from itrpipe.config import NEWER, Settings
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.papers import Paper
 
@@ -91,6 +91,18 @@ class RegionBackbone(BackboneSettings):
 
     embed_dim: Width = Field(default=1024, description="Width D of the joint space of images and captions.")
     word_dim: Width = Field(default=300, description="Width of the word embedding.")
+
+
+class PlacedRegionBackbone(RegionBackbone):
+    """Settings of those that can see where regions are."""
+
+    boxes: Annotated[bool, NEWER] = Field(
+        default=False, description="Read the boxes of regions, too; the papers do not, and see no left or right."
+    )
+
+    def reads(self) -> tuple[str, ...]:
+        """Boxes where they are asked for."""
+        return ("regions", "boxes") if self.boxes else ("regions",)
 
 
 class GivenEmbeddings(BackboneSettings):

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from itrpipe.config import NEWER, ReadWith, Settings, unknown
 from itrpipe.datasets.definition import DatasetDefinition
@@ -145,12 +145,20 @@ class ByRules(SynthesizeSettings):
         rules: which of them.
         min_count: fewest occurrences of a noun, or of a statement, that is written.
         refined: sentences that can be told from their captions without the image are left out.
+        twins: those are kept alone of which a training image is found that they are true of.
     """
 
     maker: Literal["rules"]
     rules: tuple[RuleName, ...] = Field(min_length=1)
     min_count: int = Field(ge=1)
     refined: Annotated[bool, NEWER] = False
+    twins: Annotated[bool, NEWER] = False
+
+    @model_validator(mode="after")
+    def _twins_are_trained_on(self) -> ByRules:
+        if self.twins and self.split != TRAIN:
+            raise ValueError(f"twins are training images, and split = {self.split} has none; leave it out")
+        return self
 
     @property
     def most_kept(self) -> int:
@@ -165,7 +173,7 @@ class ByRules(SynthesizeSettings):
         """The rules on the split, with the nouns of the training split."""
         from itrpipe.synthesis.rules import open_rule_maker
 
-        names = ("min_count", "rules", "keep", "seed", "split", "train_share", "refined")
+        names = ("min_count", "rules", "keep", "seed", "split", "train_share", "refined", "twins")
         return open_rule_maker(folders["prepare"], folders["parse"], **{name: getattr(self, name) for name in names})
 
 
@@ -187,7 +195,7 @@ class Execution(SharedExecution):
 class Synthesize(Stage):
     """Writes negative sentences."""
 
-    schema_version, execution = 2, Execution
+    schema_version, execution = 3, Execution
 
     def check(self, step: Planned) -> None:
         """Refuses a language model that is neither here nor on the hub."""

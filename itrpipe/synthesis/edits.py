@@ -28,12 +28,13 @@ from itrpipe.synthesis.english import (
     OPPOSITES,
     POSSESSIVE,
     SYMMETRIC,
+    WRITTEN,
     contradicting_attributes,
     may_be,
     usual_attribute,
 )
 from itrpipe.synthesis.swaps import NounVocabulary
-from itrpipe.synthesis.tagged import Image, Option, Statement, TaggedCaption
+from itrpipe.synthesis.tagged import Image, Option, Statement, TaggedCaption, nouns_of
 
 _COUNTS = [word for word, value in NUMBER_VALUES.items() if word.isalpha() and 2 <= value <= 5]
 _SIDES = {"left": "right", "right": "left"}
@@ -63,7 +64,7 @@ class Corpus:
     @cached_property
     def siblings(self) -> dict[str, list[str]]:
         """Noun -> those that are easily mistaken for it, by alphabet."""
-        found = {noun for kind, *words in self.said for noun in (words[::2] if kind == "relation" else words[1:])}
+        found = {noun for each in self.said for noun in nouns_of(each)}
         known = sorted(found & english.NOUN_KINDS.keys())
         return {noun: [other for other in known if english.are_siblings(noun, other)] for noun in known}
 
@@ -78,8 +79,10 @@ def attribute_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Ite
         at, noun = each.tokens[0], caption.nouns[each.object]
         others = contradicting_attributes(caption.words[at])
         for other in others if others and image.has_one(*caption.beside(each.object)) else ():
-            if corpus.allows(image, ("is", usual_attribute(other), noun)):
-                yield partial(caption.replaced, {at: other})
+            new = "is", usual_attribute(other), noun
+            if corpus.allows(image, new):
+                old = "is", usual_attribute(caption.words[at]), noun
+                yield Option(partial(caption.replaced, {at: other}), [new], [old])
 
 
 def exchanges(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -87,13 +90,16 @@ def exchanges(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[
     for one, two in combinations(caption.attributes, 2):
         (at, there), nouns = (one.tokens[0], two.tokens[0]), [caption.nouns[each.object] for each in (one, two)]
         first, second = caption.words[at], caption.words[there]
-        new = [("is", usual_attribute(word), noun) for word, noun in zip((second, first), nouns, strict=True)]
+        new, old = (
+            [("is", usual_attribute(word), noun) for word, noun in zip(words, nouns, strict=True)]
+            for words in ((second, first), (first, second))
+        )
         if (
             second in contradicting_attributes(first)
             and corpus.allows(image, *new)
             and image.has_one(*caption.beside(one.object), *caption.beside(two.object))
         ):
-            yield partial(caption.replaced, {at: second, there: first})
+            yield Option(partial(caption.replaced, {at: second, there: first}), new, old)
 
 
 def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -105,7 +111,8 @@ def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterat
         for other in others:
             new = [tuple(other if word == noun else word for word in one) for one in said]
             if corpus.allows(image, *new) and not any(may_be(other, known) for known in image.nouns):
-                yield partial(caption.replaced, {each.head: english.plural(other) if several else other})
+                edits = partial(caption.replaced, {each.head: english.plural(other) if several else other})
+                yield Option(edits, new, said)
 
 
 def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -120,7 +127,7 @@ def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[
         one, two = map(caption.phrase_of, heads)
         owned = any(caption.words[chunk.first] in POSSESSIVE for chunk in (one, two))
         if not owned and image.has_one(*nouns) and one.last < each.tokens[0] <= each.tokens[-1] < two.first:
-            yield partial(caption.swapped, one, two)
+            yield Option(partial(caption.swapped, one, two), [new], [("relation", subject, each.lemma, obj)])
 
 
 def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -130,18 +137,23 @@ def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iter
         chunk = caption.phrase_of(each.tokens[-1])
         for other in OPPOSITES.get(words, ()):
             lemma = each.lemma.removesuffix(words) + other
-            new = "relation", caption.nouns[each.subject], lemma, caption.nouns[each.object]
+            old = "relation", caption.nouns[each.subject], each.lemma, caption.nouns[each.object]
+            new = (*old[:2], lemma, old[3])
             fits = caption.words[chunk.first : chunk.last + 1] == words.split() and corpus.allows(image, new)
             if fits and image.has_one(caption.nouns[each.subject], caption.nouns[each.object]):
-                yield lambda chunk=chunk, other=other: [caption.edit(chunk.first, chunk.last, other)]
+                yield Option(partial(caption.rewritten, chunk, other), [new], [old])
 
 
 def side_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
-    """Left becomes right and the other way round, where a caption names one of them as a side."""
-    named = [at for at, word in enumerate(caption.words) if word in _SIDES]
-    around = [word for at in named for word in caption.words[max(at - 1, 0) : at + 2]]
-    if len(named) == 1 and not {"the", "of"}.isdisjoint(around) and image.has_one(*caption.nouns):
-        yield partial(caption.replaced, {named[0]: _SIDES[caption.words[named[0]]]})
+    """Left becomes right and right left, where a caption names sides."""
+    named = {at: _SIDES[word] for at, word in enumerate(caption.words) if word in _SIDES}
+    if not named or any({"the", "of"}.isdisjoint(caption.words[max(at - 1, 0) : at + 2]) for at in named):
+        return
+    placed = [each for each in caption.relations if not named.keys().isdisjoint(each.tokens)]
+    pairs = [(caption.nouns[each.subject], caption.nouns[each.object]) for each in placed]
+    if image.has_one(*(pairs[0] if len(named) == 1 and pairs else caption.nouns)):
+        written = {word for each in image.captions for word in each.words} & WRITTEN
+        yield Option(partial(caption.replaced, named), sides=not written)
 
 
 def count_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -149,8 +161,9 @@ def count_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterato
     for each in caption.attributes:
         at, noun = each.tokens[0], caption.nouns[each.object]
         for other in _COUNTS if each.kind == "number" and caption.words[at] in _COUNTS else ():
-            if other != caption.words[at] and corpus.allows(image, ("count", other, noun)):
-                yield partial(caption.replaced, {at: other})
+            new, old = ("count", other, noun), ("count", caption.words[at], noun)
+            if new != old and corpus.allows(image, new):
+                yield Option(partial(caption.replaced, {at: other}), [new], [old])
 
 
 EDITS: dict[str, Callable[[TaggedCaption, Image, Corpus], Iterator[Option]]] = {

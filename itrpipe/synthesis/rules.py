@@ -19,8 +19,10 @@ from itrpipe.synthesis.edits import EDITS, Corpus
 from itrpipe.synthesis.sentences import SCHEMA, Opened, Sentence, apply_edits, read_parts
 from itrpipe.synthesis.swaps import noun_options, numeral_options, relation_options
 from itrpipe.synthesis.tagged import Image, Option, TaggedCaption, tagged_captions
+from itrpipe.synthesis.twins import Twins
 
 TRAIN = "train"
+_NO_TWIN = (None, None)
 RULES: dict[str, Callable[[TaggedCaption, Image, Corpus], Iterator[Option]]] = {
     "nouns": lambda caption, image, corpus: noun_options(caption, image.captions, corpus.vocabulary),
     "numerals": lambda caption, image, corpus: numeral_options(caption),
@@ -43,6 +45,7 @@ class RuleMaker:
         rules: some of `RULES`.
         keep: sentences of a caption by each rule, at most.
         seed: of everything random.
+        twins: whether sentences are kept that have twins alone.
     """
 
     split: Split
@@ -51,14 +54,16 @@ class RuleMaker:
     rules: Sequence[str]
     keep: int
     seed: int
+    twins: bool = False
 
     def __post_init__(self) -> None:
         starts = self.split.captions_of_image
         self._image = cache(lambda image: Image(self.tagged[slice(*starts[image : image + 2])]))
+        self._twins = Twins(self.tagged, self.split.caption_image, self._image) if self.twins else None
 
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
         """See `SentenceMaker`."""
-        rng = np.random.default_rng([self.seed, block])
+        rng, of_twins = np.random.default_rng([self.seed, block]), np.random.default_rng([self.seed, block, 1])
         made: list[Sentence] = []
         drawn: Counter[str] = Counter()
         for row in rows:
@@ -70,16 +75,32 @@ class RuleMaker:
             for rule in (name for name in RULES if name in self.rules):
                 options = list(RULES[rule](caption, own, self.corpus))
                 for place in rng.choice(len(options), size=min(self.keep, len(options)), replace=False):
-                    edits = sorted(options[place]())
+                    edits = sorted(options[place].edits())
                     text = apply_edits(caption.text, starts, edits)
                     reason = "duplicate" if text in written else "kept"
                     if text in known:
                         reason = "identical" if text == caption.text else "false negative"
+                    twin = self._twin(caption, image, options[place], of_twins) if reason == "kept" else _NO_TWIN
+                    if reason == "kept" and self.twins and twin == _NO_TWIN:
+                        reason = "no twin"
                     drawn[reason] += 1
                     written.add(text)
                     if reason == "kept":
-                        made.append(Sentence(*names, text, edits, None, None, None, None, True, reason, rule))
+                        made.append(Sentence(*names, text, edits, None, None, None, None, True, reason, rule, *twin))
         return made, dict(sorted(drawn.items()))
+
+    def _twin(
+        self, caption: TaggedCaption, image: int, option: Option, rng: np.random.Generator
+    ) -> tuple[str | None, str | None]:
+        """Ids of an image that an edit of a caption is true of, and of the caption of it that says so."""
+        if self._twins is None:
+            return _NO_TWIN
+        if option.sides:
+            return str(self.split.image_ids[image]), None
+        row = self._twins.of(caption, option, rng) if option.new else None
+        if row is None:
+            return _NO_TWIN
+        return str(self.split.image_ids[self.split.caption_image[row]]), str(self.split.caption_ids[row])
 
 
 def open_rule_maker(
@@ -92,6 +113,7 @@ def open_rule_maker(
     split: str = TRAIN,
     train_share: float = 1.0,
     refined: bool = False,
+    twins: bool = False,
 ) -> Opened:
     """Rules on a whole split, with the words and parts of speech of its scene graphs.
 
@@ -103,6 +125,7 @@ def open_rule_maker(
         split: whose captions sentences are made of.
         train_share: share of the training images that there are.
         refined: whether sentences that can be told without the image are to be left out.
+        twins: whether those without a twin are.
 
     Raises:
         UsageError: no noun is frequent enough, or the dataset has no such split.
@@ -113,7 +136,7 @@ def open_rule_maker(
     splits = {name: dataset.split(name).share(train_share if name == TRAIN else 1.0) for name in {TRAIN, split}}
     tagged = {name: tagged_captions(parsed, each.caption_ids.tolist(), each.texts) for name, each in splits.items()}
     corpus, own = Corpus(tagged[TRAIN], min_count), splits[split]
-    maker = RuleMaker(own, tagged[split], corpus, rules, keep, seed)
+    maker = RuleMaker(own, tagged[split], corpus, rules, keep, seed, twins)
     told = partial(guessed, own=own, train=splits[TRAIN]) if refined else None
     return Opened(maker, dict(zip(own.caption_ids.tolist(), own.texts, strict=True)), None, told)
 

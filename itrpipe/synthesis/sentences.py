@@ -14,6 +14,9 @@
     kept                     bool
     reason                   dictionary    `kept`, or why it was rejected, see `itrpipe.learning.sentences.REASONS`
     kind                     dictionary    the rule that made it, empty of those of a model
+    twin_image_id            string        a training image that it is true of, its own where that is mirrored; null
+                                           where none is known
+    twin_caption_id          string        the caption of that image that says so; null where the sentence itself does
 
 How many sentences were drawn in all, by what became of them, stands in the file's metadata.
 """
@@ -51,6 +54,8 @@ SCHEMA = pa.schema(
         "kept": pa.bool_(),
         "reason": pa.dictionary(pa.int8(), pa.string()),
         "kind": pa.dictionary(pa.int8(), pa.string()),
+        "twin_image_id": pa.string(),
+        "twin_caption_id": pa.string(),
     }
 )
 _DRAWN = "drawn"
@@ -102,6 +107,8 @@ class Sentence(NamedTuple):
     kept: bool
     reason: str
     kind: str = ""
+    twin_image_id: str | None = None
+    twin_caption_id: str | None = None
 
 
 class SentenceMaker(Protocol):

@@ -78,7 +78,7 @@ def noun_options(caption: TaggedCaption, own: Iterable[TaggedCaption], vocabular
             several = caption.words[head] != lemma
             for noun in vocabulary.instead_of(lemma):
                 if noun not in said and (form := plural(noun) if several else noun) not in said:
-                    yield partial(caption.replaced, {head: form})
+                    yield Option(partial(caption.replaced, {head: form}))
 
 
 def numeral_options(caption: TaggedCaption) -> Iterator[Option]:
@@ -91,7 +91,7 @@ def numeral_options(caption: TaggedCaption) -> Iterator[Option]:
             noun, ones = position + counted[0].count(" ") - 1, {"one", article_before(caption.words[position + 1])}
             for new, other in NUMBER_VALUES.items():
                 if other != value and (other > 1 or new in ones):
-                    yield partial(_recounted, caption, position, noun, value, new)
+                    yield Option(partial(_recounted, caption, position, noun, value, new))
 
 
 def _recounted(caption: TaggedCaption, at: int, noun: int, old: int, new: str) -> list[Edit]:
@@ -107,7 +107,7 @@ def relation_options(caption: TaggedCaption) -> Iterator[Option]:
     for number, (chunk, following) in enumerate(itertools.pairwise(caption.chunks)):
         if chunk.kind == "P" and following.kind == "NP":
             for new in english.contradicting(said[number]):
-                yield lambda at=chunk, new=new: [caption.edit(at.first, at.last, new)]
+                yield Option(partial(caption.rewritten, chunk, new))
     # Noun phrases that are joined, as in `a dog and a cat`, are of one group and do not change places.
     phrases: list[tuple[Chunk, int]] = []
     group = joined = 0
@@ -119,4 +119,4 @@ def relation_options(caption: TaggedCaption) -> Iterator[Option]:
     for (one, group), (two, other) in itertools.combinations(phrases, 2):
         first, second = caption.written(one.first, one.last), caption.written(two.first, two.last)
         if group != other and first.lower() != second.lower():
-            yield partial(caption.swapped, one, two)
+            yield Option(partial(caption.swapped, one, two))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from itrpipe.errors import DataError
 from itrpipe.scene_graph.chunks import Chunk, Chunker
@@ -19,8 +19,21 @@ from itrpipe.synthesis.sentences import Edit
 
 Statement = tuple[str, ...]
 """A kind, and words of it: `is, attribute, noun`, `relation, subject, relation, object` or `count, number, noun`."""
-Option = Callable[[], list[Edit]]
-"""A way to change a caption, which is worked out only if it is drawn."""
+
+
+class Option(NamedTuple):
+    """A way to change a caption.
+
+    Attributes:
+        edits: gives them; called only if it is drawn.
+        new, old: statements that the edited caption makes, and those that it makes no more.
+        sides: whether it is true of the image mirrored: left and right change places, and nothing can be read there.
+    """
+
+    edits: Callable[[], list[Edit]]
+    new: Sequence[Statement] = ()
+    old: Sequence[Statement] = ()
+    sides: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,6 +121,10 @@ class TaggedCaption:
             edits.append(self.edit(at, at, word))
         return edits
 
+    def rewritten(self, chunk: Chunk, new: str) -> list[Edit]:
+        """Writes something instead of a chunk."""
+        return [self.edit(chunk.first, chunk.last, new)]
+
     def swapped(self, one: Chunk, two: Chunk) -> list[Edit]:
         """Two noun phrases in each other's place."""
         first, second = self.written(one.first, one.last), self.written(two.first, two.last)
@@ -139,6 +156,12 @@ class Image:
                 if len(alike) > 1 or not each.several.isdisjoint(alike):
                     return False
         return True
+
+
+def nouns_of(statement: Statement) -> tuple[str, ...]:
+    """The nouns of a statement."""
+    kind, *words = statement
+    return tuple(words[::2] if kind == "relation" else words[1:])
 
 
 def noun_of(token: Token) -> str:

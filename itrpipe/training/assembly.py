@@ -219,7 +219,12 @@ def _method(job: TrainingJob, train: SplitData, tokens: CaptionTokens, model: An
     if loss.joins_captions():
         train.ends, train.max_tokens = ends_of(tokens), max_tokens_of(model)
     if loss.reads_sentences():
-        train.sentences = read_sentences(inputs["synthesize"].folder, train.split, tokens)
+        train.sentences = read_sentences(inputs["synthesize"].folder, train.split, tokens, train.mirrors)
+        if getattr(loss, "twins", 0) and not train.sentences.has_twins:
+            raise UsageError(
+                f"sentences = {job.settings.sentences} has no twins that this model can read; give --set "
+                "train.sentences=twins"
+            )
     if masked is not None:
         captions = token_captions(train.split, tokens, model)
         graphs = inputs["parse"].folder if masked.units == "phrases" else None

@@ -287,20 +287,21 @@ def caption_masks(
     return CaptionMasks(*arrays, candidates, special_tokens(tokens, captions.pieces), compare)
 
 
-def read_sentences(folder: Path, split: Split, tokens: CaptionTokens) -> SentenceBank:
+def read_sentences(folder: Path, split: Split, tokens: CaptionTokens, mirrors: bool = True) -> SentenceBank:
     """The kept sentences of the captions of a training set.
 
     Args:
         folder: artifact of `itrpipe synthesize`.
         split: the captions.
         tokens: of the model.
+        mirrors: whether images can be mirrored, as some twins are.
 
     Raises:
         MissingInputError: there is no such file.
         DataError: it is damaged, or of other captions.
     """
     file = SentenceFile(folder)
-    kept = file.kept(("caption_id", "text"))
+    kept = file.kept(("caption_id", "text", "kind", "twin_image_id", "twin_caption_id"))
     owners = pc.call_function("index_in", [kept["caption_id"]], pc.SetLookupOptions(pa.array(split.caption_ids)))
     kept, owners = kept.filter(owners.is_valid()), owners.drop_null().to_numpy()
     if not len(kept):
@@ -311,4 +312,10 @@ def read_sentences(folder: Path, split: Split, tokens: CaptionTokens) -> Sentenc
     captions = pa.table({"text": kept["text"], "tokens": words})
     ids, lengths = tokens.encode_split(Split(split.name, split.images, captions))
     starts = np.searchsorted(owners, np.arange(len(split.caption_ids) + 1))
-    return SentenceBank(ids, lengths, starts)
+    sides = (kept["twin_image_id"], split.image_ids), (kept["twin_caption_id"], split.caption_ids)
+    found = [pc.call_function("index_in", [of], pc.SetLookupOptions(pa.array(among))) for of, among in sides]
+    twins = np.stack([each.fill_null(-1).to_numpy().astype(np.int64) for each in found], axis=1)
+    if not mirrors:
+        twins[twins[:, 0] == split.caption_image[owners]] = -1
+    kinds = np.unique(np.array(kept["kind"].to_pylist(), dtype=str), return_inverse=True)[1]
+    return SentenceBank(ids, lengths, starts, twins, kinds)

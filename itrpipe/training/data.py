@@ -185,6 +185,11 @@ class SplitData:
         """[N] int64, number of real regions of each image."""
         return self._count[self._rows].astype(np.int64)
 
+    @property
+    def mirrors(self) -> bool:
+        """Whether its images can be mirrored: those with pixels, or with boxes of regions."""
+        return self._read == "pixels" or (self._read == "regions" and "boxes" in self._held)
+
     def images(self, rows: np.ndarray) -> ImageBatch:
         """Features of the given image rows [B]."""
         stored = self._rows[rows]
@@ -314,7 +319,7 @@ class PixelSplitData(SplitData):
         else:
             changes = draw_changes(count, (stored.shape[2], stored.shape[3]), self._changes, rng).of(own)
             pixels = augment(stored, self._frame, changes)
-        kind = partial(OwnImages, rows=count) if divided else ImageBatch
+        kind = partial(OwnImages, rows=count, first=own.start) if divided else ImageBatch
         return kind(torch.empty(len(pixels), 0, 0), pixels=pixels), self.texts(captions)
 
     def train_on(self, world: World, device: torch.device) -> None:

@@ -189,9 +189,16 @@ class OwnImages(ImageBatch):
 
     Attributes:
         rows: B, of the whole batch.
+        first: of these rows that this process has read.
     """
 
     rows: int = 0
+    first: int = 0
+
+    def mirrored(self, chosen: Tensor) -> OwnImages:
+        """See `ImageBatch`; bool [B] is of the whole batch."""
+        assert self.pixels is not None
+        return super().mirrored(chosen[self.first : self.first + len(self.pixels)])
 
 
 class Spread:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,11 @@ class Rows(KnownPairs):
         generator = torch.Generator().manual_seed(3)
         self.text_table = F.normalize(torch.randn(SENTENCES + 2 * TEXTS, WIDTH, generator=generator), dim=1)
         tokens = SENTENCES + np.arange(2 * TEXTS)[:, None]
-        self.sentences = SentenceBank(tokens, np.ones(2 * TEXTS, dtype=np.int64), 2 * np.arange(TEXTS + 1))
+        own = np.repeat(CAPTION_IMAGE, 2)
+        said = np.where(np.arange(2 * TEXTS) % 2, (np.arange(2 * TEXTS) // 2 + 2) % TEXTS, -1)
+        twins = np.stack([np.where(said < 0, own, CAPTION_IMAGE[said]), said], axis=1)
+        starts, kinds = 2 * np.arange(TEXTS + 1), np.arange(2 * TEXTS) % 2
+        self.sentences = SentenceBank(tokens, np.ones(2 * TEXTS, dtype=np.int64), starts, twins, kinds)
 
     @property
     def scores(self) -> Tensor:
@@ -81,6 +86,27 @@ def test_known_matches_are_dropped_and_what_people_have_found_to_fit_whatever_th
     own = torch.arange(len(BATCH))
     expected = (F.cross_entropy(of_images, own) + F.cross_entropy(scores.T, own)) / 2
     assert step(*made(rows, **given))[1] == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("objective", "loss"), [("infonce", lambda each: F.softplus(each / 0.5)), ("sum", lambda each: (0.2 + each).relu())]
+)
+def test_all_four_scores_of_twins_count(objective: str, loss: Callable[[Tensor], Tensor]) -> None:
+    rows = Rows()
+    method, model = made(rows, objective=objective, twins=4.0, twin_weight=3.0)
+    batch = method.collate(BATCH, np.random.default_rng(0))
+    assert batch.twins is not None
+    pairs = batch.twins[0].regions.flatten().long(), batch.twins[1].tokens.flatten()
+    (images, others), (captions, edits) = (each.chunk(2) for each in pairs)
+    assert images.tolist() == CAPTION_IMAGE[captions].tolist()
+    mirrored = edits >= SENTENCES
+    assert 0 < mirrored.sum() < len(edits)
+    assert others[mirrored].tolist() == ((images[mirrored] + 1) % IMAGES).tolist()
+    assert others[~mirrored].tolist() == CAPTION_IMAGE[edits[~mirrored]].tolist()
+    own, wrong, turned, right = (rows.scores[i, t] for i in (images, others) for t in (captions, edits))
+    costs = torch.stack([loss(bad - good) for bad in (wrong, turned) for good in (own, right)])
+    found = method.losses(model, batch, 5)["twins"].item()
+    assert found == pytest.approx(3 * costs.mean().item(), rel=1e-5)
 
 
 def test_temperature_and_bias_are_learned_and_clamped():

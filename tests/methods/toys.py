@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,16 @@ FOLDER = Path(__file__).resolve().parents[1] / "reference"
 WIDTH = 5
 
 
+@dataclass(frozen=True)
+class NumberedImages(ImageBatch):
+    """Images that are row numbers; mirrored, each is the next one."""
+
+    number: int = 0
+
+    def mirrored(self, chosen: Tensor) -> NumberedImages:
+        return replace(self, regions=(self.regions + chosen[:, None, None]) % self.number)
+
+
 class KnownPairs:
     """A training set with two captions an image, whose embeddings are known: rows of two tables."""
 
@@ -34,7 +45,8 @@ class KnownPairs:
     def pairs(
         self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None
     ) -> tuple[ImageBatch, TextBatch]:
-        return ImageBatch(torch.from_numpy(images).float()[:, None, None]), self.texts(captions)
+        numbers = torch.from_numpy(images).float()[:, None, None]
+        return NumberedImages(numbers, number=len(self.image_table)), self.texts(captions)
 
     def lists(self) -> dict[str, np.ndarray]:
         """Every foreign text and image of every anchor."""

@@ -30,7 +30,7 @@ def tagged(text: str) -> TaggedCaption:
 
 def sentences(text: str, options: Iterable[Option]) -> set[str]:
     starts = [token.start for token in tagged(text).tokens]
-    return {apply_edits(text, starts, sorted(option())) for option in options}
+    return {apply_edits(text, starts, sorted(option.edits())) for option in options}
 
 
 def vocabulary(*captions: str) -> NounVocabulary:

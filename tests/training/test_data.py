@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +43,7 @@ from itrpipe.training.captions import (
     token_captions,
 )
 from itrpipe.training.data import Feed, PixelSplitData, SplitData, TokenTexts, epoch_batches
+from itrpipe.training.distributed import OwnImages
 
 CPU = torch.device("cpu")
 IDS = ["a", "b", "c"]
@@ -403,6 +405,43 @@ def test_kept_sentences_of_the_training_captions_are_read(tmp_path: Path) -> Non
         for row, length in zip(texts.tokens.tolist(), texts.lengths.tolist(), strict=True)
     ]
     assert found == ["two cat red a dog", "a red cat", "two dogs run"]
+
+
+def test_twins_are_drawn_of_each_kind_alike_and_mirrors_only_where_images_can_be_mirrored(tmp_path: Path) -> None:
+    rows = [("c0", "attribute", IDS[1], "c1")] * 9 + [("c0", "side", IDS[0], None), ("c2", "count", None, None)]
+    part = [
+        Sentence(name, IDS[0], "a dog", (), None, None, None, None, True, "kept", kind, *twin)
+        for name, kind, *twin in rows
+    ]
+    write_part(tmp_path / "part.parquet", part, {"kept": len(part)})
+    join_parts([tmp_path / "part.parquet"], tmp_path)
+    bank = read_sentences(tmp_path, MASKED, OWN_WORDS)
+    assert bank.twins.tolist() == [[1, 1]] * 9 + [[0, -1], [-1, -1]]
+    drawn = bank.draw_twins(1000, np.random.default_rng(0))
+    assert set(bank.owners(drawn)) == {0}
+    assert 400 < (drawn == 9).sum() < 600
+    assert (drawn == 10).sum() == 0
+    alone = read_sentences(tmp_path, MASKED, OWN_WORDS, mirrors=False)
+    assert set(alone.draw_twins(100, np.random.default_rng(0))) == set(range(9))
+
+
+def test_mirrored_images_have_left_as_right() -> None:
+    images, chosen = ToyPairs(images=2).images(np.array([0, 1])), torch.tensor([True, False])
+    assert images.pixels is not None
+    assert images.boxes is not None
+    boxes = images.boxes.clone()
+    boxes[:, -1] = 0  # padding
+    found = replace(images, boxes=boxes).mirrored(chosen)
+    assert found.pixels is not None
+    assert found.boxes is not None
+    assert found.pixels.equal(torch.stack([images.pixels[0].flip(-1), images.pixels[1]]))
+    assert torch.allclose(found.boxes[0, :-1, ::2] + boxes[0, :-1].flip(-1)[:, 1::2], torch.ones(3, 2))
+    assert found.boxes[1].equal(boxes[1])
+    assert found.boxes[0, :, 1::2].equal(boxes[0, :, 1::2])
+    assert not found.boxes[0, -1].any()
+    own = OwnImages(torch.empty(1, 0, 0), pixels=images.pixels[1:], rows=2, first=1).mirrored(chosen.flip(0))
+    assert own.pixels is not None
+    assert own.pixels.equal(images.pixels[1:].flip(-1))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from itrpipe.methods.declaration import MOST, MethodSettings, Mined
+from itrpipe.methods.declaration import MOST, Mined, WithTwins
 from itrpipe.papers import ANCE, AOQ, CLIP, FNE, NEG_CLIP, NV_RETRIEVER, SIGLIP, VSEPP, Paper
 
 SOURCES = ("batch", "mined", "synthetic")
@@ -38,7 +38,7 @@ _READ_WITH = (
 """Choices, and the options that are read with any of them and with no other one."""
 
 
-class Contrastive(MethodSettings):
+class Contrastive(WithTwins):
     """Any negatives, weighed in any way, under any objective.
 
     Attributes:
@@ -73,7 +73,7 @@ class Contrastive(MethodSettings):
 
     papers: ClassVar[tuple[Paper, ...]] = (CLIP,)
     counts_matches: ClassVar[bool] = True
-    chosen: ClassVar[tuple[str, ...]] = ("negatives", "weigh", "objective", "batches", "refresh_every")
+    chosen: ClassVar[tuple[str, ...]] = ("negatives", "weigh", "objective", "batches", "refresh_every", "twins")
 
     mask_same_image: bool = True
     negatives: tuple[Literal["batch", "mined", "synthetic"], ...] = ("batch",)
@@ -117,7 +117,7 @@ class Contrastive(MethodSettings):
         batches = (self.batches if self.batches != "shuffled" else "", again)
         return {
             "objective": _OBJECTIVES[self.objective][0],
-            "negatives": "+".join(name for name in self.negatives if name != "batch"),
+            "negatives": "+".join([*self.negatives[1:], *(["twins"] if self.twins else [])]),
             "weights": self.weigh if self.weigh != "none" else "",
             "batches": ", ".join(filter(None, batches)),
         }
@@ -145,8 +145,8 @@ class Contrastive(MethodSettings):
         return Mined(self.top_texts, self.top_images, self.teacher, "vsrn", "fne" if self.weigh == "guard" else "")
 
     def reads_sentences(self) -> bool:
-        """Where they are negatives."""
-        return "synthetic" in self.negatives
+        """Where they are negatives, or have twins."""
+        return super().reads_sentences() or "synthetic" in self.negatives
 
     def unused_options(self) -> tuple[str, ...]:
         """Those of sources, weights, batches and objectives that are not chosen."""

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
-from itrpipe.learning.losses import hardest_triplet, infonce, sigmoid, sum_of_triplets
+from itrpipe.learning.losses import hardest_triplet, infonce, sigmoid, sum_of_triplets, twin_differences
 from itrpipe.learning.mined import PROBABILITY_OF, MinedCandidates, known_pairs, neighbours_order, require_probabilities
 from itrpipe.methods.base import (
     Batch,
@@ -39,6 +39,8 @@ from itrpipe.methods.base import (
     in_training,
     same_image_mask,
     sentences_drawn,
+    twin_scores,
+    twins_drawn,
 )
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
 from itrpipe.models.base import Anchors, Matcher, Tensors, rows_of
@@ -160,7 +162,9 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             TEXTS: self._candidates(TEXTS, images, captions, settings.mined_texts, rng),
             IMAGES: self._candidates(IMAGES, captions, images, settings.mined_images, rng),
         }
-        if settings.reads_sentences():
+        if settings.twins:
+            batch.twins = twins_drawn(self.data, math.ceil(settings.twins * len(captions)), rng)
+        if "synthetic" in settings.negatives:
             batch.sentences = sentences_drawn(self.data, captions, settings.synthetic_sentences, rng)
         return batch
 
@@ -220,7 +224,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             self._state.statistics.reset()
 
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
-        """`contrastive` and the backbone's `auxiliary` loss; means over the batch."""
+        """`contrastive`, `twins` by the same objective, and the backbone's `auxiliary` loss; means over the batch."""
         settings, state, batch = self.settings, self._state, cast(ContrastiveBatch, batch)
         images, texts = encoded(model, batch.pairs["positive"])
         size = len(batch.images)
@@ -255,8 +259,16 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         share = 0.5 if settings.objective in ("infonce", "sigmoid") else 1.0
         return {
             "contrastive": share * loss * anchors.weight,
+            **({} if batch.twins is None else {"twins": settings.twin_weight * self._twins(model, batch)}),
             **auxiliary_terms(model, images, batch, settings.auxiliary_weight / size),
         }
+
+    def _twins(self, model: Matcher[Any, Any], batch: Batch) -> Tensor:
+        """Mean over quadruples and their four differences: the hinge, or InfoNCE of two candidates."""
+        differences = twin_differences(twin_scores(model, batch))
+        if self.settings.objective in ("infonce", "sigmoid"):
+            return F.softplus(self._state.log_scale.exp() * differences).mean()
+        return (self.settings.margin + differences).relu().mean()
 
     def _direction(
         self,

@@ -6,11 +6,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from itrpipe.methods.declaration import MOST, MethodSettings
+from itrpipe.methods.declaration import MOST, WithTwins
 from itrpipe.papers import ASCL, VSE_C, VSEPP, Paper
 
 
-class Triplet(MethodSettings):
+class Triplet(WithTwins):
     """Online triplet loss. Source: VSE++ (Faghri et al., BMVC 2018); AOQ Eq. 1 and 2.
 
     Attributes:
@@ -39,7 +39,7 @@ class Triplet(MethodSettings):
 
     def reads_sentences(self) -> bool:
         """Where some are drawn."""
-        return self.synthetic_sentences > 0
+        return super().reads_sentences() or self.synthetic_sentences > 0
 
     def joins_captions(self) -> bool:
         """For generated positives."""

@@ -7,15 +7,25 @@ Source: VSE++ (Faghri et al., BMVC 2018); AOQ (Chen et al., ECCV 2020), Eq. 1 an
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.learning.losses import hinge, triplet_loss
+from itrpipe.learning.losses import hinge, triplet_loss, twin_differences
 from itrpipe.methods.ascl.method import generated_positives
-from itrpipe.methods.base import Batch, PairsMethod, auxiliary_terms, encoded, same_image_mask, sentences_drawn
+from itrpipe.methods.base import (
+    Batch,
+    PairsMethod,
+    auxiliary_terms,
+    encoded,
+    same_image_mask,
+    sentences_drawn,
+    twin_scores,
+    twins_drawn,
+)
 from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.models.base import Matcher, rows_of
 
@@ -28,8 +38,10 @@ class TripletMethod(PairsMethod[Triplet]):
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """The captions and their images, and synthetic sentences and generated positives of each where wanted."""
         settings, batch = self.settings, super().collate(captions, rng)
-        if settings.reads_sentences():
+        if settings.synthetic_sentences:
             batch.sentences = sentences_drawn(self.data, captions, settings.synthetic_sentences, rng)
+        if settings.twins:
+            batch.twins = twins_drawn(self.data, math.ceil(settings.twins * len(captions)), rng)
         if settings.joins_captions():
             sides = self.data, self.captions_of, captions
             reads = self.data.ends, self.data.max_tokens
@@ -38,6 +50,8 @@ class TripletMethod(PairsMethod[Triplet]):
 
     def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Sums over the batch: `triplet` (Eq. 1 or 2), the backbone's `auxiliary` loss, `synthetic` of sentences.
+
+        `twins` is the same hinge of the four scores of twins.
 
         With generated positives `triplet` is half of Eq. 1 or 2, and `positives` half of the same with these for the
         captions: each meets the images of the other pairs, and each image the positives of the other pairs.
@@ -54,6 +68,9 @@ class TripletMethod(PairsMethod[Triplet]):
             negatives = model.score_pairs(rows_of(images, owners), model.encode_texts(batch.sentences.texts)).float()
             loss = hardest_sentence_loss(scores.diagonal(), negatives, owners, settings.margin)
             terms["synthetic"] = settings.synthetic_weight * loss
+        if batch.twins is not None:
+            differences = twin_differences(twin_scores(model, batch))
+            terms["twins"] = settings.twin_weight * (settings.margin + differences).relu().sum()
         if batch.generated is not None:
             longer_or_shorter = model.score_matrix(images, model.encode_texts(batch.generated)).float()  # [B, B]
             terms["triplet"] = terms["triplet"] / 2

@@ -6,11 +6,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from itrpipe.models.declaration import RegionBackbone
+from itrpipe.models.declaration import PlacedRegionBackbone
 from itrpipe.papers import BFAN, Paper
 
 
-class Bfan(RegionBackbone):
+class Bfan(PlacedRegionBackbone):
     """BFAN: attention in both directions, on the relevant fragments only. Source: BFAN (Liu et al., ACM MM 2019)."""
 
     papers: ClassVar[tuple[Paper, ...]] = (BFAN,)

@@ -6,11 +6,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from itrpipe.models.declaration import RegionBackbone
+from itrpipe.models.declaration import PlacedRegionBackbone
 from itrpipe.papers import SCAN, Paper
 
 
-class Scan(RegionBackbone):
+class Scan(PlacedRegionBackbone):
     """SCAN: words attend to regions, or regions to words. Source: SCAN (Lee et al., ECCV 2018)."""
 
     papers: ClassVar[tuple[Paper, ...]] = (SCAN,)

@@ -52,12 +52,14 @@ from itrpipe.models.base import (
     RegionEncoding,
     TextBatch,
     WordEncoding,
+    placed_regions,
     real_count,
+    region_width,
     rows_of,
     tiled_scores,
     unit_vectors,
 )
-from itrpipe.models.declaration import RegionBackbone
+from itrpipe.models.declaration import PlacedRegionBackbone
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.vectors import at_least_single, first_places
 from itrpipe.models.vsepp.network import GruTextEncoder, image_projection
@@ -129,10 +131,13 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
 
     by_rows = SCORERS
 
-    def __init__(self, settings: RegionBackbone, scoring: CrossAttention, image_dim: int, vocabulary_size: int) -> None:
+    def __init__(
+        self, settings: PlacedRegionBackbone, scoring: CrossAttention, image_dim: int, vocabulary_size: int
+    ) -> None:
         super().__init__()
         self.scoring = scoring
-        self.fc = image_projection(image_dim, settings.embed_dim)
+        self.boxes = settings.boxes
+        self.fc = image_projection(region_width(image_dim, settings.boxes), settings.embed_dim)
         self.text = BiGruWordEncoder(vocabulary_size, settings.word_dim, settings.embed_dim)
 
     def encode_images(self, images: ImageBatch) -> RegionEncoding:
@@ -142,7 +147,7 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
             DataError: an image has no region, or more than the batch has room for.
         """
         real_count(images)  # raises
-        regions = self.fc(images.regions.to(self.fc.weight.dtype))  # [B, R, D]
+        regions = self.fc(placed_regions(images, self.boxes).to(self.fc.weight.dtype))  # [B, R, D]
         return RegionEncoding(unit_vectors(regions), images.count)
 
     def encode_texts(self, texts: TextBatch) -> WordEncoding:

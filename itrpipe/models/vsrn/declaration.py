@@ -6,11 +6,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from itrpipe.models.declaration import DEEPEST, LONGEST, Dropout, RegionBackbone, Width
+from itrpipe.models.declaration import DEEPEST, LONGEST, Dropout, PlacedRegionBackbone, Width
 from itrpipe.papers import VSRN, Paper
 
 
-class Vsrn(RegionBackbone):
+class Vsrn(PlacedRegionBackbone):
     """VSRN: region graph reasoning, a GRU over regions and a captioning branch. Source: VSRN (Li et al., ICCV 2019)."""
 
     papers: ClassVar[tuple[Paper, ...]] = (VSRN,)

@@ -33,7 +33,9 @@ from itrpipe.models.base import (
     TextBatch,
     TextEncoding,
     l2_normalise,
+    placed_regions,
     real_count,
+    region_width,
     to_device,
 )
 from itrpipe.models.vectors import at_least_single
@@ -83,7 +85,7 @@ class RegionReasoning(nn.Module):
         super().__init__()
         self.settings = settings
         self.l2_dim = 1 if settings.region_l2_axis == "regions" else 2
-        self.fc = image_projection(image_dim, settings.embed_dim)
+        self.fc = image_projection(region_width(image_dim, settings.boxes), settings.embed_dim)
         self.graph = nn.Sequential(*(GraphLayer(settings.embed_dim) for _ in range(settings.graph_layers)))
         self.rnn = nn.GRU(settings.embed_dim, settings.embed_dim, batch_first=True)
         self.norm = nn.BatchNorm1d(settings.embed_dim) if settings.final_batch_norm else nn.Identity()
@@ -125,7 +127,7 @@ class VsrnEncoder(DualEncoder):
                 f"an image has {count.min()} of {images.regions.shape[1]} regions, but vsrn needs the same number for "
                 "every image: extract a fixed number of regions, or train vsepp, which leaves out missing ones"
             )
-        return self.image(images.regions)
+        return self.image(placed_regions(images, self.image.settings.boxes))
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
         """Embeddings [T, D] of unit length: the last states of the GRU over words."""
