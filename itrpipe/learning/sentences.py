@@ -353,22 +353,23 @@ class SentenceBank:
         tokens: int [S, W], those of a caption together, in the order of the captions, its hardest first.
         lengths: int [S].
         starts: int64 [T + 1], the sentences of caption t are those from `starts[t]` to `starts[t + 1]`.
-        twins: int64 [S, 2], row of an image that each sentence is true of, and row of a caption of it that says what
-            the sentence says; -1 where the sentence itself says it, and (-1, -1) where there is no twin. The image of
-            the own caption stands for its mirror image.
+        twins: int64 [S], row of the twin of the image of each, which stands for its mirror image where it is that image
+            itself; -1 where there is none.
+        told: what is true of each image alone, and what of its twin alone: tokens int [2, S, W] and lengths [2, S].
         kinds: [S] numbers of the rules that made them, from 0.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
     starts: np.ndarray
-    twins: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
+    twins: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    told: tuple[np.ndarray, np.ndarray] = field(default_factory=lambda: (np.empty((2, 0, 0)), np.empty((2, 0))))
     kinds: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @cached_property
     def _twinned(self) -> Ragged:
         """Rows of the sentences that have twins, by kind."""
-        rows = np.flatnonzero(self.twins[:, 0] >= 0)
+        rows = np.flatnonzero(self.twins >= 0)
         _, kinds = np.unique(self.kinds[rows], return_inverse=True)
         found = Ragged.of_owners(kinds, int(kinds.max(initial=-1)) + 1)
         return replace(found, values=rows[found.values])
@@ -388,11 +389,10 @@ class SentenceBank:
         """Rows of the captions that sentences [n] were made of."""
         return np.searchsorted(self.starts, rows, side="right") - 1
 
-    def texts(self, rows: np.ndarray) -> TextBatch:
-        """The sentences of rows [n]."""
-        lengths = torch.from_numpy(self.lengths[rows].astype(np.int64))
-        tokens = torch.from_numpy(self.tokens[rows, : self.lengths[rows].max(initial=1)].astype(np.int64))
-        return TextBatch(tokens, lengths)
+    def told_of(self, rows: np.ndarray) -> TextBatch:
+        """What sentences [n] tell of their images, and behind that what they tell of the twins, [2 n]."""
+        tokens, lengths = (each[:, rows].reshape(2 * len(rows), *each.shape[2:]) for each in self.told)
+        return _text_batch(tokens, lengths)
 
     def take(
         self, captions: np.ndarray, most: int, rng: np.random.Generator | None = None
@@ -412,4 +412,11 @@ class SentenceBank:
         taken = Ragged.of_counts(np.minimum(held, most))
         owners, places = taken.owners(), taken.places()
         rows = self.starts[captions][owners] + (offset[owners] + places) % held[owners]
-        return self.texts(rows), torch.from_numpy(owners), torch.from_numpy(places)
+        sentences = _text_batch(self.tokens[rows], self.lengths[rows])
+        return sentences, torch.from_numpy(owners), torch.from_numpy(places)
+
+
+def _text_batch(tokens: np.ndarray, lengths: np.ndarray) -> TextBatch:
+    """Captions [n, W], cut to the longest of them."""
+    cut = tokens[:, : lengths.max(initial=1)]
+    return TextBatch(torch.from_numpy(cut.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))

@@ -15,7 +15,6 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
@@ -267,25 +266,14 @@ def sentences_drawn(data: TrainingSet, captions: np.ndarray, most: int, rng: np.
 
 
 def twins_drawn(data: TrainingSet, count: int, rng: np.random.Generator) -> Pairs:
-    """So many images with captions, and behind them the twins of both, [2 n] each."""
-    bank = data.sentences
-    rows = bank.draw_twins(count, rng)
-    rows = rows[np.argsort(bank.twins[rows, 1] < 0, kind="stable")]  # sentences behind the captions
-    captions, (shown, said) = bank.owners(rows), bank.twins[rows].T
+    """So many images with what is true of them alone, and behind them the twins of both, [2 n] each."""
+    rows = data.sentences.draw_twins(count, rng)
+    captions, shown = data.sentences.owners(rows), data.sentences.twins[rows]
     own = data.caption_image[captions]
-    written, sentences = np.concatenate([captions, said[said >= 0]]), rows[said < 0]
     mirrored = torch.from_numpy(np.concatenate([np.zeros(count, dtype=bool), shown == own]))
     # Pairs are what data change at random and share among processes; here with any captions.
     images = data.pairs(np.concatenate([own, shown]), np.tile(captions, 2), rng)[0].mirrored(mirrored)
-    texts = data.texts(written)
-    return images, in_training(joined(texts, bank.texts(sentences)) if len(sentences) else texts)
-
-
-def joined(first: TextBatch, second: TextBatch) -> TextBatch:
-    """Captions as one batch of tokens."""
-    width = max(first.tokens.shape[1], second.tokens.shape[1])
-    tokens = [F.pad(each.tokens, (0, width - each.tokens.shape[1])) for each in (first, second)]
-    return TextBatch(torch.cat(tokens), torch.cat([first.lengths, second.lengths]))
+    return images, in_training(data.sentences.told_of(rows))
 
 
 def twin_scores(model: Matcher[Any, Any], batch: Batch) -> Tensor:

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import combinations
+from typing import Any
 
 from itrpipe.synthesis import english
 from itrpipe.synthesis.english import (
@@ -34,7 +35,7 @@ from itrpipe.synthesis.english import (
     usual_attribute,
 )
 from itrpipe.synthesis.swaps import NounVocabulary
-from itrpipe.synthesis.tagged import Image, Option, Statement, TaggedCaption, nouns_of
+from itrpipe.synthesis.tagged import NOUN, Image, Option, Statement, TaggedCaption, nouns_of
 
 _COUNTS = [word for word, value in NUMBER_VALUES.items() if word.isalpha() and 2 <= value <= 5]
 _SIDES = {"left": "right", "right": "left"}
@@ -82,7 +83,9 @@ def attribute_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Ite
             new = "is", usual_attribute(other), noun
             if corpus.allows(image, new):
                 old = "is", usual_attribute(caption.words[at]), noun
-                yield Option(partial(caption.replaced, {at: other}), [new], [old])
+                head = caption.objects[each.object].head
+                told = partial(_named, caption, [(head, caption.words[at])], [(head, other)])
+                yield Option(partial(caption.replaced, {at: other}), [new], [old], told)
 
 
 def exchanges(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -99,7 +102,10 @@ def exchanges(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[
             and corpus.allows(image, *new)
             and image.has_one(*caption.beside(one.object), *caption.beside(two.object))
         ):
-            yield Option(partial(caption.replaced, {at: second, there: first}), new, old)
+            here, elsewhere = (caption.objects[each.object].head for each in (one, two))
+            said, edited = ([(here, words[0]), (elsewhere, words[1])] for words in ((first, second), (second, first)))
+            told = partial(_named, caption, said, edited)
+            yield Option(partial(caption.replaced, {at: second, there: first}), new, old, told)
 
 
 def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -111,8 +117,9 @@ def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterat
         for other in others:
             new = [tuple(other if word == noun else word for word in one) for one in said]
             if corpus.allows(image, *new) and not any(may_be(other, known) for known in image.nouns):
-                edits = partial(caption.replaced, {each.head: english.plural(other) if several else other})
-                yield Option(edits, new, said)
+                word = english.plural(other) if several else other
+                told = partial(_named, caption, [(each.head, "")], [(each.head, "", word)])
+                yield Option(partial(caption.replaced, {each.head: word}), [(NOUN, other)], said, told)
 
 
 def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -127,7 +134,10 @@ def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[
         one, two = map(caption.phrase_of, heads)
         owned = any(caption.words[chunk.first] in POSSESSIVE for chunk in (one, two))
         if not owned and image.has_one(*nouns) and one.last < each.tokens[0] <= each.tokens[-1] < two.first:
-            yield Option(partial(caption.swapped, one, two), [new], [("relation", subject, each.lemma, obj)])
+            said = caption.written(each.tokens[0], each.tokens[-1])
+            one_, two_ = map(caption.named, heads)
+            told = partial(_related, (one_, said, two_), (two_, said, one_))
+            yield Option(partial(caption.swapped, one, two), [new], [("relation", subject, each.lemma, obj)], told)
 
 
 def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -141,7 +151,12 @@ def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iter
             new = (*old[:2], lemma, old[3])
             fits = caption.words[chunk.first : chunk.last + 1] == words.split() and corpus.allows(image, new)
             if fits and image.has_one(caption.nouns[each.subject], caption.nouns[each.object]):
-                yield Option(partial(caption.rewritten, chunk, other), [new], [old])
+                ends = [caption.named(caption.objects[end].head) for end in (each.subject, each.object)]
+                said = caption.written(each.tokens[0], each.tokens[-1])
+                told = partial(
+                    _related, (ends[0], said, ends[1]), (ends[0], said.lower().removesuffix(words) + other, ends[1])
+                )
+                yield Option(partial(caption.rewritten, chunk, other), [new], [old], told)
 
 
 def side_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -163,7 +178,21 @@ def count_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterato
         for other in _COUNTS if each.kind == "number" and caption.words[at] in _COUNTS else ():
             new, old = ("count", other, noun), ("count", caption.words[at], noun)
             if new != old and corpus.allows(image, new):
-                yield Option(partial(caption.replaced, {at: other}), [new], [old])
+                named = caption.words[caption.objects[each.object].head]
+                told = partial(_related, (caption.words[at], named), (other, named))
+                yield Option(partial(caption.replaced, {at: other}), [new], [old], told)
+
+
+def _named(caption: TaggedCaption, *of_both: Sequence[tuple[Any, ...]]) -> tuple[str, str]:
+    """Nouns of a caption before and after, with what `TaggedCaption.named` takes for each."""
+    before, after = (" and ".join(caption.named(*each) for each in nouns) for nouns in of_both)
+    return before, after
+
+
+def _related(*of_both: Sequence[str]) -> tuple[str, str]:
+    """Words before and after."""
+    before, after = map(" ".join, of_both)
+    return before, after
 
 
 EDITS: dict[str, Callable[[TaggedCaption, Image, Corpus], Iterator[Option]]] = {

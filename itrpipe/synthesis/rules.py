@@ -22,7 +22,7 @@ from itrpipe.synthesis.tagged import Image, Option, TaggedCaption, tagged_captio
 from itrpipe.synthesis.twins import Twins
 
 TRAIN = "train"
-_NO_TWIN = (None, None)
+_NO_TWIN: tuple[str | None, ...] = (None, None, None)
 RULES: dict[str, Callable[[TaggedCaption, Image, Corpus], Iterator[Option]]] = {
     "nouns": lambda caption, image, corpus: noun_options(caption, image.captions, corpus.vocabulary),
     "numerals": lambda caption, image, corpus: numeral_options(caption),
@@ -80,9 +80,10 @@ class RuleMaker:
                     reason = "duplicate" if text in written else "kept"
                     if text in known:
                         reason = "identical" if text == caption.text else "false negative"
-                    twin = self._twin(caption, image, options[place], of_twins) if reason == "kept" else _NO_TWIN
-                    if reason == "kept" and self.twins and twin == _NO_TWIN:
-                        reason = "no twin"
+                    twin = _NO_TWIN
+                    if reason == "kept" and self.twins:
+                        twin = self._twin(caption, image, options[place], text, of_twins)
+                        reason = "kept" if any(twin) else "no twin"
                     drawn[reason] += 1
                     written.add(text)
                     if reason == "kept":
@@ -90,17 +91,13 @@ class RuleMaker:
         return made, dict(sorted(drawn.items()))
 
     def _twin(
-        self, caption: TaggedCaption, image: int, option: Option, rng: np.random.Generator
-    ) -> tuple[str | None, str | None]:
-        """Ids of an image that an edit of a caption is true of, and of the caption of it that says so."""
-        if self._twins is None:
-            return _NO_TWIN
+        self, caption: TaggedCaption, image: int, option: Option, sentence: str, rng: np.random.Generator
+    ) -> tuple[str | None, ...]:
+        """Id of an image that an edit of a caption is true of, what the caption tells, and what the edit does."""
         if option.sides:
-            return str(self.split.image_ids[image]), None
-        row = self._twins.of(caption, option, rng) if option.new else None
-        if row is None:
-            return _NO_TWIN
-        return str(self.split.image_ids[self.split.caption_image[row]]), str(self.split.caption_ids[row])
+            return str(self.split.image_ids[image]), caption.text, sentence
+        row = self._twins.of(caption, option, rng) if self._twins and option.new else None
+        return _NO_TWIN if row is None else (str(self.split.image_ids[self.split.caption_image[row]]), *option.told())
 
 
 def open_rule_maker(

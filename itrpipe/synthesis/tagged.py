@@ -18,7 +18,9 @@ from itrpipe.synthesis.english import ARTICLES, article_before, may_be, singular
 from itrpipe.synthesis.sentences import Edit
 
 Statement = tuple[str, ...]
-"""A kind, and words of it: `is, attribute, noun`, `relation, subject, relation, object` or `count, number, noun`."""
+"""A kind, and words of it: `is, attribute, noun`, `relation, subject, relation, object`, `count, number, noun` or
+`noun, noun`."""
+NOUN = "noun"
 
 
 class Option(NamedTuple):
@@ -27,12 +29,15 @@ class Option(NamedTuple):
     Attributes:
         edits: gives them; called only if it is drawn.
         new, old: statements that the edited caption makes, and those that it makes no more.
+        told: gives what the caption says and what the edit says instead, each in words of their own; empty where the
+            sentences themselves do.
         sides: whether it is true of the image mirrored: left and right change places, and nothing can be read there.
     """
 
     edits: Callable[[], list[Edit]]
     new: Sequence[Statement] = ()
     old: Sequence[Statement] = ()
+    told: Callable[[], tuple[str, str]] = lambda: ("", "")
     sides: bool = False
 
 
@@ -102,6 +107,12 @@ class TaggedCaption:
         around = (chunk for chunk in self.chunks if chunk.first <= head <= chunk.last)
         return next(around, Chunk("", head, head, head))
 
+    def named(self, head: int, attribute: str = "", noun: str = "") -> str:
+        """A noun, or another one, with one attribute, and with `a` or `an` where it has one in the caption."""
+        words = [*filter(None, [attribute]), noun or self.words[head]]
+        indefinite = self.words[self.phrase_of(head).first] in ARTICLES
+        return " ".join([article_before(words[0]), *words] if indefinite else words)
+
     def written(self, first: int, last: int) -> str:
         """Characters of the words from `first` to `last`."""
         return self.text[self.tokens[first].start : self.tokens[last].end]
@@ -161,7 +172,7 @@ class Image:
 def nouns_of(statement: Statement) -> tuple[str, ...]:
     """The nouns of a statement."""
     kind, *words = statement
-    return tuple(words[::2] if kind == "relation" else words[1:])
+    return tuple(words[::2] if kind == "relation" else words[-1:])
 
 
 def noun_of(token: Token) -> str:

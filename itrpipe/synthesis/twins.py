@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from itrpipe.synthesis.english import may_be
-from itrpipe.synthesis.tagged import Image, Option, Statement, TaggedCaption, nouns_of
+from itrpipe.synthesis.tagged import NOUN, Image, Option, Statement, TaggedCaption, nouns_of
 
-_NOUN = "noun"
 _TRIES = 8
 """Captions with equally much in common that are looked at."""
 
@@ -72,4 +71,4 @@ def contradicts(image: Image, option: Option) -> bool:
 
 def _content(caption: TaggedCaption) -> set[Statement]:
     """What a caption says and names."""
-    return {*caption.said, *((_NOUN, noun) for noun in caption.nouns)}
+    return {*caption.said, *((NOUN, noun) for noun in caption.nouns)}

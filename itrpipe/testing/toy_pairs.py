@@ -86,12 +86,10 @@ class ToyPairs:
         written = np.repeat(tokens, 2, axis=0)
         written[:, 1] = WORDS.start + np.arange(len(written)) % len(WORDS)
         starts = 2 * np.arange(self.num_captions + 1)
-        # The first sentence of a caption is true of the mirrored image; of the second, captions of the next image are.
-        captions = np.arange(self.num_captions)
-        said = np.stack([np.full_like(captions, -1), (captions + CAPTIONS) % self.num_captions], axis=1).ravel()
-        shown = np.where(said < 0, np.repeat(self.caption_image, 2), self.caption_image[said])
-        twins = np.stack([shown, said], axis=1)
-        self.sentences = SentenceBank(written, np.repeat(lengths, 2), starts, twins, np.arange(len(said)) % 2)
+        # The twin of the first sentence of a caption is the mirrored image, that of the second is the next image.
+        shown = np.stack([self.caption_image, (self.caption_image + 1) % images], axis=1).ravel()
+        told = np.stack([np.repeat(tokens, 2, axis=0), written]), np.stack([np.repeat(lengths, 2)] * 2)
+        self.sentences = SentenceBank(written, told[1][0], starts, shown, told, np.arange(len(shown)) % 2)
 
     def images(self, rows: np.ndarray) -> ImageBatch:
         """Everything that is known of the given image rows [B]."""

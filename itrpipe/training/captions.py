@@ -301,21 +301,28 @@ def read_sentences(folder: Path, split: Split, tokens: CaptionTokens, mirrors: b
         DataError: it is damaged, or of other captions.
     """
     file = SentenceFile(folder)
-    kept = file.kept(("caption_id", "text", "kind", "twin_image_id", "twin_caption_id"))
+    kept = file.kept(("caption_id", "text", "kind", "twin_image_id", "told", "twin_told"))
     owners = pc.call_function("index_in", [kept["caption_id"]], pc.SetLookupOptions(pa.array(split.caption_ids)))
     kept, owners = kept.filter(owners.is_valid()), owners.drop_null().to_numpy()
     if not len(kept):
         raise DataError(f"{file.path} has no sentence for any caption of the training set; run `itrpipe synthesize`")
     if (np.diff(owners) < 0).any():
         raise DataError(f"{file.path} has its captions in another order; run `itrpipe synthesize` again")
-    words = pa.array([tokenize(text) for text in kept["text"].to_pylist()], pa.list_(pa.string()))
-    captions = pa.table({"text": kept["text"], "tokens": words})
-    ids, lengths = tokens.encode_split(Split(split.name, split.images, captions))
+    texts, told, twin_told = (kept[name].fill_null("") for name in ("text", "told", "twin_told"))
+    ids, lengths = _encoded(texts, split, tokens)
+    sides = [_encoded(each, split, tokens) for each in (told, twin_told)]
+    width = max(each.shape[1] for each, _ in sides)
+    both = np.stack([np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each, _ in sides])
     starts = np.searchsorted(owners, np.arange(len(split.caption_ids) + 1))
-    sides = (kept["twin_image_id"], split.image_ids), (kept["twin_caption_id"], split.caption_ids)
-    found = [pc.call_function("index_in", [of], pc.SetLookupOptions(pa.array(among))) for of, among in sides]
-    twins = np.stack([each.fill_null(-1).to_numpy().astype(np.int64) for each in found], axis=1)
+    found = pc.call_function("index_in", [kept["twin_image_id"]], pc.SetLookupOptions(pa.array(split.image_ids)))
+    twins = found.fill_null(-1).to_numpy().astype(np.int64)
     if not mirrors:
-        twins[twins[:, 0] == split.caption_image[owners]] = -1
+        twins[twins == split.caption_image[owners]] = -1
     kinds = np.unique(np.array(kept["kind"].to_pylist(), dtype=str), return_inverse=True)[1]
-    return SentenceBank(ids, lengths, starts, twins, kinds)
+    return SentenceBank(ids, lengths, starts, twins, (both, np.stack([each for _, each in sides])), kinds)
+
+
+def _encoded(texts: Any, split: Split, tokens: CaptionTokens) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and lengths of further captions of a split."""
+    words = pa.array([tokenize(text) for text in texts.to_pylist()], pa.list_(pa.string()))
+    return tokens.encode_split(Split(split.name, split.images, pa.table({"text": texts, "tokens": words})))

@@ -33,11 +33,10 @@ class Rows(KnownPairs):
         generator = torch.Generator().manual_seed(3)
         self.text_table = F.normalize(torch.randn(SENTENCES + 2 * TEXTS, WIDTH, generator=generator), dim=1)
         tokens = SENTENCES + np.arange(2 * TEXTS)[:, None]
-        own = np.repeat(CAPTION_IMAGE, 2)
-        said = np.where(np.arange(2 * TEXTS) % 2, (np.arange(2 * TEXTS) // 2 + 2) % TEXTS, -1)
-        twins = np.stack([np.where(said < 0, own, CAPTION_IMAGE[said]), said], axis=1)
+        shown = np.stack([CAPTION_IMAGE, (CAPTION_IMAGE + 2) % IMAGES], axis=1).ravel()
+        told = np.stack([np.repeat(np.arange(TEXTS), 2)[:, None], tokens]), np.ones((2, 2 * TEXTS), dtype=np.int64)
         starts, kinds = 2 * np.arange(TEXTS + 1), np.arange(2 * TEXTS) % 2
-        self.sentences = SentenceBank(tokens, np.ones(2 * TEXTS, dtype=np.int64), starts, twins, kinds)
+        self.sentences = SentenceBank(tokens, told[1][0], starts, shown, told, kinds)
 
     @property
     def scores(self) -> Tensor:
@@ -99,10 +98,10 @@ def test_all_four_scores_of_twins_count(objective: str, loss: Callable[[Tensor],
     pairs = batch.twins[0].regions.flatten().long(), batch.twins[1].tokens.flatten()
     (images, others), (captions, edits) = (each.chunk(2) for each in pairs)
     assert images.tolist() == CAPTION_IMAGE[captions].tolist()
-    mirrored = edits >= SENTENCES
-    assert 0 < mirrored.sum() < len(edits)
-    assert others[mirrored].tolist() == ((images[mirrored] + 1) % IMAGES).tolist()
-    assert others[~mirrored].tolist() == CAPTION_IMAGE[edits[~mirrored]].tolist()
+    assert (edits - SENTENCES).div(2, rounding_mode="floor").tolist() == captions.tolist()
+    steps = ((others - images) % IMAGES).tolist()
+    assert steps == [2 if odd else 1 for odd in (edits % 2).tolist()]  # toys' mirror images are the next ones
+    assert set(steps) == {1, 2}
     own, wrong, turned, right = (rows.scores[i, t] for i in (images, others) for t in (captions, edits))
     costs = torch.stack([loss(bad - good) for bad in (wrong, turned) for good in (own, right)])
     found = method.losses(model, batch, 5)["twins"].item()

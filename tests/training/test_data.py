@@ -408,15 +408,23 @@ def test_kept_sentences_of_the_training_captions_are_read(tmp_path: Path) -> Non
 
 
 def test_twins_are_drawn_of_each_kind_alike_and_mirrors_only_where_images_can_be_mirrored(tmp_path: Path) -> None:
-    rows = [("c0", "attribute", IDS[1], "c1")] * 9 + [("c0", "side", IDS[0], None), ("c2", "count", None, None)]
-    part = [
-        Sentence(name, IDS[0], "a dog", (), None, None, None, None, True, "kept", kind, *twin)
-        for name, kind, *twin in rows
+    rows = [("attribute", IDS[1], "a dog", "a cat")] * 9 + [
+        ("side", IDS[0], "a run", "two cat red"),
+        ("count", None, "", ""),
     ]
+    part = [Sentence("c0", IDS[0], "a dog", (), None, None, None, None, True, "kept", *each) for each in rows]
     write_part(tmp_path / "part.parquet", part, {"kept": len(part)})
     join_parts([tmp_path / "part.parquet"], tmp_path)
     bank = read_sentences(tmp_path, MASKED, OWN_WORDS)
-    assert bank.twins.tolist() == [[1, 1]] * 9 + [[0, -1], [-1, -1]]
+    assert bank.twins.tolist() == [1] * 9 + [0, -1]
+    told = bank.told_of(np.array([0, 9]))
+    words = [[OWN_WORDS.words[token] for token in row] for row in told.tokens.tolist()]
+    assert [" ".join(row[1 : end - 1]) for row, end in zip(words, told.lengths.tolist(), strict=True)] == [
+        "a dog",
+        "a run",
+        "a cat",
+        "two cat red",
+    ]
     drawn = bank.draw_twins(1000, np.random.default_rng(0))
     assert set(bank.owners(drawn)) == {0}
     assert 400 < (drawn == 9).sum() < 600
