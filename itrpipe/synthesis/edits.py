@@ -53,7 +53,7 @@ class Corpus:
     """
 
     def __init__(self, captions: Sequence[TaggedCaption], min_count: int) -> None:
-        counts = Counter(each for caption in captions for each in caption.said)
+        counts = Counter(each for caption in captions for each in caption.sure)
         self.said = {each for each, count in counts.items() if count >= min_count}
         self._captions, self._min_count = captions, min_count
 
@@ -124,7 +124,7 @@ def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterat
 
 def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
     """Subject and object of a relation change places, one thing each."""
-    for each in caption.relations:
+    for each in caption.near:
         subject, obj = nouns = caption.nouns[each.subject], caption.nouns[each.object]
         new = "relation", obj, each.lemma, subject
         symmetric = each.lemma.rpartition(" ")[2] in SYMMETRIC or not _SIDES.keys().isdisjoint(caption.words)
@@ -137,17 +137,17 @@ def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[
             said = caption.written(each.tokens[0], each.tokens[-1])
             one_, two_ = map(caption.named, heads)
             told = partial(_related, (one_, said, two_), (two_, said, one_))
-            yield Option(partial(caption.swapped, one, two), [new], [("relation", subject, each.lemma, obj)], told)
+            yield Option(partial(caption.swapped, one, two), [new], [caption.related(each)], told)
 
 
 def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
     """The opposite of a preposition."""
-    for each in caption.relations:
+    for each in caption.near:
         words = next((words for words in OPPOSITES if f" {each.lemma}".endswith(f" {words}")), "")
         chunk = caption.phrase_of(each.tokens[-1])
         for other in OPPOSITES.get(words, ()):
             lemma = each.lemma.removesuffix(words) + other
-            old = "relation", caption.nouns[each.subject], each.lemma, caption.nouns[each.object]
+            old = caption.related(each)
             new = (*old[:2], lemma, old[3])
             fits = caption.words[chunk.first : chunk.last + 1] == words.split() and corpus.allows(image, new)
             if fits and image.has_one(caption.nouns[each.subject], caption.nouns[each.object]):

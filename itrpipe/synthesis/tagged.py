@@ -86,10 +86,28 @@ class TaggedCaption:
             (kinds.get(each.kind, ""), word, self.nouns[each.object])
             for each, word in zip(self.attributes, words, strict=True)
         )
-        relations = (
-            ("relation", self.nouns[each.subject], each.lemma, self.nouns[each.object]) for each in self.relations
-        )
-        return frozenset((*attributes, *relations))
+        return frozenset((*attributes, *map(self.related, self.relations)))
+
+    @cached_property
+    def sure(self) -> frozenset[Statement]:
+        """What it says without relations that a parser may well get wrong, as in `a cat under a chair and a box`."""
+        unsure = {self.related(each) for each in self.relations} - {self.related(each) for each in self.near}
+        return self.said - unsure
+
+    @cached_property
+    def near(self) -> list[Relation]:
+        """Relations that stand between their subject and their object, and no other object among them."""
+        heads, found = [each.head for each in self.objects], []
+        for each in self.relations:
+            before = [head for head in heads if head < each.tokens[0]]
+            follows = self.phrase_of(heads[each.object]).first == each.tokens[-1] + 1
+            if follows and heads[each.subject] == max(before, default=None):
+                found.append(each)
+        return found
+
+    def related(self, relation: Relation) -> Statement:
+        """What a relation says."""
+        return "relation", self.nouns[relation.subject], relation.lemma, self.nouns[relation.object]
 
     @cached_property
     def several(self) -> frozenset[str]:

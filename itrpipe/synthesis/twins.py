@@ -71,4 +71,4 @@ def contradicts(image: Image, option: Option) -> bool:
 
 def _content(caption: TaggedCaption) -> set[Statement]:
     """What a caption says and names."""
-    return {*caption.said, *((NOUN, noun) for noun in caption.nouns)}
+    return {*caption.sure, *((NOUN, noun) for noun in caption.nouns)}
