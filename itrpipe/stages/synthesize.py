@@ -145,14 +145,15 @@ class ByRules(SynthesizeSettings):
         rules: which of them.
         min_count: fewest occurrences of a noun, or of a statement, that is written.
         refined: sentences that can be told from their captions without the image are left out.
-        twins: those are kept alone of which a training image is found that they are true of.
+        twins: those are kept alone of which a training image is found that they are true of; so many captions of either
+            image have to agree. 0: all are kept, and no image is looked for.
     """
 
     maker: Literal["rules"]
     rules: tuple[RuleName, ...] = Field(min_length=1)
     min_count: int = Field(ge=1)
     refined: Annotated[bool, NEWER] = False
-    twins: Annotated[bool, NEWER] = False
+    twins: Annotated[int, NEWER] = Field(default=0, ge=0, le=100)
 
     @model_validator(mode="after")
     def _twins_are_trained_on(self) -> ByRules:

@@ -118,8 +118,9 @@ def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterat
             new = [tuple(other if word == noun else word for word in one) for one in said]
             if corpus.allows(image, *new) and not any(may_be(other, known) for known in image.nouns):
                 word = english.plural(other) if several else other
-                told = partial(_named, caption, [(each.head, "")], [(each.head, "", word)])
-                yield Option(partial(caption.replaced, {each.head: word}), [(NOUN, other)], said, told)
+                names = [(NOUN, other)], [*said, (NOUN, noun)]
+                told = partial(_related, (caption.words[each.head],), (word,))
+                yield Option(partial(caption.replaced, {each.head: word}), *names, told)
 
 
 def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:

@@ -24,6 +24,8 @@ SYMMETRIC = frozenset(_WORDS["symmetric"])
 """Last words of relations that hold both ways, or say little of who is where."""
 WRITTEN = frozenset(_WORDS["written"])
 """Words of captions of images that show writing, which a mirror makes unreadable."""
+RELATIVE = frozenset(_WORDS["relative"])
+"""Attributes that are so beside other things."""
 COMMON: tuple[str, ...] = tuple(_WORDS["common_prepositions"])
 """Prepositions that are written instead of another one."""
 _VOWELS = tuple("aeiou")

@@ -45,7 +45,7 @@ class RuleMaker:
         rules: some of `RULES`.
         keep: sentences of a caption by each rule, at most.
         seed: of everything random.
-        twins: whether sentences are kept that have twins alone.
+        twins: keep those sentences alone that have twins of which so many captions agree; 0: keep all.
     """
 
     split: Split
@@ -54,12 +54,13 @@ class RuleMaker:
     rules: Sequence[str]
     keep: int
     seed: int
-    twins: bool = False
+    twins: int = 0
 
     def __post_init__(self) -> None:
         starts = self.split.captions_of_image
         self._image = cache(lambda image: Image(self.tagged[slice(*starts[image : image + 2])]))
-        self._twins = Twins(self.tagged, self.split.caption_image, self._image) if self.twins else None
+        known = self.tagged, self.split.caption_image, self._image
+        self._twins = Twins(*known, self.twins) if self.twins else None
 
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
         """See `SentenceMaker`."""
@@ -96,7 +97,7 @@ class RuleMaker:
         """Id of an image that an edit of a caption is true of, what the caption tells, and what the edit does."""
         if option.sides:
             return str(self.split.image_ids[image]), caption.text, sentence
-        row = self._twins.of(caption, option, rng) if self._twins and option.new else None
+        row = self._twins.of(caption, self._image(image), option, rng) if self._twins and option.new else None
         return _NO_TWIN if row is None else (str(self.split.image_ids[self.split.caption_image[row]]), *option.told())
 
 
@@ -110,7 +111,7 @@ def open_rule_maker(
     split: str = TRAIN,
     train_share: float = 1.0,
     refined: bool = False,
-    twins: bool = False,
+    twins: int = 0,
 ) -> Opened:
     """Rules on a whole split, with the words and parts of speech of its scene graphs.
 
@@ -118,11 +119,10 @@ def open_rule_maker(
         prepared: artifact of the captions.
         parsed: of their scene graphs, made by `itrpipe parse`.
         min_count: fewest occurrences of what is written, in captions of the training split in any case.
-        rules, keep, seed: see `RuleMaker`.
+        rules, keep, seed, twins: see `RuleMaker`.
         split: whose captions sentences are made of.
         train_share: share of the training images that there are.
         refined: whether sentences that can be told without the image are to be left out.
-        twins: whether those without a twin are.
 
     Raises:
         UsageError: no noun is frequent enough, or the dataset has no such split.

@@ -95,13 +95,19 @@ class TaggedCaption:
         return self.said - unsure
 
     @cached_property
+    def content(self) -> frozenset[Statement]:
+        """What it surely says, and names."""
+        return self.sure | {(NOUN, noun) for noun in self.nouns}
+
+    @cached_property
     def near(self) -> list[Relation]:
         """Relations that stand between their subject and their object, and no other object among them."""
         heads, found = [each.head for each in self.objects], []
         for each in self.relations:
             before = [head for head in heads if head < each.tokens[0]]
             follows = self.phrase_of(heads[each.object]).first == each.tokens[-1] + 1
-            if follows and heads[each.subject] == max(before, default=None):
+            whole = each.tokens[-1] - each.tokens[0] == len(each.tokens) - 1
+            if whole and follows and heads[each.subject] == max(before, default=None):
                 found.append(each)
         return found
 
@@ -125,9 +131,9 @@ class TaggedCaption:
         around = (chunk for chunk in self.chunks if chunk.first <= head <= chunk.last)
         return next(around, Chunk("", head, head, head))
 
-    def named(self, head: int, attribute: str = "", noun: str = "") -> str:
-        """A noun, or another one, with one attribute, and with `a` or `an` where it has one in the caption."""
-        words = [*filter(None, [attribute]), noun or self.words[head]]
+    def named(self, head: int, attribute: str = "") -> str:
+        """A noun with one attribute, and with `a` or `an` where it has one in the caption."""
+        words = [*filter(None, [attribute]), self.words[head]]
         indefinite = self.words[self.phrase_of(head).first] in ARTICLES
         return " ".join([article_before(words[0]), *words] if indefinite else words)
 

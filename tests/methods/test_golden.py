@@ -17,7 +17,15 @@ from tests.test_estimator_checks import CONFS, builder, method_builder, settings
 
 GOLDEN = Path(__file__).with_name("golden.json")
 FURTHER = ("aoq-triplet", "aoq-quintuplet", "aoq-online-quintuplet", "aoq-positive-weight", "aoq-only-offline")
-FURTHER += ("contrastive-twins", "twins-triplet", "fne-paper", "fne-memory-only", "ssamt-words", "tags-words", "ascl-no-positives")
+FURTHER += (
+    "contrastive-twins",
+    "twins-triplet",
+    "fne-paper",
+    "fne-memory-only",
+    "ssamt-words",
+    "tags-words",
+    "ascl-no-positives",
+)
 LATER: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text())["later"]
 """Methods whose first epochs have another loss."""
 CASES = {conf: each for conf in CONFS for each in sorted(backbones(), reverse=True) if trains(conf, each)}

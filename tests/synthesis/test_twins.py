@@ -23,6 +23,8 @@ RED, BLUE = "a red cup on a table", "a blue cup"
         ("attribute", RED, [[BLUE, "a cup beside a cup"]], None),  # of several cups another may be red
         ("object", "a red cup", [["a red bowl", "a mug"]], None),  # which is a cup
         ("count", "two dogs", [["three dogs"]], "three dogs"),
+        ("count", "two dogs", [["three dogs", "four dogs"]], None),  # nobody knows
+        ("attribute", "a red cup", [["a blue cup", "a black cup"]], None),
         ("relation", "a cup on a table", [["a cup under a table"]], "a cup under a table"),
     ],
 )
@@ -34,7 +36,9 @@ def test_a_twin_says_what_the_edit_says_and_contradicts_the_caption(
     every = [each for own in captions for each in own]
     owners = np.repeat(np.arange(len(texts)), [len(own) for own in texts])
     option = next(iter(EDITS[kind](captions[0][0], Image(captions[0]), Corpus(every, 1))))
-    found = Twins(every, owners, lambda row: Image(captions[row])).of(captions[0][0], option, np.random.default_rng(0))
+    found = Twins(every, owners, lambda row: Image(captions[row])).of(
+        captions[0][0], Image(captions[0]), option, np.random.default_rng(0)
+    )
     assert (None if found is None else every[found].text) == expected
 
 
@@ -66,7 +70,7 @@ def test_sentences_without_a_twin_are_left_out_and_sides_have_their_mirror_image
     texts = ("a dog left of a cat", "a red cup", "a blue cup", "a sign left of a tree")
     captions = list(map(tagged, texts))
     kinds = ("attribute", "side")
-    maker = RuleMaker(split_of(texts, [0, 1, 2, 3]), captions, Corpus(captions, 1), kinds, 2, seed=0, twins=True)
+    maker = RuleMaker(split_of(texts, [0, 1, 2, 3]), captions, Corpus(captions, 1), kinds, 2, seed=0, twins=1)
     sentences, drawn = maker.make(range(4), 0)
     ids = maker.split.image_ids.tolist()
     assert [(each.told, each.twin_told, each.twin_image_id) for each in sentences] == [

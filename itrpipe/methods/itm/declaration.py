@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from itrpipe.methods.declaration import MOST, MethodSettings
+from itrpipe.methods.declaration import MOST, WithTwins
 from itrpipe.papers import UNITER, Paper
 
 
-class Itm(MethodSettings):
+class Itm(WithTwins):
     """Image-text matching with the hardest of sampled negatives. Source: UNITER (Chen et al., ECCV 2020), appendix.
 
     Attributes:

@@ -12,6 +12,7 @@ Source: UNITER (Chen et al., ECCV 2020), fine-tuning for retrieval with hard neg
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
@@ -21,7 +22,8 @@ import torch
 from torch import Tensor
 
 from itrpipe.errors import UsageError
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, encoded, scoring
+from itrpipe.learning.losses import twin_differences
+from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, encoded, scoring, twin_scores, twins_drawn
 from itrpipe.methods.itm.declaration import Itm
 from itrpipe.models.base import rows_of
 from itrpipe.models.uniter.network import UniterEncoder
@@ -88,11 +90,18 @@ class ItmMethod(PairsMethod[ChosenItm]):
         pool_texts, caption_at = np.unique(caption_rows, return_inverse=True)
         places = (torch.from_numpy(at.reshape(image_rows.shape)) for at in (image_at, caption_at))
         pool = self.data.images(pool_images), self.data.texts(pool_texts)
-        return ItmBatch({"pool": pool}, torch.from_numpy(own[:, 0]), rows=PairRows(*places))
+        batch = ItmBatch({"pool": pool}, torch.from_numpy(own[:, 0]), rows=PairRows(*places))
+        if self.settings.twins:
+            batch.twins = twins_drawn(self.data, math.ceil(self.settings.twins * len(captions)), rng)
+        return batch
 
     def losses(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> dict[str, Tensor]:
-        """`text_anchored` and `image_anchored`, means over anchors and negatives."""
-        return self.ranking_terms(self.hard_scores(model, batch, epoch), batch)
+        """`text_anchored` and `image_anchored`, means over anchors and negatives, and `twins` by the same hinge."""
+        terms = self.ranking_terms(self.hard_scores(model, batch, epoch), batch)
+        if batch.twins is None:
+            return terms
+        hinges = (self.settings.margin + twin_differences(twin_scores(model, batch).sigmoid())).relu()
+        return terms | {"twins": self.settings.twin_weight * hinges.mean()}
 
     def hard_scores(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> Tensor:
         """Scores [2 B, 1 + M] of the pairs that are trained, those of each anchor with its match first."""

@@ -34,6 +34,7 @@ class Tags(Itm):
     """
 
     papers: ClassVar[tuple[Paper, ...]] = (TAGS_DC,)
+    unread: ClassVar[tuple[str, ...]] = (*Itm.unread, "twins", "twin_weight")
 
     generator: Literal["dynamic", "static", "bank"] = "dynamic"
     writer: str = ""
