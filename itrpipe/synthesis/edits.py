@@ -48,14 +48,16 @@ class Corpus:
         captions: all of them.
         min_count: fewest occurrences of what is written.
 
-    Attributes:
-        said: statements that occur so often.
     """
 
     def __init__(self, captions: Sequence[TaggedCaption], min_count: int) -> None:
-        counts = Counter(each for caption in captions for each in caption.sure)
-        self.said = {each for each, count in counts.items() if count >= min_count}
         self._captions, self._min_count = captions, min_count
+
+    @cached_property
+    def said(self) -> set[Statement]:
+        """Statements that occur so often."""
+        counts = Counter(each for caption in self._captions for each in caption.sure)
+        return {each for each, count in counts.items() if count >= self._min_count}
 
     @cached_property
     def vocabulary(self) -> NounVocabulary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +59,10 @@ class RuleMaker:
     def __post_init__(self) -> None:
         starts = self.split.captions_of_image
         self._image = cache(lambda image: Image(self.tagged[slice(*starts[image : image + 2])]))
-        known = self.tagged, self.split.caption_image, self._image
-        self._twins = Twins(*known, self.twins) if self.twins else None
+
+    @cached_property
+    def _twins(self) -> Twins:
+        return Twins(self.tagged, self.split.caption_image, self._image, self.twins)
 
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
         """See `SentenceMaker`."""
@@ -97,7 +99,7 @@ class RuleMaker:
         """Id of an image that an edit of a caption is true of, what the caption tells, and what the edit does."""
         if option.sides:
             return str(self.split.image_ids[image]), caption.text, sentence
-        row = self._twins.of(caption, self._image(image), option, rng) if self._twins and option.new else None
+        row = self._twins.of(caption, self._image(image), option, rng) if option.new else None
         return _NO_TWIN if row is None else (str(self.split.image_ids[self.split.caption_image[row]]), *option.told())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,7 +61,7 @@ class TaggedCaption:
     @cached_property
     def words(self) -> list[str]:
         """Lower case."""
-        return [plain(token.text) for token in self.tokens]
+        return [sys.intern(plain(token.text)) for token in self.tokens]
 
     @cached_property
     def tags(self) -> list[str]:
@@ -232,10 +233,12 @@ def tagged_captions(parsed: Path, caption_ids: Sequence[str], texts: Sequence[st
 
 
 def _structs(name: str, rows: list[dict[str, Any]]) -> tuple[Any, ...]:
-    """The dataclasses of a column."""
-    return tuple(
-        CLASSES[name](*(tuple(each) if isinstance(each, list) else each for each in row.values())) for row in rows
-    )
+    """The dataclasses of a column; captions share their words."""
+    return tuple(CLASSES[name](*map(_shared, row.values())) for row in rows)
+
+
+def _shared(value: Any) -> Any:
+    return sys.intern(value) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
 def _in_words(tokens: Any, objects: Any, attributes: Any, relations: Any) -> tuple[Any, Any, Any, Any]:
