@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any
@@ -39,9 +40,10 @@ _REJECTED = {
     "false negative": "may be true",
     "outranked": "too easy",
     "guessed": "told without image",
+    "no twin": "without a twin",
 }
 """Why a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
-_SENTENCE = ("caption_id", "text", "score", "positive_score", "kept")
+_SENTENCE = ("caption_id", "text", "score", "positive_score", "kept", "kind", "twin_image_id", "told", "twin_told")
 
 Galleries = Callable[[Artifact, str], Gallery | None]
 """Gives a split of the dataset that an artifact was made from; None where that was removed."""
@@ -187,7 +189,7 @@ def estimated(runs: Iterable[Run], gallery_of: Galleries, count: int, seed: int)
 
 
 def written(artifacts: Iterable[Artifact], gallery_of: Galleries, count: int, seed: int) -> list[Table | ColouredWords]:
-    """What became of the sentences of each generator, and some captions with the hardest of those of the first.
+    """What became of the sentences of each generator, and some captions with the hardest of the first, or with twins.
 
     Args:
         artifacts: of all stages.
@@ -197,7 +199,7 @@ def written(artifacts: Iterable[Artifact], gallery_of: Galleries, count: int, se
     """
     found = [each for each in artifacts if each.stage == "synthesize" and each.manifest is not None]
     examples = None
-    for each in found:
+    for each in sorted(found, key=_has_no_twins):
         gallery = gallery_of(each, split_of(each))
         examples = examples or (gallery and _written_examples(each, gallery, count, seed))
     columns = ["number", "kept, %", *(f"{each}, %" for each in _REJECTED.values())]
@@ -237,6 +239,10 @@ def generator_name(artifact: Artifact) -> str:
     return ", ".join(details)
 
 
+def _has_no_twins(artifact: Artifact) -> bool:
+    return artifact.manifest is None or not artifact.manifest.settings.get("twins")
+
+
 def split_of(artifact: Artifact) -> str:
     """Whose captions the sentences are of; manifests name no training split."""
     assert artifact.manifest is not None
@@ -249,6 +255,8 @@ def _written_examples(artifact: Artifact, gallery: Gallery, count: int, seed: in
     chosen = [captions[place] for place in np.random.default_rng([seed, 20]).permutation(len(captions))[:count]]
     wanted = pc.field("kept") & pc.field("caption_id").isin(chosen)
     rows = pa.concat_tables(each.filter(wanted) for each in file.row_groups(_SENTENCE)).to_pylist()
+    if twins := [row for row in rows if row["twin_image_id"]]:
+        return _twins(generator_name(artifact), twins, gallery, count)
     seen = []
     for caption_id, own in groupby(rows, key=lambda row: row["caption_id"]):
         caption, sentences = gallery.caption_row[caption_id], [*own][:_HARDEST]
@@ -262,6 +270,21 @@ def _written_examples(artifact: Artifact, gallery: Gallery, count: int, seed: in
     )
     title = "Captions with the hardest sentences made of them"
     return ColouredWords(title, note, ("", ""), (), seen) if seen else None
+
+
+def _twins(name: str, rows: list[dict[str, Any]], gallery: Gallery, count: int) -> ColouredWords:
+    """Some twins of each kind, the image before its twin."""
+    seen, left = [], Counter({row["kind"]: -(-count // len({each["kind"] for each in rows})) for row in rows})
+    for row in rows:
+        left[row["kind"]] -= 1
+        if left[row["kind"]] >= 0:
+            own, twin = int(gallery.split.caption_image[gallery.caption_row[row["caption_id"]]]), row["twin_image_id"]
+            other = gallery.image_row[twin]
+            told = ([Line("true", [row[each]], None)] for each in ("told", "twin_told"))
+            images = ((own, False), (other, other == own))
+            seen.append([Seen(gallery.picture(image), None, next(told), turned) for image, turned in images])
+    note = "Each text is true of the image beside it and false of the other one of the two."
+    return ColouredWords(f"{name[:1].upper()}{name[1:]}: details that change places", note, ("", ""), (), seen)
 
 
 def edited(caption: str, sentence: str) -> Parts:

@@ -99,6 +99,7 @@ class Seen:
     picture: Picture
     matched: bool | None
     lines: list[Line]
+    mirrored: bool = False
 
 
 @dataclass(frozen=True)
