@@ -9,11 +9,12 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
+from itrpipe.analysis.questions import discrimination
 from itrpipe.analysis.questions.base import questions
 from itrpipe.analysis.second_round import recommend
 from itrpipe.errors import MissingInputError
 from itrpipe.evaluation.metrics import RECALLS
-from itrpipe.evaluation.tables import Number, Row, Table, duration
+from itrpipe.evaluation.tables import Measured, Number, Row, Table, duration
 from itrpipe.exporting.places import text_without_places
 from itrpipe.progress import PEAK_MEMORY
 from itrpipe.report import negatives, scores
@@ -297,12 +298,15 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
     hardest = [*negatives.mined(artifacts, source.names, *chosen), *negatives.estimated(runs, *chosen)]
     yield Section("What it finds", _finds(groups[0], source), open=True)
     yield Section("The hardest negatives", hardest, open=True)
+    told = [part for group in groups for part in _measures(group, discrimination.SHOWN)]
+    yield Section("Written sentences", [*told, *negatives.written(artifacts, *chosen)], open=bool(told))
     yield Section("All scores", [part for group in groups for part in _scores(group)])
-    yield Section("More measures", [part for group in groups for part in _measures(group)])
+    measured = [each for question in questions() for each in getattr(question, "SHOWN", ())]
+    others = [each for each in measured if each not in discrimination.SHOWN]
+    yield Section("More measures", [part for group in groups for part in _measures(group, others)])
     curves = [training_curves(group.series, group.looks, group.prefix) for group in groups]
     yield Section("Training", [panels for each in curves for panels in each])
     yield Section("Is a second training worth it?", _advice(each for group in groups for each in group.series))
-    yield Section("Written sentences", negatives.written(artifacts, *chosen))
     yield Section("Words", _words(groups, source))
     yield Section("Cost", [*(scores.cost_table(group.series) for group in groups), _cost(artifacts)], timed=True)
     yield Section("Provenance", list(_provenance(artifacts)))
@@ -343,8 +347,7 @@ def _settings(series: Series) -> str:
     return ", ".join(filter(None, [listed(departures), *others]))
 
 
-def _measures(group: Group) -> Iterator[Part]:
-    measured = [each for question in questions() for each in getattr(question, "SHOWN", ())]
+def _measures(group: Group, measured: Iterable[Measured]) -> Iterator[Part]:
     return filter(None, (scores.measured_table(each, group.series) for each in measured))
 
 
