@@ -35,10 +35,8 @@ else
 endif
 	touch $@
 
-demo: install ## first training, mining and a second training on the embedded dataset, with a report
+demo: install ## a model learns left from right on the embedded dataset; with a report
 	$(BIN)/itrpipe run demo
-	$(BIN)/itrpipe search "a dog on the beach" --method contrastive-batch --backbone vsrn
-	$(BIN)/itrpipe advise --method contrastive-batch --backbone vsrn
 
 # Commands that tests start begin sooner where Python may keep its bytecode.
 test: install ## all tests
