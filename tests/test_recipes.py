@@ -241,7 +241,7 @@ def test_demo_plans_the_whole_chain_and_takes_no_source_nor_settings_that_no_run
     assert (found[0], found[-1], len(found)) == ("prepare/scenes", "report/page", 10)
     with pytest.raises(UsageError, match="takes no --source"):
         run_recipe(data_root, "demo", Options(tmp_path, dry_run=True))
-    options = Options(overrides=[parse_override("aoq.alpha=0.4")], only=("contrastive",), dry_run=True)
+    options = Options(overrides=[parse_override("aoq.alpha=0.4")], only=("contrastive-batch",), dry_run=True)
     with pytest.raises(UsageError, match=r"setting aoq\.alpha \(from command line\) is read by no step"):
         run_recipe(data_root, "demo", options)
 
