@@ -107,7 +107,7 @@ def trains(conf: str, backbone: str) -> bool:
     return True
 
 
-VARIANTS = ("aoq-guarded", "synthetic-triplet", "positives-triplet", *CONTRASTIVE)
+VARIANTS = ("aoq-guarded", "synthetic-triplet", "positives-triplet", "twins-triplet", *CONTRASTIVE)
 """Of methods for any backbone: one that embeds, with a loss of its own, and one that scores pairs are enough."""
 SPECIAL = ("ssamt-intra", "tags-static", "tags-synthetic", "fne-only", "ascl-triplet")
 CONFS = (*sorted(methods(), key="triplet".__ne__), *SPECIAL, *VARIANTS)

@@ -134,6 +134,9 @@ def test_the_bank_and_other_models_read_written_sentences(root: Path, invoke: In
     given = ("--method", "synthetic-triplet", "--backbone", "vsepp", "--data", root)
     assert "+ train/pretrain" not in done(invoke("train", *given, *sets(*small, *uniter, *write)))
     assert history(root, "synthetic-triplet.vsepp")[0]["loss_synthetic"] > 0
+    twins = ("--method", "triplet", "--backbone", "vsepp", "--negatives", "twins", "--make", "--data", root)
+    done(invoke("train", *twins, *sets(*(each.replace("synthetic-", "") for each in small))))
+    assert history(root, "triplet.vsepp")[0]["loss_twins"] > 0
 
 
 @pytest.mark.parametrize(
