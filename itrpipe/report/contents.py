@@ -296,10 +296,12 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
     runs = [run for group in groups for run in group.runs]
     chosen = (source.gallery, source.options.examples, source.options.seed)
     hardest = [*negatives.mined(artifacts, source.names, *chosen), *negatives.estimated(runs, *chosen)]
+    told = [part for group in groups for part in _measures(group, discrimination.SHOWN)]
+    written = negatives.written(artifacts, *chosen)
+    tables, pictures = ([part for part in written if isinstance(part, Table) is known] for known in (True, False))
+    yield Section("What it tells apart", [*told, *pictures] if told else [], open=True)
     yield Section("What it finds", _finds(groups[0], source), open=True)
     yield Section("The hardest negatives", hardest, open=True)
-    told = [part for group in groups for part in _measures(group, discrimination.SHOWN)]
-    yield Section("Written sentences", [*told, *negatives.written(artifacts, *chosen)], open=bool(told))
     yield Section("All scores", [part for group in groups for part in _scores(group)])
     measured = [each for question in questions() for each in getattr(question, "SHOWN", ())]
     others = [each for each in measured if each not in discrimination.SHOWN]
@@ -307,6 +309,7 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
     curves = [training_curves(group.series, group.looks, group.prefix) for group in groups]
     yield Section("Training", [panels for each in curves for panels in each])
     yield Section("Is a second training worth it?", _advice(each for group in groups for each in group.series))
+    yield Section("Written sentences", tables if told else written)
     yield Section("Words", _words(groups, source))
     yield Section("Cost", [*(scores.cost_table(group.series) for group in groups), _cost(artifacts)], timed=True)
     yield Section("Provenance", list(_provenance(artifacts)))
