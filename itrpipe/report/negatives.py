@@ -280,7 +280,7 @@ def _twins(name: str, rows: list[dict[str, Any]], gallery: Gallery, count: int) 
         if left[row["kind"]] >= 0:
             own, twin = int(gallery.split.caption_image[gallery.caption_row[row["caption_id"]]]), row["twin_image_id"]
             other = gallery.image_row[twin]
-            told = ([Line("true", [row[each]], None)] for each in ("told", "twin_told"))
+            told = ([Line("", [row[each]], None)] for each in ("told", "twin_told"))
             images = ((own, False), (other, other == own))
             seen.append([Seen(gallery.picture(image), None, next(told), turned) for image, turned in images])
     note = "Each text is true of the image beside it and false of the other one of the two."

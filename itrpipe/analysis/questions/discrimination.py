@@ -33,7 +33,8 @@ from itrpipe.synthesis.sentences import SentenceFile
 def _rows(found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
     for name, whole in found.items():
         for kind, own in {"": whole, **whole.get("kinds", {})}.items():
-            yield ("", f"{_title(name)}{kind and f': {kind}'} ({own['sentences']:,} sentences)"), own
+            told = f": {TITLES.get(kind, kind)}" if kind else ""
+            yield ("", f"{_title(name)}{told} ({own['sentences']:,} sentences)"), own
 
 
 def _cells(found: Mapping[str, Any]) -> Cells:
@@ -48,6 +49,9 @@ def _title(generator: str) -> str:
     conf, *written = generator.split(".")  # by whom, and the seed
     return ", ".join([conf_title("synthesize", conf) or conf, *written])
 
+
+TITLES = {"exchange": "two attributes exchanged", "ends": "ends of a relation exchanged", "side": "left and right"}
+"""Kind -> what it is called where its name says little."""
 
 SHOWN = (
     Measured(
@@ -92,8 +96,9 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         kinds = np.array(kept["kind"].to_pylist(), str)
         columns = owners, pairs.images, scores, captions, blind_points(pairs, kinds, trigrams)
         named = [kind for kind in np.unique(kinds).tolist() if kind]
-        found[name] = _figures(columns, np.ones(len(owners), bool), settings)
-        found[name]["kinds"] = {kind: _figures(columns, kinds == kind, settings) for kind in named}
+        each = {kind: _figures(columns, kinds == kind, settings) for kind in named}
+        guessed = [kind for kind, own in each.items() if own["blind"] and own["blind"]["guessed"]]
+        found[name] = {**_figures(columns, ~np.isin(kinds, guessed), settings), "kinds": each}
         if found[name]["percent"] is not None:
             evaluation.metrics[f"told from {name}"] = f"{found[name]['percent']['value']:.1f} %"
     write_json(evaluation.folder / DISCRIMINATION, found)
