@@ -71,6 +71,12 @@ def test_what_is_written_is_read_again_and_an_interrupted_run_ends_in_the_same_b
         name: pytest.approx(each, abs=1e-6) if name.endswith("probability") else each for name, each in expected.items()
     }
     assert file.kept(("text", "score")).to_pylist()[2] == {"text": "text 1", "score": 0.0}
+    parts = sorted((tmp_path / "parts").glob("*.arrow"))
+    refined = tmp_path / "refined"
+    refined.mkdir()
+    sentences.join_parts(parts, refined, np.arange(4) % 2 == 0)
+    assert SentenceFile(refined).drawn == {"duplicate": 15, "guessed": 2, "kept": 2}
+    assert SentenceFile(refined).kept(("text",)).to_pylist() == [{"text": rows[place]["text"]} for place in (1, 3)]
     for part in (tmp_path / "parts").glob("00000[02]*"):
         part.unlink()
     whole = (tmp_path / sentences.SENTENCES_FILE).read_bytes()
