@@ -374,11 +374,6 @@ class SentenceBank:
         found = Ragged.of_owners(kinds, int(kinds.max(initial=-1)) + 1)
         return replace(found, values=rows[found.values])
 
-    @property
-    def has_twins(self) -> bool:
-        """Whether any sentence has one."""
-        return bool((self.twins >= 0).any())
-
     def draw_twins(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """Rows [count] of sentences that have twins; of each kind as many."""
         kinds = rng.integers(len(self._twinned), size=count)

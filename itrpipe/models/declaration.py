@@ -49,6 +49,10 @@ class BackboneSettings(Settings):
         """What it reads of features: `regions`, `boxes`, `global` or `pixels`."""
         return ("regions",)
 
+    def sees_sides(self) -> bool:
+        """Whether an image and its mirror image differ for it."""
+        return not {"boxes", "pixels"}.isdisjoint(self.reads())
+
     def without(self, missing: str) -> str:
         """Settings with which it does without something that it reads; empty where there are none."""
         return ""

@@ -199,7 +199,7 @@ def written(artifacts: Iterable[Artifact], gallery_of: Galleries, count: int, se
     """
     found = [each for each in artifacts if each.stage == "synthesize" and each.manifest is not None]
     examples = None
-    for each in sorted(found, key=_has_no_twins):
+    for each in sorted(found, key=lambda each: not (each.manifest and each.manifest.settings.get("twins"))):
         gallery = gallery_of(each, split_of(each))
         examples = examples or (gallery and _written_examples(each, gallery, count, seed))
     columns = ["number", "kept, %", *(f"{each}, %" for each in _REJECTED.values())]
@@ -237,10 +237,6 @@ def generator_name(artifact: Artifact) -> str:
     details += [f"seed {settings['seed']}"] if settings.get("seed") else []
     details += [f"of the {split} split"] if split != TRAIN else []
     return ", ".join(details)
-
-
-def _has_no_twins(artifact: Artifact) -> bool:
-    return artifact.manifest is None or not artifact.manifest.settings.get("twins")
 
 
 def split_of(artifact: Artifact) -> str:

@@ -156,9 +156,8 @@ def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iter
             if fits and image.has_one(caption.nouns[each.subject], caption.nouns[each.object]):
                 ends = [caption.named(caption.objects[end].head) for end in (each.subject, each.object)]
                 said = caption.written(each.tokens[0], each.tokens[-1])
-                told = partial(
-                    _related, (ends[0], said, ends[1]), (ends[0], said.lower().removesuffix(words) + other, ends[1])
-                )
+                edited = said.lower().removesuffix(words) + other
+                told = partial(_related, (ends[0], said, ends[1]), (ends[0], edited, ends[1]))
                 yield Option(partial(caption.rewritten, chunk, other), [new], [old], told)
 
 

@@ -92,8 +92,7 @@ class TaggedCaption:
     @cached_property
     def sure(self) -> frozenset[Statement]:
         """What it says without relations that a parser may well get wrong, as in `a cat under a chair and a box`."""
-        unsure = {self.related(each) for each in self.relations} - {self.related(each) for each in self.near}
-        return self.said - unsure
+        return self.said.difference(map(self.related, self.relations)).union(map(self.related, self.near))
 
     @cached_property
     def content(self) -> frozenset[Statement]:

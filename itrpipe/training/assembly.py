@@ -219,8 +219,11 @@ def _method(job: TrainingJob, train: SplitData, tokens: CaptionTokens, model: An
     if loss.joins_captions():
         train.ends, train.max_tokens = ends_of(tokens), max_tokens_of(model)
     if loss.reads_sentences():
-        train.sentences = read_sentences(inputs["synthesize"].folder, train.split, tokens, train.mirrors)
-        if getattr(loss, "twins", 0) and not train.sentences.has_twins:
+        mirrors = train.mirrors and job.settings.model.sees_sides()
+        train.sentences = read_sentences(inputs["synthesize"].folder, train.split, tokens, mirrors)
+        if getattr(loss, "twins", 0) and not mirrors:
+            job.warn("twins that are mirror images are left out: this model does not see where things are")
+        if getattr(loss, "twins", 0) and not (train.sentences.twins >= 0).any():
             raise UsageError(
                 f"sentences = {job.settings.sentences} has no twins that this model can read; give --set "
                 "train.sentences=twins"

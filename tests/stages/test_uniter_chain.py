@@ -137,6 +137,9 @@ def test_the_bank_and_other_models_read_written_sentences(root: Path, invoke: In
     twins = ("--method", "triplet", "--backbone", "vsepp", "--negatives", "twins", "--make", "--data", root)
     done(invoke("train", *twins, *sets(*(each.replace("synthetic-", "") for each in small))))
     assert history(root, "triplet.vsepp")[0]["loss_twins"] > 0
+    assert any(
+        "mirror images are left out" in each for each in read_manifest(only(root, "train/triplet.vsepp")).messages
+    )
 
 
 @pytest.mark.parametrize(

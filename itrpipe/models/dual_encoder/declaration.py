@@ -74,6 +74,10 @@ class DualEncoder(BackboneSettings):
         """What stands for an image; boxes are read where the features have some."""
         return ("regions",) if self.images == "region-tokens" else (self.images,)
 
+    def sees_sides(self) -> bool:
+        """By pixels, or by the boxes of region tokens."""
+        return self.images in ("pixels", "region-tokens")
+
     def without(self, missing: str) -> str:
         """Frozen features."""
         frozen = "train on frozen features with --set train.model.images=regions --set train.model.embed_dim=512"
