@@ -384,7 +384,7 @@ def draw_example(work: Path, prepared: Artifact, files: Sequence[str], definitio
     return True
 
 
-VERSION = 2
+VERSION = 3
 """Raised whenever the files of equal inputs and choices change: `datasets` caches what it reads by it."""
 DIRECTIONS = {"t2i": ("t2i",), "i2t": ("i2t",), "both": ("t2i", "i2t")}
 _SHOWN = 5
@@ -399,6 +399,7 @@ class WantedNegatives:
     form: Literal["sentence-transformers", "negclip", "jsonl", "tevatron", "webdataset"] = option(
         "sentence-transformers", "--format", "Format of the files; see above.", metavar="NAME"
     )
+    twins: bool = option(False, "--twins", "Twins of synthesize instead of mined lists.")
     negatives: int = option(8, "--negatives", "Mined ones of a row.", metavar="N", min=1)
     direction: Literal["t2i", "i2t", "both"] = option(
         "both", "--direction", "t2i (images for captions), i2t (captions for images) or both."
@@ -439,20 +440,31 @@ def export_negatives(given: ExportNegativesOptions, wanted: WantedNegatives) -> 
 
     The lists are those of mine-negatives with the same settings (--set); --make mines those that are missing.
     Candidates that say what the positive says are left out. The folder is there when it is whole.
+    --twins writes the twins of synthesize; mirrored ones need sentence-transformers or webdataset.
 
     Example: itrpipe export-negatives --backbone vsrn --to negatives
     """
     target = open_target(given.data, wanted.target, force=wanted.force)
     _refuse_unlike(wanted)
-    asked = given.asked("mine_negatives")
+    if wanted.twins:
+        if wanted.synthetic:
+            raise UsageError("--synthetic adds sentences to mined lists; leave out --synthetic or --twins")
+        wanted.negatives = 1
+        of_stage = given.overrides(*({"method"} - given.given))
+        asked = Asked(*given.where, of_stage, **given.how)
+    else:
+        asked = given.asked("mine_negatives")
     definition = asked.planner.definition
     if definition.prepare is not None and definition.prepare.conf == GIVEN:
         raise UsageError(
             f"dataset {given.dataset!r} was made of embeddings alone, and has neither captions nor photographs to "
             "write; prepare them with `itrpipe prepare --dataset NAME`, and mine with `--dataset NAME --embeddings`"
         )
-    sentences = [Need("synthesize", wanted.synthetic)] if wanted.synthetic else []
-    _refuse_short(asked.plan("mine_negatives", None, *sentences), wanted)
+    if wanted.twins:
+        asked.plan("synthesize", "twins")
+    else:
+        sentences = [Need("synthesize", wanted.synthetic)] if wanted.synthetic else []
+        _refuse_short(asked.plan("mine_negatives", None, *sentences), wanted)
     if asked.made("export-negatives"):
         made = [Artifact.of(step.location.folder) for step in asked.steps]
         _write(made, definition, wanted, target, asked.reporter)
@@ -495,22 +507,29 @@ def _write(
     made: list[Artifact], definition: DatasetDefinition, wanted: WantedNegatives, target: Path, reporter: Reporter
 ) -> None:
     from itrpipe.exporting.card import dataset_card
-    from itrpipe.exporting.negatives import FORMATS, open_mined
+    from itrpipe.exporting.negatives import FORMATS, open_mined, open_twins
 
+    form = FORMATS[wanted.form]
     lists, prepared = made[0], made[0].input("prepare")
     images = image_root(prepared.manifest.settings, prepared.folder, definition)
-    mined = open_mined(
-        prepared.folder,
-        lists.folder,
-        images,
-        wanted.negatives,
-        image_root=wanted.image_root,
-        sentences=made[1].folder if wanted.synthetic else None,
-        writer=wanted.synthetic or "",
-        most_sentences=wanted.most_sentences,
-    )
-    tables = [*FORMATS[wanted.form].tables(mined, DIRECTIONS[wanted.direction], wanted.with_scores)]
+    sources = prepared.folder, lists.folder, images
+    if wanted.twins:
+        mined = open_twins(*sources, image_root=wanted.image_root, mirrors=form.mirrors)
+    else:
+        mined = open_mined(
+            *sources,
+            wanted.negatives,
+            image_root=wanted.image_root,
+            sentences=made[1].folder if wanted.synthetic else None,
+            writer=wanted.synthetic or "",
+            most_sentences=wanted.most_sentences,
+        )
+    tables = [*form.tables(mined, DIRECTIONS[wanted.direction], wanted.with_scores)]
     for table in (each for each in tables if not len(each.rows)):  # which no reader takes for data
+        if wanted.twins:
+            raise UsageError(
+                f"no caption has a twin that files of {wanted.form} can hold; see `itrpipe show synthesize`"
+            )
         raise UsageError(f"--negatives {wanted.negatives}: no caption has so many left for {table.pattern}; give fewer")
     options = {name: value for name, value in vars(wanted).items() if name not in ("target", "form", "force")}
     options |= {"format": wanted.form, "sentences": wanted.most_sentences}
@@ -560,7 +579,8 @@ def _first_row(work: Path, prepared: Artifact, mined: Mined, definition: Dataset
     """Writes a picture of the first caption that has hard images; returns it, or None without photographs."""
     for caption in mined.rows_with("t2i")[:1].tolist():
         query, positive, negatives = mined.row("t2i", caption)
-        files = [each["file"] for each in (positive, *negatives[: _SHOWN - 1])]
-        if draw_example(work, prepared, files, definition):
+        shown = [positive, *negatives[: _SHOWN - 1]]
+        files = [each["file"] for each in shown if "mirrored" not in each]
+        if len(files) == len(shown) and draw_example(work, prepared, files, definition):
             return {"query": query["text"]}
     return None

@@ -19,6 +19,8 @@ out of `positive_passages`.
 `webdataset`: tar shards, a sample a caption: `KEY.jpg` (or `.png`, where all files are such), `KEY.txt` (the caption,
 as open_clip reads it) and `KEY.json`, which has its negatives.
 
+Twins are rows with one negative: an image and what is true of it alone, its twin and what is true of that.
+
 Shapes: N images, T captions, A anchors of a direction, n mined negatives of a row, m written ones.
 """
 
@@ -39,7 +41,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
+from itrpipe.datasets.pictures import open_picture, picture_rgb
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.mining.files import PROBABILITY, MinedList, read_list
 from itrpipe.mining.filters import DuplicateCaptions
@@ -51,14 +55,15 @@ from itrpipe.synthesis.sentences import SentenceFile
 LISTS = {"t2i": "images_for_texts", "i2t": "texts_for_images"}
 """Direction of retrieval -> mined list of its queries."""
 Document = dict[str, Any]
-"""`docid`, and `text` or `image` (a path), the other of which is None. Of an image also `file` and `sha256`. Of a
-negative also `source` (`mined`, or what wrote the sentence), and None of sentences: `score`, `rank` from 1 in the mined
-list, and with a guard its probability to be a false one."""
+"""`docid`, and `text` or `image` (a path), the other of which is None. Of an image also `file` and `sha256`, and
+`mirrored` where it is shown so. Of a negative also `source` (`mined`, or what wrote the sentence), and None of
+sentences: `score`, `rank` from 1 in the mined list, and with a guard its probability to be a false one."""
 Row = tuple[Document, Document, list[Document]]
 """Query and positive, a caption and its image or the other way round, and the negatives, the hardest first."""
 _ENDINGS = {".png": "png", ".webp": "webp"}
 """Ending of a file -> that of its member; else `jpg`."""
-_AT_ONCE = 8_192
+_QUALITY = 95
+_AT_ONCE, _IMAGES_AT_ONCE = 8_192, 256
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,41 @@ def open_mined(
     )
 
 
+def open_twins(prepared: Path, synthesized: Path, images: Path, *, image_root: str = "", mirrors: bool = True) -> Mined:
+    """Twins of training captions as lists of one negative each; images are listed once for each of their twins.
+
+    Args:
+        prepared: artifact of `prepare`.
+        synthesized: artifact of `synthesize`.
+        images: folder of the images.
+        image_root: stands before every path of an image.
+        mirrors: the format holds images, and with them mirrored ones, which have no files.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    known = PreparedDataset.open(prepared, tokens=False).split("train").images.to_pylist()
+    prefix = f"{image_root.rstrip('/')}/" if image_root else ""
+    documents = {
+        each["image_id"]: {"docid": each["image_id"], "text": None, "image": prefix + each["file"], **each}
+        for each in known
+    }
+    found: dict[tuple[str, ...], None] = {}
+    for table in SentenceFile(synthesized).row_groups(["image_id", "twin_image_id", "told", "twin_told", "kept"]):
+        rows = table.filter(table["kept"]).drop(["kept"]).drop_null().to_pydict()
+        found |= dict.fromkeys(zip(*rows.values(), strict=True))
+    shown, captions = [], []
+    for number, (own, twin, told, twin_told) in enumerate(found):
+        if own != twin or mirrors:
+            mirror = {"docid": f"{own}/mirrored", "mirrored": True} if own == twin else {}
+            shown += [documents[own], documents[twin] | mirror]
+            captions += [_text(f"twin-{number}", told), _text(f"twin-{number}/twin", twin_told)]
+    owners = np.arange(len(captions))
+    facts = {"row": owners[:, None] ^ 1, "source": np.full((len(captions), 1), "twins", object)}
+    lists = dict.fromkeys(LISTS, facts)
+    return Mined(images, shown, captions, owners, lists, dict.fromkeys(LISTS, 0), 1, [()] * len(captions), 0)
+
+
 def _text(docid: str, text: str) -> Document:
     return {"docid": docid, "text": text, "image": None}
 
@@ -232,17 +272,21 @@ def _parquet(mined: Mined, direction: str, with_scores: bool, path: Path, captio
 
     def columns(caption: int) -> dict[str, Any]:
         query, positive, negatives = mined.row(direction, caption)
-        values = (
-            each["text"] if each["image"] is None else {"bytes": None, "path": each["image"]}
-            for each in (query, positive, *negatives)
-        )
+        shown = (query, positive, *negatives)
+        values = (_named(mined.root, each) if each["text"] is None else each["text"] for each in shown)
         told = {"anchor_id": query["docid"], "positive_id": positive["docid"]}
         return dict(zip(fields, values, strict=False)) | told | _side_by_side("negative_ids", negatives)
 
+    size = _IMAGES_AT_ONCE if any("mirrored" in each for each in mined.images) else _AT_ONCE
     with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
-        for start in range(0, len(captions), _AT_ONCE):
-            rows = [columns(each) for each in captions[start : start + _AT_ONCE].tolist()]
+        for start in range(0, len(captions), size):
+            rows = [columns(each) for each in captions[start : start + size].tolist()]
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+
+def _named(root: Path, image: Document) -> Document:
+    mirrored = "mirrored" in image
+    return {"bytes": _photograph(root, image) if mirrored else None, "path": None if mirrored else image["image"]}
 
 
 def _side_by_side(ids: str, negatives: list[Document]) -> dict[str, list[Any]]:
@@ -328,8 +372,8 @@ def _tar(mined: Mined, direction: str, with_scores: bool, path: Path, captions: 
     with path.open("wb") as stream, tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for caption in captions.tolist():
             (text, image, images), (_, _, texts) = mined.row("t2i", caption), mined.row("i2t", caption)
-            if photograph[0] != image["file"]:  # captions of an image follow each other
-                photograph = image["file"], _photograph(mined.root, image)
+            if photograph[0] != image["docid"]:  # captions of an image follow each other
+                photograph = image["docid"], _photograph(mined.root, image)
             told = {
                 "caption_id": text["docid"],
                 "image_id": image["docid"],
@@ -345,13 +389,18 @@ def _tar(mined: Mined, direction: str, with_scores: bool, path: Path, captions: 
 
 
 def _photograph(root: Path, image: Document) -> bytes:
-    """The bytes of a file, as they were when the dataset was prepared."""
+    """The bytes of a file, as they were when the dataset was prepared, or of its mirror image."""
     path = root / image["file"]
     with reading(path, "the image that was prepared", "restore it, or run `itrpipe prepare` again"):
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != image["sha256"]:
             raise ValueError("it has another content")
-    return content
+        if "mirrored" not in image:
+            return content
+        mirror = io.BytesIO()
+        with open_picture(content) as picture:
+            Image.fromarray(picture_rgb(picture)[:, ::-1]).save(mirror, picture.format, quality=_QUALITY)
+    return mirror.getvalue()
 
 
 @dataclass(frozen=True)
@@ -395,6 +444,7 @@ class Format:
         rows: captions that have a row in a direction.
         documents: they are written, too.
         paths: it names files of images instead of holding them.
+        mirrors: it can hold an image that has no file.
         scores: it can leave scores out, and adds them on request.
     """
 
@@ -403,6 +453,7 @@ class Format:
     rows: Callable[[Mined, str], np.ndarray] = Mined.rows_with
     documents: bool = False
     paths: bool = True
+    mirrors: bool = False
     scores: bool = False
 
     @property
@@ -421,19 +472,28 @@ class Format:
             rows, write = self.rows(mined, name), partial(self.write, mined, name, with_scores)
             yield Table(name, self.pattern.format(name), rows, len(mined.captions) - len(rows), write)
         texts = [*mined.captions, *(sentence for own in mined.sentences for sentence in own)]
-        documents = {"t2i": ("images", mined.images), "i2t": ("captions", texts)}
+        images = [*{each["docid"]: each for each in mined.images}.values()]
+        documents = {"t2i": ("images", images), "i2t": ("captions", texts)}
         for name, rows in (documents[each] for each in directions if self.documents):
             yield Table(name, f"{name}/*.jsonl", rows, 0, _documents)
 
 
 FORMATS = {
     "sentence-transformers": Format(
-        _parquet, "{}/*.parquet", lambda mined, name: mined.rows_with(name, mined.width(name)), scores=True
+        _parquet,
+        "{}/*.parquet",
+        lambda mined, name: mined.rows_with(name, mined.width(name)),
+        mirrors=True,
+        scores=True,
     ),
     "negclip": Format(_tsv, "train.tsv", _with_each_other),
     "jsonl": Format(_jsonl),
     "tevatron": Format(_tevatron, documents=True),
     "webdataset": Format(
-        _tar, "*.tar", lambda mined, _: np.union1d(mined.rows_with("t2i"), mined.rows_with("i2t")), paths=False
+        _tar,
+        "*.tar",
+        lambda mined, _: np.union1d(mined.rows_with("t2i"), mined.rows_with("i2t")),
+        paths=False,
+        mirrors=True,
     ),
 }

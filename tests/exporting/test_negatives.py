@@ -21,7 +21,7 @@ from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.errors import DataError
-from itrpipe.exporting.negatives import FORMATS, Mined, Table, open_mined
+from itrpipe.exporting.negatives import FORMATS, Mined, Table, open_mined, open_twins
 from itrpipe.mining.files import MinedList
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
@@ -227,3 +227,40 @@ def test_what_says_the_same_as_the_positive_is_no_negative(world: World, tmp_pat
             repeats += sum((anchor, row) in same[direction] for row, _, _ in own[:NEGATIVES])
         assert mined.repeats[direction] == repeats
     assert mined.repeats["i2t"]
+
+
+def test_twins_are_each_others_negatives(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Image 0 and image 4, found twice, image 2 and its mirror image, and a rejected sentence."""
+    (tmp_path / "twins").mkdir()
+    rows = [(0, "i4", "a red sled", "a blue sled", True)] * 2 + [(2, "i2", "a cat left", "a cat right", True)]
+    rows += [(3, "i5", "two dogs", "four dogs", False), (5, None, None, None, True)]
+    sentences = [
+        Sentence("c0", f"i{image}", "", (), None, None, None, None, kept, "kept", "", twin, told, twin_told)
+        for image, twin, told, twin_told, kept in rows
+    ]
+    write_part(tmp_path / "part", sentences, {})
+    join_parts([tmp_path / "part"], tmp_path / "twins")
+    monkeypatch.chdir(world.folder / "photographs")
+
+    def rows_of(form: str, columns: list[str]) -> list[list[Any]]:
+        sources = world.folder / "prepared", tmp_path / "twins", Path.cwd()
+        mined = open_twins(*sources, mirrors=FORMATS[form].mirrors)
+        (table,) = FORMATS[form].tables(mined, ["t2i"], False)
+        table.write(tmp_path / form, table.rows)
+        if form == "negclip":
+            return pd.read_csv(tmp_path / form, sep="\t")[columns].to_numpy().tolist()
+        return [list(row.values()) for row in loaded("parquet", str(tmp_path / form), tmp_path)]
+
+    pixels = [np.asarray(Image.open(file).convert("RGB")) for file in world.files]
+    shown = {0: pixels[0], 4: pixels[4], 2: pixels[2], -2: pixels[2][:, ::-1]}
+    written = rows_of("sentence-transformers", [])
+    expected = [("a red sled", 0, 4), ("a blue sled", 4, 0), ("a cat left", 2, -2), ("a cat right", -2, 2)]
+    for (text, *images), (told, *numbers) in zip(written, expected, strict=True):
+        assert text == told
+        for image, number in zip(images, numbers, strict=True):
+            difference = np.asarray(image.convert("RGB")).astype(int) - shown[number]
+            assert abs(difference).mean() < (8 if number == -2 else 0.1)
+    assert rows_of("negclip", ["filepath", "title", "neg_caption", "neg_image"]) == [
+        [world.files[0], "a red sled", '["a blue sled"]', "[1]"],
+        [world.files[4], "a blue sled", '["a red sled"]', "[0]"],
+    ]
