@@ -21,6 +21,9 @@ lengths, so that padding costs little; a tile is such a group against a block of
 only its inputs and is computed a second time in the backward pass (`torch.utils.checkpoint`), unless the whole matrix
 is small.
 
+On a GPU torch compiles the attention once many pairs were scored: what lies between the products then takes a third of
+the passes over memory. Where it cannot compile, the same functions run as they are.
+
 Only the product of regions and words may run in bfloat16; the attention, its norms and the Gram matrices stay in
 single precision, since a focal mask is decided by the sign of small differences.
 
@@ -34,9 +37,10 @@ Shapes: B images, R regions, T captions, W words, D embedding width.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -45,6 +49,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from itrpipe.errors import reason_of
 from itrpipe.models.base import (
     SCORERS,
     ImageBatch,
@@ -65,6 +70,8 @@ from itrpipe.models.vectors import at_least_single, first_places
 from itrpipe.models.vsepp.network import GruTextEncoder, image_projection
 
 Products = Literal["fp32", "bf16"]
+Attended = Callable[..., Tensor]
+"""`attended_scores`, compiled or not."""
 
 NORM_EPSILON = 1e-8
 """Added to the norms that divide A; a cosine whose two lengths multiply to less is zero."""
@@ -77,6 +84,9 @@ KEPT_VALUES = {"cpu": 1 << 22, "cuda": 1 << 25}
 
 SMALLEST_GROUP = 32
 """Captions that share a group whatever their lengths: fewer would leave vector units idle."""
+
+COMPILED_FROM = 10**7
+"""Pairs that a process has scored on a GPU before the attention is compiled, which takes about a minute."""
 
 _WITHIN_ONE = ("clipped_l2norm", "clipped_l1norm", "softmax")
 _MILD = 30.0
@@ -249,7 +259,9 @@ def score_matrix(
     with torch.autocast(device, enabled=False):
         parts = (rows_of(images, slice(start, start + block)) for start in range(0, len(regions), block))
         blocks = [side(part.regions, part.count, words_attend) for part in parts]
-        return tiled_scores(blocks, captions(), partial(tile_scores, scoring=scoring, products=products), recompute)
+        attended = _compiling.chosen(device, len(regions) * len(words))
+        tile = partial(tile_scores, scoring=scoring, products=products, attended=attended)
+        return tiled_scores(blocks, captions(), tile, recompute)
 
 
 def score_pairs(images: RegionEncoding, texts: WordEncoding, scoring: CrossAttention) -> Tensor:
@@ -287,25 +299,59 @@ def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, i
         start = stop
 
 
-def tile_scores(images: Side, captions: Side, scoring: CrossAttention, products: Products) -> Tensor:
-    """Scores [B, T] of all images with all captions at once."""
+def tile_scores(
+    images: Side, captions: Side, scoring: CrossAttention, products: Products, attended: Attended
+) -> Tensor:
+    """Scores [B, T] of all images with all captions at once; `attended` does what `attended_scores` does."""
     to_regions, to_words = scoring.words_to_regions, scoring.regions_to_words
     if to_regions is None:
         assert to_words is not None
-        return attended_scores(_affinity(captions, images, products), captions, images, to_words, False).T
+        return attended(_affinity(captions, images, products), captions, images, to_words, False).T
     affinity = _affinity(images, captions, products)  # [B, R, W, T]
-    scores = attended_scores(affinity, images, captions, to_regions, False)
+    scores = attended(affinity, images, captions, to_regions, False)
     if to_words is None:
         return scores
     flipped = affinity.permute(3, 2, 1, 0).contiguous()  # [T, W, R, B]
-    return scores + attended_scores(flipped, captions, images, to_words, False).T
+    return scores + attended(flipped, captions, images, to_words, False).T
+
+
+class Compiling:
+    """Chooses between `attended_scores` and what torch compiles of it.
+
+    Args:
+        device: type of the devices that it is compiled for.
+    """
+
+    def __init__(self, device: str = "cuda") -> None:
+        self._device, self._pairs = device, 0.0
+
+    def chosen(self, device: str, pairs: int) -> Attended:
+        """What scores so many further pairs, in the forward as in the backward pass."""
+        if device != self._device:
+            return attended_scores
+        self._pairs += pairs
+        return self._compiled if self._pairs >= COMPILED_FROM else attended_scores
+
+    @cached_property
+    def _compiled(self) -> Attended:
+        compiled = torch.compile(attended_scores, dynamic=True)
+        contexts, queries = (side(torch.ones(count, 3, 2, device=self._device), None) for count in (4, 5))
+        try:
+            compiled(torch.ones(4, 3, 3, 5, device=self._device), contexts, queries, Attention(1.0), False)
+        except Exception as error:  # torch raises errors of its own, of the compiler and of the system
+            warnings.warn(f"torch cannot compile the attention, which takes longer: {reason_of(error)}", stacklevel=2)
+            return attended_scores
+        return compiled
+
+
+_compiling = Compiling()
 
 
 def attended_scores(affinity: Tensor, context: Side, queries: Side, attention: Attention, paired: bool) -> Tensor:
     """Scores in one direction.
 
     Args:
-        affinity: [C, S, Q, N] inner products A of context and query vectors, zero at padding.
+        affinity: [C, S, Q, N] inner products A of context and query vectors in any precision, zero at padding.
         context: the C items attended to.
         queries: the N items that attend; for pairs C of them.
         attention: the options.
@@ -314,6 +360,7 @@ def attended_scores(affinity: Tensor, context: Side, queries: Side, attention: A
     Returns:
         [C, N] scores.
     """
+    affinity = affinity.to(context.gram.dtype)
     padding = None if queries.padding is None else _as_queries(queries.padding, paired)  # [1 or C, Q, N]
     weights = _attention_weights(affinity, context, padding, attention)  # [C, S, Q, N]
     mixed = torch.bmm(context.gram, weights.flatten(2)).view_as(weights)
@@ -425,7 +472,7 @@ def _affinity(context: Side, queries: Side, products: Products) -> Tensor:
     """Inner products [C, S, Q, N] of all vectors of C items with all of N items, by one matrix product."""
     product = _Product.apply(context.rows, queries.rows, products)
     assert isinstance(product, Tensor)
-    return product.to(context.gram.dtype).view(*context.gram.shape[:2], *queries.gram.shape[1::-1])
+    return product.view(*context.gram.shape[:2], *queries.gram.shape[1::-1])
 
 
 class _Product(torch.autograd.Function):
