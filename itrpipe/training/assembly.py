@@ -54,6 +54,9 @@ _SHARE = 0.6
 """Of the free memory, for the encoders; scores, twins of a model and further captions of a method take the rest."""
 _STATE = 8
 """Bytes that Adam keeps of each weight."""
+_COMPILED_FROM = 2_000
+"""Steps of a training from which on compiling pays."""
+_WORDS_OF_A_TILE = 8
 _STRETCHED = 0.01
 """Change of an image's shape, relative, from which on it is worth telling."""
 
@@ -134,8 +137,6 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
     if not loss.trains:
         values |= {"epochs": 0, "layer_decay": 1.0, "average": NO_AVERAGE}
     train.train_on(World.joined(), place)
-    if job.execution.compile:
-        compile_encoders(model, place)
     trainer = Trainer(
         LoopSettings.model_construct(**values),
         model,
@@ -148,6 +149,7 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
         _tracking(job),
         _refreshing(job, train, mine),
     )
+    _compile(job, model, train, place, trainer.steps)
     for reason in (train.cut("training captions"), trainer.never_warm()):
         if reason:
             job.warn(reason)
@@ -337,6 +339,23 @@ def _bytes(model: AnyMatcher, data: SplitData, device: torch.device, precision: 
     return float(torch.cuda.max_memory_allocated(device) - before)
 
 
+def _compile(job: TrainingJob, model: AnyMatcher, train: SplitData, place: torch.device, steps: int) -> None:
+    """Compiles the encoders where that is asked for, or pays: those of transformers on a GPU, in a long training."""
+    asked = job.execution.compile
+    pays = place.type == CUDA and job.settings.model.opens_encoders and steps >= _COMPILED_FROM
+    if not (pays if asked == "auto" else asked):
+        return
+    try:
+        compile_encoders(model, place)
+    except UsageError as error:
+        if asked != "auto":
+            raise
+        job.warn(str(error))
+    else:
+        train.pad_texts(_WORDS_OF_A_TILE)
+        job.reporter.say("  encoders are compiled, which takes a minute at the first steps")
+
+
 def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
     """Lets torch compile the parts of a model when they are first called; their weights and names stay as they are.
 
@@ -354,8 +373,8 @@ def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
         torch.compile(torch.sin, dynamic=True)(torch.zeros(8, device=device))
     except Exception as error:  # torch raises errors of its own, of the compiler and of the system
         raise UsageError(
-            f"compile = true, but torch cannot compile for {device.type} here ({reason_of(error)}); install what it "
-            "misses, or give --set train.compile=false"
+            f"torch cannot compile encoders for {device.type} here ({reason_of(error)}), to be faster; install "
+            "what it misses, or give --set train.compile=false"
         ) from None
     vision, mode = model.encoders().get("vision"), "max-autotune-no-cudagraphs" if device.type == "cuda" else None
     parts = list(model.children())

@@ -12,11 +12,13 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as image_functional
 
@@ -27,15 +29,13 @@ _ATTEMPTS = 10
 _LEVEL = 0.7  # level 7 of 10
 _OPERATIONS_PER_IMAGE = 2
 _PROBABILITY = 0.5
-_FILL = [128.0]
+_FILL = 128.0
 # Full strength of each kind; a shift is of the side, 10 pixels of 384.
 _ROTATION, _SHEAR, _SHIFT = 30.0, 0.3, 10 / 384
 _ENHANCEMENT = 0.1 + 1.8 * _LEVEL
 
 # At 384 pixels an image takes 5 ms, more than a GPU needs to train on it.
 _THREADS = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="augment")
-
-Operation = Callable[[Tensor, float], Tensor]
 
 
 class Changes(NamedTuple):
@@ -69,7 +69,7 @@ def draw_changes(count: int, size: tuple[int, int], kind: str, rng: np.random.Ge
     """
     boxes = crop_boxes(count, *size, rng)
     flips = (rng.random(count) < 0.5) & (kind != "crop")
-    operations = rng.integers(len(_OPERATIONS), size=(count, _OPERATIONS_PER_IMAGE))
+    operations = rng.integers(len(_POINTWISE) + _WARPS, size=(count, _OPERATIONS_PER_IMAGE))
     applied = (rng.random(operations.shape) < _PROBABILITY) & (kind == "full")
     return Changes(boxes, flips, operations, np.where(rng.random(operations.shape) < 0.5, 1, -1) * applied)
 
@@ -106,12 +106,16 @@ def augment(images: Tensor, frame: tuple[int, int], changes: Changes) -> Tensor:
     changed = resampled(images, frame, changes.boxes) if device.type != "cpu" else _cropped(images, frame, changes)
     changed = torch.where(torch.from_numpy(changes.flips).to(device)[:, None, None, None], changed.flip(-1), changed)
     for numbers, signs in zip(changes.operations.T, changes.signs.T, strict=True):
-        for number, operation in enumerate(_OPERATIONS):
-            for sign in (1, -1):
-                rows = np.flatnonzero((numbers == number) & (signs == sign))
-                if len(rows):
-                    chosen = torch.from_numpy(rows).to(device)
-                    changed[chosen] = operation(changed[chosen], float(sign))
+        numbers = np.where(signs == 0, 0, numbers)
+        for number, operation in enumerate(_POINTWISE):
+            rows = np.flatnonzero(numbers == number)
+            if number and len(rows):
+                chosen = torch.from_numpy(rows).to(device)
+                changed[chosen] = operation(changed[chosen])
+        if len(rows := np.flatnonzero(numbers >= len(_POINTWISE))):
+            matrices = _warps(numbers[rows] - len(_POINTWISE), signs[rows], *frame)
+            chosen = torch.from_numpy(rows).to(device)
+            changed[chosen] = _warped(changed[chosen], torch.from_numpy(matrices).float().to(device))
     return changed
 
 
@@ -167,29 +171,41 @@ def _cropped(images: Tensor, frame: tuple[int, int], changes: Changes) -> Tensor
     return cropped
 
 
-def _warped(
-    image: Tensor, *, angle: float = 0.0, shift: tuple[float, float] = (0, 0), shear: tuple[float, float] = (0, 0)
-) -> Tensor:
-    return image_functional.affine(
-        image,
-        angle=angle,
-        translate=[round(shift[0] * image.shape[-1]), round(shift[1] * image.shape[-2])],
-        scale=1.0,
-        shear=[math.degrees(math.atan(value)) for value in shear],
-        interpolation=InterpolationMode.BILINEAR,
-        fill=_FILL * 3,
-    )
-
-
-_OPERATIONS: tuple[Operation, ...] = (
-    lambda image, sign: image,
-    lambda image, sign: image_functional.autocontrast(image),
-    lambda image, sign: image_functional.equalize(image),
-    lambda image, sign: image_functional.adjust_brightness(image, _ENHANCEMENT),
-    lambda image, sign: image_functional.adjust_sharpness(image, _ENHANCEMENT),
-    lambda image, sign: _warped(image, shear=(sign * _LEVEL * _SHEAR, 0)),
-    lambda image, sign: _warped(image, shear=(0, sign * _LEVEL * _SHEAR)),
-    lambda image, sign: _warped(image, shift=(sign * _LEVEL * _SHIFT, 0)),
-    lambda image, sign: _warped(image, shift=(0, sign * _LEVEL * _SHIFT)),
-    lambda image, sign: _warped(image, angle=sign * _LEVEL * _ROTATION),
+_POINTWISE: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda images: images,
+    image_functional.autocontrast,
+    image_functional.equalize,
+    partial(image_functional.adjust_brightness, brightness_factor=_ENHANCEMENT),
+    partial(image_functional.adjust_sharpness, sharpness_factor=_ENHANCEMENT),
 )
+"""The first operations, which take the images of a batch together; the others are those of `_warps`."""
+_WARPS = 5
+
+
+def _warps(numbers: np.ndarray, signs: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Where the pixels of n warped images come from, around the middle; [n, 2, 3].
+
+    Args:
+        numbers: [n] of warps: sheared along a row or a column, shifted along a row or a column, turned.
+        signs: [n] directions.
+        height, width: of the images.
+    """
+    slopes, turns = signs * _LEVEL * _SHEAR, np.radians(signs * _LEVEL * _ROTATION)
+    shifts = [np.rint(signs * _LEVEL * _SHIFT * side) for side in (width, height)]
+    found = np.tile(np.eye(2, 3), (_WARPS, len(numbers), 1, 1))
+    found[0, :, 0, 1], found[1, :, 1, 0] = slopes, slopes
+    found[2, :, 0, 2], found[3, :, 1, 2] = -shifts[0], -shifts[1]
+    found[4, :, 0, 0], found[4, :, 1, 1] = np.cos(turns), np.cos(turns)
+    found[4, :, 0, 1], found[4, :, 1, 0] = np.sin(turns), -np.sin(turns)
+    return found[numbers, np.arange(len(numbers))]
+
+
+def _warped(images: Tensor, matrices: Tensor) -> Tensor:
+    """Images [n, 3, H, W] uint8 by their matrices [n, 2, 3]; bilinear, and grey where they were not."""
+    height, width = images.shape[-2:]
+    rows, columns = (torch.arange(side, device=images.device) - (side - 1) / 2 for side in (height, width))
+    places = torch.stack([*torch.meshgrid(columns, rows, indexing="xy"), torch.ones_like(images[0, 0]).float()], dim=-1)
+    half = torch.tensor([width / 2, height / 2], device=images.device)
+    grid = (places.flatten(0, 1) @ matrices.mT / half).view(-1, height, width, 2)
+    moved = F.grid_sample(images.float() - _FILL, grid, align_corners=False)
+    return (moved + _FILL).round_().to(torch.uint8)

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -34,7 +34,6 @@ from itrpipe.training.saved import SavedModel
 
 if TYPE_CHECKING:
     from itrpipe.learning.sentences import CaptionMasks, SentenceBank
-    from itrpipe.methods.base import Batch
     from itrpipe.models.dual_encoder.network import Encoders
 
 _ORDER = 1
@@ -49,11 +48,13 @@ class TokenTexts:
         tokens: int32 [T, W].
         lengths: int32 [T].
         cut: those of which the end is not read; None where all is.
+        multiple: of which the width of batches is one.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
     cut: Cut | None = None
+    multiple: int = 1
 
     @classmethod
     def of(cls, split: Split, tokens: CaptionTokens) -> TokenTexts:
@@ -67,9 +68,9 @@ class TokenTexts:
         return len(self.lengths)
 
     def texts(self, rows: np.ndarray) -> TextBatch:
-        """Token ids of the given caption rows [T], cut to the longest of them."""
+        """Token ids of the given caption rows [T], cut to about the longest of them."""
         lengths = self.lengths[rows]
-        tokens = self.tokens[rows, : lengths.max()]
+        tokens = self.tokens[rows, : -(-lengths.max() // self.multiple) * self.multiple]
         return TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
 
 
@@ -206,6 +207,11 @@ class SplitData:
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Token ids of the given caption rows [T], cut to the longest of them."""
         return self._texts.texts(rows)
+
+    def pad_texts(self, multiple: int) -> None:
+        """Pads captions of each batch to a multiple of tokens from now on; those of scene graphs stay as they are."""
+        if isinstance(self._texts, TokenTexts):
+            self._texts = replace(self._texts, multiple=multiple)
 
     def cut(self, what: str) -> str:
         """How many of the captions, which are called `what`, are longer than the model reads; empty for none."""
@@ -377,9 +383,9 @@ def blocks(count: int, size: int) -> Iterator[np.ndarray]:
 
 
 class Feed:
-    """Makes batches in a background thread, copies them to a device, and gives them out in order.
+    """Makes batches in background threads, copies them to a device, and gives them out in order.
 
-    A thread suffices because making a batch is slicing of arrays, which releases the interpreter lock. A GPU has a
+    Threads suffice because making a batch is slicing of arrays, which releases the interpreter lock. A GPU has a
     stream for copies alone, which run beside the kernels of the step before; nothing waits for them but the kernels
     that read them. A batch is kept until these have run: its memory would otherwise be taken for the next copy.
 
@@ -388,21 +394,24 @@ class Feed:
         items: in order.
         depth: how many batches may lie ready or be in the making.
         device: where batches go.
+        readers: how many are in the making at a time.
 
     Attributes:
         waited_seconds: how long the consumer has waited so far.
     """
 
-    def __init__(self, make: Callable[[Any], Batch], items: Iterable[Any], depth: int, device: torch.device) -> None:
-        self.waited_seconds = 0.0
+    def __init__(
+        self, make: Callable[[Any], Any], items: Iterable[Any], depth: int, device: torch.device, readers: int = 1
+    ) -> None:
+        self.waited_seconds, self._readers = 0.0, readers
         self._make, self._items, self._depth, self._device = make, items, max(1, depth), device
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __iter__(self) -> Generator[Batch, None, None]:
-        pool, items = ThreadPoolExecutor(1, thread_name_prefix="batches"), iter(self._items)
+    def __iter__(self) -> Generator[Any, None, None]:
+        pool, items = ThreadPoolExecutor(self._readers, thread_name_prefix="batches"), iter(self._items)
         first = (pool.submit(self._place, item) for item in islice(items, self._depth))
-        ahead: deque[Future[tuple[Batch, Any]]] = deque(first)
-        in_use: deque[tuple[Any, Batch]] = deque()
+        ahead: deque[Future[tuple[Any, Any]]] = deque(first)
+        in_use: deque[tuple[Any, Any]] = deque()
         try:
             while ahead:
                 start = time.perf_counter()
@@ -420,7 +429,7 @@ class Feed:
             # A thread that Python's end meets inside torch would abort the process.
             pool.shutdown(cancel_futures=True)
 
-    def _place(self, item: Any) -> tuple[Batch, Any]:
+    def _place(self, item: Any) -> tuple[Any, Any]:
         """The batch of an item on its way to the device, and the event of a GPU after which it is there."""
         with torch.cuda.stream(self._copies):  # parts of the batch may be made on the device; of none it does nothing
             batch = self._make(item).to(self._device)

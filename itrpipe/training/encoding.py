@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,9 +25,12 @@ from itrpipe.models.vectors import at_least_single
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading
 from itrpipe.storage.parts import ArrayFile, write_arrays
-from itrpipe.training.data import Sources, SplitData, blocks, reopened
+from itrpipe.training.data import Feed, Sources, SplitData, blocks, reopened
 from itrpipe.training.distributed import World
 from itrpipe.training.saved import SavedModel, load_model
+
+_BLOCKS_AT_ONCE = 8
+"""Blocks whose embeddings are copied from a GPU together."""
 
 
 class ImageRows(Protocol):
@@ -53,7 +58,8 @@ class Encoder:
         device: where to compute.
         block: images or captions per forward pass.
         precision: `bf16` computes the scores of pairs in bfloat16.
-        embed_precision: `bf16` computes encodings in bfloat16; they are kept in single precision all the same.
+        embed_precision: `bf16` computes encodings in bfloat16, and `tf32` their products so on a GPU; they are kept in
+            single precision all the same.
     """
 
     model: Any
@@ -100,19 +106,29 @@ class Encoder:
 
     @torch.inference_mode()
     def _encoded(self, encode: Callable[[Any], Any], read: Callable[[np.ndarray], Any], rows: np.ndarray) -> Any:
-        for part in blocks(len(rows), self.block):
-            with self._computing(self.embed_precision):
-                encoding = encode(read(rows[part]).to(self.device))
-            yield changed(encoding, lambda each: at_least_single(each) if each.is_floating_point() else each)
+        feed = Feed(lambda part: read(rows[part]), blocks(len(rows), self.block), 2, self.device)
+        with closing(iter(feed)) as ready:
+            for block in ready:
+                with self._computing(self.embed_precision):
+                    encoding = encode(block)
+                yield changed(encoding, lambda each: at_least_single(each) if each.is_floating_point() else each)
 
-    def _computing(self, precision: str) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16")
+    @contextmanager
+    def _computing(self, precision: str) -> Iterator[None]:
+        products = torch.backends.cuda.matmul
+        before, products.allow_tf32 = products.allow_tf32, products.allow_tf32 or precision == "tf32"
+        try:
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16"):
+                yield
+        finally:
+            products.allow_tf32 = before
 
 
 def embeddings(encodings: Iterable[Any]) -> Iterator[np.ndarray]:
-    """Yields embeddings [<=block, D] float32 of encoded blocks."""
-    for each in encodings:
-        yield each.embedding.cpu().numpy()
+    """Yields embeddings [n, D] float32 of encoded blocks, of several at a time: each time a GPU is waited for."""
+    blocks_left = iter(encodings)
+    while some := [each.embedding for each in islice(blocks_left, _BLOCKS_AT_ONCE)]:
+        yield torch.cat(some).cpu().numpy()
 
 
 Opened = tuple[Encoder, dict[str, SplitData]]

@@ -34,6 +34,8 @@ CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
 
 PLATEAUS = 2
 """How often validation is flat before schedule `plateau` ends the training."""
+_WAITED = 0.01
+"""Share of a training, spent in waiting for data, from which on it is said."""
 _NO_MORE = 1e-9
 """Score by which a validation is no better: the same recalls may be summed in another order."""
 
@@ -79,7 +81,7 @@ class Trainer:
         self._tracking, self._refreshing = tracking or Tracking.off(), refreshing
         self.device, self._world = torch.device(device), World.joined()
         self._model = model.to(self.device)
-        embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else "fp32"
+        embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else settings.embed_precision
         precisions = settings.score_precision, embed_precision
         self._encoder = Encoder(self._model, self.device, settings.encode_block, *precisions)
         self._spread = spread(self._model, self._world, int(settings.encode_chunk), getattr(method, "local", False))
@@ -114,10 +116,9 @@ class Trainer:
             self.position = load_checkpoint(checkpoint, self._parts, self._optimizer)
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         done = sum(self._steps[: self.position.epoch]) + self.position.step
-        steps = min(sum(self._steps), self._total_updates * self._settings.accumulate)
         with (
             self._tracking.following(self.position),
-            self._reporter.task("training", steps, "steps", done) as task,
+            self._reporter.task("training", self.steps, "steps", done) as task,
         ):
             if not self._settings.epochs:  # nothing of the model is to be changed
                 found = {f"val_{name}": value for name, value in self.validate().items()}
@@ -126,6 +127,8 @@ class Trainer:
                 self._save_best()
             while self._has_more and not self._is_flat:
                 self._train_epoch(task)
+        if (waited := self.waited_seconds / max(self.trained_seconds, 1e-9)) >= _WAITED:
+            self._reporter.say(f"  {waited:.0%} of the training was spent in waiting for data")
         self._load_best()
         self._spread.end(self._model)
         self._model.eval()
@@ -147,6 +150,11 @@ class Trainer:
             f"warmup_updates = {rising:,}, and all epochs together have {updates:,} updates: the learning rate ends at "
             f"{100 * updates / rising:.0f} % of its height; set fewer, or a smaller batch_size"
         )
+
+    @property
+    def steps(self) -> int:
+        """Of the whole training."""
+        return min(sum(self._steps), self._total_updates * self._settings.accumulate)
 
     @property
     def _has_more(self) -> bool:
@@ -201,7 +209,9 @@ class Trainer:
         if isinstance(method, StatefulMethod) and position.step == 0:
             method.start_epoch(position.epoch)
         every = settings.validate_every or self._total_updates
-        feed = Feed(make, range(position.step, len(batches)), settings.prefetch, self.device)
+        # Beside a training on processors more than one would take its cores.
+        readers = 1 if self.device.type == "cpu" else max(1, settings.prefetch // 2)
+        feed = Feed(make, range(position.step, len(batches)), settings.prefetch, self.device, readers)
         with closing(iter(feed)) as ready:
             for batch in ready:
                 updated = self._step(batch, len(batches))

@@ -190,8 +190,8 @@ class SavedModel:
 
     def embed_precision(self, device: torch.device) -> str:
         """Precision that it encodes in on a device, likewise."""
-        as_trained = self.config.get("embed_precision") == AS_TRAINED
-        return chosen_precision(self.config["precision"], device) if as_trained else "fp32"
+        asked = self.config.get("embed_precision", "fp32")
+        return chosen_precision(self.config["precision"], device) if asked == AS_TRAINED else asked
 
     @property
     def embed_dim(self) -> int:

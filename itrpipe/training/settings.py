@@ -91,8 +91,9 @@ class TrainSettings(Settings):
             pairs; weights, what scores are made of these, and losses stay in single precision. `auto` takes
             `bf16` on GPUs of compute capability 8 or higher, else `fp32`, and says which.
         score_precision: of scores for validation and of scores that are written, for models with costly ones.
-        embed_precision: of encodings for validation and of embeddings that are written: `fp32`, or `as-trained`, which
-            takes that of `precision`; they are stored in single precision all the same.
+        embed_precision: of encodings for validation and of embeddings that are written: `fp32`, `tf32`, which rounds
+            the factors of products on a GPU, or `as-trained`, which takes that of `precision`; they are stored in
+            single precision all the same.
         min_word_count: words that are rarer in the captions of train and val become `<unk>`; for backbones that read
             phrases in those of train.
         sentences: configuration of `synthesize`, for methods that read synthetic sentences.
@@ -137,7 +138,7 @@ class TrainSettings(Settings):
     gradient_clip: float = Field(gt=0)
     precision: Literal["fp32", "bf16", "auto"]
     score_precision: Literal["fp32", "bf16"] = "fp32"
-    embed_precision: Annotated[Literal["fp32", "as-trained"], NEWER] = "fp32"
+    embed_precision: Annotated[Literal["fp32", "tf32", "as-trained"], NEWER] = "fp32"
     min_word_count: int = Field(ge=1)
     sentences: str = "phrases"
     train_share: float = Field(default=1.0, gt=0, le=1)
@@ -243,7 +244,8 @@ class TrainExecution(MapExecution):
         encode_chunk: images or captions that an encoder computes at a time in training; 0 for the whole batch. The
             gradient is the same, in the memory of one chunk and for about a third more time (gradient caching). `auto`
             takes what the free memory of the GPU asks for.
-        compile: whether torch compiles the encoders, which takes minutes at the start and may save time at each step.
+        compile: whether torch compiles the encoders, which takes minutes at the start and may save time at each step;
+            `auto` compiles those of transformers on a GPU, from 2,000 steps on.
         prefetch: batches made ahead.
         checkpoint_seconds: time between two checkpoints inside an epoch.
         trackers: of `TRACKERS`, those that get the numbers of the training while it runs.
@@ -255,7 +257,7 @@ class TrainExecution(MapExecution):
     threads: int = Field(ge=0, le=4_096)
     encode_block: int = Field(ge=1)
     encode_chunk: int | str
-    compile: bool
+    compile: bool | Literal["auto"]
     prefetch: int = Field(ge=1, le=10_000)
     checkpoint_seconds: float = Field(ge=0)
     trackers: tuple[str, ...] = ()

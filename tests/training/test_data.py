@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -120,6 +122,18 @@ def test_batches_are_made_ahead_in_order_and_an_error_comes_after_the_good_ones(
     for _ in Feed(make, range(2), 2, CPU):
         break  # the thread of a consumer that leaves early has ended by then
     assert not any(worker.is_alive() for worker in workers)
+
+
+def test_several_readers_make_batches_at_a_time_and_give_them_in_order() -> None:
+    together = threading.Barrier(3)
+
+    def make(number: int) -> Batch:
+        together.wait(100)
+        time.sleep(0.01 * (number % 3 == 0))
+        return batch_of(number)
+
+    found = [batch.statistics["number"] for batch in Feed(make, range(9), 6, CPU, readers=3)]
+    assert found == list(range(9))
 
 
 @pytest.mark.gpu
@@ -255,16 +269,28 @@ def test_every_other_operation_is_left_out() -> None:
 
 
 def test_operations_are_as_strong_as_their_level_says() -> None:
-    image = torch.from_numpy(np.random.default_rng(5).integers(0, 256, (3, 40, 40), dtype=np.uint8))
-    drawn = changes.Changes(np.array([[0, 0, 40, 40]]), np.array([False]), np.array([[3, 0]]), np.array([[1, 0]]))
-    assert torch.equal(augment(image[None], (40, 40), drawn)[0], image_functional.adjust_brightness(image, 1.36))
-    right = changes._warped(image, shift=(10 / 40, 0))
-    assert torch.equal(right[:, :, 10:], image[:, :, :-10])
-    assert (right[:, :, :10] == 128).all()
-    turned = changes._OPERATIONS[9](torch.full((3, 40, 40), 10, dtype=torch.uint8), 1.0)
-    assert (turned[:, 0, 0] == 128).all()
-    assert (turned[:, 20, 20] == 10).all()
-    assert len(changes._OPERATIONS) == 10
+    image = torch.from_numpy(np.random.default_rng(5).integers(0, 256, (3, 40, 60), dtype=np.uint8))
+    numbers, signs = np.divmod(np.arange(20), 2)
+    operations, directions = (np.stack([each, 0 * each], axis=1) for each in (numbers, 1 - 2 * signs))
+    drawn = changes.Changes(np.tile([0, 0, 40, 60], (20, 1)), np.zeros(20, bool), operations, directions)
+    found = augment(image.expand(20, -1, -1, -1), (40, 60), drawn)
+    brightness, sharpness = image_functional.adjust_brightness, image_functional.adjust_sharpness
+    pointwise = [image, image_functional.autocontrast(image), image_functional.equalize(image)]
+    for number, expected in enumerate([*pointwise, brightness(image, 1.36), sharpness(image, 1.36)]):
+        assert torch.equal(found[2 * number], expected)
+        assert torch.equal(found[2 * number + 1], expected)
+    slope = math.degrees(math.atan(0.7 * 0.3))
+    for number, sign in itertools.product(range(5), (1, -1)):
+        shear = [sign * slope * (number == axis) for axis in (0, 1)]
+        shift = [sign * pixels * (number == axis) for pixels, axis in ((1, 2), (1, 3))]
+        options = {"angle": sign * 21.0 * (number == 4), "translate": shift, "scale": 1.0, "shear": shear}
+        options |= {"interpolation": image_functional.InterpolationMode.BILINEAR}
+        inside = image_functional.affine(torch.ones(1, 40, 60), **options, fill=[0.0])[0] > 0.9999
+        moved = found[2 * (5 + number) + (sign < 0)]
+        expected = image_functional.affine(image, **options, fill=[128.0])
+        assert (moved.int() - expected.int())[:, inside].abs().max() <= 1  # of rounding
+        assert 0.5 < inside.float().mean() < 1
+        assert number != 4 or (moved[:, 0, 0] == 128).all()
 
 
 def test_global_vectors_stand_for_images(features: FeatureFile) -> None:
@@ -329,6 +355,9 @@ def test_captions_have_ids_between_two_ends_and_those_that_are_cut_are_counted(
     assert {(int(first), int(end)) for first, end in zip(found.tokens[:, 0], last, strict=True)} == {tuple(ends)}
     assert not found.tokens[np.arange(found.tokens.shape[1]) >= found.lengths[:, None]].any()
     assert found.cut == cut
+    for row, length in enumerate(lengths):
+        width = min(-(-length // 8) * 8, found.tokens.shape[1])
+        assert replace(found, multiple=8).texts(np.array([row])).tokens.shape[1] == width
 
 
 def test_what_reads_captions_is_saved_with_the_model(saved_encoders: Path, tmp_path: Path) -> None:

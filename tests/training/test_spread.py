@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
@@ -23,6 +23,7 @@ from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.testing import ToyPairs
+from itrpipe.training import assembly
 from itrpipe.training.assembly import chosen_chunk, compile_encoders, fitting_chunk
 from itrpipe.training.distributed import spread
 
@@ -143,6 +144,34 @@ def test_compiled_encoders_give_the_same_gradients(monkeypatch: pytest.MonkeyPat
     for pairs in (6, 4):
         assert_near(gradients(compiled, pairs), gradients(plain, pairs), 1e-5)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > seen
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "opens_encoders", "steps", "compiled"),
+    [
+        ("auto", "cuda", True, 2_000, True),
+        ("auto", "cuda", True, 1_999, False),
+        ("auto", "cuda", False, 2_000, False),
+        ("auto", "cpu", True, 2_000, False),
+        (True, "cpu", False, 1, True),
+        (False, "cuda", True, 2_000, False),
+    ],
+)
+def test_encoders_are_compiled_where_it_pays(
+    monkeypatch: pytest.MonkeyPatch, asked: Any, device: str, opens_encoders: bool, steps: int, compiled: bool
+) -> None:
+    job, train = MagicMock(), Mock()
+    job.execution.compile, job.settings.model.opens_encoders = asked, opens_encoders
+    monkeypatch.setattr(assembly, "compile_encoders", Mock())
+    assembly._compile(job, Mock(), train, torch.device(device), steps)
+    assert train.pad_texts.called == compiled
+    monkeypatch.setattr(assembly, "compile_encoders", Mock(side_effect=UsageError("no compiler")))
+    if asked is True:
+        with pytest.raises(UsageError):
+            assembly._compile(job, Mock(), train, torch.device(device), steps)
+    else:
+        assembly._compile(job, Mock(), train, torch.device(device), steps)
+        assert job.warn.called == compiled
 
 
 def test_a_machine_that_cannot_compile_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
