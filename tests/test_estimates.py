@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from itrpipe.pipeline.costs import Cost, cost_of, earlier_artifacts, say_costs
 from itrpipe.pipeline.planning import Planner
-from itrpipe.pipeline.run import RESUMED
+from itrpipe.pipeline.run import RESUMED, Cost, cost_of, earlier_artifacts, say_costs
 from itrpipe.pipeline.steps import Step, pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need

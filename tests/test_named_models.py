@@ -13,7 +13,7 @@ from PIL import Image
 from itrpipe.cli.make import both_encoders
 from itrpipe.cli.named import define_model
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
-from itrpipe.pipeline.overrides import Override
+from itrpipe.pipeline.planning import Override
 from itrpipe.storage.artifact import folders_in, read_manifest
 from tests.chains import Invoke, done, planned, refused, sets
 from tests.conftest import TINY, TINY_AOQ

@@ -12,13 +12,12 @@ from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, check_name, load_definition, remember, remember_model
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, UsageError
-from itrpipe.pipeline.costs import say_costs
 from itrpipe.pipeline.planning import Override, Planner
-from itrpipe.pipeline.run import run
-from itrpipe.pipeline.steps import Step, pending_steps
+from itrpipe.pipeline.run import run, say_costs
+from itrpipe.pipeline.steps import pending_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.stages.base import Need, load_stage, prepare_need
+from itrpipe.stages.base import Need, Step, load_stage, prepare_need
 from itrpipe.storage.artifact import MANIFEST, Manifest, existing_input, read_manifest
 from itrpipe.training.settings import TrainExecution, TrainSettings
 

@@ -36,8 +36,7 @@ from itrpipe.cli.options import (
 from itrpipe.config import Settings, brought, declared_stages, leaves, load_declaration, unknown
 from itrpipe.datasets.definition import EMBEDDED, check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UnavailableError, UsageError
-from itrpipe.pipeline.overrides import EVERYWHERE
-from itrpipe.pipeline.planning import Override, Planner
+from itrpipe.pipeline.planning import EVERYWHERE, Override, Planner
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need

@@ -19,8 +19,7 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
-from itrpipe.pipeline.overrides import EVERYWHERE
-from itrpipe.pipeline.planning import Override, scoped_override
+from itrpipe.pipeline.planning import EVERYWHERE, Override, scoped_override
 from itrpipe.storage.artifact import folders_in
 from itrpipe.training.settings import Model, TrainExecution
 

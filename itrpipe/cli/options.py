@@ -20,8 +20,7 @@ from itrpipe.cli.named import NamedModel, find_model
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.pipeline.overrides import EVERYWHERE
-from itrpipe.pipeline.planning import Override, parse_override
+from itrpipe.pipeline.planning import EVERYWHERE, Override, parse_override
 from itrpipe.storage.integrity import trust_large_files
 
 Text = str | None

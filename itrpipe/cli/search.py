@@ -29,11 +29,10 @@ from itrpipe.cli.options import (
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, redefine
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
-from itrpipe.pipeline.overrides import EVERYWHERE, refuse_unused
-from itrpipe.pipeline.planning import Override
+from itrpipe.pipeline.planning import EVERYWHERE, Override, refuse_unused
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
-from itrpipe.stages.checks import check_split_of
+from itrpipe.stages.base import check_split
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import MANIFEST, PICTURES, folders_in, is_finished, read_manifest
 from itrpipe.storage.disk import require_writable, write_text
@@ -127,7 +126,7 @@ def search(given: SearchOptions, question: Question, photos: PhotosOption = None
     _refuse_opened(given)
     asked = given.asked("train", as_json=question.as_json)
     step, own = asked.plan("train", given.method), None
-    check_split_of(step, split or "test")
+    check_split(step, split or "test")
     if not asked.made("search with"):
         return
     from itrpipe.search.gallery import Gallery

@@ -11,15 +11,13 @@ from itrpipe.config import COMMAND_LINE
 from itrpipe.datasets.definition import DatasetDefinition, redefine
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError
-from itrpipe.pipeline.costs import say_costs
-from itrpipe.pipeline.overrides import Override, refuse_unused
-from itrpipe.pipeline.planning import SOURCE_CACHE, Planner, pinned_step, scoped_override
+from itrpipe.pipeline.planning import SOURCE_CACHE, Override, Planner, pinned_step, refuse_unused, scoped_override
 from itrpipe.pipeline.recipes import ForBackbone, Recipe, RecipeRun, for_backbone, load_recipe, placeholder, told_sizes
-from itrpipe.pipeline.run import run
-from itrpipe.pipeline.steps import Step, pending_steps
+from itrpipe.pipeline.run import run, say_costs
+from itrpipe.pipeline.steps import pending_steps
 from itrpipe.progress import Reporter
 from itrpipe.report.published import Published, reproductions, table_lines
-from itrpipe.stages.base import Need, load_stage
+from itrpipe.stages.base import Need, Step, load_stage
 from itrpipe.stages.evaluate import EvaluateSettings, models_label
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.integrity import DigestCache

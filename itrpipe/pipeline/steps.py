@@ -1,66 +1,22 @@
-"""The steps of a plan, each of which makes one artifact, and what a plan finds of them on disk: the state, and why."""
+"""What a plan finds of its steps on disk: the state of each, and why."""
 
 from __future__ import annotations
 
 import glob
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
-from itrpipe.config import Resolved, Settings, leaves
-from itrpipe.datasets.definition import StageDefinition
+from itrpipe.config import leaves
 from itrpipe.errors import DataError, UnavailableError
-from itrpipe.stages.base import Need, load_stage
+from itrpipe.stages.base import State, Step, load_stage
 from itrpipe.storage import artifact as artifacts
-from itrpipe.storage.artifact import Location, Manifest
+from itrpipe.storage.artifact import Manifest
 from itrpipe.storage.locks import is_locked
 
 MOST_CHANGES = 6
 """As many changes as a reason names."""
-State = Literal["up to date", "missing", "interrupted", "running", "new settings", "stale", "damaged"]
-"""`missing`: nothing of this name was ever made; `new settings`: another version of it was, which stays right; `stale`:
-what was made is overtaken by a source that changed, by a newer version of a stage, or because something that it read
-was made again with another result."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One artifact of a plan.
-
-    Attributes:
-        need: what was asked for.
-        settings, execution: validated.
-        resolved: values with origins, for `itrpipe show`.
-        inputs: input name -> step that makes it.
-        sources: digests of files outside the data folder.
-        definition: where those files lie.
-        location: where the artifact lies or will lie.
-        state, reason: what the plan found.
-    """
-
-    need: Need
-    settings: Settings
-    execution: Settings
-    resolved: Resolved
-    inputs: dict[str, Step]
-    sources: dict[str, str]
-    definition: StageDefinition | None
-    location: Location
-    state: State
-    reason: str = ""
-
-    @property
-    def finished(self) -> Path | None:
-        """Folder of the artifact, once it is whole."""
-        return self.location.folder if self.state != "damaged" and self.location.folder.exists() else None
-
-    def upstream(self) -> Iterator[Step]:
-        """Yields every step this one depends on, then itself, in an order in which they can run."""
-        for step in self.inputs.values():
-            yield from step.upstream()
-        yield self
 
 
 def pending_steps(steps: Iterable[Step]) -> list[Step]:

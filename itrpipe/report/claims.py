@@ -36,8 +36,7 @@ from itrpipe.evaluation.metrics import (
 )
 from itrpipe.evaluation.tables import Number, mean, signed
 from itrpipe.report.names import some
-from itrpipe.report.runs import DECLARED, FIRST, FULL, OBJECTIVE, PLAIN, UNTRAINED, Model, Run
-from itrpipe.report.series import Series, by_seed
+from itrpipe.report.runs import DECLARED, FIRST, FULL, OBJECTIVE, PLAIN, UNTRAINED, Model, Run, Series, by_seed
 from itrpipe.training.settings import FIRST_TRAINING, newer_defaults, unread
 
 COMPARED = (*RECALLS, RSUM)

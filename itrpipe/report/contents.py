@@ -20,13 +20,11 @@ from itrpipe.progress import PEAK_MEMORY
 from itrpipe.report import negatives, scores
 from itrpipe.report.chain import Artifact, commands_of
 from itrpipe.report.claims import TIME, Claim, answer, claims_of, judged, rsum_of, score_of, two, why_collapsed
-from itrpipe.report.curves import training_curves
 from itrpipe.report.names import Declared, listed, shown
 from itrpipe.report.pictures import Examples, Gallery, Library, Picture, retrieval_examples
-from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of
+from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of, training_curves
 from itrpipe.report.published import Published
-from itrpipe.report.runs import Run, all_artifacts, collect
-from itrpipe.report.series import Series, series_of
+from itrpipe.report.runs import Run, Series, all_artifacts, collect, series_of
 from itrpipe.report.words import ColouredWords, WordMaps, scored_words, word_maps, wrong_words
 from itrpipe.storage.artifact import SECOND_ROUND, Manifest
 

@@ -16,8 +16,7 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.truth import known_pairs
 from itrpipe.errors import DataError
 from itrpipe.report.chain import Artifact
-from itrpipe.report.runs import DIRECTIONS, Run
-from itrpipe.report.series import Series
+from itrpipe.report.runs import DIRECTIONS, Run, Series
 from itrpipe.storage.integrity import checked
 
 LONGEST_SIDE = 288

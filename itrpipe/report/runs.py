@@ -1,9 +1,10 @@
-"""The evaluated runs of a report, their models, and what they were made from."""
+"""The evaluated runs of a report, their models, what they were made from, and which differ in nothing but a seed."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from itrpipe.config import baseline_kind, declared_stages
+from itrpipe.config import baseline_kind, declared_stages, leaves
 from itrpipe.evaluation.metrics import Ranks
 from itrpipe.report.chain import Artifact
 from itrpipe.report.names import (
@@ -24,12 +25,13 @@ from itrpipe.report.names import (
     departures,
     method_title,
     model_title,
+    shown,
     title_by_choices,
 )
 from itrpipe.storage.artifact import HISTORY, METRICS, RANKINGS, Manifest
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.storage.tables import read_table
-from itrpipe.training.settings import FIRST_TRAINING, began_with, trains
+from itrpipe.training.settings import FIRST_TRAINING, began_with, newer_defaults, trains, unread
 
 DIRECTIONS = {"i2t": "Image → text", "t2i": "Text → image"}
 FULL, ORACLE = "full", "oracle"
@@ -329,3 +331,95 @@ def all_artifacts(runs: Iterable[Run]) -> list[Artifact]:
     order = list(declared_stages())
     found = {artifact.path: artifact for run in runs for artifact in run.evaluation.chain()}
     return sorted(found.values(), key=lambda each: (order.index(each.stage), each.name))
+
+
+SEED = "seed"
+
+
+@dataclass(frozen=True)
+class Series:
+    """Runs of one method and one backbone with equal settings, re-ranked alike.
+
+    Attributes:
+        name: for people: backbone, method, and of the settings in which it differs from series of the same as many as
+            tell it apart.
+        all: of every seed; several of one seed when a model was trained again.
+        differing: all settings in which it differs from series of the same, by their dotted keys.
+    """
+
+    name: str
+    all: tuple[Run, ...]
+    differing: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def first(self) -> Run:
+        """One of them, for what they have in common."""
+        return self.all[0]
+
+    @property
+    def method(self) -> str:
+        """The name without the backbone."""
+        return self.name.removeprefix(f"{self.first.backbone}, ")
+
+
+def by_seed(series: Series) -> dict[int, Run]:
+    """The newest run of every seed."""
+    ordered = sorted(series.all, key=lambda run: run.manifest.finished)
+    return dict(sorted({run.seed: run for run in ordered}.items()))
+
+
+def series_of(items: Sequence[Run]) -> list[Series]:
+    """Groups by method, backbones and settings, in the order of the first of each group.
+
+    Members with different seeds, and removed models, whose settings are not known any more, stay alone.
+    """
+    groups: dict[str, tuple[str, dict[str, Any], list[Run]]] = {}
+    for index, item in enumerate(items):
+        facts = _facts(item)
+        title = model_title(item.backbone, item.method)
+        groups.setdefault(_key(item, facts) or str(index), (title, facts or {}, []))[2].append(item)
+    found = []
+    for title, own, runs in groups.values():
+        rivals = [facts for name, facts, _ in groups.values() if name == title and facts]
+        differing = {key: value for key, value in own.items() if len({str(each.get(key)) for each in rivals}) > 1}
+        parts = []
+        for key, value in differing.items():
+            if len(rivals) > 1:  # itself is one
+                parts.append(f"{key} {shown(value)}")
+                rivals = [facts for facts in rivals if str(facts.get(key)) == str(value)]
+        more = len(differing) - len(parts)
+        parts += [f"{more} more setting{'s' if more > 1 else ''}"] if more else []
+        found.append(Series(f"{title} ({', '.join(parts)})" if parts else title, tuple(runs), differing))
+    return found
+
+
+def _key(item: Run, facts: dict[str, Any] | None) -> str | None:
+    if facts is None or len({member.seed for member in item.members}) > 1:
+        return None
+    names = [member.method_name for member in item.members]
+    # The title of a run's method also says how it was re-ranked, which its models do not know.
+    return json.dumps([item.method, names, facts], sort_keys=True, default=str)
+
+
+def _facts(item: Run) -> dict[str, Any] | None:
+    """Settings of training and mining but the seed, by their dotted keys; None when a model was removed.
+
+    Of the models that they were made from, what is not as declared.
+    """
+    facts: dict[str, Any] = {}
+    for number, member in enumerate(item.members, 1):
+        if member.artifact.manifest is None:
+            return None
+        mining = member.mining.manifest if member.mining else None
+        prefix = member_prefix(number)
+        settings = member.artifact.manifest.settings
+        read = {key: value for key, value in _but_seed(settings).items() if key not in unread(settings)}
+        facts |= {f"{prefix}{key}": value for key, value in read.items()}
+        if mining is not None:
+            facts |= {f"{prefix}mining {key}": value for key, value in _but_seed(mining.settings).items()}
+    return facts | {key: each.value for key, each in item.departures.items()}
+
+
+def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Without settings that earlier versions lacked, where they have their defaults: these models are no others."""
+    return {key: value for key, value in leaves(settings) if key != SEED and (key, value) not in newer_defaults()}

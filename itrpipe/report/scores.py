@@ -15,8 +15,7 @@ from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table,
 from itrpipe.report.claims import COMPARED, Claim, rsum_of, score_of, why_collapsed
 from itrpipe.report.names import listed
 from itrpipe.report.published import Published
-from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, Run
-from itrpipe.report.series import Series, by_seed
+from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, Run, Series, by_seed
 from itrpipe.storage.artifact import METRICS
 
 _GLANCE = {"RSum": RSUM, "R@1 image → text": "i2t_r1", "R@1 text → image": "t2i_r1"}

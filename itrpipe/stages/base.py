@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal
 
 from itrpipe.config import Resolved, Settings, declared_stages, unknown
+from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.engine.run import Made, SharedExecution, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
 from itrpipe.progress import Reporter
-from itrpipe.storage.artifact import WORK, Manifest
+from itrpipe.storage.artifact import WORK, Location, Manifest, read_manifest
 from itrpipe.storage.integrity import DigestCache
 
 PARTS = "parts"
@@ -45,33 +46,48 @@ class Need:
     named: Mapping[str, str] = field(default_factory=dict)
 
 
-class Planned(Protocol):
-    """A step of a plan that has yet to run, as the `check` of its stage sees it."""
+State = Literal["up to date", "missing", "interrupted", "running", "new settings", "stale", "damaged"]
+"""`missing`: nothing of this name was ever made; `new settings`: another version of it was, which stays right; `stale`:
+what was made is overtaken by a source that changed, by a newer version of a stage, or because something that it read
+was made again with another result."""
 
-    @property
-    def need(self) -> Need:
-        """What was asked for."""
-        ...
 
-    @property
-    def settings(self) -> Settings:
-        """What determines the result."""
-        ...
+@dataclass(frozen=True)
+class Step:
+    """One artifact of a plan.
 
-    @property
-    def resolved(self) -> Resolved:
-        """Where each setting comes from."""
-        ...
+    Attributes:
+        need: what was asked for.
+        settings, execution: validated.
+        resolved: values with origins, for `itrpipe show`.
+        inputs: input name -> step that makes it.
+        sources: digests of files outside the data folder.
+        definition: where those files lie.
+        location: where the artifact lies or will lie.
+        state, reason: what the plan found.
+    """
 
-    @property
-    def inputs(self) -> Mapping[str, Planned]:
-        """Input name -> step that makes it."""
-        ...
+    need: Need
+    settings: Settings
+    execution: Settings
+    resolved: Resolved
+    inputs: dict[str, Step]
+    sources: dict[str, str]
+    definition: StageDefinition | None
+    location: Location
+    state: State
+    reason: str = ""
 
     @property
     def finished(self) -> Path | None:
-        """Folder of its artifact, once that is whole."""
-        ...
+        """Folder of the artifact, once it is whole."""
+        return self.location.folder if self.state != "damaged" and self.location.folder.exists() else None
+
+    def upstream(self) -> Iterator[Step]:
+        """Yields every step this one depends on, then itself, in an order in which they can run."""
+        for step in self.inputs.values():
+            yield from step.upstream()
+        yield self
 
 
 @dataclass(frozen=True)
@@ -189,10 +205,10 @@ class Stage:
         """The settings as the fingerprint sees them."""
         return settings.counted()
 
-    def check_read(self, step: Planned) -> None:
+    def check_read(self, step: Step) -> None:
         """Refuses settings that the requested step does not read."""
 
-    def check(self, step: Planned) -> None:
+    def check(self, step: Step) -> None:
         """Refuses what cannot work before anything runs for it.
 
         It is asked when a step is planned and, while the step waits, whenever another one is finished.
@@ -241,6 +257,26 @@ def prepare_need(definition: DatasetDefinition, split: str = "") -> Need:
         raise MissingInputError("the dataset is not defined; run `itrpipe prepare --dataset NAME --source FOLDER`")
     alone = split and definition.prepare.conf == GIVEN
     return Need("prepare", definition.prepare.conf, {"only": split} if alone else {})
+
+
+def check_split(train: Step, split: str) -> None:
+    """Refuses a split without images, where the dataset that a model is trained on is prepared.
+
+    Args:
+        train: the training of what is asked about the split.
+        split: its name.
+
+    Raises:
+        UsageError: likewise.
+    """
+    prepared = train.inputs["prepare"].finished
+    metrics = {} if prepared is None else read_manifest(prepared).metrics
+    held = [name for name in SPLITS if name in metrics]
+    if held and split not in held:
+        raise UsageError(
+            f"the dataset has no {split} images, only {' and '.join(held)}; ask with --split {held[-1]}, or add "
+            "photographs, or a column split, and prepare again"
+        )
 
 
 def reason_with_file(image_id: str, file: str, reason: str) -> str:

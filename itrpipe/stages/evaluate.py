@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from itrpipe.analysis.questions.base import Evaluation, answers_text, questions
-from itrpipe.config import NEWER, Outside, Settings, unknown
+from itrpipe.config import NEWER, Outside, Settings
 from itrpipe.datasets import benchmarks
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.features.declaration import NOT_HERE, is_given
+from itrpipe.features.declaration import NOT_HERE, is_given, passes_of
+from itrpipe.features.hub import require_reachable
 from itrpipe.mining.settings import decisions_file
 from itrpipe.progress import Reporter
-from itrpipe.stages import checks, train
-from itrpipe.stages.base import Job, Need, Planned, Stage, prepare_need
+from itrpipe.stages import train
+from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS, SUMMARY, existing_input
 from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import LOCAL_MODEL, checked
@@ -34,8 +35,6 @@ SENTENCES = "sentences_"
 SCORED = "scored_"
 """What the input name of the evaluation of one model of an ensemble begins with; that of the model follows."""
 ECCV_PACKAGE = "eccv_caption"
-PROTOCOLS = ("full", "coco-1k", "coco-5k")
-"""Names in `itrpipe.evaluation.metrics`."""
 LONGEST_LABEL = 200
 """Characters of a label that leave room for the rest of a folder name, which may have 255."""
 BENCHMARKS = Outside(
@@ -79,32 +78,14 @@ class EvaluateSettings(Settings):
     split: Literal["train", "val", "test"]
     rerank: int = Field(default=0, ge=0)
     eccv: bool = False
-    discriminate: Annotated[tuple[str, ...], NEWER] = ()
+    discriminate: Annotated[tuple[str, ...], NEWER, AfterValidator(generator_names)] = ()
     language_model: Annotated[str, NEWER, LOCAL_MODEL] = ""
-    benchmark: Annotated[tuple[str, ...], NEWER, BENCHMARKS] = ()
+    benchmark: Annotated[tuple[str, ...], NEWER, BENCHMARKS, AfterValidator(benchmarks.benchmark_names)] = ()
     decisions: Annotated[str, NEWER, decisions_file(training=False)] = ""
-    protocols: tuple[str, ...]
+    protocols: tuple[Literal["full", "coco-1k", "coco-5k"], ...]
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
     ranking_depth: int = Field(ge=1)
-
-    @field_validator("protocols")
-    @classmethod
-    def _known_protocols(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for name in value:
-            if name not in PROTOCOLS:
-                raise ValueError(unknown("protocol", name, PROTOCOLS))
-        return value
-
-    @field_validator("discriminate")
-    @classmethod
-    def _known_generators(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return generator_names(value)
-
-    @field_validator("benchmark")
-    @classmethod
-    def _known_benchmarks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return benchmarks.benchmark_names(value)
 
     @field_validator("backbone")
     @classmethod
@@ -217,11 +198,26 @@ class Evaluate(Stage):
             wanted[f"{SENTENCES}{name}"] = Need("synthesize", generator.conf, generator.wanted(settings.split))
         return wanted
 
-    def check(self, step: Planned) -> None:
+    def check(self, step: Step) -> None:
         """Refuses a split without images, benchmarks of images that cannot be read, and models that are not there."""
-        checks.check_split_of(step.inputs["train"], getattr(step.settings, "split", ""))
-        checks.check_benchmarks(step)
-        checks.check_language_model(step)
+        settings: Any = step.settings
+        check_split(step.inputs["train"], settings.split)
+        given = [each for each in settings.benchmark if benchmarks.named(each).folder]
+        for part in passes_of("", step.inputs["train"].inputs["extract"].settings).values() if given else ():
+            fact = f"--benchmark {given[0]}: the features of this dataset "
+            if part.imported:
+                raise UsageError(
+                    f"{fact}were imported ({part.kind}), so those of other photographs cannot be made alike; evaluate "
+                    "a model that was trained on extracted features"
+                )
+            if part.drawings_only:
+                raise UsageError(
+                    f"{fact}come from the detector of `{part.kind}`, which knows drawings and no photographs; evaluate "
+                    "a model that was trained on other features, such as --backbone dual-encoder, or give --benchmark "
+                    "scenes"
+                )
+        if settings.language_model:
+            require_reachable(settings.language_model)
 
     def run(self, job: Job) -> None:
         """Writes metrics.json, both files of rankings, what `analysis.questions` answer, and all of it as text."""

@@ -13,8 +13,8 @@ from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, StageDefini
 from itrpipe.engine.run import OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import EXTRACTORS, IMPORTERS, feature_settings, passes_of
-from itrpipe.stages.base import PARTS, Job, Need, Planned, Stage, prepare_need, reason_with_file
-from itrpipe.stages.checks import check_extraction
+from itrpipe.features.hub import require_reachable
+from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need, reason_with_file
 from itrpipe.storage.artifact import NOTES
 from itrpipe.storage.disk import read_stamped_json, require_space, write_stamped_json
 from itrpipe.storage.integrity import DigestCache
@@ -50,9 +50,11 @@ class Extract(Stage):
         """Those of the extractor, or of several of a combination."""
         return feature_settings(values)
 
-    def check(self, step: Planned) -> None:
+    def check(self, step: Step) -> None:
         """Refuses extractors whose model is neither here nor on the hub."""
-        check_extraction(step)
+        for part in passes_of("", step.settings).values():
+            for model, revision in part.from_hub().items():
+                require_reachable(model, revision)
 
     def needs(self, settings: Settings, definition: DatasetDefinition) -> dict[str, Need]:
         """The images and captions.

@@ -14,10 +14,10 @@ from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.engine.run import SharedExecution
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import UsageError
+from itrpipe.features.hub import require_reachable
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.progress import Reporter
-from itrpipe.stages.base import PARTS, Job, Need, Planned, Stage, prepare_need
-from itrpipe.stages.checks import check_language_model
+from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.artifact import SCENES_FILE, STATISTICS
 from itrpipe.storage.disk import require_space, write_json
 from itrpipe.storage.integrity import LOCAL_MODEL, read_checked_json
@@ -198,9 +198,11 @@ class Synthesize(Stage):
 
     schema_version, execution = 3, Execution
 
-    def check(self, step: Planned) -> None:
+    def check(self, step: Step) -> None:
         """Refuses a language model that is neither here nor on the hub."""
-        check_language_model(step)
+        settings: Any = step.settings
+        if settings.language_model:
+            require_reachable(settings.language_model)
 
     def settings_class(self, values: Mapping[str, Any]) -> type[Settings]:
         """The settings of the configuration's maker.

@@ -6,22 +6,24 @@ The first training is `--method triplet`; a second one (`--method aoq`) also rea
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 
-from itrpipe.config import did_you_mean, load_declaration
+from itrpipe.config import COMMAND_LINE, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.errors import UsageError
-from itrpipe.features.declaration import GIVEN, NOT_HERE
+from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.features.declaration import GIVEN, NOT_HERE, passes_of
+from itrpipe.features.hub import local_config, require_reachable
 from itrpipe.methods.declaration import Mined, method_package
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
-from itrpipe.stages import checks, mine_negatives
-from itrpipe.stages.base import Input, Job, Need, Planned, Stage, prepare_need
+from itrpipe.stages import mine_negatives
+from itrpipe.stages.base import Input, Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
 from itrpipe.training import settings as training_settings
@@ -33,6 +35,14 @@ if TYPE_CHECKING:
 INITIAL, MINED = "initial", "mine_negatives"
 CUT = "cut_captions"
 """Of each split the line that says how many captions are longer than the model reads."""
+_READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
+_REMEDIES = {
+    "regions": "name features with regions by --features, such as those of butd",
+    "boxes": "name features with boxes by --features, such as those of butd; where regions are the cells of a grid, "
+    "say of which by --set precomp.grid=[6,6]",
+    "global": "name features with global vectors by --features, such as those of vit",
+    "pixels": "give --features pixels",
+}
 
 
 class Train(Stage):
@@ -47,13 +57,55 @@ class Train(Stage):
         )
     )
 
-    def check(self, step: Planned) -> None:
-        """Refuses features that the model cannot read, and longer lists than there are."""
-        checks.check_training(step)
+    def check(self, step: Step) -> None:
+        """Refuses features that a model cannot read, encoders that cannot be fetched, and options that change nothing.
 
-    def check_read(self, step: Planned) -> None:
-        """Refuses options that change nothing."""
-        checks.check_read(step)
+        Raises:
+            UsageError: one of them, or an option that changes nothing was given.
+            DataError: given embeddings are of other images and captions.
+        """
+        settings = cast(TrainSettings, step.settings)
+        if isinstance(settings.model, GivenEmbeddings):
+            _refuse_other_rows(step, settings, settings.model)
+            return
+        _refuse_other_features(step, settings)
+        self.check_read(step)
+        for name, model in settings.model.pretrained().items():
+            if model:
+                _require_encoder(step, name, model, getattr(settings.model, f"{name}_revision", "main"))
+        config = local_config(both) if (both := settings.model.joint()) else {}
+        if config and not config.keys() & {"vision_config", "text_config"}:
+            raise UsageError(
+                f"{both} is a model of type {config.get('model_type')}, which is no encoder of both images and "
+                "captions; name one that is, such as CLIP or SigLIP, or one encoder as --vision and another as --text"
+            )
+        if settings.adapts and importlib.util.find_spec("peft") is None:
+            raise UsageError(
+                f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
+                "'itrpipe[lora]'` or leave it out"
+            )
+        if settings.loss.refreshes():
+            _refuse_refreshing(step, settings)
+
+    def check_read(self, step: Step) -> None:
+        """Refuses options that change nothing, also where the model is trained already.
+
+        Raises:
+            UsageError: likewise.
+        """
+        settings = cast(TrainSettings, step.settings)
+        if isinstance(settings.model, GivenEmbeddings):
+            return
+        unused = {name: getattr(settings, name) for name in settings.unused_options()}
+        unused |= {f"loss.{name}": getattr(settings.loss, name) for name in settings.loss.unused_options()}
+        for name, value in unused.items():
+            if step.resolved.origins.get(name) == COMMAND_LINE:
+                if name == "loss.teacher":
+                    raise UsageError(f"--negatives-from {value} is for mined negatives; add --negatives mined")
+                raise UsageError(
+                    f"{step.need.conf}: {name} = {value} changes nothing with the other settings as they are; leave "
+                    f"it out, or see `itrpipe show train {step.need.conf}` for what is read"
+                )
 
     def label(self, conf: str, settings: TrainSettings) -> str:
         """`method.backbone`, with the seed when it is not 0."""
@@ -168,6 +220,59 @@ class Train(Stage):
         _record(job, trainer)
         if cut := {name: told for name, data in splits.items() if (told := data.cut(f"{name} captions"))}:
             job.metrics[CUT] = cut
+
+
+def _require_encoder(step: Step, name: str, model: str, revision: str) -> None:
+    """Refuses an encoder that cannot be fetched, and says so where it is the one that is taken unless another is named.
+
+    Raises:
+        MissingInputError: likewise.
+    """
+    joint = cast(TrainSettings, step.settings).model.joint()
+    try:
+        require_reachable(model, revision)
+    except MissingInputError as error:
+        if not step.resolved.origins.get(f"model.{name}", "").endswith("]"):  # of a declaration
+            raise
+        option = "--vision" if joint else f"--{name}" if name in ("vision", "text") else f"--set model.{name}=…"
+        raise MissingInputError(f"{str(error).rstrip('.')}; or name another than this default: {option}") from None
+
+
+def _refuse_other_rows(step: Step, settings: TrainSettings, model: GivenEmbeddings) -> None:
+    """Refuses given embeddings of other images and captions than the dataset has, once that is prepared."""
+    prepare = step.inputs["prepare"]
+    if prepare.finished is None:
+        return
+    from itrpipe.datasets.prepared import PreparedDataset
+    from itrpipe.features.given import GivenSplit
+
+    split = PreparedDataset.open(prepare.finished).split(settings.features)
+    GivenSplit(model.files, settings.features).places(split, by_row=prepare.need.conf != GIVEN)
+
+
+def _refuse_other_features(step: Step, settings: TrainSettings) -> None:
+    parts = passes_of("", step.inputs["extract"].settings).values()
+    held = frozenset().union(*(part.may_hold() for part in parts))
+    for name in settings.model.reads():
+        if name not in held:
+            made = "+".join(part.kind.replace("_", "-") for part in parts)
+            remedy = ", or ".join(filter(None, (_REMEDIES[name], settings.model.without(name))))
+            raise UsageError(
+                f"backbone {settings.backbone!r} reads {_READ[name]}, which features {settings.features!r} (made by "
+                f"{made}) do not hold; {remedy}"
+            )
+
+
+def _refuse_refreshing(step: Step, settings: TrainSettings) -> None:
+    """Refuses to mine again where steps are counted before there are lists, or where a second model orders these."""
+    mining, every = cast(mine_negatives.MineSettings, step.inputs["mine_negatives"].settings), settings.loss.refreshes()
+    reason = ""
+    if settings.batch_by == "tokens":
+        reason = "batches of tokens are counted before training begins; give --set train.batch_by=pairs"
+    if mining.rescore_with:
+        reason = f"{mining.rescore_with} orders the lists, and does not learn meanwhile; leave rescore_with out"
+    if reason:
+        raise UsageError(f"{step.need.conf} mines again every {every} epochs, but {reason}")
 
 
 def _digest(path: Path, cache: DigestCache) -> str:

@@ -18,7 +18,7 @@ from itrpipe.evaluation.tables import Number
 from itrpipe.report import plots
 from itrpipe.report.claims import Claim, judged
 from itrpipe.report.plots import SERIES, Look, _ends, looks_of
-from itrpipe.report.series import Series, series_of
+from itrpipe.report.runs import Series, series_of
 from tests.report.toy import Toy, add
 
 SEEDS = (0, 1, 2)

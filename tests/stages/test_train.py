@@ -27,8 +27,8 @@ from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.contrastive.method import ContrastiveMethod
 from itrpipe.mining.files import FILES, read_list
 from itrpipe.models.base import TextBatch
-from itrpipe.pipeline.costs import cost_of, earlier_artifacts
 from itrpipe.pipeline.planning import Planner, parse_override
+from itrpipe.pipeline.run import cost_of, earlier_artifacts
 from itrpipe.stages.base import Need
 from itrpipe.stages.train import Train
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, MANIFEST, Manifest, read_manifest
