@@ -247,19 +247,16 @@ def _place(reference: Run, run: Run, kind: str) -> int | None:
     one, other = reference.members[0].settings, run.members[0].settings
     alike = one.get("method") != other.get("method") or one.get("model") == other.get("model")
     as_long = PLAIN not in reference.roles or one.get("epochs", 0) >= other.get("epochs", 0)
-    declared = alike and as_long and _is_declared(reference, run.members[0], kind)
+    # Whether declarations name it as baseline of what the run extends, or of all first trainings.
+    model, names = run.members[0], [each.method_name for each in reference.members]
+    roots = {root_conf(_STAGE, model.method_name), *(() if model.choices else (FIRST_TRAINING,))}
+    named = all(baseline_kind(_STAGE, name) == kind and root_conf(_STAGE, name) in roots for name in names)
+    declared = alike and as_long and named
     serves = [declared]
     if kind == UPDATES:
         first = alike and FIRST in reference.roles
         serves = [as_long and _is_plain_twin(reference, run), declared, first, UNTRAINED in reference.roles]
     return serves.index(True) if any(serves) else None
-
-
-def _is_declared(reference: Run, model: Model, kind: str) -> bool:
-    """Whether declarations name a reference as baseline of what a model extends, or of all first trainings."""
-    roots = {root_conf(_STAGE, model.method_name), *(() if model.choices else (FIRST_TRAINING,))}
-    names = [each.method_name for each in reference.members]
-    return all(baseline_kind(_STAGE, name) == kind and root_conf(_STAGE, name) in roots for name in names)
 
 
 def _is_plain_twin(reference: Run, run: Run) -> bool:
@@ -299,35 +296,22 @@ def why_collapsed(run: Run) -> str:
     return ""
 
 
-def said_of_collapsed(series: Sequence[Series]) -> str:
-    """One sentence on the series of which every seed has collapsed; empty where there are none."""
-    found = [f"{each.name} ({why_collapsed(each.first)})" for each in series if all(map(why_collapsed, each.all))]
-    return f"Collapsed: {some(found, _NAMED, '; ')}. {REMEDY.capitalize()}." if found else ""
-
-
 def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
     """Which models are better than their baselines, or what there is in place of that, and which have collapsed."""
-    collapsed = said_of_collapsed(series)
-    if all(why_collapsed(run) for each in series for run in each.all):
+    found = [f"{each.name} ({why_collapsed(each.first)})" for each in series if all(map(why_collapsed, each.all))]
+    collapsed = f"Collapsed: {some(found, _NAMED, '; ')}. {REMEDY.capitalize()}." if found else ""
+    if len(found) == len(series):
         return collapsed
     asked = [each for each in claims if PLAIN not in each.series.first.roles] or list(claims)
     if len(asked) == 1:
         said = asked[0].sentence("training with mined negatives" if asked[0].series.first.members[0].mining else "")
+    elif asked:
+        best, words = max(asked, key=lambda each: rsum_of(each.series)), Counter(each.word for each in asked)
+        counts = ", ".join(f"{words[word]} {word}" for word in (BETTER, WORSE, NONE, ONE_SEED) if words[word])
+        said = f"{best.sentence()} Of {len(asked)} models against their baselines: {counts}."
     else:
-        said = _of_many(asked) if asked else _reached(series)
+        first = max(series, key=rsum_of)
+        chance = random_recalls(*first.first.size)[RSUM]
+        said = f"{first.name} reaches an RSum of {rsum_of(first):.1f} of 600; chance gives {chance:.1f}."
+        said += " No baseline was evaluated."
     return f"{said} {collapsed}".rstrip()
-
-
-def _of_many(claims: Sequence[Claim]) -> str:
-    """The best model against its baseline, and how many of all are better than theirs."""
-    best, words = max(claims, key=lambda each: rsum_of(each.series)), Counter(each.word for each in claims)
-    counts = ", ".join(f"{words[word]} {word}" for word in (BETTER, WORSE, NONE, ONE_SEED) if words[word])
-    return f"{best.sentence()} Of {len(claims)} models against their baselines: {counts}."
-
-
-def _reached(series: Sequence[Series]) -> str:
-    """RSum of the best model, where none has a baseline."""
-    best = max(series, key=rsum_of)
-    chance = random_recalls(*best.first.size)[RSUM]
-    reached = f"{best.name} reaches an RSum of {rsum_of(best):.1f} of 600; chance gives {chance:.1f}."
-    return f"{reached} No baseline was evaluated."

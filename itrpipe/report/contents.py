@@ -327,25 +327,20 @@ def _scores(group: Group) -> Iterator[Part]:
     yield from scores.score_tables(group.series, group.published)
     yield from filter(None, (scores.recall_differences(group.claims, oracle=oracle) for oracle in (False, True)))
     if 0 < len(group.claims) <= _MOST_PANELS:
-        plots = [_recalls(each, group.looks, f"{group.prefix}-difference-{n}") for n, each in enumerate(group.claims)]
+        labels, plots = [f"{each[0]}→{each[2]} R@{each.rpartition('r')[2]}" for each in RECALLS], []
+        for number, claim in enumerate(group.claims):
+            rows, look = [scores.over_images(claim.own[each]) for each in RECALLS], group.looks[claim.series.name]
+            name = f"{group.prefix}-difference-{number}"
+            plots.append(intervals(name, claim.series.name, labels, rows, [look] * len(rows), None))
         yield Panels(plots, {}, "Differences to the baseline in percentage points; hollow: the interval includes zero.")
-    differing = [(each.name, _settings(each)) for each in group.series]
-    facts = [each for each in differing if each[1]]
+    facts = []
+    for each in group.series:  # what is not as declared, then what else tells a series from others of its name
+        departures = each.first.departures
+        others = [f"{key} {shown(value)}" for key, value in each.differing.items() if key not in departures]
+        if told := ", ".join(filter(None, [listed(departures), *others])):
+            facts.append((each.name, told))
     if facts:
         yield Facts("Settings that differ", facts, "From those in stages/*.toml, or from models of the same name.")
-
-
-def _recalls(claim: Claim, looks: Mapping[str, Look], name: str) -> Plot:
-    labels = [f"{each[0]}→{each[2]} R@{each.rpartition('r')[2]}" for each in RECALLS]
-    rows = [scores.over_images(claim.own[each]) for each in RECALLS]
-    return intervals(name, claim.series.name, labels, rows, [looks[claim.series.name]] * len(rows), None)
-
-
-def _settings(series: Series) -> str:
-    """What is not as declared with what is, then what else tells the series from others of its name."""
-    departures = series.first.departures
-    others = [f"{key} {shown(value)}" for key, value in series.differing.items() if key not in departures]
-    return ", ".join(filter(None, [listed(departures), *others]))
 
 
 def _measures(group: Group, measured: Iterable[Measured]) -> Iterator[Part]:

@@ -61,11 +61,6 @@ def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, choices_of(settings).values())) if settings["method"] == name else ""
 
 
-def told_by_title(name: str, settings: Mapping[str, Any]) -> set[str]:
-    """Settings, by dotted key, that `title_by_choices` tells."""
-    return {f"loss.{key}" for key in methods()[name].chosen} if title_by_choices(name, settings) else set()
-
-
 Declared = Callable[[Manifest], Mapping[str, Any] | None]
 """What the declarations give the configuration, backbone and dataset of an artifact; None where they do not say."""
 EPOCHS = "epochs"
@@ -146,7 +141,9 @@ def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
         return {}
     skipped = set(_TOLD)
     if artifact.stage == _TRAIN:
-        skipped |= unread(manifest.settings) | told_by_title(manifest.conf, manifest.settings)
+        skipped |= unread(manifest.settings)
+        if title_by_choices(manifest.conf, manifest.settings):  # which tells them
+            skipped |= {f"loss.{key}" for key in methods()[manifest.conf].chosen}
     given = dict(leaves(manifest.settings))
     return {
         key: Departure(given[key], value)

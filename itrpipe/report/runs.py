@@ -375,9 +375,12 @@ def series_of(items: Sequence[Run]) -> list[Series]:
     """
     groups: dict[str, tuple[str, dict[str, Any], list[Run]]] = {}
     for index, item in enumerate(items):
-        facts = _facts(item)
-        title = model_title(item.backbone, item.method)
-        groups.setdefault(_key(item, facts) or str(index), (title, facts or {}, []))[2].append(item)
+        facts, title, key = _facts(item), model_title(item.backbone, item.method), str(index)
+        if facts is not None and len({member.seed for member in item.members}) == 1:
+            # The title of a run's method also says how it was re-ranked, which its models do not know.
+            told = [item.method, [member.method_name for member in item.members], facts]
+            key = json.dumps(told, sort_keys=True, default=str)
+        groups.setdefault(key, (title, facts or {}, []))[2].append(item)
     found = []
     for title, own, runs in groups.values():
         rivals = [facts for name, facts, _ in groups.values() if name == title and facts]
@@ -391,14 +394,6 @@ def series_of(items: Sequence[Run]) -> list[Series]:
         parts += [f"{more} more setting{'s' if more > 1 else ''}"] if more else []
         found.append(Series(f"{title} ({', '.join(parts)})" if parts else title, tuple(runs), differing))
     return found
-
-
-def _key(item: Run, facts: dict[str, Any] | None) -> str | None:
-    if facts is None or len({member.seed for member in item.members}) > 1:
-        return None
-    names = [member.method_name for member in item.members]
-    # The title of a run's method also says how it was re-ranked, which its models do not know.
-    return json.dumps([item.method, names, facts], sort_keys=True, default=str)
 
 
 def _facts(item: Run) -> dict[str, Any] | None:

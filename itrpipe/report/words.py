@@ -308,13 +308,10 @@ def word_maps(runs: Sequence[Run], count: int, picture_of: PictureOf) -> WordMap
 
 def chosen_words(rows: Rows) -> set[int]:
     """First characters of at most four words: of content words those that vary most."""
-    content = [row for row in rows if _is_content(row["text"][row["start"] : row["end"]])]
+    words = [(row, row["text"][row["start"] : row["end"]]) for row in rows]
+    content = [row for row, word in words if any(map(str.isalnum, word)) and word.lower() not in _FUNCTION_WORDS]
     widest = sorted(content or rows, key=lambda row: -float(np.std(row["values"])))
     return {row["start"] for row in widest[:_MOST_WORDS]}
-
-
-def _is_content(word: str) -> bool:
-    return any(map(str.isalnum, word)) and word.lower() not in _FUNCTION_WORDS
 
 
 def _map(row: Mapping[str, Any], picture: Picture, values: Sequence[float]) -> WordMap:

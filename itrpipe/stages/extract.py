@@ -98,8 +98,10 @@ class Extract(Stage):
 
     def fingerprinted(self, settings: Settings) -> dict[str, Any]:
         """The settings as the fingerprint sees them. Of a plug-in, name and version count."""
-        parts = passes_of("", settings)
-        values = {name: part.fingerprinted() | _brought(part.kind) for name, part in parts.items()}
+        values = {}
+        for name, part in passes_of("", settings).items():
+            package = EXTRACTORS.package(part.kind)
+            values[name] = part.fingerprinted() | ({"package": package} if package else {})
         return values.get("", values)
 
     def run(self, job: Job) -> None:
@@ -141,11 +143,6 @@ class Extract(Stage):
         job.metrics["images"] = len(file)
         for name in sorted(GROUPS & file.arrays.keys()):
             job.metrics[name] = " x ".join(map(str, file.arrays[name].shape[1:]))
-
-
-def _brought(kind: str) -> dict[str, str]:
-    package = EXTRACTORS.package(kind)
-    return {"package": package} if package else {}
 
 
 def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Import]:

@@ -98,9 +98,9 @@ class MineNegatives(Stage):
 
     def run(self, job: Job) -> None:
         """Writes both lists and statistics.json."""
-        from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
+        from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows, read_embeddings
         from itrpipe.mining.filters import positive_scores
-        from itrpipe.mining.rescoring import load_scoring_model
+        from itrpipe.mining.rescoring import Guard, load_scoring_model
 
         settings = job.settings
         embeddings = EmbeddingRows.open(job.inputs["train"].folder / EMBEDDINGS, "train")
@@ -122,7 +122,10 @@ class MineNegatives(Stage):
         require_space(job.folder, (width + 2 * BYTES_PER_PLACE) * wanted, "the mined lists, twice in parts")
         if settings.rescore_with:  # what cannot score pairs is better found out before mining than after
             load_scoring_model(job.inputs["rescorer"].folder)
-        guard = _guard(settings, embeddings)
+        guard = None
+        if settings.guard != "none":
+            whole = read_embeddings(embeddings.path, embeddings.split)
+            guard = Guard(whole, prior=settings.guard_prior, batch_size=settings.guard_batch_size)
         mined, facts = _mined(job, searched)
         if settings.rescore_with:
             mined, positives, facts["rescored"] = _rescored(job, embeddings, owners, mined)
@@ -249,21 +252,6 @@ def _rescored(
     path = job.work / RESCORED
     work.join(job.made(work, f"{PARTS}/rescored").paths, path)
     return MinedFile(path), rescored_positives(path), {"model": model, "texts": texts, "images": images}
-
-
-def _guard(settings: MineSettings, embeddings: EmbeddingRows) -> Guard | None:
-    """What estimates false negatives, if that was asked for.
-
-    Raises:
-        UsageError: the model is too weak to estimate them.
-    """
-    if settings.guard == "none":
-        return None
-    from itrpipe.features.embeddings import read_embeddings
-    from itrpipe.mining.rescoring import Guard
-
-    whole = read_embeddings(embeddings.path, embeddings.split)
-    return Guard(whole, prior=settings.guard_prior, batch_size=settings.guard_batch_size)
 
 
 def _written(

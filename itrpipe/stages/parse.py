@@ -71,7 +71,7 @@ class Parse(Stage):
             job.timings["parsing"] = round(made.seconds, 3)
             job.metrics["captions/s"] = round(made.rows / made.seconds, 1)
         rows = np.fromiter((distinct[item] for item in items), dtype=np.int64, count=len(items))
-        counts = Counter(cut=sum(map(_is_cut, texts)))
+        counts = Counter(cut=sum(parsed_part(text) != text for text in texts))
 
         def counted() -> Iterator[pa.Table]:
             for table in ParsedGraphs(made.paths).row_groups(captions, rows):
@@ -96,10 +96,6 @@ class Parse(Stage):
         if counts["failed"]:
             plural = "caption" if counts["failed"] == 1 else "captions"
             job.warn(f"{counts['failed']:,} {plural} could not be analysed, with empty graphs")
-
-
-def _is_cut(text: str) -> bool:
-    return parsed_part(text) != text
 
 
 def parse_one(settings: ParseSettings, text: str) -> SceneGraph:
@@ -132,5 +128,5 @@ def print_graph(settings: Any, text: str, reporter: Reporter) -> None:
     from itrpipe.scene_graph.build import graph_tree
 
     reporter.console.print(graph_tree(parse_one(settings, text)))
-    if _is_cut(text):
+    if parsed_part(text) != text:
         reporter.say(f"warning: the caption has more than {LIMIT}; only what comes before is parsed", style="yellow")

@@ -279,6 +279,7 @@ def _without_bad_images(job: Job, annotations: Annotations, problems: Mapping[st
 
 
 def _prepare_scenes(job: Job) -> None:
+    from itrpipe.datasets.captions import Annotations
     from itrpipe.scenes import Difficulty, annotations, generate
     from itrpipe.scenes.build import Painting, write_images
 
@@ -299,20 +300,11 @@ def _prepare_scenes(job: Job) -> None:
     size = BYTES_PER_SCENE + int(settings.noise * BYTES_OF_NOISE)
     require_space(job.folder, 2 * len(dataset.scenes) * size, "drawing the scenes, once in parts")
     facts = write_images(job.made(Painting(dataset.scenes, difficulty)).paths, images)
-    records, facts = _below(IMAGES_FOLDER, annotations(dataset, images), facts, job.folder)
-    _write_tables(job, records, facts)
+    records = annotations(dataset, images)
+    moved = [image._replace(file=f"{IMAGES_FOLDER}/{image.file}") for image in records.images]
+    facts = {f"{IMAGES_FOLDER}/{file}": each for file, each in facts.items()}
+    _write_tables(job, Annotations(moved, records.captions, job.folder), facts)
     _write_scenes(job, dataset)
-
-
-def _below(
-    folder: str, records: Annotations, facts: Mapping[str, ImageFacts], root: Path
-) -> tuple[Annotations, dict[str, ImageFacts]]:
-    """The same records with files relative to the parent of their folder."""
-    from itrpipe.datasets.captions import Annotations
-
-    images = [image._replace(file=f"{folder}/{image.file}") for image in records.images]
-    moved = {f"{folder}/{file}": each for file, each in facts.items()}
-    return Annotations(images, records.captions, root), moved
 
 
 def _write_scenes(job: Job, dataset: ScenesDataset) -> None:

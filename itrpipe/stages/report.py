@@ -12,7 +12,7 @@ from itrpipe.config import NEWER, ReadWith, Settings, bind, declared_stages, loa
 from itrpipe.datasets.definition import StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.progress import Reporter
-from itrpipe.report.published import Published, Tolerance
+from itrpipe.report.published import Published, Tolerance, expected_json, reproductions
 from itrpipe.stages.base import Job, Stage, load_stage
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import SUMMARY, Manifest
@@ -95,23 +95,18 @@ class Report(Stage):
         write_text(job.folder / MARKDOWN, markdown(report))
         write_json(job.folder / RESULTS, results(report, settings.published))
         if settings.published:
-            write_json(job.folder / EXPECTED, _expected(job))
+            evaluations = {}
+            for each in job.inputs.values():
+                evaluations |= {each.manifest.label: each.folder, each.folder.name: each.folder}
+            tolerance, tiny = settings.tolerance, settings.tiny
+            found = reproductions(settings.published, evaluations, tolerance, tiny=tiny)
+            write_json(job.folder / EXPECTED, expected_json(found, tolerance, tiny=tiny))
         job.metrics |= {"runs": len(job.inputs), "kilobytes": round((job.folder / PAGE).stat().st_size / 1000)}
 
     def show(self, folder: Path, reporter: Reporter) -> None:
         """Prints the tables of a report and the path of its page."""
         reporter.say_lines(checked(folder / SUMMARY).read_text(encoding="utf-8"))
         reporter.say(f"report: {folder / PAGE}")
-
-
-def _expected(job: Job) -> dict[str, Any]:
-    from itrpipe.report.published import expected_json, reproductions
-
-    settings, evaluations = job.settings, {}
-    for each in job.inputs.values():
-        evaluations |= {each.manifest.label: each.folder, each.folder.name: each.folder}
-    found = reproductions(settings.published, evaluations, settings.tolerance, tiny=settings.tiny)
-    return expected_json(found, settings.tolerance, tiny=settings.tiny)
 
 
 def _declared(job: Job) -> Declared:

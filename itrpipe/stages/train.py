@@ -152,7 +152,13 @@ class Train(Stage):
         Raises:
             UsageError: the method does not train this backbone.
         """
-        _refuse_without_embeddings(settings)
+        measure = getattr(settings.model, "measure", "cosine")
+        if settings.loss.compares_embeddings() and (not settings.model.embeds or measure != "cosine"):
+            how = f"compares by {measure}" if settings.model.embeds else "scores pairs and has no embeddings"
+            raise UsageError(
+                f"method {settings.method!r} compares embeddings by inner product and backbone {settings.backbone!r} "
+                f"{how}; train another --backbone, such as vsepp"
+            )
         only = settings.loss.only_backbone
         other = f"it trains {only} and nothing else" if only and backbone_family(settings.backbone) != only else ""
         if reason := settings.model.refuses(settings.loss) or other:
@@ -168,7 +174,12 @@ class Train(Stage):
                 "--set loss.temperature=0.07"
             )
         if isinstance(settings.model, GivenEmbeddings):
-            _refuse_of_given(settings, settings.model)
+            if not settings.model.files.images:
+                raise UsageError(f"{settings.backbone}: {NOT_HERE}, and take files by --embeddings")
+            for name, usual in (("seed", 0), ("train_share", 1.0)):
+                if (value := getattr(settings, name)) != usual:
+                    made = f"{settings.backbone} is made of given embeddings"
+                    raise UsageError(f"{made} and has no {name}; leave {value} out")
             return {"prepare": prepare_need(definition, settings.features)}
         wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
         mined = settings.loss.mined()
@@ -280,15 +291,6 @@ def _digest(path: Path, cache: DigestCache) -> str:
     return cache.combined(sorted(path.glob("*.parquet")), path, "hashing") if path.is_dir() else cache.digest(path)
 
 
-def _refuse_of_given(settings: TrainSettings, model: GivenEmbeddings) -> None:
-    """Refuses embeddings that were not given, and what only a training has."""
-    if not model.files.images:
-        raise UsageError(f"{settings.backbone}: {NOT_HERE}, and take files by --embeddings")
-    for name, usual in (("seed", 0), ("train_share", 1.0)):
-        if (value := getattr(settings, name)) != usual:
-            raise UsageError(f"{settings.backbone} is made of given embeddings and has no {name}; leave {value} out")
-
-
 def _mining(settings: TrainSettings, mined: Mined, definition: DatasetDefinition) -> Need:
     """The lists that are drawn from; of a model with a name those of what is trained under that.
 
@@ -296,11 +298,17 @@ def _mining(settings: TrainSettings, mined: Mined, definition: DatasetDefinition
         UsageError: there is no model of the teacher's name.
     """
     mining, given = _teacher(settings, mined, definition)
+    # --set train.model.… holds for the same backbone. Where one reads pixels, another usually cannot; then no features
+    # are named.
+    features = settings.features
+    if mining.backbone != settings.backbone:
+        read = settings_of(training_settings.canonical_backbone(mining.backbone))().reads()
+        features = features if read and ("pixels" in settings.model.reads()) == ("pixels" in read) else ""
     asked = {
         "backbone": mining.backbone,
         "method": mining.method,
         "seed": mining.seed,
-        "features": _features_of_teacher(settings, mining.backbone),
+        "features": features,
         **_same_share(settings),
         **({"guard": mined.guard} if mined.guard else {}),
     }
@@ -333,29 +341,6 @@ def _teacher(
 def _same_share(settings: TrainSettings) -> dict[str, float]:
     """What teachers are told of the training images; nothing where it is all of them, which is what they take."""
     return {} if settings.train_share == 1.0 else {"train_share": settings.train_share}
-
-
-def _features_of_teacher(settings: TrainSettings, backbone: str) -> str:
-    """The same features, where another backbone can be trained on them; where one reads pixels, it usually cannot.
-
-    Else none are named.
-    """
-    if backbone == settings.backbone:  # --set train.model.… holds for both
-        return settings.features
-    read = settings_of(training_settings.canonical_backbone(backbone))().reads()
-    return settings.features if read and ("pixels" in settings.model.reads()) == ("pixels" in read) else ""
-
-
-def _refuse_without_embeddings(settings: TrainSettings) -> None:
-    if not settings.loss.compares_embeddings():
-        return
-    measure = getattr(settings.model, "measure", "cosine")
-    if not settings.model.embeds or measure != "cosine":
-        how = f"compares by {measure}" if settings.model.embeds else "scores pairs and has no embeddings"
-        raise UsageError(
-            f"method {settings.method!r} compares embeddings by inner product and backbone {settings.backbone!r} "
-            f"{how}; train another --backbone, such as vsepp"
-        )
 
 
 def _import(job: Job, model: GivenEmbeddings) -> None:

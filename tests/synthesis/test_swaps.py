@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from itrpipe.errors import UsageError
 from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scenes import generate
-from itrpipe.synthesis import english, swaps
-from itrpipe.synthesis.edits import Corpus
+from itrpipe.synthesis import edits, english
+from itrpipe.synthesis.edits import Corpus, NounVocabulary
 from itrpipe.synthesis.rules import RuleMaker
 from itrpipe.synthesis.sentences import apply_edits
-from itrpipe.synthesis.swaps import NounVocabulary
 from itrpipe.synthesis.tagged import Option, TaggedCaption
 from tests.synthesis.test_masked import GOLDEN, digest, split_of
 
@@ -50,9 +49,9 @@ def test_every_rule_takes_any_caption_and_changes_it(words: list[str]) -> None:
     caption = tagged(text := " ".join(words))
     known = vocabulary("a cat, a horse and an elephant")
     for options in (
-        swaps.noun_options(caption, [caption], known),
-        swaps.numeral_options(caption),
-        swaps.relation_options(caption),
+        edits.noun_options(caption, [caption], known),
+        edits.numeral_options(caption),
+        edits.relation_options(caption),
     ):
         assert text not in sentences(text, options)
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from itrpipe.synthesis.edits import EDITS, Corpus
-from itrpipe.synthesis.rules import RuleMaker
+from itrpipe.synthesis.rules import RuleMaker, Twins
 from itrpipe.synthesis.tagged import Image
-from itrpipe.synthesis.twins import Twins
 from tests.synthesis.test_edits import tagged
 from tests.synthesis.test_masked import split_of
 
