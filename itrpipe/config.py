@@ -283,7 +283,9 @@ def _kind(declaration: Declaration) -> str:
 
 def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: list[str]) -> Resolved:
     """The layers of a declaration alone."""
-    parts = _combined(declaration, conf) or [conf]
+    parts = conf.split("+")  # of a combination `a+b`, which those that have a `kind` can form
+    if not all(kind_of(declaration, part) for part in parts):
+        parts = [conf]
     if parts[0] not in declaration.confs:
         if reason := why_unusable(conf):
             raise UsageError(f"{conf!r} cannot be used: {reason}")
@@ -510,12 +512,6 @@ def _with_family(backbone: str | None, selectors: Iterable[str]) -> list[str]:
     """A backbone, after the one that it is a variant of: `scan` before `scan-i2t`."""
     families = sorted((name for name in selectors if f"{backbone}".startswith(f"{name}-")), key=len)
     return [*families, backbone or ""]
-
-
-def _combined(declaration: Declaration, conf: str) -> list[str]:
-    """The configurations of a combination `a+b`, which those that have a `kind` can form; else nothing."""
-    parts = conf.split("+")
-    return parts if len(parts) > 1 and all(kind_of(declaration, part) for part in parts) else []
 
 
 def _select(

@@ -6,7 +6,7 @@ mteb.evaluate(Encoder(itrpipe.load("vsrn-aoq"), "USER/vsrn-aoq"), mteb.get_tasks
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,29 +22,11 @@ except ImportError as error:
 _MODALITIES = ("image", "text")
 
 
-class Embedding(Protocol):
-    """A model that encodes images and captions apart, such as `itrpipe.load` gives.
-
-    Attributes:
-        measure: how two embeddings are compared, as `itrpipe.features.embeddings` names it.
-    """
-
-    measure: str
-
-    def encode_images(self, images: list[Any], *, batch_size: int) -> np.ndarray:
-        """Returns embeddings [N, D] float32 of N images of Pillow."""
-        ...
-
-    def encode_texts(self, texts: list[str], *, batch_size: int) -> np.ndarray:
-        """Returns embeddings [N, D] float32 of N captions."""
-        ...
-
-
 class Encoder(AbsEncoder):
     """Encodes the images and captions of a task of mteb 2.
 
     Args:
-        model: with embeddings that are compared by inner product.
+        model: a `RetrievalModel`, with embeddings that are compared by inner product.
         name: of the results, in the form `organisation/model`.
         revision: of the model, for the results.
 
@@ -52,7 +34,7 @@ class Encoder(AbsEncoder):
         UsageError: its embeddings are compared otherwise, or the name has another form.
     """
 
-    def __init__(self, model: Embedding, name: str = "itrpipe/model", revision: str = "none") -> None:
+    def __init__(self, model: Any, name: str = "itrpipe/model", revision: str = "none") -> None:
         if model.measure != INNER_PRODUCT:
             raise UsageError(
                 f"mteb compares embeddings by inner product and this model's by {model.measure}; choose another model"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text as Coloured
 from typer import Option
 
-from itrpipe.cli.asked import Artifact, Asked, data_option, default_conf, device_of, run_stage, train_settings
+from itrpipe.cli.asked import Asked, data_option, default_conf, device_of, run_stage, train_settings
 from itrpipe.cli.datasets import whole_file
 from itrpipe.cli.help import command, option
 from itrpipe.cli.named import home_of
@@ -36,7 +36,7 @@ from itrpipe.evaluation.tables import Row, Table, as_lines
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.pipeline.planning import pinned_step
 from itrpipe.progress import Reporter
-from itrpipe.stages.base import Need, load_stage
+from itrpipe.stages.base import Artifact, Need, load_stage
 from itrpipe.stages.report import MARKDOWN
 from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished
 from itrpipe.storage.disk import require_writable, write_text
@@ -326,7 +326,13 @@ def report(
     evaluations, known = _evaluations(given.data, given.dataset, backbone), asked.planner.definition
     compared: dict[str, Any] = {}
     if compare is not None:
-        first, second = _on_one_split(*(_called(given.data, each, evaluations, known) for each in compare))
+        both = [_called(given.data, each, evaluations, known) for each in compare]
+        # On a split that both have: test where both have it; all where they have none in common.
+        splits = [{each.settings["split"] for each in one.values()} for one in both]
+        chosen = next((split for split in ("test", "val", "train") if split in splits[0] & splits[1]), None)
+        first, second = (
+            {folder: each for folder, each in one.items() if chosen in (None, each.settings["split"])} for one in both
+        )
         evaluations, compared = [*{**first, **second}.values()], {"compare": sorted(first)}
     trained = {each.name for manifest in evaluations for each in manifest.inputs.values() if each.stage == "train"}
     names = sorted(each for each in known.named_trainings().items() if each[0] in trained)
@@ -341,16 +347,6 @@ def report(
     if into is not None:
         write_text(into, _with_tables(into, lines, checked(folder / MARKDOWN).read_text(encoding="utf-8")))
         asked.reporter.say(f"table: {into}")
-
-
-def _on_one_split(first: dict[str, Manifest], second: dict[str, Manifest]) -> tuple[dict[str, Manifest], ...]:
-    """The evaluations on a split that both have: test where both have it; all where they have none in common."""
-    splits = [{each.settings["split"] for each in one.values()} for one in (first, second)]
-    chosen = next((split for split in ("test", "val", "train") if split in splits[0] & splits[1]), None)
-    return tuple(
-        {folder: each for folder, each in one.items() if chosen in (None, each.settings["split"])}
-        for one in (first, second)
-    )
 
 
 def _evaluations(root: Path, dataset: str, backbone: str | None) -> list[Manifest]:

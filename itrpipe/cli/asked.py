@@ -18,29 +18,8 @@ from itrpipe.pipeline.steps import pending_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need, Step, load_stage, prepare_need
-from itrpipe.storage.artifact import MANIFEST, Manifest, existing_input, read_manifest
+from itrpipe.storage.artifact import MANIFEST, read_manifest
 from itrpipe.training.settings import TrainExecution, TrainSettings
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """A folder with its manifest."""
-
-    folder: Path
-    manifest: Manifest
-
-    @classmethod
-    def of(cls, folder: Path) -> Artifact:
-        """A finished one."""
-        return cls(folder, read_manifest(folder))
-
-    def input(self, name: str) -> Artifact:
-        """What it was made from.
-
-        Raises:
-            MissingInputError: it was removed.
-        """
-        return Artifact.of(existing_input(self.folder, self.manifest, name))
 
 
 @dataclass

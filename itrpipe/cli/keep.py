@@ -343,7 +343,10 @@ def collect_garbage(
     for entry in (*linked, *(entry for entry in found if entry.state in ("unreadable", "not ours"))):
         reporter.say(f"  {entry.name:<48} left alone, {entry.problem}")
     doomed = [entry for entry in doomed if not entry.folder.is_symlink()]
-    _sweep(root / dataset)
+    for folder in (root / dataset, *(root / dataset / stage for stage in declared_stages())):
+        for hidden in folder.glob(f".*{_REMOVED}"):  # of removals that a kill has interrupted
+            if not hidden.is_symlink():
+                shutil.rmtree(hidden)
     if not doomed:
         reporter.say("nothing to remove")
         return []
@@ -372,14 +375,6 @@ def remove_unused(folder: Path) -> bool:
                 os.replace(folder, hidden)
                 shutil.rmtree(hidden)
         return free
-
-
-def _sweep(dataset: Path) -> None:
-    """Finishes removals that a kill has interrupted."""
-    for folder in (dataset, *(dataset / stage for stage in declared_stages())):
-        for hidden in folder.glob(f".*{_REMOVED}"):
-            if not hidden.is_symlink():
-                shutil.rmtree(hidden)
 
 
 def _require_dataset(root: Path, dataset: str) -> None:

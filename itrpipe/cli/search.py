@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from itrpipe.cli.asked import Artifact, Asked, called, device_of, refuse_incomplete, train_settings
+from itrpipe.cli.asked import Asked, called, device_of, refuse_incomplete, train_settings
 from itrpipe.cli.help import command, option
 from itrpipe.cli.options import (
     AnyModelOptions,
@@ -32,7 +32,7 @@ from itrpipe.features.declaration import passes_of
 from itrpipe.pipeline.planning import EVERYWHERE, Override, refuse_unused
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
-from itrpipe.stages.base import check_split
+from itrpipe.stages.base import Artifact, check_split
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import MANIFEST, PICTURES, folders_in, is_finished, read_manifest
 from itrpipe.storage.disk import require_writable, write_text

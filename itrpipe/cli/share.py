@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from itrpipe import __version__
-from itrpipe.cli.asked import Artifact, Asked
+from itrpipe.cli.asked import Asked
 from itrpipe.cli.help import command, option
 from itrpipe.cli.options import AskingOptions, GuardOption, Split, Text
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition
@@ -26,7 +26,7 @@ from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 from itrpipe.report.chain import commands_behind
 from itrpipe.report.names import backbone_title, method_title, model_title
-from itrpipe.stages.base import Need
+from itrpipe.stages.base import Artifact, Need
 from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, EXPORT, METRICS, RANKINGS, damage_remedy, fingerprint

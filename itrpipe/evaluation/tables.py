@@ -198,13 +198,12 @@ class Measured:
 
 
 def _over_seeds(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> Cells:
-    seeds = [own for each in contents if (own := cells(each))]
-    return {key: _mean([own.get(key) for own in seeds]) for key in (seeds[0] if seeds else ())}
-
-
-def _mean(cells: Sequence[Cell]) -> Cell:
-    numbers = [each for each in cells if isinstance(each, Number)]
-    return mean(numbers) if len(numbers) == len(cells) else cells[0] if not numbers else None
+    seeds, found = [own for each in contents if (own := cells(each))], dict[tuple[str, str], Cell]()
+    for key in seeds[0] if seeds else ():
+        every = [own.get(key) for own in seeds]
+        numbers = [each for each in every if isinstance(each, Number)]
+        found[key] = mean(numbers) if len(numbers) == len(every) else every[0] if not numbers else None
+    return found
 
 
 def with_best(table: Table) -> Table:

@@ -188,7 +188,7 @@ class Planner:
             finally:
                 self._underway.pop()
             if not self._underway:
-                _refuse_unread(self._known[key])
+                load_stage(need.stage).check_read(self._known[key])  # whether or not it has to run
                 refuse_hopeless(pending_steps([self._known[key]]))
             if self.remember:
                 self._cache.save()
@@ -359,13 +359,10 @@ class Planner:
         if "features" in values and not values["features"]:
             if self.definition.prepare is None:
                 stage_definition(self.definition, Need("prepare", ""), self.dataset, self.root)
-            set_dotted(resolved.values, "features", self.definition.default_features(self.dataset, self._unasked()))
+            made = {folder.name.rpartition("-")[0] for folder in folders_in(self.root / self.dataset / "extract")}
+            unasked = [name for name in WITHOUT_CHOICE if name in made]  # but read by a model
+            set_dotted(resolved.values, "features", self.definition.default_features(self.dataset, unasked))
             resolved.origins["features"] = "dataset.json"
-
-    def _unasked(self) -> list[str]:
-        """Features that were made because a model read them."""
-        made = {folder.name.rpartition("-")[0] for folder in folders_in(self.root / self.dataset / "extract")}
-        return [name for name in WITHOUT_CHOICE if name in made]
 
 
 def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, root: Path) -> StageDefinition | None:
@@ -437,11 +434,6 @@ def scoped_override(key: str, value: Any, origin: str) -> Override:
     if dot and any(scope in load_declaration(stage).confs for stage in declared_stages()):
         return Override(scope, rest, value, origin)
     return Override(None, key, value, origin)
-
-
-def _refuse_unread(step: Step) -> None:
-    """Lets the stage of a requested step refuse settings that it does not read, whether or not it has to run."""
-    load_stage(step.need.stage).check_read(step)
 
 
 def refuse_hopeless(steps: Sequence[Step]) -> None:

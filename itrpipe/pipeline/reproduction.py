@@ -120,7 +120,12 @@ class Reproduction:
         common = self._planner(RecipeRun(method="", backbone=""))
         report = common.plan(Need("report", "page", settings), inputs={each.location.name: each for each in steps})
         if len(steps) == len(planned):
-            self._refuse_unused()
+            # Settings of the command line that no run reads, and those of a recipe whose runs were all planned.
+            unused = [(each.overrides, each.unused_overrides()) for each in self._planners.values()]
+            read = [item for overrides, left in unused for item in overrides if item not in left]
+            never = [item for _, left in unused for item in left if item not in read]
+            some = self.options.only or self.options.tiny
+            refuse_unused(item for item in never if not item.backbone and (item.origin == COMMAND_LINE or not some))
         return report
 
     def _planned(self, each: RecipeRun, seed: int) -> PlannedRun:
@@ -138,7 +143,11 @@ class Reproduction:
 
     def _planner(self, each: RecipeRun) -> Planner:
         """The planner of all runs with the same overrides."""
-        overrides = self._overrides(each)
+        recipe = self.recipe  # the weakest first
+        own = [*self._from(recipe.overrides), *self._of_backbones(recipe.backbones), *self._from(each.overrides)]
+        if self.options.tiny:
+            own += [*self._from(recipe.tiny.overrides), *self._of_backbones(recipe.tiny.backbones)]
+        overrides = own + [replace(item, scope=item.scope or "train") for item in self.options.overrides]
         key = repr(overrides)
         if key not in self._planners:
             remember = not self.options.dry_run
@@ -146,15 +155,6 @@ class Reproduction:
                 self.root, self.recipe.dataset, overrides, self.definition, self.reporter, remember, self._digests
             )
         return self._planners[key]
-
-    def _overrides(self, each: RecipeRun) -> list[Override]:
-        """Overrides of recipe, backbones, run, `--tiny` and command line: the weakest first."""
-        recipe = self.recipe
-        own = [*self._from(recipe.overrides), *self._of_backbones(recipe.backbones), *self._from(each.overrides)]
-        if self.options.tiny:
-            own += [*self._from(recipe.tiny.overrides), *self._of_backbones(recipe.tiny.backbones)]
-        given = [replace(item, scope=item.scope or "train") for item in self.options.overrides]
-        return [*own, *given]
 
     def _of_backbones(self, tables: Mapping[str, ForBackbone]) -> list[Override]:
         return [
@@ -169,14 +169,6 @@ class Reproduction:
         filled = {key: self.files.get(name) if name else value for key, (value, name) in values.items()}
         origin = f"recipe {self.name}"
         return [scoped_override(key, value, origin) for key, value in filled.items() if value is not None]
-
-    def _refuse_unused(self) -> None:
-        """Refuses settings of the command line that no run reads, and those of a recipe whose runs were all planned."""
-        unused = [(each.overrides, each.unused_overrides()) for each in self._planners.values()]
-        read = [item for overrides, left in unused for item in overrides if item not in left]
-        never = [item for _, left in unused for item in left if item not in read]
-        some = self.options.only or self.options.tiny
-        refuse_unused(item for item in never if not item.backbone and (item.origin == COMMAND_LINE or not some))
 
 
 def run_recipe(root: Path, name: str, options: Options) -> Path | None:

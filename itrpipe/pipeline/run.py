@@ -21,7 +21,7 @@ from itrpipe.pipeline.planning import Planner, refuse_hopeless
 from itrpipe.pipeline.steps import pending_steps, state_of, unique_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
-from itrpipe.stages.base import Input, Job, State, Step, load_stage
+from itrpipe.stages.base import Artifact, Job, State, Step, load_stage
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.artifact import INPUTS, UNFINISHED, Manifest, folders_in, is_finished, read_manifest
 from itrpipe.storage.disk import on_disk, read_stamped_json, remove_leftovers, write_stamped_json
@@ -180,21 +180,20 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
         reporter.say(f"{name}{' (resuming)' if resumed else ''}", style="bold")
         others = _execute(job, resumed)
         if others is not None:
-            _say_share(job, others)
+            left, every = others.missing(), len(others.paths)
+            rest = f"{left:,} of {every:,} are left to other jobs; who makes the last one joins all"
+            write_stamped_json(job.work / UNFINISHED, {"rest": rest})  # for `itrpipe status`
+            reporter.say(f"  part {others.share} is done ({others.rows:,} {others.unit}); {rest}")
             return others
         manifest = artifacts.finish(location, _record(step, job))
     remember_outputs(location.folder, manifest)
-    told = {key: value for key, value in manifest.metrics.items() if value and key != PEAK_MEMORY and _is_plain(value)}
-    summary = ", ".join(f"{key} {_short(value)}" for key, value in told.items())
-    reporter.say(f"  done in {manifest.timings['total']:.1f} s{f': {summary}' if summary else ''}")
+    told = [
+        f"{key} {f'{value:.4g}' if isinstance(value, float) else value}"
+        for key, value in manifest.metrics.items()
+        if value and key != PEAK_MEMORY and isinstance(value, int | float | str)
+    ]
+    reporter.say(f"  done in {manifest.timings['total']:.1f} s{': ' if told else ''}{', '.join(told)}")
     return None
-
-
-def _say_share(job: Job, others: OthersMissing) -> None:
-    """Says, also to `itrpipe status`, what this job has done."""
-    rest = f"{others.missing():,} of {len(others.paths):,} are left to other jobs; who makes the last one joins all"
-    write_stamped_json(job.work / UNFINISHED, {"rest": rest})
-    job.reporter.say(f"  part {others.share} is done ({others.rows:,} {others.unit}); {rest}")
 
 
 def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
@@ -220,7 +219,7 @@ def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
 def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, bool]:
     """Opens the partial folder, and whether it goes on there with what an earlier run has begun."""
     inputs = {
-        name: Input(upstream.location.folder, artifacts.check_artifact(upstream.location.folder))
+        name: Artifact(upstream.location.folder, artifacts.check_artifact(upstream.location.folder))
         for name, upstream in step.inputs.items()
     }
     resumed = step.location.partial.exists() and share is None
@@ -240,7 +239,7 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, bo
     return job, resumed and begun
 
 
-def _drop_other_beginning(step: Step, inputs: Mapping[str, Input], reporter: Reporter, *, shared: bool) -> bool:
+def _drop_other_beginning(step: Step, inputs: Mapping[str, Artifact], reporter: Reporter, *, shared: bool) -> bool:
     """Removes an interrupted beginning that was made from other bytes; whether there is none such."""
     partial = step.location.partial
     record = partial / artifacts.WORK / INPUTS
@@ -258,7 +257,7 @@ def _drop_other_beginning(step: Step, inputs: Mapping[str, Input], reporter: Rep
     return False
 
 
-def _read_by(inputs: Mapping[str, Input]) -> dict[str, str]:
+def _read_by(inputs: Mapping[str, Artifact]) -> dict[str, str]:
     """Artifact -> digest of its files."""
     return {f"{each.folder.parent.name}/{each.folder.name}": each.manifest.digest for each in inputs.values()}
 
@@ -305,14 +304,6 @@ def _record(step: Step, job: Job) -> dict[str, Any]:
         "command": shlex.join(["itrpipe", *sys.argv[1:]]),
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"),
     }
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, int | float | str)
 
 
 EPOCHS, MAX_UPDATES = "epochs", "max_updates"

@@ -23,7 +23,7 @@ from itrpipe.report.claims import TIME, Claim, answer, claims_of, judged, rsum_o
 from itrpipe.report.names import Declared, listed, shown
 from itrpipe.report.pictures import Examples, Gallery, Library, Picture, retrieval_examples
 from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of, training_curves
-from itrpipe.report.published import Published
+from itrpipe.report.published import Published, ReportSettings
 from itrpipe.report.runs import Run, Series, all_artifacts, collect, series_of
 from itrpipe.report.words import ColouredWords, WordMaps, scored_words, word_maps, wrong_words
 from itrpipe.storage.artifact import SECOND_ROUND, Manifest
@@ -32,19 +32,6 @@ _MOST_SHOWN = 4
 """Models that the first drawing and the first table show: the best, and the baseline."""
 _MOST_PANELS = 8
 """Models that get a drawing of their recalls; more have the table."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """Settings of a report, see `itrpipe.stages.report.ReportSettings`."""
-
-    title: str
-    examples: int
-    seed: int
-    bootstrap_samples: int
-    interval_level: float
-    published: Sequence[Published]
-    compare: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -197,7 +184,7 @@ class Report:
 
 def gather(
     evaluations: Iterable[tuple[Path, Manifest]],
-    options: Options,
+    options: ReportSettings,
     declared: Declared,
     names: Mapping[str, str],
     find_root: Callable[[Artifact], Path | None],
@@ -248,7 +235,7 @@ def gather(
 class Source:
     """What sections are made from: see `gather`, and the datasets that were opened, by the name of their artifact."""
 
-    options: Options
+    options: ReportSettings
     names: Mapping[str, str]
     find_root: Callable[[Artifact], Path | None]
     libraries: dict[str, Library] = field(default_factory=dict)
@@ -298,7 +285,12 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
     written = negatives.written(artifacts, *chosen)
     tables, pictures = ([part for part in written if isinstance(part, Table) is known] for known in (True, False))
     yield Section("What it tells apart", [*told, *pictures] if told else [], open=True)
-    yield Section("What it finds", _finds(groups[0], source), open=True)
+    # Queries of a model that has a baseline, else of the best.
+    claim = groups[0].claims[0] if groups[0].claims else None
+    series = claim.series if claim else max(groups[0].series, key=rsum_of)
+    gallery = source.evaluated(series.first)
+    found = [] if gallery is None else retrieval_examples(series, claim and claim.baseline, gallery, *chosen[1:])
+    yield Section("What it finds", found, open=True)
     yield Section("The hardest negatives", hardest, open=True)
     yield Section("All scores", [part for group in groups for part in _scores(group)])
     measured = [each for question in questions() for each in getattr(question, "SHOWN", ())]
@@ -311,16 +303,6 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
     yield Section("Words", _words(groups, source))
     yield Section("Cost", [*(scores.cost_table(group.series) for group in groups), _cost(artifacts)], timed=True)
     yield Section("Provenance", list(_provenance(artifacts)))
-
-
-def _finds(group: Group, source: Source) -> Sequence[Part]:
-    """Queries of a model that has a baseline, else of the best."""
-    claim = group.claims[0] if group.claims else None
-    series = claim.series if claim else max(group.series, key=rsum_of)
-    gallery, options = source.evaluated(series.first), source.options
-    if gallery is None:
-        return []
-    return retrieval_examples(series, claim and claim.baseline, gallery, options.examples, options.seed)
 
 
 def _scores(group: Group) -> Iterator[Part]:

@@ -1,4 +1,4 @@
-"""Published scores beside measured ones: which a reproduction reaches, comes close to, or misses."""
+"""What a report is asked for, and published scores beside measured ones: which are reached, missed, or come close."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from itrpipe.config import Settings, did_you_mean, leaves
+from itrpipe.config import NEWER, ReadWith, Settings, did_you_mean, leaves
 from itrpipe.storage.integrity import read_checked_json
 
 RSUM = "rsum"
@@ -98,6 +98,35 @@ class Published(Settings):
     def name(self) -> str:
         """The run, for people."""
         return self.title or self.run
+
+
+class ReportSettings(Settings):
+    """What the page shows.
+
+    Attributes:
+        title: of the page; empty for the dataset's name.
+        examples: how many retrieval examples, mined negatives and captions with scores of their words.
+        seed: of their choice.
+        bootstrap_samples: resampled test sets behind an interval over test images.
+        interval_level: of paired differences between runs and, over seeds and over test images, between methods.
+        published: scores of whichever runs, shown beside the measured ones and compared with them.
+        tolerance: of that comparison.
+        tiny: the runs are of toy models, and nothing published is compared with them.
+        names: folder of a training artifact and the name of its model, for each that has one.
+        compare: names of the evaluations of the first of two models, which is the baseline of the other one; empty for
+            a page over all runs.
+    """
+
+    title: str
+    examples: int = Field(ge=0, le=10_000)
+    seed: int = Field(ge=0)
+    bootstrap_samples: int = Field(ge=100, le=1_000_000)
+    interval_level: float = Field(gt=0, lt=1)
+    published: Annotated[tuple[Published, ...], NEWER] = ()
+    tolerance: Annotated[Tolerance, ReadWith("published")] = Tolerance()
+    tiny: Annotated[bool, ReadWith("published")] = False
+    names: Annotated[tuple[tuple[str, str], ...], NEWER] = ()
+    compare: Annotated[tuple[str, ...], NEWER] = ()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from itrpipe.datasets.prepared import Split, given_split, no_known_word
 from itrpipe.datasets.vocabulary import Vocabulary
@@ -324,7 +323,14 @@ class RetrievalModel:
         if isinstance(texts, Captions):
             return self._captions(*texts)
         given = given_split([texts] if isinstance(texts, str) else list(texts))
-        read = self._parsed(given) if self.saved.settings.reads_phrases else self._captions(given)
+        if self.saved.settings.reads_phrases:  # through a file of scene graphs, as the artifact of `parse` has one
+            assert self._parser is not None
+            table = with_ids(given.captions, graphs_table(parse_captions(self._parser, given.texts), "given"))
+            with tempfile.TemporaryDirectory() as folder:
+                write_graphs(Path(folder) / SCENE_GRAPHS_FILE, [table])
+                read = self._captions(given, Path(folder))
+        else:
+            read = self._captions(given)
         longest = max_tokens_of(self.saved.model)
         if (long := read.lengths > longest).any():
             text = given.texts[int(np.argmax(long))]
@@ -332,14 +338,6 @@ class RetrievalModel:
         if not read.lengths.all():
             raise UsageError(f"{given.texts[int(np.argmin(read.lengths))][:60]!r} has no word; give a sentence")
         return read
-
-    def _parsed(self, given: Split) -> TokenTexts | PhraseTexts:
-        """Sentences through a file of scene graphs, as the artifact of `itrpipe parse` has one."""
-        assert self._parser is not None
-        table = with_ids(given.captions, graphs_table(parse_captions(self._parser, given.texts), "given"))
-        with tempfile.TemporaryDirectory() as folder:
-            write_graphs(Path(folder) / SCENE_GRAPHS_FILE, [table])
-            return self._captions(given, Path(folder))
 
     def _captions(self, split: Split, graphs: Path | None = None) -> TokenTexts | PhraseTexts:
         settings: Any = self.saved.settings
@@ -596,10 +594,7 @@ class VisionTextPair(DualEncoder):
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
         """Embeddings [T, D] of unit length."""
-        tokens, mask = self._padded(texts)
-        found = self.joint.text_model(input_ids=tokens, attention_mask=mask)
-        return TextEncoding(l2_normalise(self.joint.text_projection(found[1]).float(), dim=-1))
-
-    def _padded(self, texts: TextBatch) -> tuple[Tensor, Tensor]:
         real = torch.arange(texts.tokens.shape[1], device=texts.tokens.device) < texts.lengths[:, None]
-        return texts.tokens.masked_fill(~real, self._padding), real.long()
+        tokens = texts.tokens.masked_fill(~real, self._padding)
+        found = self.joint.text_model(input_ids=tokens, attention_mask=real.long())
+        return TextEncoding(l2_normalise(self.joint.text_projection(found[1]).float(), dim=-1))

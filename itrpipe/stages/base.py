@@ -21,7 +21,7 @@ from itrpipe.engine.work import Work
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
 from itrpipe.progress import Reporter
-from itrpipe.storage.artifact import WORK, Location, Manifest, read_manifest
+from itrpipe.storage.artifact import WORK, Location, Manifest, existing_input, read_manifest
 from itrpipe.storage.integrity import DigestCache
 
 PARTS = "parts"
@@ -91,11 +91,24 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Input:
-    """A finished artifact, as a stage sees it."""
+class Artifact:
+    """A finished artifact: its folder with its manifest."""
 
     folder: Path
     manifest: Manifest
+
+    @classmethod
+    def of(cls, folder: Path) -> Artifact:
+        """That in a folder."""
+        return cls(folder, read_manifest(folder))
+
+    def input(self, name: str) -> Artifact:
+        """What it was made from.
+
+        Raises:
+            MissingInputError: it was removed.
+        """
+        return Artifact.of(existing_input(self.folder, self.manifest, name))
 
 
 @dataclass
@@ -120,7 +133,7 @@ class Job:
     conf: str
     settings: Any
     execution: Any
-    inputs: dict[str, Input]
+    inputs: dict[str, Artifact]
     definition: StageDefinition | None
     folder: Path
     reporter: Reporter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from itrpipe.analysis.questions.base import Evaluation, answers_text, questions
+from itrpipe.analysis.questions.base import SENTENCES, Evaluation, answers_text, questions
 from itrpipe.config import NEWER, Outside, Settings
 from itrpipe.datasets import benchmarks
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
@@ -30,8 +30,6 @@ from itrpipe.training.settings import Model
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitEmbeddings, SplitScores
 
-SENTENCES = "sentences_"
-"""What the input name of a generator's sentences begins with; its name follows."""
 SCORED = "scored_"
 """What the input name of the evaluation of one model of an ensemble begins with; that of the model follows."""
 ECCV_PACKAGE = "eccv_caption"
@@ -227,7 +225,7 @@ class Evaluate(Stage):
         from itrpipe.evaluation.rankings import write_cross_retrieval, write_rankings
         from itrpipe.evaluation.results import oracle_ranks, results, results_text, summed_up
 
-        settings, evaluation, split = job.settings, _evaluation(job), _averaged(job)
+        settings, evaluation, split = job.settings, Evaluation(job), _averaged(job)
         if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
             job.warn(cut)
         if settings.rerank:
@@ -268,25 +266,6 @@ def models_label(settings: EvaluateSettings) -> str:
 def _inputs(settings: EvaluateSettings) -> dict[str, Model]:
     """Input name -> the model it is."""
     return {f"train_{number}" if number > 1 else "train": model for number, model in enumerate(settings.models, 1)}
-
-
-def _evaluation(job: Job) -> Evaluation:
-    trained = job.inputs["train"]
-    return Evaluation(
-        settings=job.settings,
-        prepare=job.inputs["prepare"].folder,
-        trained=trained.folder,
-        manifest=trained.manifest,
-        sentences={name: job.inputs[f"{SENTENCES}{name}"].folder for name in job.settings.discriminate},
-        folder=job.folder,
-        work=job.work,
-        device=job.execution.device,
-        block=job.execution.encode_block,
-        made=job.made,
-        reporter=job.reporter,
-        warn=job.warn,
-        metrics=job.metrics,
-    )
 
 
 def _averaged(job: Job) -> SplitScores:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from itrpipe.config import NEWER, ReadWith, Settings, bind, declared_stages, load_declaration, resolve
+from itrpipe.config import Settings, bind, declared_stages, load_declaration, resolve
 from itrpipe.datasets.definition import StageDefinition, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.progress import Reporter
-from itrpipe.report.published import Published, Tolerance, expected_json, reproductions
+from itrpipe.report.published import ReportSettings, expected_json, reproductions
 from itrpipe.stages.base import Job, Stage, load_stage
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import SUMMARY, Manifest
@@ -26,38 +24,8 @@ if TYPE_CHECKING:
 
 PAGE, MARKDOWN = "index.html", "summary.md"
 RESULTS, EXPECTED = "results.json", "expected.json"
-OPTIONS = {"title", "examples", "seed", "bootstrap_samples", "interval_level", "compare"}
 COMPARED = ("prepare", "train", "mine_negatives", "synthesize")
 """Stages whose settings are compared with their declarations."""
-
-
-class ReportSettings(Settings):
-    """What the page shows.
-
-    Attributes:
-        title: of the page; empty for the dataset's name.
-        examples: how many retrieval examples, mined negatives and captions with scores of their words.
-        seed: of their choice.
-        bootstrap_samples: resampled test sets behind an interval over test images.
-        interval_level: of paired differences between runs and, over seeds and over test images, between methods.
-        published: scores of whichever runs, shown beside the measured ones and compared with them.
-        tolerance: of that comparison.
-        tiny: the runs are of toy models, and nothing published is compared with them.
-        names: folder of a training artifact and the name of its model, for each that has one.
-        compare: names of the evaluations of the first of two models, which is the baseline of the other one; empty for
-            a page over all runs.
-    """
-
-    title: str
-    examples: int = Field(ge=0, le=10_000)
-    seed: int = Field(ge=0)
-    bootstrap_samples: int = Field(ge=100, le=1_000_000)
-    interval_level: float = Field(gt=0, lt=1)
-    published: Annotated[tuple[Published, ...], NEWER] = ()
-    tolerance: Annotated[Tolerance, ReadWith("published")] = Tolerance()
-    tiny: Annotated[bool, ReadWith("published")] = False
-    names: Annotated[tuple[tuple[str, str], ...], NEWER] = ()
-    compare: Annotated[tuple[str, ...], NEWER] = ()
 
 
 class Report(Stage):
@@ -78,13 +46,13 @@ class Report(Stage):
 
     def run(self, job: Job) -> None:
         """Writes the page, its results as plain text and as Markdown, and its numbers as JSON."""
-        from itrpipe.report.contents import Options, gather
+        from itrpipe.report.contents import gather
         from itrpipe.report.page import html, markdown, results, text
 
         settings = job.settings
         report = gather(
             [(each.folder, each.manifest) for each in job.inputs.values()],
-            Options(**settings.model_dump(include=OPTIONS), published=settings.published),
+            settings,
             _declared(job),
             dict(settings.names),
             lambda prepare: _photographs(job, prepare),

@@ -23,7 +23,7 @@ from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
 from itrpipe.stages import mine_negatives
-from itrpipe.stages.base import Input, Job, Need, Stage, Step, prepare_need
+from itrpipe.stages.base import Artifact, Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
 from itrpipe.training import settings as training_settings
@@ -133,7 +133,8 @@ class Train(Stage):
         """
         unused = settings.unused_options()
         values = {name: value for name, value in settings.counted().items() if name not in unused}
-        values["model"] |= dict.fromkeys(_local_encoders(settings), "local")
+        here = [INITIAL] if settings.model.published_weights() else []
+        values["model"] |= dict.fromkeys((*here, *local_folders(settings.model.pretrained())), "local")
         if isinstance(settings.model, GivenEmbeddings):
             del values["model"]["files"]
         unused = settings.loss.unused_options()
@@ -373,18 +374,11 @@ def _mine_again(job: Job, folder: Path) -> None:
     settings = mine_negatives.MineSettings.model_validate(mined.settings)
     here = {**mined.execution, "device": job.execution.device, "engine": "local", "workers": 0, "address": ""}
     execution = mine_negatives.Execution.model_validate(here)
-    inputs = {"train": Input(folder, mined), "prepare": job.inputs["prepare"]}
+    inputs = {"train": Artifact(folder, mined), "prepare": job.inputs["prepare"]}
     again = Job(job.dataset, mined.conf, settings, execution, inputs, None, folder, job.reporter)
     again.work.mkdir()
     mine_negatives.MineNegatives().run(again)
     job.messages.extend(message for message in again.messages if message not in job.messages)
-
-
-def _local_encoders(settings: TrainSettings) -> dict[str, Path]:
-    """`vision`, `text`, `tokenizer` and `initial`, those of them that name a folder or file of this machine."""
-    published = settings.model.published_weights()
-    found = {INITIAL: Path(published).expanduser()} if published else {}
-    return found | local_folders(settings.model.pretrained())
 
 
 def _record(job: Job, trainer: Trainer) -> None:

@@ -30,7 +30,7 @@ from itrpipe.pipeline.planning import Planner, pinned_step
 from itrpipe.pipeline.run import run
 from itrpipe.progress import Reporter
 from itrpipe.stages import evaluate, mine_negatives
-from itrpipe.stages.base import Input, Job, Need
+from itrpipe.stages.base import Artifact, Job, Need
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.artifact import Location, Manifest
 from itrpipe.storage.disk import file_digest
@@ -92,7 +92,7 @@ def seal(
     root: Path, stage: str, label: str, settings: Any, inputs: Mapping[str, Path], write: Callable, conf: str = ""
 ) -> Path:
     """Makes one artifact with the product's own machinery; `write` gets the job."""
-    given = {name: Input(folder, artifacts.read_manifest(folder)) for name, folder in inputs.items()}
+    given = {name: Artifact(folder, artifacts.read_manifest(folder)) for name, folder in inputs.items()}
     digests = {name: each.manifest.fingerprint for name, each in given.items()}
     digest = artifacts.fingerprint(stage, 1, settings, digests)
     location = Location(root, DATASET, stage, label, digest)

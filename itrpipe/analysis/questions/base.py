@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -14,21 +13,25 @@ from itrpipe.engine.work import resolve_device
 from itrpipe.evaluation.tables import Number, as_lines
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings
-from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import Manifest, existing_input, input_folder
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.training.settings import method_of, settings_of
 
 if TYPE_CHECKING:
-    from itrpipe.engine.run import Made
     from itrpipe.synthesis.blind import Trigrams
     from itrpipe.training.data import Sources
     from itrpipe.training.saved import SavedModel
 
 
-@dataclass(frozen=True)
+SENTENCES = "sentences_"
+"""What the input name of a generator's sentences begins with; its name follows."""
+
+
 class Evaluation:
     """A trained model that is evaluated, or the first of several whose scores are averaged.
+
+    Args:
+        job: the `itrpipe.stages.base.Job` of the evaluation.
 
     Attributes:
         settings: of the evaluation.
@@ -45,19 +48,18 @@ class Evaluation:
         metrics: numbers that tables show; a question may add some.
     """
 
-    settings: Any
-    prepare: Path
-    trained: Path
-    manifest: Manifest
-    sentences: Mapping[str, Path]
-    folder: Path
-    work: Path
-    device: str
-    block: int
-    made: Callable[..., Made]
-    reporter: Reporter
-    warn: Callable[[str], None]
-    metrics: dict[str, Any]
+    def __init__(self, job: Any) -> None:
+        self.settings, trained = job.settings, job.inputs["train"]
+        self.prepare: Path = job.inputs["prepare"].folder
+        self.trained: Path = trained.folder
+        self.manifest: Manifest = trained.manifest
+        self.sentences: dict[str, Path] = {
+            name: job.inputs[f"{SENTENCES}{name}"].folder for name in job.settings.discriminate
+        }
+        self.folder: Path = job.folder
+        self.work: Path = job.work
+        self.device, self.block = job.execution.device, job.execution.encode_block
+        self.made, self.reporter, self.warn, self.metrics = job.made, job.reporter, job.warn, job.metrics
 
     @property
     def is_single(self) -> bool:
