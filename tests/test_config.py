@@ -345,7 +345,7 @@ def test_limits_defaults_and_flags_of_settings_are_those_that_were_recorded() ->
 def test_every_stage_module_is_declared_and_every_declaration_has_a_module_and_a_command() -> None:
     folder = Path(command_line.__file__).parents[1] / "stages"
     modules = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    modules -= {"__init__", "base", "checks"}
+    modules -= {"__init__", "base"}
     assert modules == set(declared_stages())
     commands: Any = vars(typer.main.get_command(command_line.app))["commands"]
     assert {stage.replace("_", "-") for stage in declared_stages()} <= set(commands)

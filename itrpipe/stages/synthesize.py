@@ -5,180 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
-from itrpipe.config import NEWER, ReadWith, Settings, unknown
+from itrpipe.config import Settings
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.engine.run import SharedExecution
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import UsageError
 from itrpipe.features.hub import require_reachable
-from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.artifact import SCENES_FILE, STATISTICS
 from itrpipe.storage.disk import require_space, write_json
-from itrpipe.storage.integrity import LOCAL_MODEL, read_checked_json
-from itrpipe.training.settings import backbones, canonical_backbone, run_label, settings_of
+from itrpipe.storage.integrity import read_checked_json
+from itrpipe.synthesis.generators import MAKERS, TRAIN, ByModel, ByRules, SynthesizeSettings
+
+if TYPE_CHECKING:
+    pass
 
 if TYPE_CHECKING:
     from itrpipe.synthesis.sentences import Opened
 
-TRAIN = "train"
 BYTES_PER_SENTENCE = 35
 UNTRAINED_SHARE = 0.5
 """Share of the vocabulary that a trained model's perplexity of the captions' own words stays below."""
-
-
-class SynthesizeSettings(Settings):
-    """What all makers of sentences have in common.
-
-    Attributes:
-        split: whose captions the sentences are made of. Training reads those of the training split alone.
-        train_share: share of the training images that anything is learned from.
-        seed: of the model that writes, and of everything drawn.
-        keep: sentences kept of a caption at most; of rules, by each rule.
-        block: captions that are worked on together; what is drawn depends on it.
-        language_model: hub id or folder of a GPT-2 that measures perplexity; empty: none.
-        language_model_sentences: sentences that it reads.
-    """
-
-    split: Annotated[Literal["train", "val", "test"], NEWER] = "train"
-    train_share: Annotated[float, NEWER] = Field(default=1.0, gt=0, le=1)
-    seed: int = Field(ge=0)
-    keep: int = Field(ge=1, le=10_000)
-    block: int = Field(ge=1)
-    language_model: Annotated[str, LOCAL_MODEL] = ""
-    language_model_sentences: Annotated[int, ReadWith("language_model")] = Field(ge=1)
-
-    @property
-    def most_kept(self) -> int:
-        """Sentences of a caption at most."""
-        return self.keep
-
-    def label(self, conf: str) -> str:
-        """Readable part of the artifact's name."""
-        return f"{conf}{f'.s{self.seed}' if self.seed else ''}"
-
-    def needs(self) -> dict[str, Need]:
-        """What is read beside the captions."""
-        raise NotImplementedError
-
-    def open(self, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
-        """The maker itself.
-
-        Args:
-            folders: input name -> artifact.
-            device: `auto`, `cpu` or `cuda`.
-            memory: bytes that the words of sentences take while a model ranks them.
-        """
-        raise NotImplementedError
-
-
-class ByModel(SynthesizeSettings):
-    """A masked language model that sees the image writes and ranks. Source: TAGS-DC §2.1, §2.2.
-
-    Attributes:
-        method: configuration of `train` of the model.
-        backbone, features: of the model.
-        masks: what is masked: phrases of scene graphs, or single words.
-        copies, draws, temperature, noise, compare, exclude_specials, write_rejected: see
-            `itrpipe.synthesis.masked.ModelSettings`.
-    """
-
-    maker: Literal["model"]
-    method: str
-    backbone: str
-    features: str
-    masks: Literal["phrases", "words"]
-    copies: int = Field(ge=1, le=10_000)
-    draws: int = Field(ge=1, le=10_000)
-    temperature: float = Field(gt=0)
-    noise: bool
-    compare: Literal["piece", "off"]
-    exclude_specials: bool
-    write_rejected: bool
-
-    @field_validator("backbone")
-    @classmethod
-    def _writes(cls, value: str) -> str:
-        name = canonical_backbone(value)
-        if name not in backbones():
-            raise ValueError(unknown("backbone", name, sorted(backbones())))
-        if "writing" not in settings_of(name).answers:
-            able = " or ".join(each for each, declared in backbone_classes().items() if "writing" in declared.answers)
-            raise ValueError(f"it cannot write words in masked places, only {able} can; give --backbone {able}")
-        return name
-
-    def label(self, conf: str) -> str:
-        """With the name of the model."""
-        return f"{conf}.{run_label(self.method, self.backbone, self.seed)}"
-
-    def needs(self) -> dict[str, Need]:
-        """The model, the features that it looks at and, for phrases, the scene graphs."""
-        wanted: dict[str, Any] = {"backbone": self.backbone, "seed": self.seed, "features": self.features}
-        if self.train_share != 1.0:
-            wanted["train_share"] = self.train_share
-        needed = {"extract": Need("extract", self.features), "train": Need("train", self.method, wanted)}
-        return needed | ({"parse": Need("parse", "rules")} if self.masks == "phrases" else {})
-
-    def open(self, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
-        """The trained model on the split."""
-        from itrpipe.synthesis.masked import ModelSettings, open_model_maker
-
-        values = self.model_dump(include=set(ModelSettings.__dataclass_fields__))
-        made_by = ModelSettings(**values), resolve_device(device), memory
-        return open_model_maker(folders, *made_by, self.split, self.train_share)
-
-
-RuleName = Literal[
-    "nouns", "numerals", "relations", "attribute", "exchange", "object", "ends", "relation", "side", "count"
-]
-
-
-class ByRules(SynthesizeSettings):
-    """Rules write, without a model. Source: VSE-C (Shi et al., COLING 2018); `itrpipe.synthesis.edits`.
-
-    Attributes:
-        rules: which of them.
-        min_count: fewest occurrences of a noun, or of a statement, that is written.
-        refined: sentences that can be told from their captions without the image are left out.
-        twins: those are kept alone of which a training image is found that they are true of; so many captions of either
-            image have to agree. 0: all are kept, and no image is looked for.
-    """
-
-    maker: Literal["rules"]
-    rules: tuple[RuleName, ...] = Field(min_length=1)
-    min_count: int = Field(ge=1)
-    refined: Annotated[bool, NEWER] = False
-    twins: Annotated[int, NEWER] = Field(default=0, ge=0, le=100)
-
-    @model_validator(mode="after")
-    def _twins_are_trained_on(self) -> ByRules:
-        if self.twins and self.split != TRAIN:
-            raise ValueError(f"twins are training images, and split = {self.split} has none; leave it out")
-        return self
-
-    @property
-    def most_kept(self) -> int:
-        """Sentences of a caption by all rules."""
-        return self.keep * len(self.rules)
-
-    def needs(self) -> dict[str, Need]:
-        """The words of the captions with their parts of speech, which the scene graphs of the rules have."""
-        return {"parse": Need("parse", "rules")}
-
-    def open(self, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
-        """The rules on the split, with the nouns of the training split."""
-        from itrpipe.synthesis.rules import open_rule_maker
-
-        names = ("min_count", "rules", "keep", "seed", "split", "train_share", "refined", "twins")
-        return open_rule_maker(folders["prepare"], folders["parse"], **{name: getattr(self, name) for name in names})
-
-
-MAKERS: dict[str, type[SynthesizeSettings]] = {"model": ByModel, "rules": ByRules}
 
 
 class Execution(SharedExecution):
@@ -222,8 +74,16 @@ class Synthesize(Stage):
         return name if settings.split == TRAIN else f"{name}.{settings.split}"
 
     def needs(self, settings: SynthesizeSettings, definition: DatasetDefinition) -> dict[str, Need]:
-        """The captions and what the maker reads."""
-        return {"prepare": prepare_need(definition), **settings.needs()}
+        """The captions, and what the maker reads: a model and features, or scene graphs, which also have all words."""
+        wanted = {"prepare": prepare_need(definition)}
+        if isinstance(settings, ByModel):
+            model: dict[str, Any] = {name: getattr(settings, name) for name in ("backbone", "seed", "features")}
+            if settings.train_share != 1.0:
+                model["train_share"] = settings.train_share
+            wanted |= {"extract": Need("extract", settings.features), "train": Need("train", settings.method, model)}
+        if not isinstance(settings, ByModel) or settings.masks == "phrases":
+            wanted["parse"] = Need("parse", "rules")
+        return wanted
 
     def run(self, job: Job) -> None:
         """Writes sentences.parquet and statistics.json."""
@@ -239,7 +99,7 @@ class Synthesize(Stage):
 
             reader = LanguageModel(settings.language_model, resolve_device(device), job.warn)
         folders = {name: each.folder.absolute() for name, each in job.inputs.items()}
-        opening = partial(settings.open, folders, device, job.execution.memory_mib * 2**20)
+        opening = partial(open_maker, settings, folders, device, job.execution.memory_mib * 2**20)
         work = Writing(opening, settings.block, device if settings.maker == "model" else "cpu")
         opened = work.opened
         count = len(opened.texts)
@@ -270,6 +130,25 @@ class Synthesize(Stage):
     def show(self, folder: Path, reporter: Reporter) -> None:
         """Prints the table of a finished artifact."""
         _say(read_checked_json(folder / STATISTICS), reporter)
+
+
+def open_maker(settings: SynthesizeSettings, folders: Mapping[str, Path], device: str, memory: int) -> Opened:
+    """What makes the sentences of a split: a trained model, or rules with the nouns of the training split.
+
+    Args:
+        settings: which of them.
+        folders: input name -> artifact.
+        device: `auto`, `cpu` or `cuda`.
+        memory: bytes that the words of sentences take while a model ranks them.
+    """
+    if isinstance(settings, ByRules):
+        from itrpipe.synthesis.rules import open_rule_maker
+
+        return open_rule_maker(folders["prepare"], folders["parse"], settings)
+    from itrpipe.synthesis.masked import open_model_maker
+
+    assert isinstance(settings, ByModel)
+    return open_model_maker(folders, settings, resolve_device(device), memory)
 
 
 def _warn(job: Job, statistics: Mapping[str, Any], num_tokens: int | None) -> None:

@@ -1,14 +1,24 @@
-"""Names by which people ask for negative sentences."""
+"""What writers of negative sentences are told, and the names by which people ask for their sentences."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from itrpipe.config import load_declaration, resolve, unknown
+from pydantic import Field, field_validator, model_validator
 
+from itrpipe.config import NEWER, ReadWith, Settings, load_declaration, resolve, unknown
+from itrpipe.models.registry import backbones as backbone_classes
+from itrpipe.storage.integrity import LOCAL_MODEL
+from itrpipe.training.settings import backbones, canonical_backbone, run_label, settings_of
+
+if TYPE_CHECKING:
+    pass
+
+
+TRAIN = "train"
 _NAME = re.compile(r"(?P<conf>[^.]+)(?:\.(?P<method>[^.]+))??(?:\.s(?P<seed>[0-9]+))?")
 
 
@@ -77,3 +87,117 @@ def generator_names(names: Sequence[str]) -> tuple[str, ...]:
 def _usual_method(conf: str) -> str:
     """Training of the model that writes where none is named; empty for rules."""
     return resolve(load_declaration("synthesize"), conf).values.get("method", "")
+
+
+class SynthesizeSettings(Settings):
+    """What all makers of sentences have in common.
+
+    Attributes:
+        split: whose captions the sentences are made of. Training reads those of the training split alone.
+        train_share: share of the training images that anything is learned from.
+        seed: of the model that writes, and of everything drawn.
+        keep: sentences kept of a caption at most; of rules, by each rule.
+        block: captions that are worked on together; what is drawn depends on it.
+        language_model: hub id or folder of a GPT-2 that measures perplexity; empty: none.
+        language_model_sentences: sentences that it reads.
+    """
+
+    split: Annotated[Literal["train", "val", "test"], NEWER] = "train"
+    train_share: Annotated[float, NEWER] = Field(default=1.0, gt=0, le=1)
+    seed: int = Field(ge=0)
+    keep: int = Field(ge=1, le=10_000)
+    block: int = Field(ge=1)
+    language_model: Annotated[str, LOCAL_MODEL] = ""
+    language_model_sentences: Annotated[int, ReadWith("language_model")] = Field(ge=1)
+
+    @property
+    def most_kept(self) -> int:
+        """Sentences of a caption at most."""
+        return self.keep
+
+    def label(self, conf: str) -> str:
+        """Readable part of the artifact's name."""
+        return f"{conf}{f'.s{self.seed}' if self.seed else ''}"
+
+
+class ByModel(SynthesizeSettings):
+    """A masked language model that sees the image writes and ranks. Source: TAGS-DC §2.1, §2.2.
+
+    Attributes:
+        method: configuration of `train` of the model.
+        backbone, features: of the model.
+        masks: what is masked: phrases of scene graphs, or single words.
+        copies: K, masked copies of a caption.
+        draws: L, refills of a copy.
+        temperature: tau of the draws.
+        noise: put random words at 10 % of the labelled positions and leave 10 % as they are.
+        compare: the filter against false negatives compares token ids with the captions of the image (`piece`); `off`
+            leaves it out.
+        exclude_specials: never draw start, end, padding, the unknown word or the mask.
+        write_rejected: give the sentences that were rejected as well, each once.
+    """
+
+    maker: Literal["model"]
+    method: str
+    backbone: str
+    features: str
+    masks: Literal["phrases", "words"]
+    copies: int = Field(ge=1, le=10_000)
+    draws: int = Field(ge=1, le=10_000)
+    temperature: float = Field(gt=0)
+    noise: bool
+    compare: Literal["piece", "off"]
+    exclude_specials: bool
+    write_rejected: bool
+
+    @field_validator("backbone")
+    @classmethod
+    def _writes(cls, value: str) -> str:
+        name = canonical_backbone(value)
+        if name not in backbones():
+            raise ValueError(unknown("backbone", name, sorted(backbones())))
+        if "writing" not in settings_of(name).answers:
+            able = " or ".join(each for each, declared in backbone_classes().items() if "writing" in declared.answers)
+            raise ValueError(f"it cannot write words in masked places, only {able} can; give --backbone {able}")
+        return name
+
+    def label(self, conf: str) -> str:
+        """With the name of the model."""
+        return f"{conf}.{run_label(self.method, self.backbone, self.seed)}"
+
+
+RuleName = Literal[
+    "nouns", "numerals", "relations", "attribute", "exchange", "object", "ends", "relation", "side", "count"
+]
+
+
+class ByRules(SynthesizeSettings):
+    """Rules write, without a model. Source: VSE-C (Shi et al., COLING 2018); `itrpipe.synthesis.edits`.
+
+    Attributes:
+        rules: which of them.
+        min_count: fewest occurrences of a noun, or of a statement, that is written.
+        refined: sentences that can be told from their captions without the image are left out.
+        twins: those are kept alone of which a training image is found that they are true of; so many captions of either
+            image have to agree. 0: all are kept, and no image is looked for.
+    """
+
+    maker: Literal["rules"]
+    rules: tuple[RuleName, ...] = Field(min_length=1)
+    min_count: int = Field(ge=1)
+    refined: Annotated[bool, NEWER] = False
+    twins: Annotated[int, NEWER] = Field(default=0, ge=0, le=100)
+
+    @model_validator(mode="after")
+    def _twins_are_trained_on(self) -> ByRules:
+        if self.twins and self.split != TRAIN:
+            raise ValueError(f"twins are training images, and split = {self.split} has none; leave it out")
+        return self
+
+    @property
+    def most_kept(self) -> int:
+        """Sentences of a caption by all rules."""
+        return self.keep * len(self.rules)
+
+
+MAKERS: dict[str, type[SynthesizeSettings]] = {"model": ByModel, "rules": ByRules}

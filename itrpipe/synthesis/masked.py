@@ -22,9 +22,10 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning import sentences as synthetic
-from itrpipe.learning.sentences import UNLABELLED, CaptionMasks, Compare
+from itrpipe.learning.sentences import UNLABELLED, CaptionMasks
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
+from itrpipe.synthesis.generators import ByModel
 from itrpipe.synthesis.sentences import Opened, Sentence
 from itrpipe.synthesis.tokens import TokenCaptions, respell
 from itrpipe.training.captions import caption_masks, token_captions
@@ -33,34 +34,6 @@ from itrpipe.training.saved import load_model
 
 _PARTS_OF_A_WORD = 8
 """Vectors of width d that are in memory for every word: its embedding, queries, keys and values, and temporaries."""
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """How sentences are made.
-
-    Attributes:
-        copies: K, masked copies of a caption.
-        draws: L, refills of a copy.
-        keep: m, sentences kept of a caption, the hardest.
-        temperature: tau of the draws.
-        noise: put random words at 10 % of the labelled positions and leave 10 % as they are.
-        exclude_specials: never draw start, end, padding, the unknown word or the mask.
-        compare: the filter against false negatives compares token ids with the captions of the image (`piece`); `off`
-            leaves it out.
-        write_rejected: give the sentences that were rejected as well, each once.
-        seed: of everything random.
-    """
-
-    copies: int = 20
-    draws: int = 20
-    keep: int = 31
-    temperature: float = 1.5
-    noise: bool = True
-    exclude_specials: bool = True
-    compare: Compare = "piece"
-    write_rejected: bool = False
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -78,7 +51,7 @@ class ModelMaker:
     captions: TokenCaptions
     model: UniterSentences
     masks: CaptionMasks
-    settings: ModelSettings
+    settings: ByModel
     device: torch.device | str = "cpu"
 
     @torch.inference_mode()
@@ -190,19 +163,15 @@ class UniterSentences:
         return torch.cat(scores).float()
 
 
-def open_model_maker(
-    folders: Mapping[str, Path], settings: ModelSettings, device: str, memory: int, split: str, train_share: float = 1.0
-) -> Opened:
+def open_model_maker(folders: Mapping[str, Path], settings: ByModel, device: str, memory: int) -> Opened:
     """A trained model on the captions of a split; on those of the training images that have features, as in training.
 
     Args:
         folders: `prepare` of the captions, `extract` of the features of their images, `train` of the model, and `parse`
             of scene graphs unless single words are masked.
-        settings: how sentences are made.
+        settings: how sentences are made, and of whose captions.
         device: `cpu` or `cuda`.
         memory: bytes, see `UniterSentences`.
-        split: whose captions sentences are made of.
-        train_share: share of the training images whose captions those are.
 
     Raises:
         UsageError: the model writes no words, its tokenizer has no mask, or the dataset has no such split.
@@ -214,10 +183,10 @@ def open_model_maker(
         raise UsageError(f"{saved.config['backbone']} cannot write words; give --backbone uniter")
     features, chosen = (
         FeatureFile.open(folders["extract"] / FEATURES),
-        PreparedDataset.open(folders["prepare"]).split(split),
+        PreparedDataset.open(folders["prepare"]).split(settings.split),
     )
     if chosen.name == "train":
-        chosen = chosen.share(train_share)
+        chosen = chosen.share(settings.train_share)
         if absent := features.absent(chosen.image_ids.tolist()):
             chosen = chosen.without(absent)
     model = cast(UniterEncoder, saved.model)

@@ -25,6 +25,7 @@ from itrpipe.synthesis import blind
 from itrpipe.synthesis.blind import Pairs, Trigrams
 from itrpipe.synthesis.edits import EDITS, Corpus, noun_options, numeral_options, relation_options
 from itrpipe.synthesis.english import NUMBER_VALUES, RELATIVE, contradicting_attributes, may_be, usual_attribute
+from itrpipe.synthesis.generators import TRAIN, ByRules
 from itrpipe.synthesis.sentences import SCHEMA, Opened, Sentence, apply_edits, read_parts
 from itrpipe.synthesis.tagged import NOUN, Image, Option, Statement, TaggedCaption, nouns_of, tagged_captions
 
@@ -107,7 +108,6 @@ def settled(image: Image, statements: Sequence[Statement], agreeing: int) -> boo
     )
 
 
-TRAIN = "train"
 _NO_TWIN: tuple[str | None, ...] = (None, None, None)
 RULES: dict[str, Callable[[TaggedCaption, Image, Corpus], Iterator[Option]]] = {
     "nouns": lambda caption, image, corpus: noun_options(caption, image.captions, corpus.vocabulary),
@@ -128,19 +128,13 @@ class RuleMaker:
         split: the captions.
         tagged: words and parts of speech of each.
         corpus: what training captions say.
-        rules: some of `RULES`.
-        keep: sentences of a caption by each rule, at most.
-        seed: of everything random.
-        twins: keep those sentences alone that have twins of which so many captions agree; 0: keep all.
+        settings: which rules, how many sentences by each, and whether these have twins.
     """
 
     split: Split
     tagged: Sequence[TaggedCaption]
     corpus: Corpus
-    rules: Sequence[str]
-    keep: int
-    seed: int
-    twins: int = 0
+    settings: ByRules
 
     def __post_init__(self) -> None:
         starts = self.split.captions_of_image
@@ -148,11 +142,12 @@ class RuleMaker:
 
     @cached_property
     def _twins(self) -> Twins:
-        return Twins(self.tagged, self.split.caption_image, self._image, self.twins)
+        return Twins(self.tagged, self.split.caption_image, self._image, self.settings.twins)
 
     def make(self, rows: range, block: int) -> tuple[list[Sentence], dict[str, int]]:
         """See `SentenceMaker`."""
-        rng, of_twins = np.random.default_rng([self.seed, block]), np.random.default_rng([self.seed, block, 1])
+        seed, keep = self.settings.seed, self.settings.keep
+        rng, of_twins = np.random.default_rng([seed, block]), np.random.default_rng([seed, block, 1])
         made: list[Sentence] = []
         drawn: Counter[str] = Counter()
         for row in rows:
@@ -161,16 +156,16 @@ class RuleMaker:
             known, written = {each.text for each in own.captions}, set()
             starts = [token.start for token in caption.tokens]
             names = str(self.split.caption_ids[row]), str(self.split.image_ids[image])
-            for rule in (name for name in RULES if name in self.rules):
+            for rule in (name for name in RULES if name in self.settings.rules):
                 options = list(RULES[rule](caption, own, self.corpus))
-                for place in rng.choice(len(options), size=min(self.keep, len(options)), replace=False):
+                for place in rng.choice(len(options), size=min(keep, len(options)), replace=False):
                     edits = sorted(options[place].edits())
                     text = apply_edits(caption.text, starts, edits)
                     reason = "duplicate" if text in written else "kept"
                     if text in known:
                         reason = "identical" if text == caption.text else "false negative"
                     twin = _NO_TWIN
-                    if reason == "kept" and self.twins:
+                    if reason == "kept" and self.settings.twins:
                         twin = self._twin(caption, image, options[place], text, of_twins)
                         reason = "kept" if any(twin) else "no twin"
                     drawn[reason] += 1
@@ -189,40 +184,25 @@ class RuleMaker:
         return _NO_TWIN if row is None else (str(self.split.image_ids[self.split.caption_image[row]]), *option.told())
 
 
-def open_rule_maker(
-    prepared: Path,
-    parsed: Path,
-    min_count: int,
-    rules: Sequence[str],
-    keep: int,
-    seed: int,
-    split: str = TRAIN,
-    train_share: float = 1.0,
-    refined: bool = False,
-    twins: int = 0,
-) -> Opened:
+def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:
     """Rules on a whole split, with the words and parts of speech of its scene graphs.
 
     Args:
         prepared: artifact of the captions.
         parsed: of their scene graphs, made by `itrpipe parse`.
-        min_count: fewest occurrences of what is written, in captions of the training split in any case.
-        rules, keep, seed, twins: see `RuleMaker`.
-        split: whose captions sentences are made of.
-        train_share: share of the training images that there are.
-        refined: whether sentences that can be told without the image are to be left out.
+        settings: what is written of whose captions.
 
     Raises:
         UsageError: no noun is frequent enough, or the dataset has no such split.
         MissingInputError: a file is not there.
         DataError: a file is damaged, or captions have no scene graph.
     """
-    dataset = PreparedDataset.open(prepared)
-    splits = {name: dataset.split(name).share(train_share if name == TRAIN else 1.0) for name in {TRAIN, split}}
+    dataset, split, share = PreparedDataset.open(prepared), settings.split, settings.train_share
+    splits = {name: dataset.split(name).share(share if name == TRAIN else 1.0) for name in {TRAIN, split}}
     tagged = {name: tagged_captions(parsed, each.caption_ids.tolist(), each.texts) for name, each in splits.items()}
-    corpus, own = Corpus(tagged[TRAIN], min_count), splits[split]
-    maker = RuleMaker(own, tagged[split], corpus, rules, keep, seed, twins)
-    told = partial(guessed, own=own, train=splits[TRAIN]) if refined else None
+    corpus, own = Corpus(tagged[TRAIN], settings.min_count), splits[split]
+    maker = RuleMaker(own, tagged[split], corpus, settings)
+    told = partial(guessed, own=own, train=splits[TRAIN]) if settings.refined else None
     return Opened(maker, dict(zip(own.caption_ids.tolist(), own.texts, strict=True)), None, told)
 
 

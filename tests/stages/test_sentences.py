@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,7 +30,7 @@ from itrpipe.storage.artifact import read_manifest
 from itrpipe.synthesis.checks import read_scenes, synthesis_statistics, true_negatives
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.synthesis.language_model import LanguageModel
-from itrpipe.synthesis.masked import ModelSettings, open_model_maker
+from itrpipe.synthesis.masked import open_model_maker
 from itrpipe.synthesis.rules import open_rule_maker
 from itrpipe.synthesis.sentences import SentenceFile
 from itrpipe.synthesis.tagged import tagged_captions
@@ -38,6 +38,7 @@ from itrpipe.training.data import SplitData
 from itrpipe.training.saved import SavedModel, load_model
 from tests.chains import FEW, ONCE, UNITER, WRITTEN, Invoke, copied, done, made, only, refused, sets
 from tests.conftest import Outcome
+from tests.definitions import sentence_settings
 from tests.trained_model import pair_score
 
 IMAGES, CAPTIONS, KEEP = 12, 60, 6
@@ -66,7 +67,7 @@ def sources_of(root: Path) -> dict[str, Path]:
 
 
 def opened(root: Path, **changed: Path) -> Any:
-    return open_model_maker(sources_of(root) | changed, ModelSettings(copies=2), "cpu", 1 << 20, "train")
+    return open_model_maker(sources_of(root) | changed, sentence_settings("phrases", copies=2), "cpu", 1 << 20)
 
 
 # By a model
@@ -149,13 +150,6 @@ def test_a_language_model_measures_how_fluent_they_are(root: Path, invoke: Invok
     assert "! synthesize/" in run(invoke, root, "--language-model", moved, "--dry-run").out
 
 
-def test_the_declared_values_are_those_of_the_paper(tmp_path: Path) -> None:
-    """`ModelSettings` has them too; what is declared must not drift away from it."""
-    for dataset in ("flickr30k", "scenes"):
-        settings, _, _ = Planner(tmp_path, dataset).configure_checked(Need("synthesize", "phrases"))
-        assert asdict(ModelSettings()).items() <= settings.model_dump().items()
-
-
 # By rules
 
 
@@ -214,7 +208,7 @@ def test_images_without_features_have_no_sentences_of_a_model(tags_chain: Path, 
     assert len(found.texts) == CAPTIONS - 5
     assert found.num_tokens == len(Vocabulary.load(sources["train"] / "vocab.json")) + 1
     assert gone not in {sentence.image_id for sentence in found.maker.make(range(8), 0)[0]}
-    rules = open_rule_maker(sources["prepare"], sources["parse"], 2, ("nouns", "numerals", "relations"), 3, 0)
+    rules = open_rule_maker(sources["prepare"], sources["parse"], sentence_settings("vse-c", min_count=2))
     assert (len(rules.texts), rules.num_tokens) == (CAPTIONS, None)
 
 
@@ -295,7 +289,8 @@ def test_sentences_are_of_the_evaluated_split_and_their_nouns_of_the_training_sp
         assert not {*split.texts} & set(kept["text"].to_pylist())
     # By the rule of nouns every new noun is frequent in training captions.
     folders = only(tags_chain, "prepare/scenes"), only(tags_chain, "parse/rules.hanta")
-    made, _ = open_rule_maker(*folders, 2, ["nouns"], 50, 0, "test").maker.make(range(20), 0)
+    nouns = sentence_settings("vse-c", rules=("nouns",), min_count=2, keep=50, split="test")
+    made, _ = open_rule_maker(*folders, nouns).maker.make(range(20), 0)
     new = {word for sentence in made for edit in sentence.edits for word in edit.new.lower().split()}
     captions = tagged_captions(folders[1], train.caption_ids.tolist(), train.texts)
     assert len(new - {"a", "an"}) > 3

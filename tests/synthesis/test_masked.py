@@ -26,9 +26,11 @@ from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.graph import Attribute, Object, SceneGraph
 from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, SCHEMA, graphs_table, write_graphs
-from itrpipe.synthesis.masked import ModelMaker, ModelSettings, UniterSentences
+from itrpipe.synthesis.generators import ByModel
+from itrpipe.synthesis.masked import ModelMaker, UniterSentences
 from itrpipe.synthesis.sentences import Edit, Opened, SentenceFile, SentenceMaker, Writing, apply_edits, join_parts
 from itrpipe.synthesis.tokens import GraphCandidates, TokenCaptions, respell
+from tests.definitions import sentence_settings
 from tests.maps import made
 
 TEXTS = ("a red dog runs", "the dogs run fast", "two cats sleep", "a blue car", "a car is blue here")
@@ -92,7 +94,7 @@ def phrases(rows: np.ndarray) -> np.ndarray:
     return found
 
 
-def maker(settings: ModelSettings, model: TableModel | None = None, with_phrases: bool = True) -> ModelMaker:
+def maker(settings: ByModel, model: TableModel | None = None, with_phrases: bool = True) -> ModelMaker:
     own, candidates = captions(), phrases if with_phrases else None
     masks = CaptionMasks(own.tokens, own.words, own.split.caption_image, candidates, SPECIALS, settings.compare)
     return ModelMaker(own, model or TableModel(), masks, settings)  # pyright: ignore[reportArgumentType]
@@ -210,7 +212,7 @@ def digest(content: Any) -> str:
 
 @pytest.mark.parametrize("with_phrases", [True, False])
 def test_a_model_writes_what_it_wrote(tmp_path: Path, with_phrases: bool) -> None:
-    settings = ModelSettings(copies=6, draws=7, keep=4, write_rejected=True, seed=2)
+    settings = sentence_settings("phrases", copies=6, draws=7, keep=4, write_rejected=True, seed=2)
     rows = rows_of(run(maker(settings, with_phrases=with_phrases), tmp_path))
     numbers = ("score", "positive_score", "log_probability", "caption_log_probability")
     sums = [sum(row.pop(name) or 0.0 for row in rows) for name in numbers]

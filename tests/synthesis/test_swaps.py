@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from itrpipe.errors import UsageError
-from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scenes import generate
 from itrpipe.synthesis import edits, english
 from itrpipe.synthesis.edits import Corpus, NounVocabulary
 from itrpipe.synthesis.rules import RuleMaker
 from itrpipe.synthesis.sentences import apply_edits
 from itrpipe.synthesis.tagged import Option, TaggedCaption
+from tests.definitions import sentence_settings
+from tests.synthesis.test_edits import PARSER
 from tests.synthesis.test_masked import GOLDEN, digest, split_of
 
-PARSER = RulesParser("lexicon")
 VSE_C = ("nouns", "numerals", "relations")
 WORDS = ("a", "an", "two", "3", "dog", "dogs", "red", "and", "with", "on", "under", ",", ".", "is", "running", "The")
 
@@ -58,7 +58,8 @@ def test_every_rule_takes_any_caption_and_changes_it(words: list[str]) -> None:
 
 def rule_maker(rules: Sequence[str], keep: int, texts: tuple[str, ...], images: list[int]) -> RuleMaker:
     captions = list(map(tagged, texts))
-    return RuleMaker(split_of(texts, images), captions, Corpus(captions, 1), rules, keep, seed=3)
+    told = sentence_settings("vse-c", rules=rules, keep=keep, seed=3)
+    return RuleMaker(split_of(texts, images), captions, Corpus(captions, 1), told)
 
 
 def test_what_captions_of_the_image_say_is_left_out() -> None:
@@ -112,7 +113,8 @@ def scene_rules(rules: Sequence[str]) -> RuleMaker:
     ids = [scene.image_id for scene in dataset.scenes for _ in range(5)]
     ids += [f"photograph {row}" for row in range(len(photographs))]
     captions = list(map(tagged, texts))
-    return RuleMaker(split_of(texts, ids), captions, Corpus(captions, 1), rules, keep=6, seed=5)
+    told = sentence_settings("vse-c", rules=rules, keep=6, seed=5)
+    return RuleMaker(split_of(texts, ids), captions, Corpus(captions, 1), told)
 
 
 @pytest.mark.parametrize("rule", VSE_C)
