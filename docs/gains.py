@@ -14,9 +14,9 @@ from itrpipe.evaluation.intervals import Interval, seed_interval
 
 DOCS = Path(__file__).parent
 PAGE, PICTURE = DOCS / "all-runs.md", DOCS.parent / "stages" / "when-negatives-pay.png"
-PLACES = {"scenes": "drawings", "photographs": "photographs"}
+PLACES = {"scenes": "synthetic images", "photographs": "photographs"}
 COLUMNS = {"scenes": "InfoNCE, mined", "photographs": "InfoNCE, mined (loss.top_texts 60, loss.top_images 12)"}
-"""What is drawn, by dataset: lists of one length, which the settings of drawings have by default."""
+"""What is drawn, by dataset: lists of one length, the default on the synthetic dataset."""
 KEYS = {
     "caption_detail 0.25": "captions true of many",
     "caption_detail 1.0": "captions that tell everything",
@@ -28,7 +28,7 @@ KEYS = {
 }
 """What a setting is called in the tables, and in the drawing; batches of 128 are not named."""
 NOT_FOR_AS_LONG = ("5,000 images", "10,000 images", "20,000 images", "noise 0.5", "occlusion 0.5", "dual encoder")
-"""Settings of drawings whose only baseline has as many epochs as both trainings, and takes less time than they do."""
+"""Experiments on the synthetic dataset without a baseline of equal time: theirs has as many epochs as both trainings."""
 BACKBONES = {"dual encoder": "region tokens"}
 INK, MUTED, SEVERAL, ONE = "#1f2328", "#656d76", "#0969da", "#8c959f"
 
@@ -119,7 +119,7 @@ def draw(found: list[Gained], path: Path) -> None:
     axes.set_axisbelow(True)
     axes.set_xlabel(
         "Gain in RSum over the best baseline without mined negatives\n"
-        "(drawings: every true caption counts; photographs: their own)",
+        "(synthetic images: all correct matches count; photographs: their own)",
         color=INK,
     )
     figure.suptitle("Mined negatives: no reliable gain", x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
@@ -151,7 +151,7 @@ def summary(found: list[Gained]) -> str:
     return (
         f"on average {over.value:+.1f} RSum ({over.low:+.1f} to {over.high:+.1f}), above zero in "
         f"{sum(each.value > 0 for each in found)}; the interval over seeds is above zero in {above} of the "
-        f"{len(several)} settings with several seeds"
+        f"{len(several)} experiments with several seeds"
     ).replace("-", "−")
 
 

@@ -1,4 +1,4 @@
-"""What the site has beside docs/: the first page, the pages of stages/, and a reference made from the code.
+"""Adds to the pages of docs/ those of stages/, a reference made from the code, and drawn equations.
 
 mkdocs calls these functions; see `hooks` in mkdocs.yml.
 """
@@ -9,24 +9,26 @@ import inspect
 import os
 import posixpath
 import re
+from functools import cache
+from html import escape, unescape
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import ziamath
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
-FIRST, INDEX = "README.md", "index.md"
 OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md", *sorted(f"stages/{path.name}" for path in (ROOT / "stages").glob("*.md")))
 PICTURES = tuple(sorted(f"stages/{path.name}" for path in (ROOT / "stages").glob("*.png")))
 MODULES = ("itrpipe", "itrpipe.learning", "itrpipe.methods.aoq.method", "itrpipe.methods.fne.method", "itrpipe.testing")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_EQUATION = re.compile(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', re.DOTALL)
 _LABELLED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s]+)\)")
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Adds what does not lie in docs/."""
-    files.append(File.generated(config, INDEX, abs_src_path=str(ROOT / FIRST)))
     for name in (*OTHERS, *PICTURES):
         files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     for name, content in (("commands", _commands()), ("declarations", _declarations()), ("python", _python())):
@@ -40,7 +42,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if own.startswith("reference/"):
         return markdown
     known = {each.src_uri for each in files}
-    folder = "" if own in (INDEX, *OTHERS) and "/" not in own else posixpath.dirname(_in_repository(own))
+    folder = posixpath.dirname(_in_repository(own))
 
     def target(link: str) -> str | None:
         path, mark, heading = link.partition("#")
@@ -59,6 +61,18 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     return _LINK.sub(lambda match: f"]({target(match[1]) or match[1]})" if folder == "" else match[0], plain)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Draws equations."""
+    return _EQUATION.sub(lambda match: _drawn(unescape(match[1]).strip()), html)
+
+
+@cache
+def _drawn(tex: str) -> str:
+    """An equation as a picture that needs neither a script nor a font."""
+    picture = ziamath.Latex(tex, size=17, color="currentColor").svg()
+    return f'<div class="equation" role="img" aria-label="{escape(tex)}">{picture}</div>'
+
+
 def _in_repository(page: str) -> str:
     """Where a page lies."""
     return page if page in OTHERS else f"docs/{page}"
@@ -66,7 +80,7 @@ def _in_repository(page: str) -> str:
 
 def _on_site(path: str) -> str:
     """The page that a file of the repository is."""
-    return INDEX if path == FIRST else path.removeprefix("docs/")
+    return path.removeprefix("docs/")
 
 
 def _commands() -> str:

@@ -164,7 +164,7 @@ def stages_folder() -> Path:
     for folder in (package.parent / "stages", package / "_stages"):
         if any(folder.glob("[0-9]*_*.toml")):
             return folder
-    raise MissingInputError(f"no stage declarations beside or inside {package}; reinstall itrpipe")
+    raise MissingInputError(f"no stage declarations next to or inside {package}; reinstall itrpipe")
 
 
 @functools.cache

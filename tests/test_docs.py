@@ -79,7 +79,7 @@ def test_the_drawing_of_gains_shows_what_the_tables_say() -> None:
     with Image.open(gains["PICTURE"]) as picture:
         assert picture.info["Description"] == gains["described"](found), "run docs/gains.py again"
     evidence = (ROOT / "stages" / "when-negatives-pay.md").read_text(encoding="utf-8")
-    assert f"{len(found)} settings, with 95 % intervals: {gains['summary'](found)}" in evidence
+    assert f"{len(found)} experiments, with 95 % intervals: {gains['summary'](found)}" in evidence
     over = gains["overall"](found)
     mean = f"gained {over.value:.1f} RSum on average"
     bounds = f"{over.low:+.1f} to {over.high:+.1f}".replace("-", "−")

@@ -78,7 +78,7 @@ def evaluate(given: EvaluateOptions) -> None:
     Sentences are named by what writes them, for --discriminate: phrases.s1 by the model of seed 1, phrases.tags by one
     of another training, vse-c and graph-edits by rules. They are made of the captions of the evaluated split.
 
-    --benchmark sugarcrepe=FOLDER reads the published files of a benchmark and the images beside them, as aro= and
+    --benchmark sugarcrepe=FOLDER reads the published files of a benchmark and the images next to them, as aro= and
     winoground= do, local=FOLDER a
     benchmark.csv, .json or .jsonl of your own with file, caption, negative and optionally category. --benchmark scenes
     edits the captions of the embedded dataset, so that every negative is known to be false.
@@ -114,7 +114,7 @@ def advise(
 ) -> None:
     """Tell whether a second training is worth it, from the first training alone.
 
-    It says what to do next and prints the command: train longer, mine, or mend the training first. Below stands how
+    It says what to do next and prints the command: train longer, mine, or mend the training first. Below is how
     often the hardest negative of a batch, and of the whole training set, scores above the pair, and how many of these
     are correct matches. The test split is not looked at.
 
@@ -186,7 +186,7 @@ def explain(
     caption: str = Option(..., "--caption", help="Any sentence."),
     as_json: JsonOption = False,
 ) -> None:
-    """Show which words of a caption do not belong to an image, and what should stand there.
+    """Show which words of a caption do not belong to an image, and what should be there instead.
 
     Words are coloured by the probability that they do not match the image; those above one half carry their number and
     are replaced in the corrected sentence. The match is the probability that the whole sentence belongs to the image.

@@ -43,7 +43,7 @@ PANELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Results": {
         "evaluate": ("ask", "Measure a trained model, or the mean of several, on a split."),
         "advise": ("ask", "Tell whether a second training is worth it, from the first training alone."),
-        "explain": ("ask", "Show which words of a caption do not belong to an image, and what should stand there."),
+        "explain": ("ask", "Show which words of a caption do not belong to an image, and what should be there instead."),
         "search": ("search", "Find images for a sentence, captions for an image, or photographs like another one."),
         "serve": ("search", "Open local pages to search and to judge the hardest candidates."),
         "review": ("search", "Tell what people decided on hard candidates, and how many are false negatives."),
@@ -51,7 +51,7 @@ PANELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Upkeep": {
         "run": ("keep", "Run a recipe, or some of its runs, and compare their scores with the published ones."),
-        "demo": ("keep", "Run the whole chain on drawings: the same as run demo."),
+        "demo": ("keep", "Run the whole chain on the synthetic dataset: the same as run demo."),
         "status": ("keep", "List every artifact."),
         "list": ("keep", "List methods, backbones, extractors or recipes, each in one line."),
         "show": ("keep", "Print a configuration with the origin of every value."),

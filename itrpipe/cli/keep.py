@@ -73,7 +73,7 @@ _NAMES = 44
 """Width of the column of names."""
 _FIRST = """\
 {root} holds no dataset yet.
-  itrpipe demo                                              all of it on drawings
+  itrpipe demo                                              all of it on synthetic data
   itrpipe prepare --dataset mine --source FOLDER            photographs with captions
   itrpipe index --photos FOLDER --model MODEL               photographs alone, to search in
   itrpipe mine-negatives --embeddings IMAGES CAPTIONS       embeddings of a model of yours"""
@@ -151,7 +151,7 @@ def run(
 
 @command()
 def demo(given: DataOptions) -> None:
-    """Run the whole chain on drawings: the same as run demo.
+    """Run the whole chain on the synthetic dataset: the same as run demo.
 
     Example: itrpipe demo
     """
@@ -162,7 +162,7 @@ def demo(given: DataOptions) -> None:
 
 @command("list")
 def list_names(
-    what: Text = Argument(None, metavar="methods|backbones|extractors|recipes", help="What is listed."),
+    what: Text = Argument(None, metavar="methods|backbones|extractors|recipes", help="Kind of names to list."),
 ) -> None:
     """List methods, backbones, extractors or recipes, each in one line.
 

@@ -173,7 +173,7 @@ def train(
     CLIP is given as both: --vision openai/clip-vit-base-patch32 --text openai/clip-vit-base-patch32. For a method of
     joint models, such as clip-finetune, one of them says both.
 
-    --name small remembers the model, with its dataset and all that is set here. --model small then stands for all of
+    --name small remembers the model, with its dataset and all that is set here. --model small then means all of
     it, in this command and in mine-negatives, evaluate, search, explain and export. --name small --set KEY=VALUE
     changes it, and --name large --like small begins another model with the same settings.
 
@@ -253,7 +253,7 @@ def chosen_loss(method: str, named: dict[str, str], positives: str | None) -> tu
 class MineOptions(GivenOptions):
     """What mines negatives."""
 
-    library: Text = option(None, "--library", "What searches: torch or faiss.")
+    library: Text = option(None, "--library", "Search library: torch or faiss.")
     drop_duplicates: bool = option(False, "--drop-duplicates", "Drop captions that repeat one of the positive's.")
     rescore_with: Text = option(None, "--rescore-with", "Second model that orders what was found, such as bfan.")
     candidates: File = option(None, "--candidates", "Further images or captions to find.", metavar="FILE")
@@ -306,7 +306,7 @@ def synthesize(
       phrases      masks objects, attributes and relations; a UNITER that sees the image writes others (TAGS-DC)
       words        the same with single words masked
       vse-c        replaces nouns, numerals and relations by rules; needs no model
-      graph-edits  changes one detail, so that only the image tells the sentence from its caption; needs no model
+      graph-edits  changes one detail, so that only the image shows which is true; needs no model
 
     The split is the training split unless --split names another. Sentences that may be true of the image are dropped;
     of the others the hardest are kept (--set keep=).

@@ -156,7 +156,7 @@ _OF_TRAINING = ("method", "backbone", "features", "seed")
 class ModelOptions(TrainedOptions):
     """What commands take beside that where the model has a method and a backbone."""
 
-    named: Text = option(None, "--model", "A model that `itrpipe train --name NAME` was told of.", metavar="NAME")
+    named: Text = option(None, "--model", "A saved model (`itrpipe train --name NAME`).", metavar="NAME")
     method: MethodOption = "triplet"
     backbone: Text = option(None, "--backbone", "-b", "Model; `itrpipe list backbones` has all.")
     known: NamedModel | None = field(default=None, init=False)

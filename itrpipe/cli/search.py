@@ -62,7 +62,7 @@ class SearchOptions(AnyModelOptions):
 class Question:
     """What is searched with, and how the answer is given."""
 
-    caption: Annotated[Text, typer.Argument(metavar="[SENTENCE]", help="What to find images for.")] = None
+    caption: Annotated[Text, typer.Argument(metavar="[SENTENCE]", help="Sentence to find images for.")] = None
     image: Text = option(
         None, "--image", "Captions for this image or photograph; of --photos those like it.", metavar="ID|FILE"
     )
@@ -401,12 +401,12 @@ def review(
 
     \b
     Orders (--order):
-      sample    at random: what was judged so far tells the share of false negatives
+      sample    at random: estimates the share of false negatives
       guard     at random among those that mining's guard takes for false negatives: its precision
       doubtful  the guard's probability nearest to one half first
       harmful   what scores farthest above its caption's own image first
 
-    Decisions are in decisions.parquet beside the dataset's artifacts, one row for each judgement. Mining, evaluation
+    Decisions are in decisions.parquet next to the dataset's artifacts, one row for each judgement. Mining, evaluation
     and training read them with --decisions.
 
     Example: itrpipe review --backbone vsepp --merge from-ada.parquet

@@ -90,7 +90,7 @@ def named(text: str) -> Named:
     if name not in known:
         raise ValueError(unknown("benchmark", name, known))
     if not (text == EMBEDDED if name == EMBEDDED else folder):
-        raise ValueError(f"{text!r}: {EMBEDDED} is made and stands alone, others are read from files; give NAME=FOLDER")
+        raise ValueError(f"{text!r}: {EMBEDDED} is made and takes no folder, others are read from files; give NAME=FOLDER")
     return Named(name, folder)
 
 
@@ -125,7 +125,7 @@ def read_benchmark(benchmark: Named) -> Benchmark:
     ]
     first = {pair.file: f"pair {pair.id}" for pair in reversed(pairs)}
     if twice := repeated(pair.id for pair in pairs):
-        raise DataError(f"{root}: pair {twice[0]} is given twice; an example stands in one line")
+        raise DataError(f"{root}: pair {twice[0]} is given twice; an example has one line")
     found = locate_images(root, root, [list(first)], list(first.values()), suite.folders)
     if missing := [file for file in found if not (root / file).is_file()]:
         count = f"{len(missing):,} of {len(found):,} images are not there, such as {root / missing[0]}"

@@ -148,13 +148,13 @@ def recognise(source: Path) -> str:
     tables = [path for path in files if path.suffix in (".csv", ".tsv", ".jsonl") and path.is_file()]
     if len(tables) == 1:
         raise MissingInputError(
-            f"{tables[0]}: a table of captions is called captions{tables[0].suffix} and lies beside the photographs or "
+            f"{tables[0]}: a table of captions is called captions{tables[0].suffix} and lies next to the photographs or "
             "above their folder images/; rename it, or move it there"
         )
     photograph = next((path for path in files if path.suffix.lower() in _PHOTOGRAPHS), None)
     if photograph is not None:
         raise MissingInputError(
-            f"{source}: holds photographs, such as {photograph.name}, and no captions; write captions.csv beside "
+            f"{source}: holds photographs, such as {photograph.name}, and no captions; write captions.csv next to "
             "them, with the columns file and caption, or search without captions, with a model that is trained on "
             f"others: `itrpipe index --model NAME --photos {source}`"
         )

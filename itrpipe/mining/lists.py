@@ -37,7 +37,7 @@ _SIDES |= {"image_id": "image", "images": "image", "caption": "caption", "image"
 _VECTOR = "embedding"
 _FORMS = (
     "give a Parquet file, or a folder of them, with the columns image_id or caption_id and embedding; or images.npy or "
-    "captions.npy with the ids in images.ids.json or captions.ids.json beside it; or an HDF5 file with image_id and "
+    "captions.npy with the ids in images.ids.json or captions.ids.json next to it; or an HDF5 file with image_id and "
     "images, or caption_id and texts"
 )
 

@@ -88,7 +88,7 @@ class Claim:
         name, change = name or own.name, signed(rsum.value)
         baseline = other.method if other.first.backbone == own.first.backbone else other.name
         told = (
-            "one seed does not tell how much seeds differ"
+            "one seed does not show how much seeds differ"
             if rsum.images.excludes_zero
             else "too little to tell with one seed"
         )
@@ -179,7 +179,7 @@ def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Serie
     for side in sides:
         if len(side) > 1:
             folders = ", ".join(run.evaluation.name for each in side for run in each.all)
-            raise UsageError(f"--compare: one name stands for {len(side)} models; name one of the folders {folders}")
+            raise UsageError(f"--compare: one name means {len(side)} models; name one of the folders {folders}")
     (before,), (after,) = sides
     if before is after:
         raise UsageError(f"--compare: both are {before.name}, which differ in nothing but their seed")

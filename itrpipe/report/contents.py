@@ -284,7 +284,7 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
     told = [part for group in groups for part in _measures(group, discrimination.SHOWN)]
     written = negatives.written(artifacts, *chosen)
     tables, pictures = ([part for part in written if isinstance(part, Table) is known] for known in (True, False))
-    yield Section("What it tells apart", [*told, *pictures] if told else [], open=True)
+    yield Section("Details", [*told, *pictures] if told else [], open=True)
     # Queries of a model that has a baseline, else of the best.
     claim = groups[0].claims[0] if groups[0].claims else None
     series = claim.series if claim else max(groups[0].series, key=rsum_of)

@@ -39,7 +39,7 @@ _REJECTED = {
     "duplicate": "twice",
     "false negative": "may be true",
     "outranked": "too easy",
-    "guessed": "told without image",
+    "guessed": "guessed without image",
     "no twin": "without a twin",
 }
 """Why a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
@@ -207,11 +207,11 @@ def written(artifacts: Iterable[Artifact], gallery_of: Galleries, count: int, se
         "Written sentences",
         [*columns, "places changed", "beat their caption, %", "still true, %"],
         [Row(generator_name(each), _written_cells(read_checked_json(each.folder / STATISTICS))) for each in found],
-        "Rejected are sentences that are the caption itself, stand there twice, may be true of the image (all their "
-        "new words stand in its captions), are easier than those kept, or can be told without the image. Of the kept "
+        "Rejected are sentences that are the caption itself, appear twice, may be true of the image (all their "
+        "new words are in its captions), are easier than those kept, or can be guessed without the image. Of the kept "
         "ones: places of the caption that were changed, in the mean; how many score higher with the image than their "
         "caption does, by the model that wrote them; and how many describe their image after all, where the scene "
-        "behind it tells.",
+        "behind it shows that.",
         head="generator",
     )
     return [table, *([examples] if examples else [])] if found else []
@@ -279,7 +279,7 @@ def _twins(name: str, rows: list[dict[str, Any]], gallery: Gallery, count: int) 
             told = ([Line("", [row[each]], None)] for each in ("told", "twin_told"))
             images = ((own, False), (other, other == own))
             seen.append([Seen(gallery.picture(image), None, next(told), turned) for image, turned in images])
-    note = "Each text is true of the image beside it and false of the other one of the two."
+    note = "Each text is true of its image and false of the other one of the two."
     return ColouredWords(f"{name[:1].upper()}{name[1:]}: details that change places", note, ("", ""), (), seen)
 
 

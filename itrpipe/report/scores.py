@@ -133,7 +133,7 @@ _GATHERED = Measured(
     METRICS,
     _gathered,
     "Of the R correct matches of a query, R-P (R-Precision) is the share among its first R candidates; mAP@R also "
-    "counts in which of these places they stand. In percent, mean over queries. Recall looks at the best match alone.",
+    "counts in which of these places they are. In percent, mean over queries. Recall looks at the best match alone.",
 )
 
 

@@ -207,7 +207,7 @@ def wrong_words(runs: Sequence[Run], count: int, picture_of: PictureOf) -> Colou
     return ColouredWords(
         "Which words are wrong",
         f"By {run.name}. The colour of a word is the probability that it does not belong to the image; above one half "
-        "it counts as wrong, and its number stands behind it. In the corrected sentence such words are replaced and "
+        "it counts as wrong, followed by its number. In the corrected sentence such words are replaced and "
         "bold. Dotted: not the caption's word. At the right how probably the sentence matches the image.",
         ("belongs", "wrong"),
         range(MIDDLE, -1, -1),

@@ -77,7 +77,7 @@ AT_ONCE = 20
 SIDES = (320, 1_280)
 """Longest sides of pictures in pixels: of a grid, and of one photograph alone."""
 ORDER_TITLES = {
-    SAMPLE: "sample: at random, which tells the share of false negatives",
+    SAMPLE: "sample: at random, which estimates the share of false negatives",
     GUARD: "guard: at random among those that the guard takes for false",
     DOUBTFUL: "doubtful: nearest to a probability of one half first",
     HARMFUL: "harmful: highest score first",

@@ -348,4 +348,4 @@ def _show(job: Job, statistics: Mapping[str, Any]) -> None:
         job.reporter.say(f"  {sentence}")
     repeats = statistics["duplicates"]["captions_of_other_images"]
     if repeats:
-        job.reporter.say(f"  {repeats:,} captions stand word for word under another image too")
+        job.reporter.say(f"  {repeats:,} captions belong word for word to another image too")

@@ -416,7 +416,7 @@ def together(command: Callable[[], object]) -> None:
             time.sleep(_COURTESY)
         if gone:
             raise UnavailableError(
-                f"process {world.rank + 1} of {world.size}: another process of this training has ended, and tells why "
+                f"process {world.rank + 1} of {world.size}: another process of this training has ended, and says why "
                 "if it could; the same command goes on where it stopped"
             ) from None
         if world.leads or not isinstance(error, ItrpipeError):

@@ -198,7 +198,7 @@ def test_which_source_is_meant_is_said_where_it_is_unclear(tmp_path: Path) -> No
     for wanted in (*FORMATS, "dataset_coco.json", "captions_val20??.json", "captions.tsv", "Flickr8k.token.txt"):
         assert wanted in line
     (tmp_path / "a.JPG").write_bytes(b"")
-    refused(tmp_path, MissingInputError, "such as a.JPG, and no captions; write captions.csv beside them")
+    refused(tmp_path, MissingInputError, "such as a.JPG, and no captions; write captions.csv next to them")
     (tmp_path / "mine.csv").write_text("file,caption\n")
     refused(tmp_path, MissingInputError, "mine.csv: a table of captions is called captions.csv")
     refused(tmp_path / "mine.csv", MissingInputError, "is called captions.csv")

@@ -272,5 +272,5 @@ def test_decoded_boxes_are_finite_and_stay_inside_the_image() -> None:
 
 def test_photographs_are_no_drawings(opened: Callable[[str], Any]) -> None:
     for images in (torch.zeros(1, 3, 224, 224, dtype=torch.uint8), [torch.zeros(3, 9, 9), torch.zeros(3, 8, 9)]):
-        with pytest.raises(DataError, match="no drawings of scenes"):
+        with pytest.raises(DataError, match="no images of scenes"):
             opened("scenes")(images, np.zeros((2, 2)))

@@ -151,7 +151,7 @@ def test_features_of_a_photograph_come_from_every_extractor(
     small = {"kind": "pixels", "height": 8, "width": 8, "fit": "stretch"}
     manifest |= {"conf": "scenes+pixels", "settings": {"scenes": {"kind": "scenes"}, "pixels": small}, "outputs": {}}
     (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "checksum": ""}))
-    with pytest.raises(DataError, match=r"--image .*1016\.jpg: .* are no drawings of scenes"):
+    with pytest.raises(DataError, match=r"--image .*1016\.jpg: .* are no images of scenes"):
         photograph_features(finished_chain / PHOTOGRAPH, tmp_path, "cpu")
     drawing = tmp_path / "drawing.png"
     Image.new("RGB", (192, 144), (90, 120, 200)).save(drawing)

@@ -119,7 +119,7 @@ class Evaluation:
 
 BLIND = "without the image"
 BESIDE = (
-    "Without the image: what n-grams of words answer; above 55 %, shown bold, the negatives can be told by their words "
+    "Without the image: what n-grams of words answer; above 55 %, shown bold, the words alone give the negatives away "
     "alone and count in no sum."
 )
 

@@ -47,7 +47,7 @@ SHOWN = (
         "With what people judged",
         CORRECTED,
         _cells,
-        "What people judged to fit counts as right beside an image's own captions, and what nobody judged as wrong; "
+        "Candidates judged as fitting count as right, like own captions, and unjudged ones as wrong; "
         "at most, all of the latter among the first ten is right, too. The true recall lies between the two; mAP@R "
         "has no such bound.",
         turned=True,

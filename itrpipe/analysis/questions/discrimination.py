@@ -55,7 +55,7 @@ TITLES = {"exchange": "two attributes exchanged", "ends": "ends of a relation ex
 
 SHOWN = (
     Measured(
-        "Sentences told from their captions",
+        "Captions preferred to edited sentences",
         DISCRIMINATION,
         _cells,
         "Negative sentences that were made of captions of the split; in percent, how many score below their caption "
@@ -100,7 +100,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         guessed = [kind for kind, own in each.items() if own["blind"] and own["blind"]["guessed"]]
         found[name] = {**_figures(columns, ~np.isin(kinds, guessed), settings), "kinds": each}
         if found[name]["percent"] is not None:
-            evaluation.metrics[f"told from {name}"] = f"{found[name]['percent']['value']:.1f} %"
+            evaluation.metrics[f"preferred to {name}"] = f"{found[name]['percent']['value']:.1f} %"
     write_json(evaluation.folder / DISCRIMINATION, found)
 
 

@@ -64,7 +64,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     name, saved = evaluation.settings.language_model, evaluation.saved
     if not has_word_heads(saved):
         if name:
-            evaluation.warn("the tokenizer does not tell which characters a piece is of: no perplexity was measured")
+            evaluation.warn("the tokenizer does not map pieces to characters: no perplexity was measured")
         return
     if (sources := evaluation.sources_for(WORDS, graphs=saved.config["loss"]["mask"] == "phrases")) is None:
         return

@@ -71,7 +71,7 @@ TILE = 16
 """Images of a tile, and captions."""
 
 _NO_VECTOR = (
-    "AsCL reads a vector of the whole image beside its regions, which these features have not; give others by "
+    "AsCL reads a vector of the whole image in addition to its regions, and these features have none; give others by "
     "--features, or do without with --set model.fusion=none"
 )
 

@@ -24,7 +24,7 @@ class DualEncoder(BackboneSettings):
 
     images: Literal["pixels", "regions", "region-tokens", "global"] = Field(
         default="pixels",
-        description="What stands for an image: its pixels, or frozen features: the mean region, all regions and their "
+        description="Input of an image: its pixels, or frozen features: the mean region, all regions and their "
         "boxes as tokens of a small Transformer, or the global vector.",
     )
     vision: str = Field(

@@ -17,7 +17,7 @@ class Scan(PlacedRegionBackbone):
     embeds: ClassVar[bool] = False
 
     cross_attention: Literal["t2i", "i2t"] = Field(
-        default="t2i", description="Who attends to whom: words to regions (t2i), or regions to words (i2t)."
+        default="t2i", description="Direction of attention: words to regions (t2i), or regions to words (i2t)."
     )
     aggregation: Literal["LogSumExp", "Mean", "Max", "Sum"] = Field(
         default="LogSumExp", description="How the relevances of the words (i2t: of the regions) make up the score."

@@ -29,7 +29,7 @@ class Vsrn(PlacedRegionBackbone):
     final_batch_norm: bool = Field(
         default=False, description="BatchNorm on the image vector before its l2-norm (Flickr30K: on, COCO: off)."
     )
-    captioner: bool = Field(default=True, description="Train the captioning branch beside the matching loss.")
+    captioner: bool = Field(default=True, description="Train the captioning branch in addition to the matching loss.")
     caption_dim: Width = Field(default=512, description="Hidden width of the captioner's encoder and decoder.")
     caption_word_dim: Width = Field(default=300, description="Width of the captioner's own word embedding.")
     caption_max_length: int = Field(

@@ -73,7 +73,7 @@ def load_network(settings: Frcnn) -> tuple[FasterRCNN, tuple[str, ...]]:
     state = read_state(path)
     classes = len(state.get(_CLASS_SCORES, ()))
     if classes < 2:
-        raise DataError(f"{path} lacks '{_CLASS_SCORES}', or a class beside the background; {_REMEDY}.")
+        raise DataError(f"{path} lacks '{_CLASS_SCORES}', or a class other than the background; {_REMEDY}.")
     with torch.device("meta"):  # without memory: the tensors of the file take their place
         network = _network(settings, classes)
     if further := fill(network, path, state, _REMEDY):

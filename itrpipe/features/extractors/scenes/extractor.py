@@ -92,7 +92,7 @@ class ScenesExtractor(Extractor):
         if not isinstance(images, torch.Tensor) or images.shape[1:] != (3, HEIGHT, WIDTH):
             shapes = sorted({tuple(image.shape) for image in images})
             raise DataError(
-                f"images of shape {shapes[0]} are no drawings of scenes, which are {(3, HEIGHT, WIDTH)}; "
+                f"images of shape {shapes[0]} are no images of scenes, which are {(3, HEIGHT, WIDTH)}; "
                 "name a dataset of photographs, or another extractor."
             )
         found = {name: each.cpu().numpy() for name, each in self._model(images.to(self._device)).items()}

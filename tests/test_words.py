@@ -1,0 +1,64 @@
+"""Habits of language in README, docs, help and messages: the field's words, an actor, and intervals in one place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EVIDENCE = ("all-runs.md", "combinations.md", "results.md", "leaky-protocol.md", "when-negatives-pay.md")
+SILENT = r"^```.*?^```|<!-- itrpipe report .*?<!-- end of|`[^`\n]*`|!\[[^\]]*\]|“[^”]*”"
+"""Code, tables that a report has written, names, pictures and quotations."""
+INTERVAL = r"[(,] ?(?:95 % [\w ]*?)?[−+]?\d+(?:\.\d+)? to [−+]?\d+(?:\.\d+)?\)"
+NODES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """The prose of each page."""
+    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("stages/*.md")):
+        yield path.name, re.sub(SILENT, "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+def messages() -> Iterator[tuple[str, str]]:
+    """Strings of the package with a space, but for documentation strings of other than commands."""
+    for path in sorted((ROOT / "itrpipe").rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        commands = {id(node) for node in nodes if isinstance(node, NODES[2]) and "command(" in str(_decorators(node))}
+        shown = {id(node.body[0]) for node in nodes if id(node) in commands}  # pyright: ignore
+        silent = {id(node.value) for node in nodes if isinstance(node, ast.Expr) and id(node) not in shown}
+        texts = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in silent)
+        yield from ((path.name, text.value) for text in texts if isinstance(text.value, str) and " " in text.value)
+
+
+def _decorators(function: ast.FunctionDef) -> list[str]:
+    return [ast.unparse(each) for each in function.decorator_list]
+
+
+@pytest.mark.parametrize(
+    ("habit", "most"),
+    [
+        (r"\b(?:told|tells?)\b", 4),
+        (r"\bbeside\b", 4),
+        (r"\bstands?\b", 4),
+        (r"\bin (?:the )?place of\b", 0),
+        (r"\bstrongest control", 0),
+        (r"\bdrawings\b", 0),
+        (r"(?:^|[.:] )(?:What|Who)\b(?![^.?!]*\?)", 10),
+    ],
+)
+def test_a_habit_stays_rare(habit: str, most: int) -> None:
+    found = [
+        (name, text[max(0, hit.start() - 40) : hit.end() + 40])
+        for name, text in (*pages(), *messages())
+        for hit in re.finditer(habit, text, re.MULTILINE)
+    ]
+    assert len(found) <= most, found
+
+
+def test_intervals_are_on_the_pages_of_evidence() -> None:
+    found = [(name, hit[0]) for name, text in pages() if name not in EVIDENCE for hit in re.finditer(INTERVAL, text)]
+    assert len(found) <= 8, found
