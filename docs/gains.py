@@ -12,8 +12,8 @@ from pathlib import Path
 
 from itrpipe.evaluation.intervals import Interval, seed_interval
 
-DOCS = Path(__file__).parent
-PAGE, PICTURE = DOCS / "all-runs.md", DOCS.parent / "stages" / "when-negatives-pay.png"
+STAGES = Path(__file__).parents[1] / "stages"
+PAGE, PICTURE = STAGES / "all-runs.md", STAGES / "when-negatives-pay.png"
 PLACES = {"scenes": "synthetic images", "photographs": "photographs"}
 COLUMNS = {"scenes": "InfoNCE, mined", "photographs": "InfoNCE, mined (loss.top_texts 60, loss.top_images 12)"}
 """What is drawn, by dataset: lists of one length, the default on the synthetic dataset."""
@@ -28,7 +28,7 @@ KEYS = {
 }
 """What a setting is called in the tables, and in the drawing; batches of 128 are not named."""
 NOT_FOR_AS_LONG = ("5,000 images", "10,000 images", "20,000 images", "noise 0.5", "occlusion 0.5", "dual encoder")
-"""Experiments on the synthetic dataset without a baseline of equal time: theirs has as many epochs as both trainings."""
+"""Experiments on the synthetic dataset without a baseline of equal time: it has as many epochs as both trainings."""
 BACKBONES = {"dual encoder": "region tokens"}
 INK, MUTED, SEVERAL, ONE = "#1f2328", "#656d76", "#0969da", "#8c959f"
 

@@ -9,13 +9,13 @@ import inspect
 import os
 import posixpath
 import re
+import warnings
 from functools import cache
 from html import escape, unescape
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import ziamath
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
@@ -69,6 +69,8 @@ def on_page_content(html: str, **_: Any) -> str:
 @cache
 def _drawn(tex: str) -> str:
     """An equation as a picture that needs neither a script nor a font."""
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of how it opens its font
+        import ziamath
     picture = ziamath.Latex(tex, size=17, color="currentColor").svg()
     return f'<div class="equation" role="img" aria-label="{escape(tex)}">{picture}</div>'
 

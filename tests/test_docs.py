@@ -44,7 +44,7 @@ def test_links_of_a_page_in_a_folder_lead_to_pages_and_leave_the_names_of_other_
     page = (site / "papers" / "aoq.html").read_text(encoding="utf-8")
     page = page.partition("<article")[2].partition("</article>")[0]
     linked = set(re.findall(r'href="([^":]+)"', page))
-    assert linked >= {"../reproduce.html", "../results.html", "../stages/when-negatives-pay.html"}
+    assert linked >= {"../reproduce.html", "../results.html", "../stages/all-runs.html"}
     assert "<code>itrpipe/methods/aoq/method.py</code>" in page
     assert not [link for link in linked if link.endswith((".py", ".toml", ".md"))]
 

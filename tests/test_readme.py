@@ -48,9 +48,7 @@ def every_block() -> list[str]:
 
 def commands() -> list[str]:
     """Every line of a code block or of the head of a declaration that calls itrpipe, without its comment."""
-    lines = [
-        line.removeprefix("$ ").removeprefix(".venv/bin/") for block in every_block() for line in block.splitlines()
-    ]
+    lines = [line.removeprefix("$ ") for block in every_block() for line in block.splitlines()]
     launched = [line for path in DECLARATIONS for line in launches(path)]
     return [line for line in (*lines, *launched) if re.match(r"itrpipe +[a-z]", line)]
 
@@ -115,8 +113,8 @@ def tell(root: Path, name: str) -> None:
 @pytest.mark.parametrize("line", [line for line in commands() if plans_on_scenes(line)])
 def test_command_on_scenes_plans_with_all_its_settings(line: str, invoke: Invoke, tmp_path: Path) -> None:
     _, *arguments = shlex.split(line, comments=True)
-    if "--model" in arguments:
-        tell(tmp_path, arguments[arguments.index("--model") + 1])
+    for option in {"--model", "--like"}.intersection(arguments):
+        tell(tmp_path, arguments[arguments.index(option) + 1])
     if DECISIONS in line:
         DecisionFile(tmp_path / DECISIONS).add([Judgement("ada", "image", "caption", "fits")])
         arguments = [each.replace(DECISIONS, str(tmp_path / DECISIONS)) for each in arguments]

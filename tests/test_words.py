@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,28 +14,31 @@ EVIDENCE = ("all-runs.md", "combinations.md", "results.md", "leaky-protocol.md",
 SILENT = r"^```.*?^```|<!-- itrpipe report .*?<!-- end of|`[^`\n]*`|!\[[^\]]*\]|“[^”]*”"
 """Code, tables that a report has written, names, pictures and quotations."""
 INTERVAL = r"[(,] ?(?:95 % [\w ]*?)?[−+]?\d+(?:\.\d+)? to [−+]?\d+(?:\.\d+)?\)"
-NODES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def pages() -> Iterator[tuple[str, str]]:
+@cache
+def pages() -> list[tuple[str, str]]:
     """The prose of each page."""
-    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("stages/*.md")):
-        yield path.name, re.sub(SILENT, "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    paths = (ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("stages/*.md"))
+    texts = ((path.name, path.read_text(encoding="utf-8")) for path in paths)
+    return [(name, re.sub(SILENT, "", text, flags=re.DOTALL | re.MULTILINE)) for name, text in texts]
 
 
-def messages() -> Iterator[tuple[str, str]]:
+@cache
+def messages() -> list[tuple[str, str]]:
     """Strings of the package with a space, but for documentation strings of other than commands."""
+    found = []
     for path in sorted((ROOT / "itrpipe").rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        commands = {id(node) for node in nodes if isinstance(node, NODES[2]) and "command(" in str(_decorators(node))}
-        shown = {id(node.body[0]) for node in nodes if id(node) in commands}  # pyright: ignore
-        silent = {id(node.value) for node in nodes if isinstance(node, ast.Expr) and id(node) not in shown}
-        texts = (node for node in nodes if isinstance(node, ast.Constant) and id(node) not in silent)
-        yield from ((path.name, text.value) for text in texts if isinstance(text.value, str) and " " in text.value)
+        commands = [each.body[0] for each in nodes if isinstance(each, ast.FunctionDef) and _is_command(each)]
+        silent = {each.value for each in nodes if isinstance(each, ast.Expr) and each not in commands}
+        texts = (each.value for each in nodes if isinstance(each, ast.Constant) and each not in silent)
+        found += [(path.name, text) for text in texts if isinstance(text, str) and " " in text]
+    return found
 
 
-def _decorators(function: ast.FunctionDef) -> list[str]:
-    return [ast.unparse(each) for each in function.decorator_list]
+def _is_command(function: ast.FunctionDef) -> bool:
+    return any("command(" in ast.unparse(each) for each in function.decorator_list)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ BEST = 600.0
 WARM_UP = 0.1
 """Share of the updates over which the rate rises where it never came to its height."""
 EVIDENCE = (
-    "Expect little: in 20 experiments with small models, mined negatives gained 0.8 RSum (−0.5 to +2.1) on average over "
-    "the best baseline, and nothing in a first training predicted where."
+    "Expect little: in 20 experiments with small models, mined negatives gained 0.8 RSum (−0.5 to +2.1) on average "
+    "over the best baseline, and no first training predicted where."
 )
 """How sure the advice to mine is."""
 

@@ -186,7 +186,7 @@ def explain(
     caption: str = Option(..., "--caption", help="Any sentence."),
     as_json: JsonOption = False,
 ) -> None:
-    """Show which words of a caption do not belong to an image, and what should be there instead.
+    """Show which words of a caption do not belong to an image, and what belongs there.
 
     Words are coloured by the probability that they do not match the image; those above one half carry their number and
     are replaced in the corrected sentence. The match is the probability that the whole sentence belongs to the image.

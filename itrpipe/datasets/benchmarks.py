@@ -90,7 +90,7 @@ def named(text: str) -> Named:
     if name not in known:
         raise ValueError(unknown("benchmark", name, known))
     if not (text == EMBEDDED if name == EMBEDDED else folder):
-        raise ValueError(f"{text!r}: {EMBEDDED} is made and takes no folder, others are read from files; give NAME=FOLDER")
+        raise ValueError(f"{text!r}: {EMBEDDED} takes no folder, others are read from files; give NAME=FOLDER")
     return Named(name, folder)
 
 

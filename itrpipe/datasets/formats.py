@@ -148,8 +148,8 @@ def recognise(source: Path) -> str:
     tables = [path for path in files if path.suffix in (".csv", ".tsv", ".jsonl") and path.is_file()]
     if len(tables) == 1:
         raise MissingInputError(
-            f"{tables[0]}: a table of captions is called captions{tables[0].suffix} and lies next to the photographs or "
-            "above their folder images/; rename it, or move it there"
+            f"{tables[0]}: a table of captions is called captions{tables[0].suffix} and lies next to the photographs "
+            "or above their folder images/; rename it, or move it there"
         )
     photograph = next((path for path in files if path.suffix.lower() in _PHOTOGRAPHS), None)
     if photograph is not None:

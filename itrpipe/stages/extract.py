@@ -69,8 +69,8 @@ class Extract(Stage):
             if each.drawings_only and need.conf != EMBEDDED:
                 source = definition.prepare.source if definition.prepare else None
                 raise DataError(
-                    f"{source} holds photographs and the detector of `{each.kind}` knows synthetic images only; choose another "
-                    "extractor with --features, or import features with `itrpipe extract --from PATH`"
+                    f"{source} holds photographs and the detector of `{each.kind}` knows synthetic images only; choose "
+                    "another extractor with --features, or import features with `itrpipe extract --from PATH`"
                 )
             if each.imported and len(parts) > 1:
                 raise UsageError(f"imported features ({each.kind}) cannot be combined with others; import them alone")
