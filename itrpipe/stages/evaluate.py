@@ -210,9 +210,9 @@ class Evaluate(Stage):
                 )
             if part.drawings_only:
                 raise UsageError(
-                    f"{fact}come from the detector of `{part.kind}`, which knows drawings and no photographs; evaluate "
-                    "a model that was trained on other features, such as --backbone dual-encoder, or give --benchmark "
-                    "scenes"
+                    f"{fact}come from the detector of `{part.kind}`, which knows synthetic images and no photographs; "
+                    "evaluate a model that was trained on other features, such as --backbone dual-encoder, or give "
+                    "--benchmark scenes"
                 )
         if settings.language_model:
             require_reachable(settings.language_model)
