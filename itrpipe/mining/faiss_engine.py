@@ -2,6 +2,12 @@
 
 Each direction is a search of its own, an index over captions for the images and one over images for the captions.
 An anchor's own captions are fetched with the rest and left out.
+
+IVF-PQ is for sets whose vectors no memory holds: an index has codes of at most 64 bytes, and of four times as many
+candidates as are wanted the scores are computed once more from the vectors, which are read where they lie. Sides of
+more than `SHARD` vectors have several indexes, which are parts of the work as other parts are.
+
+Source: Jegou et al., "Product Quantization for Nearest Neighbor Search", TPAMI 2011; Ge et al. (OPQ), CVPR 2013.
 """
 
 from __future__ import annotations
@@ -25,13 +31,26 @@ from itrpipe.mining.lists import (
     by_score,
     rows_at_once,
     slices,
+    taken,
 )
 from itrpipe.storage.arrays import Rows
 from itrpipe.storage.parts import ArrayFile, write_arrays
 
 LARGEST_FETCH_ON_GPU = 2_048
-PROBED_SHARE = 1 / 4
+PROBED_SHARES = {"ivf": 1 / 4, "ivf-pq": 1 / 64}
+SHARD = 50_000_000
+"""Vectors of one index."""
+FEWEST_CODED = 10_000
+"""Vectors of a side from which on they are coded: codes are learned from them."""
+_CODE_BYTES = 64
+_FETCHED = 4
+"""Candidates that are scored again for each that is wanted."""
 _INDEX = "index"
+_PER_CLUSTER = {"ivf": 256, "ivf-pq": 64}
+"""Vectors that clusters are learned from, for each cluster."""
+_SLICES = 256
+Sizes = tuple[int, int]
+"""Clusters of an index, and how many of them are searched."""
 
 
 def load_faiss() -> Any:
@@ -50,11 +69,12 @@ def load_faiss() -> Any:
 
 
 class Indexing(Work[Any]):
-    """The clusters of captions, for images, and of images, each trained once: a part's file holds a whole index.
+    """The indexes of captions, for images, and of images: a part's file holds that of one shard.
 
     Args:
         searched: both sides.
-        sizes: clusters and probes of each index, see `clusters`.
+        kind: `ivf` or `ivf-pq`.
+        num_lists, num_probes: of each index, see `clusters`.
 
     Raises:
         MissingInputError: faiss is not installed.
@@ -62,22 +82,31 @@ class Indexing(Work[Any]):
 
     title, unit = "clustering", "vectors"
 
-    def __init__(self, searched: Searched, sizes: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, searched: Searched, kind: str, num_lists: int, num_probes: int) -> None:
         load_faiss()
-        self._searched, self._sizes = searched.sides[::-1], sizes
-        self.key = json.dumps(sizes)
+        self._searched, self._kind = searched.sides[::-1], kind
+        counts = [rows.shape[0] for rows in self._searched]
+        shards = [slices(count, -(-count // -(-count // SHARD))) for count in counts]
+        self.sizes = [clusters(kind, each[0].stop, num_lists, num_probes) for each in shards]
+        self._shards = [(side, each) for side, own in enumerate(shards) for each in own]
+        self.key = json.dumps([kind, self.sizes])
 
     def parts(self) -> list[Part]:
-        """The two directions."""
-        return numbered((rows.shape[0], side) for side, rows in enumerate(self._searched))
+        """The shards of either direction."""
+        return numbered((rows.stop - rows.start, (side, rows)) for side, rows in self._shards)
+
+    def of_sides(self, paths: Sequence[Path]) -> list[list[Path]]:
+        """The files of all parts, by direction."""
+        return [[path for (own, _), path in zip(self._shards, paths, strict=True) if own == side] for side in (0, 1)]
 
     def open(self) -> Any:
         """The library."""
         return load_faiss()
 
     def make(self, worker: Any, part: Part, path: Path) -> None:
-        """Trains and fills the index of one direction."""
-        index = build_index(self._searched[part.content], self._sizes[part.content])
+        """Trains and fills the index of one shard."""
+        side, rows = part.content
+        index = build_index(self._searched[side], self._kind, self.sizes[side], rows)
         write_arrays(path, {_INDEX: worker.serialize_index(index)})
 
 
@@ -89,7 +118,8 @@ class Searching(ListWork[Callable[[int], Any]]):
 
     Args:
         searched: both sides.
-        indexes: files of `Indexing`; None for a flat index, which each worker makes.
+        indexes: files of `Indexing` of each direction; None for a flat index, which each worker makes.
+        again: scores are computed once more, those of codes being rough.
         block: anchors per part.
         device: "cuda" needs a GPU build of faiss and fetches 2,048 candidates at most.
 
@@ -100,14 +130,21 @@ class Searching(ListWork[Callable[[int], Any]]):
     title = "mining"
 
     def __init__(
-        self, searched: Searched, indexes: Sequence[Path] | None = None, *, block: int = 4_096, device: str = "cpu"
+        self,
+        searched: Searched,
+        indexes: Sequence[Sequence[Path]] | None = None,
+        *,
+        again: bool = False,
+        block: int = 4_096,
+        device: str = "cpu",
     ) -> None:
         load_faiss()
         super().__init__(searched.shapes, dict.fromkeys(DIRECTIONS, block))
-        self.searched, self.indexes, self.device = searched, indexes, device
-        (texts, images), most = searched.widths, searched.counts[1]
-        self.fetch = (min(most, texts + searched.largest_own), images + 1)
-        self.key = json.dumps([block, indexes is None, *searched.anchors])
+        self.searched, self.indexes, self.again, self.device = searched, indexes, again, device
+        more, own = _FETCHED if again else 1, (searched.largest_own, 1)
+        wanted = (more * width + own[side] for side, width in enumerate(searched.widths))
+        self.fetch = tuple(map(min, searched.counts[::-1], wanted))
+        self.key = json.dumps([block, indexes is None, again, *searched.anchors])
 
     def open(self) -> Callable[[int], Any]:
         """Direction -> its index, on the device; one is held at a time.
@@ -134,11 +171,15 @@ class Searching(ListWork[Callable[[int], Any]]):
             if side not in held:
                 held.clear()  # frees the other one first
                 if self.indexes:
-                    made = faiss.deserialize_index(ArrayFile(self.indexes[side])[_INDEX].read())
+                    made = [faiss.deserialize_index(ArrayFile(each)[_INDEX].read()) for each in self.indexes[side]]
                 else:
-                    made = build_index(self.searched.sides[1 - side])
-                held[side] = made if gpu is None else faiss.index_cpu_to_gpu(gpu, 0, made)
-            return held[side]
+                    made = [build_index(self.searched.sides[1 - side])]
+                made = made if gpu is None else [faiss.index_cpu_to_gpu(gpu, 0, each) for each in made]
+                shards = faiss.IndexShards(self.searched.sides[0].shape[1], False, True)
+                for each in made:
+                    shards.add_shard(each)
+                held[side] = shards, made  # they have to outlive it
+            return held[side][0]
 
         return index
 
@@ -148,51 +189,80 @@ class Searching(ListWork[Callable[[int], Any]]):
         side, owners = DIRECTIONS.index(direction), self.searched.owners
         anchors = np.ascontiguousarray(self.searched.sides[side].read(start, stop), dtype=np.float32)
         scores, found = worker(side).search(anchors, self.fetch[side])
+        if self.again:
+            scores = _scored_again(anchors, self.searched.sides[1 - side], found)
         rows = np.arange(start, stop)[:, None]
         own = owners[found] == rows if side == 0 else owners[rows] == found
         lists, width = by_score(np.where(own, NO_ROW, found), scores), self.searched.widths[side]
         self.write(path, direction, CandidateLists(lists.candidates[:, :width], lists.scores[:, :width]))
 
 
-def build_index(values: Rows, sizes: tuple[int, int] | None = None) -> Any:
+def _scored_again(anchors: np.ndarray, others: Rows, found: np.ndarray) -> np.ndarray:
+    """Scores [A, K] of anchors [A, D] with the vectors of rows [A, K]; minus infinity where there is none."""
+    scores = np.empty(found.shape, np.float32)
+    for part in slices(len(anchors), max(1, rows_at_once(others) // found.shape[1])):
+        vectors = np.asarray(taken(others, np.maximum(found[part], 0)), dtype=np.float32)
+        scores[part] = np.matmul(vectors, anchors[part, :, None])[..., 0]
+    return np.where(found < 0, -np.inf, scores)
+
+
+def build_index(values: Rows, kind: str = "flat", sizes: Sizes = (0, 0), rows: slice = slice(None)) -> Any:
     """An index of inner products, on the CPU.
 
     Args:
         values: [n, D] what is searched.
-        sizes: clusters and probes of IVF, see `clusters`; None for a flat index.
+        kind: `flat`, `ivf` or `ivf-pq`; of fewer than `FEWEST_CODED` vectors the last is the one before.
+        sizes: of the other two.
+        rows: which of the vectors it has.
 
     Raises:
         MissingInputError: faiss is not installed.
     """
-    faiss, (count, dim) = load_faiss(), values.shape
-    index = faiss.IndexFlatIP(dim)
-    if sizes:
-        index = faiss.IndexIVFFlat(index, dim, sizes[0], faiss.METRIC_INNER_PRODUCT)
-        index.nprobe = sizes[1]
+    faiss, dim = load_faiss(), values.shape[1]
+    start, stop, _ = rows.indices(values.shape[0])
+    if kind == "flat":
+        index = faiss.IndexFlatIP(dim)
+    else:
+        codes = max(size for size in range(1, _CODE_BYTES + 1) if not dim % size and (size == 1 or dim >= 2 * size))
+        coded = kind == "ivf-pq" and stop - start >= FEWEST_CODED
+        made = f"OPQ{codes},IVF{sizes[0]},PQ{codes}" if coded else f"IVF{sizes[0]},Flat"
+        index = faiss.index_factory(dim, made, faiss.METRIC_INNER_PRODUCT)
+        inverted = faiss.extract_index_ivf(index)
+        inverted.nprobe = sizes[1]
         # faiss warns of clusters of fewer than 39 vectors, which 4 sqrt(n) lists are below 24,000 vectors.
-        index.cp.min_points_per_centroid = 1
-        index.train(np.ascontiguousarray(values.read(0, count), dtype=np.float32))
-    for part in slices(count, rows_at_once(values)):
-        index.add(np.ascontiguousarray(values.read(part.start, part.stop), dtype=np.float32))
+        inverted.cp.min_points_per_centroid, inverted.cp.max_points_per_centroid = 1, _PER_CLUSTER[kind]
+        index.train(_sample(values, start, stop, _PER_CLUSTER[kind] * sizes[0]))
+    for part in slices(stop - start, rows_at_once(values)):
+        index.add(np.ascontiguousarray(values.read(start + part.start, start + part.stop), dtype=np.float32))
     return index
 
 
-def clusters(vectors: int, num_lists: int = 0, num_probes: int = 0) -> tuple[int, int]:
+def _sample(values: Rows, start: int, stop: int, most: int) -> np.ndarray:
+    """About so many of the rows start..stop, in slices that lie apart evenly; float32."""
+    if stop - start <= most:
+        return np.ascontiguousarray(values.read(start, stop), dtype=np.float32)
+    starts, size = np.linspace(start, stop, _SLICES, endpoint=False).astype(int).tolist(), -(-most // _SLICES)
+    found = [values.read(each, min(each + size, stop)) for each in starts]
+    return np.concatenate(found).astype(np.float32, copy=False)
+
+
+def clusters(kind: str, vectors: int, num_lists: int = 0, num_probes: int = 0) -> Sizes:
     """Clusters of an index, and how many of them are searched for an anchor.
 
     About 4 sqrt(n) clusters is what faiss advises for n below a million. One probe in four found 98 to 99.5 percent of
     the candidates in lists of VSRN on 2,000 images with 10,000 captions.
 
     Args:
+        kind: of the index.
         vectors: n, how many are searched.
         num_lists: clusters (nlist), 1..n; 0 makes about 4 sqrt(n).
-        num_probes: clusters that are searched (nprobe), 1..num_lists; 0 searches one in four.
+        num_probes: clusters that are searched (nprobe), 1..num_lists; 0 searches one in four, of `ivf-pq` one in 64.
 
     Raises:
         UsageError: the numbers do not fit each other.
     """
     lists = num_lists or min(vectors, round(4 * math.sqrt(vectors)))
-    probes = num_probes or math.ceil(lists * PROBED_SHARE)
+    probes = num_probes or math.ceil(lists * PROBED_SHARES[kind])
     if not 1 <= probes <= lists <= vectors:
         raise UsageError(
             f"num_probes = {probes} and num_lists = {lists} do not fit {vectors} vectors: "

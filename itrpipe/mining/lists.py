@@ -18,7 +18,7 @@ from itrpipe.engine.work import Part, Work, Worker, numbered
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import Side
 from itrpipe.features.given import open_side
-from itrpipe.storage.arrays import Rows, open_arrays
+from itrpipe.storage.arrays import Rows, StoredRows, open_arrays
 from itrpipe.storage.disk import reading
 from itrpipe.storage.parts import ArrayFile, ArrayWriter, array_writer
 
@@ -89,6 +89,20 @@ class JoinedRows:
             found.append(part.read(max(0, start), max(0, stop)))
             start, stop = start - part.shape[0], stop - part.shape[0]
         return np.concatenate(found)
+
+
+def taken(values: Rows, rows: np.ndarray) -> np.ndarray:
+    """Vectors [..., D] of rows [...], in any order."""
+    if isinstance(values, JoinedRows):
+        found = np.empty((*rows.shape, *values.shape[1:]), values.dtype)
+        for part in values.parts:
+            own = (rows >= 0) & (rows < part.shape[0])
+            found[own], rows = taken(part, rows[own]), rows - part.shape[0]
+        return found
+    if isinstance(values, HeldRows):
+        return values.array[rows]
+    assert isinstance(values, StoredRows)
+    return np.asarray(values.mapped("r")[rows])
 
 
 def slices(count: int, at_once: int) -> list[slice]:

@@ -88,9 +88,10 @@ class MineSettings(Settings):
         rescore_with: backbone of a second model of the same method, seed and features, which orders the candidates
             anew; from then on all scores are its own. Empty: none.
         rescore_texts, rescore_images: candidates of each list that it scores; the lists are cut to these. 0: all.
-        index: of `faiss`: `flat` searches everything, `ivf` the nearest of many clusters of vectors.
-        num_lists: clusters of `ivf`; 0: about 4 sqrt(n) of n vectors.
-        num_probes: clusters of `ivf` that are searched; 0: one in four.
+        index: of `faiss`: `flat` searches everything, `ivf` the nearest of many clusters of vectors, `ivf-pq` these by
+            codes of them, for sets that fit in no memory.
+        num_lists: clusters of an index; 0: about 4 sqrt(n) of n vectors.
+        num_probes: clusters that are searched; 0: one in four, of `ivf-pq` one in 64.
         candidates: file with embeddings by the same model of further images or captions, which belong to nobody and are
             candidates as well, see `itrpipe.mining.lists`; empty: none.
         decisions: file of people's judgements, see `itrpipe.review`: candidates that fit are left out, and
@@ -114,7 +115,7 @@ class MineSettings(Settings):
     rescore_with: Annotated[str, NEWER] = ""
     rescore_texts: Annotated[int, ReadWith("rescore_with")] = Field(default=0, ge=0)
     rescore_images: Annotated[int, ReadWith("rescore_with")] = Field(default=0, ge=0)
-    index: Annotated[Literal["flat", "ivf"], NEWER] = "flat"
+    index: Annotated[Literal["flat", "ivf", "ivf-pq"], NEWER] = "flat"
     num_lists: Annotated[int, ReadWith("index")] = Field(default=0, ge=0)
     num_probes: Annotated[int, ReadWith("index")] = Field(default=0, ge=0)
     candidates: Annotated[str, NEWER, Outside(_digest_of_candidates)] = ""

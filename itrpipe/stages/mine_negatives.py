@@ -178,7 +178,7 @@ def _searched_rows(job: Job, embeddings: EmbeddingRows, owners: np.ndarray) -> S
 def _mined(job: Job, searched: Searched) -> tuple[MinedFile, dict[str, Any]]:
     """The lists by the mining model, and of an index how well it searched."""
     from itrpipe.mining.exact import ExactMining
-    from itrpipe.mining.faiss_engine import Indexing, Searching, clusters
+    from itrpipe.mining.faiss_engine import Indexing, Searching
     from itrpipe.mining.lists import MinedFile
 
     settings, execution = job.settings, job.execution
@@ -187,9 +187,11 @@ def _mined(job: Job, searched: Searched) -> tuple[MinedFile, dict[str, Any]]:
     if settings.library == "faiss":
         indexes = None
         if settings.index != "flat":
-            sizes = [clusters(count, settings.num_lists, settings.num_probes) for count in searched.counts[::-1]]
-            indexes = job.made(Indexing(searched, sizes), f"{PARTS}/index", more=True).paths
-        work = Searching(searched, indexes, block=execution.block or FAISS_BLOCK, device=device)
+            indexing = Indexing(searched, settings.index, settings.num_lists, settings.num_probes)
+            indexes = indexing.of_sides(job.made(indexing, f"{PARTS}/index", more=True).paths)
+            sizes = indexing.sizes
+        again = settings.index == "ivf-pq"
+        work = Searching(searched, indexes, again=again, block=execution.block or FAISS_BLOCK, device=device)
     else:
         options = {"block": execution.block, "memory": execution.memory_mib * 2**20, "device": device}
         work = ExactMining(searched, precision=settings.precision, **options)

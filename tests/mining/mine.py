@@ -14,7 +14,7 @@ import numpy as np
 from itrpipe.engine.work import Part
 from itrpipe.mining import search as module
 from itrpipe.mining.exact import ExactMining
-from itrpipe.mining.faiss_engine import Indexing, Searching, clusters
+from itrpipe.mining.faiss_engine import Indexing, Searching
 from itrpipe.mining.lists import DIRECTIONS, HeldRows, MinedFile, MinedLists, Searched, layout, write_slice
 from itrpipe.mining.search import BYTES_PER_PAIR
 from itrpipe.storage.parts import array_writer
@@ -84,12 +84,18 @@ def as_gpu(yes: bool = True) -> Iterator[None]:
 
 def search(*arguments: Any, **options: Any) -> MinedLists:
     """Lists of arrays by faiss, with an index of clusters where `clusters` names their number and the probes."""
-    sides, numbers, indexes = searched(*arguments), options.pop("clusters", None), None
+    sides, numbers, indexes, kind = (
+        searched(*arguments),
+        options.pop("clusters", None),
+        None,
+        options.pop("kind", "ivf"),
+    )
     with TemporaryDirectory() as name:
         folder = Path(name)
         if numbers is not None:
-            sizes = [clusters(count, *numbers) for count in sides.counts[::-1]]
-            indexes = made(Indexing(sides, sizes), folder / "index").paths
+            indexing = Indexing(sides, kind, *numbers)
+            indexes = indexing.of_sides(made(indexing, folder / "index").paths)
+            options["again"] = kind == "ivf-pq"
         work = Searching(sides, indexes, **options)
         return joined(work, made(work, folder / "parts").paths, folder)
 

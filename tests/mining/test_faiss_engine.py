@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.mining import exact
+from itrpipe.mining import exact, faiss_engine
 from itrpipe.mining.faiss_engine import Indexing, clusters
-from itrpipe.mining.lists import NO_ROW, MinedLists
+from itrpipe.mining.lists import NO_ROW, HeldRows, JoinedRows, MinedLists, taken
+from itrpipe.storage.arrays import StoredRows
 from tests.maps import made
 from tests.mining.mine import (
     exact_work,
@@ -65,18 +66,52 @@ def test_clusters_find_most_and_all_of_them_find_all(vectors, capfd):
 
 def test_clusters_are_chosen_for_each_direction_unless_given():
     # 4 sqrt(300), 4 sqrt(90), and a quarter of each
-    assert (clusters(300), clusters(90), clusters(300, 8, 3)) == ((69, 18), (38, 10), (8, 3))
-    assert clusters(10) == (10, 3)  # no more clusters than vectors
+    assert [clusters("ivf", *numbers) for numbers in ((300,), (90,), (300, 8, 3))] == [(69, 18), (38, 10), (8, 3)]
+    assert clusters("ivf", 10) == (10, 3)  # no more clusters than vectors
+    assert clusters("ivf-pq", 10**6) == (4000, 63)
     for wrong in ((8, 9), (301, 3)):
         with pytest.raises(UsageError, match=f"num_probes = {wrong[1]} and num_lists = {wrong[0]}"):
-            clusters(300, *wrong)
+            clusters("ivf", 300, *wrong)
 
 
 @pytest.mark.usefixtures("with_faiss")
 def test_an_index_of_other_clusters_is_made_again(vectors, tmp_path):
     for number in (8, 9):
-        work = Indexing(searched(*vectors, 20, 10), [(number, 3)] * 2)
+        work = Indexing(searched(*vectors, 20, 10), "ivf", number, 3)
         assert made(work, tmp_path / "index").rows == 390
+
+
+@pytest.mark.usefixtures("with_faiss")
+def test_codes_in_shards_find_most_and_give_true_scores(monkeypatch):
+    """Further captions are candidates, too; those of a shard that ends in the middle of them."""
+    generator = np.random.default_rng(4)
+    centres = generator.standard_normal((50, 16))
+    images, texts = (
+        centres[generator.integers(0, 50, n)] + generator.standard_normal((n, 16)) / 4 for n in (400, 3000)
+    )
+    vectors = images.astype(np.float32), texts.astype(np.float32), generator.permutation(np.arange(3000) % 400)
+    monkeypatch.setattr(faiss_engine, "FEWEST_CODED", 700)
+    monkeypatch.setattr(faiss_engine, "SHARD", 1600)
+    expected = mine(*vectors, 20, 10)
+    found = search(*vectors, 20, 10, clusters=(16, 8), kind="ivf-pq")
+    for rows, best in (
+        (found.texts_per_image, expected.texts_per_image),
+        (found.images_per_text, expected.images_per_text),
+    ):
+        common = [len(np.intersect1d(ours, exact)) for ours, exact in zip(rows, best, strict=True)]
+        assert sum(common) / rows.size > 0.9
+    scores = np.einsum("nd,nkd->nk", vectors[0], vectors[1][found.texts_per_image])
+    np.testing.assert_allclose(found.text_scores, scores, rtol=1e-5, atol=1e-5)
+    parts = Indexing(searched(*vectors, 20, 10), "ivf-pq", 16, 8).parts()
+    assert [part.rows for part in parts] == [1500, 1500, 400]
+
+
+def test_vectors_are_taken_from_joined_files_in_any_order(tmp_path):
+    values = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
+    values[4:].tofile(tmp_path / "rows")
+    joined = JoinedRows((HeldRows(values[:4]), StoredRows(tmp_path / "rows", 0, values.dtype, (3, 3))))
+    rows = np.array([[6, 0, 3], [4, 4, 1]])
+    np.testing.assert_array_equal(taken(joined, rows), values[rows])
 
 
 def test_without_the_library_the_remedy_is_named(vectors, monkeypatch):
