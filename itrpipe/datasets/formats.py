@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, NamedTuple, NotRequired
 
@@ -12,10 +12,12 @@ from pydantic import AliasChoices, Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
 from itrpipe.config import unknown
+from itrpipe.datasets.archives import ENDINGS, TAR, members, read_member
 from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
 from itrpipe.datasets.paths import image_key, locate_images
 from itrpipe.datasets.source_files import STRICT, Id, data_files, files_present, load_json, rows, text_lines
 from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.storage.disk import reading
 
 _PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
 
@@ -46,12 +48,14 @@ class Format(NamedTuple):
         read: reads one of them.
         images: folders in which the images may lie, below that of the data files.
         by_year: whether there may be several of one year, each with a split.
+        archives: whether all of them are read together.
     """
 
     names: tuple[str, ...]
     read: Callable[[Path, str], _Read]
     images: tuple[str, ...]
     by_year: bool = False
+    archives: bool = False
 
     def files(self, source: Path) -> list[Path]:
         """The data files that a source is or holds; a results.csv must have Flickr's header."""
@@ -88,8 +92,11 @@ def read_annotations(
     if name not in FORMATS:
         raise UsageError(unknown("dataset format", name, FORMATS))
     form = FORMATS[name]
-    paths = data_files(source, form.names, by_year=form.by_year)  # COCO's train2017 holds most of val2014
-    folder = paths[0].parent
+    if form.archives:
+        paths, folder = [source], source if source.is_dir() else source.parent
+    else:
+        paths = data_files(source, form.names, by_year=form.by_year)  # COCO's train2017 holds most of val2014
+        folder = paths[0].parent
     root = folder.parent if folder.name == "annotations" and form.by_year else folder
     whole = Annotations([], [], root)
     for path in paths:
@@ -314,6 +321,57 @@ def _read_table(path: Path, restval: str) -> _Read:
     return _of_rows(path, ((file, file, row.get("split"), line, own, row["caption"]) for file, line, own, row in keyed))
 
 
+_SPLIT_OF_SHARD = re.compile(r"(?:^|/)(train|val|test)(?![a-z])")
+
+
+def _read_shards(source: Path, restval: str) -> _Read:
+    """Reads WebDataset's tar files, all of a folder and of those below it, or one.
+
+    Files of a sample have one key, which ends at the first full stop: an image, and its captions in `KEY.txt`, one a
+    line, or in `KEY.json` as `caption` or `captions`. A shard, or the folder it lies in, begins with the name of its
+    split, as `train-00000.tar` or `test/0.tar`. Ids are `SHARD/KEY`.
+    """
+    images, captions, bare = [], [], 0
+    root = source if source.is_dir() else source.parent
+    for archive in files_present(source, _SHARDS):
+        name = archive.relative_to(root).as_posix()
+        found = _SPLIT_OF_SHARD.findall(name)
+        samples: dict[str, dict[str, str]] = {}
+        for member in members(archive):
+            folder, _, file = member.rpartition("/")
+            key, _, ending = file.partition(".")
+            samples.setdefault(f"{folder}/{key}".lstrip("/"), {})[f".{ending.lower()}"] = member
+        for key, files in samples.items():
+            file = next((files[ending] for ending in ENDINGS if ending in files), None)
+            texts = _captions_of_sample(archive, files) if file else []
+            bare += not texts
+            if file and texts:
+                image_id = f"{name.removesuffix(TAR)}/{key}"
+                images.append(_Image(image_id, f"{name}/{file}", found[-1] if found else None, f"{name}: {key}"))
+                captions += [CaptionRecord(f"{image_id}#{row}", image_id, text) for row, text in enumerate(texts)]
+    return _Read(images, captions, f"{bare:,} samples without an image or a caption left out" if bare else "")
+
+
+@STRICT
+class _Sample(TypedDict):
+    caption: NotRequired[str]
+    captions: NotRequired[list[str]]
+
+
+def _captions_of_sample(archive: Path, files: Mapping[str, str]) -> list[str]:
+    for ending in (each for each in (".txt", ".json") if each in files):
+        where = archive / files[ending]
+        with reading(where, "the captions of a sample", "make the file again"):
+            content = read_member(archive, files[ending]).decode()
+            if ending == ".txt":
+                return [line.strip() for line in content.splitlines() if line.strip()]
+            sample = _SAMPLE.validate_json(content)
+            return sample.get("captions") or [text for text in (sample.get("caption"),) if text]
+    return []
+
+
+_SAMPLE = TypeAdapter(_Sample)
+_SHARDS = ("*.tar", "*/*.tar")
 FORMATS = {
     "caption_table": Format(
         ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt"), _read_table, ("", "images", "Images")
@@ -334,4 +392,5 @@ FORMATS = {
         _read_karpathy,
         ("images", "", "flickr30k-images", "Flicker8k_Dataset"),
     ),
+    "webdataset": Format(_SHARDS, _read_shards, ("",), archives=True),
 }

@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
+from itrpipe.datasets.archives import in_archive, members
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 # Bytes that a file name and a path may have on the file systems in use.
@@ -72,7 +73,7 @@ def locate_images(
     for layout in layouts:
         for folder in folders:
             prefix = f"{folder}/" if folder else ""
-            if any((root / inside.as_stored(prefix + file)).is_file() for file in islice(layout, _PROBED_IMAGES)):
+            if any(_is_file(root / inside.as_stored(prefix + file)) for file in islice(layout, _PROBED_IMAGES)):
                 found = [inside.as_stored(prefix + file) for file in layout]
                 for file, record in zip(found, records, strict=True):
                     inside.resolve(file, record)
@@ -160,6 +161,11 @@ class ImageRoot:
     def _error(self, relative: str, record: str, reason: str) -> DataError:
         shown = relative if len(relative) <= _SHOWN else f"{relative[:_SHOWN]}…"
         return DataError(f"{self._source}: {record}: image path {shown!r} {reason}")
+
+
+def _is_file(path: Path) -> bool:
+    inside = in_archive(path)
+    return inside[1] in members(inside[0]) if inside else path.is_file()
 
 
 def _parts(relative: str) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from itrpipe.datasets.archives import in_archive, read_member
 from itrpipe.errors import DataError
 from itrpipe.storage.disk import OF_THE_FILE
 
@@ -63,13 +64,15 @@ def read_rgb(path: Path) -> np.ndarray:
 
 
 def read_image(path: Path) -> bytes:
-    """Reads an image file.
+    """Reads an image file, or one inside a tar file, see `itrpipe.datasets.archives`.
 
     Raises:
         DataError: the file is not there or cannot be read. The message is the reason alone, for a list of files.
         OSError: the disk or the network cannot give it now, which says nothing of the file.
     """
     try:
+        if inside := in_archive(path):
+            return read_member(*inside)
         # Reading a pipe would wait for a writer for ever.
         if not stat.S_ISREG(path.stat().st_mode):
             raise DataError("is not a regular file")

@@ -43,8 +43,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from itrpipe.datasets.pictures import open_picture, picture_rgb
+from itrpipe.datasets.pictures import open_picture, picture_rgb, read_image
 from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import DataError
 from itrpipe.mining.files import PROBABILITY, MinedList, read_list
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.mining.lists import NO_ROW, CandidateLists
@@ -392,7 +393,10 @@ def _photograph(root: Path, image: Document) -> bytes:
     """The bytes of a file, as they were when the dataset was prepared, or of its mirror image."""
     path = root / image["file"]
     with reading(path, "the image that was prepared", "restore it, or run `itrpipe prepare` again"):
-        content = path.read_bytes()
+        try:
+            content = read_image(path)
+        except DataError as error:
+            raise ValueError(str(error)) from error
         if hashlib.sha256(content).hexdigest() != image["sha256"]:
             raise ValueError("it has another content")
         if "mirrored" not in image:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, upright_size
+from itrpipe.datasets.archives import ENDINGS, TAR, in_archive, members
+from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, read_image, upright_size
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -35,17 +36,13 @@ PHOTOS, EMBEDDINGS = "photos.parquet", "embeddings.npy"
 _BLOCK = 4_096
 
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-"""Of the formats that are decoded, see `itrpipe.datasets.pictures`; in any case of letters."""
-
-
 class PhotoFile(NamedTuple):
     """One photograph, as it was when the folder was listed.
 
     Attributes:
         file: path relative to the folder, with forward slashes.
         bytes: size.
-        changed: modification time, ns.
+        changed: modification time, ns; of the tar file that it lies in.
     """
 
     file: str
@@ -53,8 +50,11 @@ class PhotoFile(NamedTuple):
     changed: int
 
     @classmethod
-    def of(cls, file: str, status: os.stat_result) -> PhotoFile:
+    def of(cls, file: str, path: Path) -> PhotoFile:
         """As it is now."""
+        if inside := in_archive(path):
+            return cls(file, members(inside[0])[inside[1]][1], inside[0].stat().st_mtime_ns)
+        status = path.stat()
         return cls(file, status.st_size, status.st_mtime_ns)
 
 
@@ -72,6 +72,16 @@ class PhotoFolder:
     unusable: dict[str, str] = field(default_factory=dict)
     outside: int = 0
 
+    def take(self, name: str, archive: Path) -> None:
+        """Adds the photographs in a tar file, which is called so."""
+        try:
+            found, changed = members(archive), archive.stat().st_mtime_ns
+        except DataError as error:
+            self.unusable[name] = str(error)
+        else:
+            inside = ((each, size) for each, (_, size) in found.items() if each.lower().endswith(ENDINGS))
+            self.photographs += [PhotoFile(f"{name}/{each}", size, changed) for each, size in inside]
+
     @property
     def digest(self) -> str:
         """sha256 over paths, sizes and modification times."""
@@ -84,7 +94,7 @@ class PhotoFolder:
 
 
 def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
-    """Lists all photographs below a folder.
+    """Lists all photographs below a folder, those in tar files too.
 
     Hidden files and folders are skipped. Links to folders are not followed, and links to files only where they stay
     inside.
@@ -110,7 +120,7 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
     for place, folders, names in os.walk(root, onerror=unreadable):
         shown = [name for name in folders if not name.startswith(".")]
         folders[:] = [name for name in shown if os.path.join(place, name) != apart]
-        pictures = [name for name in names if name.lower().endswith(ENDINGS) and not name.startswith(".")]
+        pictures = [name for name in names if name.lower().endswith((*ENDINGS, TAR)) and not name.startswith(".")]
         for path in (os.path.join(place, name) for name in pictures):
             name = path.removeprefix(inside)
             try:
@@ -126,10 +136,12 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
             except OSError as error:
                 found.unusable[name] = _reason(error)
             else:
-                if stat.S_ISREG(status.st_mode):
-                    found.photographs.append(PhotoFile.of(name, status))
-                else:
+                if not stat.S_ISREG(status.st_mode):
                     found.unusable[name] = "is not a regular file"
+                elif not name.lower().endswith(TAR):
+                    found.photographs.append(PhotoFile(name, status.st_size, status.st_mtime_ns))
+                else:
+                    found.take(name, Path(path))
     if not found.photographs:
         raise MissingInputError(
             f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}), hidden ones and links apart; name another"
@@ -269,7 +281,7 @@ class Encoding(Work["RetrievalModel"]):
 def _size(path: Path) -> tuple[int, int]:
     """Width and height in pixels as a viewer shows it, from the header; 0 of a file that is gone by now."""
     try:
-        with open_picture(path.read_bytes()) as image:
+        with open_picture(read_image(path)) as image:
             return upright_size(image)
     except DECODER_ERRORS:
         return 0, 0

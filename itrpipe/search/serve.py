@@ -164,7 +164,7 @@ class Pictures:
             return hashlib.sha256("\0".join(map(str, photograph)).encode()).hexdigest()
 
         files = {each.file: (each.file, told(each)) for each in Rows.of_index(index).photographs}
-        return cls(files, lambda file, path, read: told(PhotoFile.of(file, path.stat())), root, kept, root)
+        return cls(files, lambda file, path, read: told(PhotoFile.of(file, path)), root, kept, root)
 
     def digest(self, image_id: str) -> str | None:
         """What tells the content of a photograph from any other; None of an unknown id."""

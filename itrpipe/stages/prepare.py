@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from itrpipe.config import NEWER, Settings
+from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import DataError, MissingInputError
@@ -139,7 +140,8 @@ class Prepare(Stage):
         annotations = read_source(settings, definition)
         records = [*annotations.images, *annotations.captions]
         captions = hashlib.sha256("\n".join(map(repr, records)).encode()).hexdigest()
-        files = [annotations.root / image.file for image in annotations.images]
+        paths = (annotations.root / image.file for image in annotations.images)
+        files = [*dict.fromkeys(inside[0] if (inside := in_archive(path)) else path for path in paths)]
         return {"captions": captions, "images": cache.combined(files, annotations.root, "hashing images")}
 
     def run(self, job: Job) -> None:

@@ -5,8 +5,10 @@ A new format is a row of `SOURCES`.
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,10 @@ from hypothesis import strategies as st
 from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
 from itrpipe.datasets.formats import FORMATS, read_annotations
 from itrpipe.datasets.paths import ImageRoot, locate_images
+from itrpipe.datasets.pictures import read_image
 from itrpipe.datasets.source_files import lines_of
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
+from itrpipe.search.photos import list_photographs
 from tests.datasets.sources import ROWS, SOURCES, Json, Row, coco, karpathy, refusal
 
 EACH = pytest.mark.parametrize("name", SOURCES)
@@ -191,6 +195,56 @@ def test_any_caption_survives_any_table(tmp_path: Path, captions: list[str]) -> 
     for name in ("csv", "tsv", "jsonl"):
         folder = SOURCES[name].write(tmp_path / name, [Row("a.bmp", caption) for caption in captions])
         assert [each.text for each in read_annotations(folder).captions] == captions
+
+
+def shard(path: Path, members: dict[str, bytes]) -> None:
+    """A tar file as WebDataset packs it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, content in members.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(content)
+            tar.addfile(header, io.BytesIO(content))
+
+
+def test_photographs_are_read_where_they_lie_in_tar_files(tmp_path: Path) -> None:
+    """By `prepare`, whose split is in the name of a shard or its folder, and by `index`."""
+    pictures = [f"picture {number}".encode() * number for number in range(1, 5)]
+    sample = json.dumps({"captions": ["two dogs", "dogs"], "more": 1}).encode()
+    shard(
+        tmp_path / "train-00.tar",
+        {"a.jpg": pictures[0], "a.txt": b"A dog .\nA wolf\n", "a.json": sample, "b.cls": b"3"},
+    )
+    shard(tmp_path / "test/0.tar", {"./x/b.v1.txt": b"no image", "c.PNG": pictures[1], "c.json": sample})
+    shard(tmp_path / "val.tar", {"d.jpg": pictures[2], "d.json": b'{"caption": "a cat"}', "e.jpg": pictures[3]})
+    found = read_annotations(tmp_path)
+    assert [tuple(each) for each in found.images] == [
+        ("train-00/a", "train-00.tar/a.jpg", "train"),
+        ("val/d", "val.tar/d.jpg", "val"),
+        ("test/0/c", "test/0.tar/c.PNG", "test"),
+    ]
+    assert [each.text for each in found.captions] == ["A dog .", "A wolf", "a cat", "two dogs", "dogs"]
+    assert "3 samples" in found.notes[0]
+    assert [read_image(tmp_path / each.file) for each in found.images] == [pictures[0], pictures[2], pictures[1]]
+    assert [each.file for each in read_annotations(tmp_path / "val.tar", "webdataset").images] == ["val.tar/d.jpg"]
+    listed = list_photographs(tmp_path, tmp_path / "data")
+    assert [each.file for each in listed.photographs] == [
+        "test/0.tar/c.PNG",
+        "train-00.tar/a.jpg",
+        "val.tar/d.jpg",
+        "val.tar/e.jpg",
+    ]
+    assert [each.bytes for each in listed.photographs] == [len(pictures[number]) for number in (1, 0, 2, 3)]
+    before = listed.digest
+    shard(tmp_path / "val.tar", {"d.jpg": pictures[2], "d.txt": b"a cat"})
+    assert list_photographs(tmp_path, tmp_path / "data").digest != before
+    with pytest.raises(DataError, match=r"is not in val\.tar"):
+        read_image(tmp_path / "val.tar" / "e.jpg")
+    whole = (tmp_path / "val.tar").read_bytes()
+    (tmp_path / "val.tar").write_bytes(whole[:600])
+    with pytest.raises(DataError, match=r"val\.tar"):
+        read_image(tmp_path / "val.tar" / "d.jpg")
+    refused(tmp_path, DataError, "val.tar")
 
 
 def test_which_source_is_meant_is_said_where_it_is_unclear(tmp_path: Path) -> None:

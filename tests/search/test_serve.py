@@ -286,7 +286,7 @@ def test_a_photograph_that_changed_is_neither_shown_nor_kept(
     if of_folder:
         path = next(folder.rglob("*.jpg"))
         image_id = path.relative_to(folder).as_posix()
-        rows = SimpleNamespace(photographs=[PhotoFile.of(image_id, path.stat())])
+        rows = SimpleNamespace(photographs=[PhotoFile.of(image_id, path)])
         monkeypatch.setattr(serve.Rows, "of_index", lambda index: rows)
         pictures = Pictures.of_folder(tmp_path, folder, kept)
     else:
