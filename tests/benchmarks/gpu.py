@@ -1,9 +1,10 @@
 """What a GPU reaches of its own limits, part by part: `make bench-gpu`, or `python -m tests.benchmarks.gpu`.
 
 Every line gives the seconds of itrpipe, those of a limit measured in turn on the same device (a bare product of
-matrices, or the encoders alone), and how many times the limit it takes. Steps of training run under bfloat16 autocast
-with Adam; how often one of them waits for the device is counted by PyTorch's own check. `--tiny` shows on any machine
-that all of it runs, but for the detector `butd`, which scales every image to 600 pixels.
+matrices, or the encoders alone), and how many times the limit it takes; of steps and encoders also TFLOP/s and their
+share of what a large product in bfloat16 reaches on this card. Steps of training run under bfloat16 autocast with Adam;
+how often one of them waits for the device is counted by PyTorch's own check. `--tiny` shows on any machine that all of
+it runs, but for the detector `butd`, which scales every image to 600 pixels.
 
 It runs from a bare checkout with torch, transformers, h5py, pyarrow, rich and pydantic; extraction also takes
 torchvision and pillow.
@@ -20,7 +21,9 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +31,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import CLIPTextConfig, CLIPVisionConfig
 
 import itrpipe
+from itrpipe.datasets import pictures
 from itrpipe.features.extractors.butd.declaration import Butd
 from itrpipe.features.extractors.frcnn.declaration import Frcnn
 from itrpipe.features.extractors.vit.declaration import Vit
@@ -40,8 +46,6 @@ from itrpipe.methods.contrastive import method as contrastive
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.fne import method as fne
 from itrpipe.methods.fne.declaration import Fne
-from itrpipe.methods.triplet import method as triplet
-from itrpipe.methods.triplet.declaration import Triplet
 from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.lists import HeldRows, Searched
 from itrpipe.models.base import ImageBatch, PhraseBatch, RegionEncoding, TextBatch, WordEncoding
@@ -49,6 +53,7 @@ from itrpipe.models.bfan import network as bfan
 from itrpipe.models.bfan.declaration import Bfan
 from itrpipe.models.dual_encoder import network as dual_encoder
 from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.scan import network as scan
 from itrpipe.models.scan.network import Attention, CrossAttention, score_matrix
 from itrpipe.models.ssamt import network as ssamt
 from itrpipe.models.ssamt.declaration import Ssamt
@@ -57,7 +62,10 @@ from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.vsrn import network as vsrn
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.storage.arrays import Rows, StoredRows
+from itrpipe.training.assembly import compile_encoders
 from itrpipe.training.data import Feed
+from itrpipe.training.encoding import Encoder
+from itrpipe.training.encoding import embeddings as embedded
 
 _PACKAGE = os.path.join(os.path.dirname(itrpipe.__file__), "")
 COCO_PAIRS = 5_000 * 25_000
@@ -66,6 +74,11 @@ SCORINGS = {
     "SCAN t2i": CrossAttention(Attention(9.0, aggregation="LogSumExp", lambda_lse=6.0), None),
     "BFAN": CrossAttention(Attention(20.0, focal="equal"), Attention(20.0, focal="equal")),
 }
+
+
+LARGE_VISION = {"hidden_size": 1_024, "intermediate_size": 4_096, "num_hidden_layers": 24, "num_attention_heads": 16}
+LARGE_VISION |= {"image_size": 336, "patch_size": 14, "projection_dim": 768}
+LARGE_TEXT = {"hidden_size": 768, "intermediate_size": 3_072, "num_attention_heads": 12, "projection_dim": 768}
 
 
 @dataclass(frozen=True)
@@ -78,12 +91,17 @@ class Scale:
         num_texts, num_images: lengths of its lists.
         images, texts, pairs: scored by cross-attention over regions and words; pair by pair through a Transformer.
         regions, region_dim, words, phrases, vocabulary: of an image and a caption.
-        batch, fne_batch, clip_batch: pairs of a training step.
+        batch, fne_batch: pairs of a training step.
+        clip_batches: pairs of a training step of CLIP ViT-B/32, with 77 tokens and a text encoder of width 512.
+        embedded: images that CLIP ViT-L/14 at 336 pixels embeds.
+        product: side of the matrices whose product is the limit of the card.
         memory: pairs that FNE keeps.
-        side, patch, clip_patch, clip_side: of the pixels of FNE, and of a model as large as CLIP ViT-B/32.
+        side, patch: of the pixels of FNE.
+        clip, large: configurations of CLIP's encoders: what differs from ViT-B/32.
         layers, width: of vision and text encoders and of UNITER.
         joint: width of the joint space.
         detected, encoded: photographs that detectors and a vision transformer extract features of.
+        decoders: threads that decode these, one after the other for the vision transformer.
         photograph, short_side: height and width of one, and what detectors scale it to.
         rounds: of every measurement.
     """
@@ -105,27 +123,37 @@ class Scale:
     vocabulary: int = 10_000
     batch: int = 128
     fne_batch: int = 32
-    clip_batch: int = 256
+    clip_batches: tuple[int, ...] = (256, 1_024)
+    embedded: int = 1_024
+    product: int = 8_192
     memory: int = 8_192
     side: int = 384
     patch: int = 16
-    clip_side: int = 224
-    clip_patch: int = 32
+    clip: dict[str, Any] = field(default_factory=lambda: {"vision": {}, "text": {}})
+    large: dict[str, Any] = field(default_factory=lambda: {"vision": LARGE_VISION, "text": LARGE_TEXT})
     layers: int = 12
     width: int = 768
     joint: int = 1_024
     detected: int = 128
     encoded: int = 2_048
+    decoders: tuple[int, ...] = (2, 8, 16)
     photograph: tuple[int, int] = (375, 500)
     short_side: int = 600
     rounds: int = 5
 
 
+_SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+_ENDS = {"bos_token_id": 1, "eos_token_id": 2}
+_SMALL_CLIP = {"vision": {**_SMALL, "image_size": 32, "patch_size": 16}, "text": {**_SMALL, "vocab_size": 50, **_ENDS}}
 TINY = Scale(
     **{"train_images": 60, "train_texts": 300, "large_images": 80, "large_texts": 400, "dim": 16, "num_texts": 20},
     **{"num_images": 5, "images": 6, "texts": 10, "pairs": 16, "regions": 4, "region_dim": 8, "words": 6, "phrases": 2},
-    **{"vocabulary": 50, "batch": 6, "fne_batch": 4, "clip_batch": 4, "memory": 16, "side": 32, "patch": 16},
-    **{"clip_side": 32, "clip_patch": 16, "layers": 1, "width": 16, "joint": 16, "detected": 2, "encoded": 2},
+    **{"vocabulary": 50, "batch": 6, "fne_batch": 4, "memory": 16, "side": 32, "patch": 16},
+    **{"layers": 1, "width": 16, "joint": 16, "detected": 2, "encoded": 2, "embedded": 4, "product": 64},
+    clip_batches=(4,),
+    decoders=(2,),
+    clip=_SMALL_CLIP,
+    large=_SMALL_CLIP,
     photograph=(48, 64),
     **{"short_side": 48, "rounds": 1},
 )
@@ -141,6 +169,8 @@ class Line:
         limited_by: what the limit is.
         amount: the same as a rate, for orientation.
         waits: lines of code where a step waits for the device; None where nobody looked.
+        teraflops: of its products a second; None where nobody counted.
+        share: of what a large product in bfloat16 reaches.
     """
 
     name: str
@@ -149,11 +179,14 @@ class Line:
     limited_by: str
     amount: str
     waits: tuple[str, ...] | None = None
+    teraflops: float | None = None
+    share: float | None = None
 
     def __str__(self) -> str:
         waits = "" if self.waits is None else f"; {len(self.waits)} waits {' '.join(self.waits)}"
+        rate = "" if self.teraflops is None else f"; {self.teraflops:.4g} TFLOP/s, {self.share:.1%} of a product"
         times = f"{self.seconds:9.4f} s, {self.seconds / self.limit:5.2f} x {self.limited_by} ({self.limit:.4f} s)"
-        return f"{self.name:<34} {times}: {self.amount}{waits}"
+        return f"{self.name:<34} {times}: {self.amount}{rate}{waits}"
 
 
 class Sized:
@@ -203,10 +236,26 @@ class Clock:
     Attributes:
         device: that is waited for.
         rounds: of every measurement.
+        product: side of the matrices whose product is the limit of the card.
     """
 
     device: torch.device
     rounds: int
+    product: int = 64
+
+    @cached_property
+    def peak(self) -> float:
+        """TFLOP/s of a product of square matrices in bfloat16."""
+        square = torch.randn(self.product, self.product, device=self.device, dtype=torch.bfloat16)
+        seconds, _ = self.in_turn(lambda: square @ square, lambda: None)
+        return 2e-12 * self.product**3 / seconds
+
+    def counted(self, line: Line, function: Callable[[], object]) -> Line:
+        """The line with the rate of the products that a call computes, forward and backward."""
+        with FlopCounterMode(display=False) as counter:
+            function()
+        rate = 1e-12 * counter.get_total_flops() / line.seconds
+        return replace(line, teraflops=rate, share=rate / self.peak)
 
     def once(self, function: Callable[[], object]) -> float:
         """Seconds of one call, until the device is done."""
@@ -332,21 +381,40 @@ def scores(scale: Scale, clock: Clock) -> Iterator[Line]:
     words = F.normalize(torch.randn(scale.texts, scale.words, scale.joint, device=clock.device), dim=-1)
     lengths = torch.full((scale.texts,), scale.words, device=clock.device)
     share = COCO_PAIRS / (scale.images * scale.texts)
+
+    def scored(scoring: CrossAttention, products: Any) -> Tensor:
+        with torch.inference_mode():
+            return score_matrix(RegionEncoding(regions), WordEncoding(words, lengths), scoring, products)
+
     for name, scoring in SCORINGS.items():
         for products, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
             left, right = (each.flatten(0, 1).to(kind) for each in (regions, words))
-
-            def ours(scoring: CrossAttention = scoring, products: Any = products) -> None:
-                with torch.inference_mode():
-                    score_matrix(RegionEncoding(regions), WordEncoding(words, lengths), scoring, products)
 
             def product(left: Tensor = left, right: Tensor = right) -> None:
                 for part in left.split(4_096):
                     torch.mm(part, right.T)
 
-            seconds, limit = clock.in_turn(ours, product)
+            with compiled_attention(None):
+                seconds, limit = clock.in_turn(partial(scored, scoring, products), product)
+                expected = scored(scoring, products)
             told = f"COCO 5K in {share * seconds:.1f} s"
             yield Line(f"scores, {name}, {products}", seconds, limit, "a bare product", told)
+            with compiled_attention(clock.device if clock.device.type == "cuda" else None):
+                found = scored(scoring, products)
+                seconds, limit = clock.in_turn(partial(scored, scoring, products), product)
+            told = f"COCO 5K in {share * seconds:.1f} s, at most {(found - expected).abs().max():.1e} apart"
+            yield Line(f"scores, {name}, {products}, compiled", seconds, limit, "a bare product", told)
+
+
+@contextmanager
+def compiled_attention(device: torch.device | None) -> Iterator[None]:
+    """Scores with attention that is compiled for a device, or for none."""
+    before = scan.COMPILED_FROM, scan._compiling
+    scan.COMPILED_FROM, scan._compiling = 0, scan.Compiling("none" if device is None else device.type)
+    try:
+        yield
+    finally:
+        scan.COMPILED_FROM, scan._compiling = before
 
 
 def transformer_scores(scale: Scale, clock: Clock) -> Iterator[Line]:
@@ -402,7 +470,7 @@ def extraction(scale: Scale, clock: Clock) -> Iterator[Line]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         heads = max(1, scale.width // 64)
-        side = 2 * scale.clip_patch if scale.layers == 1 else 224
+        side = 64 if scale.layers == 1 else 224
         config = ViTConfig(
             hidden_size=scale.width,
             num_hidden_layers=scale.layers,
@@ -418,10 +486,54 @@ def extraction(scale: Scale, clock: Clock) -> Iterator[Line]:
         for kind, build, settings, count, batch in kinds:
             images = write_photographs(folder, count, scale.photograph)
             extractor: Any = build(settings, clock.device)  # pyright: ignore
-            decoders = min(16, max(1, os.cpu_count() or 1))
-            both = whole_and_forward(images, extractor, batch, folder, decoders, clock.device)
-            seconds, bound = replace(clock, rounds=min(2, clock.rounds)).in_turn(*both)
-            yield Line(f"extraction, {kind}", seconds, bound, "bare forward passes", f"{count / seconds:.1f} images/s")
+            for decoders in scale.decoders if kind == "vit" else scale.decoders[-1:]:
+                both = whole_and_forward(images, extractor, batch, folder, decoders, clock.device)
+                seconds, bound = replace(clock, rounds=min(2, clock.rounds)).in_turn(*both)
+                told = f"{count / seconds:.1f} images/s, {decoders} decoders of {_decoder()}"
+                yield Line(f"extraction, {kind}, {decoders} decoders", seconds, bound, "bare forward passes", told)
+
+
+def _decoder() -> str:
+    return "Pillow" if pictures._jpeg_decoder() is None else "TorchCodec"
+
+
+def clip(scale: dict[str, Any], data_dim: int = 0) -> Any:
+    """A dual encoder as large as a CLIP, with random weights."""
+    colours = {"mean": [0.5] * 3, "std": [0.25] * 3}
+    vision = {"network": "CLIPVisionModelWithProjection", "config": CLIPVisionConfig(**scale["vision"]).to_dict()}
+    text = {"network": "CLIPTextModelWithProjection", "config": CLIPTextConfig(**scale["text"]).to_dict()}
+    side = vision["config"]["image_size"]
+    towers = dual_encoder.Encoders(
+        dual_encoder.restored_vision({**vision, "identities": [], "pool": "own", "frame": (side, side), **colours}),
+        dual_encoder.restored_text({**text, "identities": [], "pool": "own"}),
+    )
+    return dual_encoder.build(DualEncoder(vision="clip", text="clip"), data_dim, 0, towers)
+
+
+def embeddings(scale: Scale, clock: Clock) -> Iterator[Line]:
+    """Images that a CLIP ViT-L/14 at 336 pixels embeds, in three precisions, against its bare forward passes."""
+    model = clip(scale.large).to(clock.device).eval()
+    data = Sized(replace(scale, regions=1, region_dim=1), scale.embedded, model.vision.frame[0])
+    rows, block = np.arange(scale.embedded), 256
+    texts: list[Tensor] = []
+    for precision in ("fp32", "tf32", "bf16"):
+        encoder = Encoder(model, clock.device, block, embed_precision=precision)
+
+        def ours(encoder: Encoder = encoder) -> np.ndarray:
+            return np.concatenate(list(embedded(encoder.images(data, rows))))
+
+        def forward(precision: str = precision) -> None:
+            pixels = data.images(rows[:block]).to(clock.device)
+            with encoder._computing(precision), torch.inference_mode():  # noqa: B023
+                for _ in range(-(-scale.embedded // block)):
+                    model.encode_images(pixels)
+
+        seconds, limit = clock.in_turn(ours, forward)
+        texts.append(torch.from_numpy(ours()))
+        apart = (texts[-1] @ texts[-1].T - texts[0] @ texts[0].T).abs().max()
+        told = f"{scale.embedded / seconds:,.0f} images/s, scores at most {apart:.1e} apart from fp32"
+        line = Line(f"embeddings, CLIP ViT-L/14, {precision}", seconds, limit, "bare forward passes", told)
+        yield clock.counted(line, ours)
 
 
 def copies(scale: Scale, clock: Clock) -> Iterator[Line]:
@@ -461,20 +573,20 @@ def steps(scale: Scale, clock: Clock) -> Iterator[Line]:
         yield _step(name, model, method, few, scale.batch, clock)
     encoders = {"width": scale.width, "heads": max(1, scale.width // 64), "embed_dim": scale.width}
     encoders |= {"vision_layers": scale.layers, "text_layers": scale.layers, "vision": "random", "text": "random"}
-    for name, batch, side, patch in (
-        ("FNE, ViT-B/16 at 384", scale.fne_batch, scale.side, scale.patch),
-        ("triplet, as large as CLIP", scale.clip_batch, scale.clip_side, scale.clip_patch),
-        ("InfoNCE, as large as CLIP", scale.clip_batch, scale.clip_side, scale.clip_patch),
-    ):
-        data = Sized(scale, 2 * batch, side)
-        chosen = DualEncoder.model_validate({**encoders, "image_size": (side, side), "patch_size": patch})
-        model = dual_encoder.build(chosen, scale.region_dim, scale.vocabulary)
-        method: Any = triplet.build(Triplet(), data, {})  # pyright: ignore
-        if name.startswith("InfoNCE"):
+    data = Sized(scale, 2 * scale.fne_batch, scale.side)
+    chosen = DualEncoder.model_validate({**encoders, "image_size": (scale.side,) * 2, "patch_size": scale.patch})
+    model = dual_encoder.build(chosen, scale.region_dim, scale.vocabulary)
+    method: Any = fne.build(Fne(memory_size=scale.memory, warm_epochs=0, sum_epochs=0), data, {})  # pyright: ignore
+    yield _step("FNE, ViT-B/16 at 384", model, method, data, scale.fne_batch, clock)
+    for batch in scale.clip_batches:
+        for way in ("eager", "compiled"):
+            model = clip(scale.clip)
+            sizes = {"words": 77, "regions": 1, "region_dim": 1, "vocabulary": model.text.network.config.vocab_size}
+            data = Sized(replace(scale, **sizes), batch, model.vision.frame[0])
             method = contrastive.build(Contrastive(), data, {})  # pyright: ignore
-        if name.startswith("FNE"):
-            method = fne.build(Fne(memory_size=scale.memory, warm_epochs=0, sum_epochs=0), data, {})  # pyright: ignore
-        yield _step(name, model, method, data, batch, clock)
+            if way == "compiled" and clock.device.type == "cuda":
+                compile_encoders(model, clock.device)
+            yield _step(f"InfoNCE, CLIP ViT-B/32, {batch}, {way}", model, method, data, batch, clock)
 
 
 def _step(name: str, model: Any, method: Method, data: Sized, size: int, clock: Clock) -> Line:
@@ -498,7 +610,8 @@ def _step(name: str, model: Any, method: Method, data: Sized, size: int, clock: 
     _listen(model, seen, ours)
     seconds, limit = clock.in_turn(ours, encoders_alone)
     rate = f"{size / seconds:,.0f} pairs/s"
-    return Line(f"step, {name}", seconds, limit, "the encoders alone", rate, clock.waits(ours))
+    line = Line(f"step, {name}", seconds, limit, "the encoders alone", rate, clock.waits(ours))
+    return clock.counted(line, ours)
 
 
 def _updates(model: Any) -> Callable[[Tensor], None]:
@@ -547,6 +660,7 @@ PARTS: Mapping[str, Callable[[Scale, Clock], Iterator[Line]]] = {
     "transformer": transformer_scores,
     "steps": steps,
     "copies": copies,
+    "embeddings": embeddings,
     "extraction": extraction,
 }
 
@@ -566,10 +680,10 @@ def main(arguments: list[str] | None = None) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
     print(f"{name}, torch {torch.__version__}", flush=True)
-    found = []
+    clock, found = Clock(device, scale.rounds, scale.product), []
     for part in chosen.only or PARTS:
         torch.manual_seed(0)
-        for line in PARTS[part](scale, Clock(device, scale.rounds)):
+        for line in PARTS[part](scale, clock):
             print(line, flush=True)
             found.append(line)
     if chosen.json:
