@@ -162,28 +162,19 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "") -> Advice:
     given += ["--seed", str(model["seed"])]
     given += ["--method", method] if not named or method != model["method"] else []
     given += ["--negatives", "mined", "--negatives-from", named or model["method"]] if mines else []
-    settings: dict[str, dict[str, Any]] = {
-        "warm": {"warmup_updates": max(1, round(WARM_UP * model["updates"]))},
-        "longer": _doubled(model["schedule"]),
-        "mined": _shorter(model["captions"], model["images"]),
-    }
-    for name, value in settings[rule.end].items():
+    settings: dict[str, Any] = {}
+    if rule.end == "warm":
+        settings = {"warmup_updates": max(1, round(WARM_UP * model["updates"]))}
+    elif rule.end == "longer":  # all that is counted in epochs, twice
+        schedule = model["schedule"]
+        names = ("epochs", "patience", *(("decay_every", "decay_at") if schedule["schedule"] == "step" else ()))
+        for name, own in ((name, schedule[name]) for name in names if schedule[name]):
+            settings[name] = [2 * each for each in own] if isinstance(own, list) else 2 * own
+    elif lists := Contrastive(negatives=("mined",)).mined():  # that are no large part of a small training set
+        shorter = lists.shorter(model["captions"], model["images"]).items()
+        settings = {f"loss.{name}": count for name, count in shorter}
+        settings |= {f"mine_negatives.{name.replace('top', 'num')}": count for name, count in shorter}
+    for name, value in settings.items():
         given += ["--set", f"{name}={value}".replace(" ", "")]
     command = shlex.join(["itrpipe", "train", "--dataset", model["dataset"], *given])
     return Advice(rule.action, rule.sentence.format(**found), command, EVIDENCE if mines else "")
-
-
-def _doubled(schedule: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of twice as many epochs: all that is counted in them."""
-    names = ("epochs", "patience", *(("decay_every", "decay_at") if schedule["schedule"] == "step" else ()))
-    found = {name: schedule[name] for name in names if schedule[name]}
-    return {name: [2 * each for each in own] if isinstance(own, list) else 2 * own for name, own in found.items()}
-
-
-def _shorter(captions: int, images: int) -> dict[str, int]:
-    """Settings of lists that are no large part of a small training set."""
-    mined = Contrastive(negatives=("mined",)).mined()
-    assert mined is not None
-    shorter = mined.shorter(captions, images)
-    drawn = {f"loss.{name}": count for name, count in shorter.items()}
-    return drawn | {f"mine_negatives.{name.replace('top', 'num')}": count for name, count in shorter.items()}

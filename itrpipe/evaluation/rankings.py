@@ -104,7 +104,9 @@ def read_rankings(
     Raises:
         DataError: the file is damaged, or of another split.
     """
-    table, known = _read(path), [pa.array(each.tolist(), pa.string()) for each in (image_ids, caption_ids)]
+    columns = ("direction", "query_id", "candidate_ids", "scores")
+    table = read_table(path, columns, _REMEDY, columns)
+    known = [pa.array(each.tolist(), pa.string()) for each in (image_ids, caption_ids)]
     found = []
     with reading(path, "rankings of this split", _REMEDY):
         for direction, queries, candidates in zip(SIDES, known, known[::-1], strict=True):
@@ -116,10 +118,6 @@ def read_rankings(
             shape = len(own), len(ids) // max(1, len(own))
             found.append((rows[0], rows[1].reshape(shape), scores.to_numpy().reshape(shape)))
     return found
-
-
-def _read(path: Path, columns: Sequence[str] = ("direction", "query_id", "candidate_ids", "scores")) -> pa.Table:
-    return read_table(path, columns, _REMEDY, columns)
 
 
 def write_cross_retrieval(path: Path, split: SplitScores) -> None:

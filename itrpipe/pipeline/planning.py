@@ -30,7 +30,7 @@ from itrpipe.datasets.definition import WITHOUT_CHOICE, DatasetDefinition, Stage
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
-from itrpipe.pipeline.steps import pending_steps, state_of, to_be_made_again
+from itrpipe.pipeline.steps import pending_steps, state_of
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, Stage, Step, load_stage
 from itrpipe.storage import artifact as artifacts
@@ -219,7 +219,8 @@ class Planner:
         formers = {name: self._former(each) for name, each in inputs.items()}
         read = {name: (inputs[name].location.name, each) for name, each in formers.items() if each is not None}
         state, reason = state_of(step, self._former(step), read)
-        outdated = [name for name, upstream in inputs.items() if to_be_made_again(upstream)]
+        # To be replaced by artifacts of the same names and perhaps of other bytes.
+        outdated = [name for name, each in inputs.items() if each.state == "stale" and each.location.folder.exists()]
         if state == "up to date" and outdated:
             state, reason = "stale", f"{outdated[0]} is to be made again"
         return replace(step, state=state, reason=reason)

@@ -88,11 +88,6 @@ def state_of(
     return ("new settings", _difference(newest, step)) if has_versions else ("missing", "")
 
 
-def to_be_made_again(step: Step) -> bool:
-    """Whether an artifact that is there will be replaced by one of the same name and perhaps of other bytes."""
-    return step.state == "stale" and step.location.folder.exists()
-
-
 def _made_again(manifest: Manifest, step: Step) -> str:
     """Which input of an artifact has other bytes than it had when the artifact was made from it, or nothing."""
     for name, upstream in step.inputs.items():

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from itrpipe.analysis.questions import discrimination
 from itrpipe.analysis.questions.base import questions
 from itrpipe.analysis.second_round import recommend
+from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import MissingInputError
 from itrpipe.evaluation.metrics import RECALLS
 from itrpipe.evaluation.tables import Measured, Number, Row, Table, duration
@@ -21,7 +23,7 @@ from itrpipe.report import negatives, scores
 from itrpipe.report.chain import Artifact, commands_of
 from itrpipe.report.claims import TIME, Claim, answer, claims_of, judged, rsum_of, score_of, two, why_collapsed
 from itrpipe.report.names import Declared, listed, shown
-from itrpipe.report.pictures import Examples, Gallery, Library, Picture, retrieval_examples
+from itrpipe.report.pictures import Album, Examples, Gallery, Picture, retrieval_examples
 from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of, training_curves
 from itrpipe.report.published import Published, ReportSettings
 from itrpipe.report.runs import Run, Series, all_artifacts, collect, series_of
@@ -225,7 +227,7 @@ def gather(
         sections=[section for section in _sections(groups, source, artifacts) if section.parts],
         removed=[artifact for artifact in artifacts if artifact.manifest is None],
     )
-    problems = [problem for library in source.libraries.values() for problem in library.album.problems]
+    problems = [problem for album in source.albums.values() for problem in album.problems]
     if problems:
         warn(f"{len(problems)} photographs cannot be read and are shown as placeholders ({problems[0]})")
     return report
@@ -233,21 +235,33 @@ def gather(
 
 @dataclass(frozen=True)
 class Source:
-    """What sections are made from: see `gather`, and the datasets that were opened, by the name of their artifact."""
+    """What sections are made from: see `gather`.
+
+    Attributes:
+        albums: photographs of the datasets that were opened, by the name of their artifact.
+        galleries: their splits, by this name and their own.
+    """
 
     options: ReportSettings
     names: Mapping[str, str]
     find_root: Callable[[Artifact], Path | None]
-    libraries: dict[str, Library] = field(default_factory=dict)
+    albums: dict[str, Album] = field(default_factory=dict)
+    galleries: dict[tuple[str, str], Gallery] = field(default_factory=dict)
 
     def gallery(self, artifact: Artifact, split: str) -> Gallery | None:
         """Images and captions of a split of the dataset that an artifact was made from; None where that was removed."""
         prepare = artifact.input("prepare")
         if prepare is None or prepare.manifest is None:
             return None
-        if prepare.name not in self.libraries:
-            self.libraries[prepare.name] = Library(prepare, self.find_root(prepare))
-        return self.libraries[prepare.name].gallery(split)
+        if (key := (prepare.name, split)) not in self.galleries:
+            dataset = PreparedDataset.open(prepare.folder)
+            if prepare.name not in self.albums:
+                images = (
+                    zip(each.image_ids.tolist(), each.files, strict=True) for each in map(dataset.split, dataset.splits)
+                )
+                self.albums[prepare.name] = Album(self.find_root(prepare), dict(chain.from_iterable(images)))
+            self.galleries[key] = Gallery(dataset.split(split), self.albums[prepare.name], prepare.folder)
+        return self.galleries[key]
 
     def evaluated(self, run: Run) -> Gallery | None:
         """Those that a run was evaluated on."""

@@ -129,10 +129,10 @@ def _claim(claim: Claim) -> dict[str, Any]:
     }
 
 
-def page_environment() -> Environment:
+def page_environment(templates: Path = Path(__file__).parent / "templates") -> Environment:
     """What renders pages: every value is escaped, and characters that would turn the text around it are written out."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader(templates),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_printable,

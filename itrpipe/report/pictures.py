@@ -1,4 +1,4 @@
-"""The dataset behind runs, small copies of its photographs, and what a model ranks first for some of its queries."""
+"""Small copies of the photographs of a dataset, and what a model ranks first for some of its queries."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Literal
 import numpy as np
 
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb, read_image
-from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.truth import known_pairs
 from itrpipe.errors import DataError
-from itrpipe.report.chain import Artifact
 from itrpipe.report.runs import DIRECTIONS, Run, Series
 from itrpipe.storage.integrity import checked
 
@@ -228,28 +227,6 @@ class Gallery:
         if self.split.caption_image[caption] == image:
             return "own"
         return "true" if self.truth is not None and self.truth.has(np.array(caption), np.array(image)) else ""
-
-
-class Library:
-    """A prepared dataset, opened for a report.
-
-    Args:
-        prepare: its artifact, which exists.
-        root: folder of its photographs; None when it is gone.
-    """
-
-    def __init__(self, prepare: Artifact, root: Path | None) -> None:
-        self._folder, self._dataset = prepare.folder, PreparedDataset.open(prepare.folder)
-        splits = [self._dataset.split(name) for name in self._dataset.splits]
-        pairs = (pair for each in splits for pair in zip(each.image_ids.tolist(), each.files, strict=True))
-        self.album = Album(root, dict(pairs))
-        self._galleries: dict[str, Gallery] = {}
-
-    def gallery(self, name: str) -> Gallery:
-        """Captions, pictures and truth of one split."""
-        if name not in self._galleries:
-            self._galleries[name] = Gallery(self._dataset.split(name), self.album, self._folder)
-        return self._galleries[name]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import uvicorn
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
@@ -41,6 +40,7 @@ from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import DECODER_ERRORS, decode_rgb, read_image, refusal
 from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset, given_split
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError, UsageError
+from itrpipe.report.page import page_environment
 from itrpipe.report.pictures import shrink
 from itrpipe.review import ANSWERS, DOUBTFUL, GUARD, HARMFUL, LIKELY, RANDOM, SAMPLE, Candidates, DecisionFile, Queue
 from itrpipe.search.gallery import Gallery
@@ -404,13 +404,7 @@ class Site:
         self._searches, self._pictures, self._sources = searches, pictures, sources
         self._maps = sources is not None and has_word_maps(searches.gallery.model.saved)
         self._drawing = threading.Lock()
-        self._templates = Environment(
-            loader=FileSystemLoader(HERE),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
+        self._templates = page_environment(HERE)
 
     def app(self) -> Starlette:
         """The application."""

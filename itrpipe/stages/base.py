@@ -206,13 +206,16 @@ class Stage:
         return {}
 
     def sources(self, settings: Any, definition: StageDefinition | None, cache: DigestCache) -> dict[str, str]:
-        """Digests of files outside the data folder.
+        """Digests of files outside the data folder, by default of those that settings marked `Outside` name.
 
         Raises:
             MissingInputError: one is not there.
             DataError: one is damaged.
         """
-        return digests_outside(settings, cache)
+        found: dict[str, str] = {}
+        for name, value, mark in settings.outside():
+            found |= mark.digests(name, value, cache)
+        return found
 
     def fingerprinted(self, settings: Any) -> dict[str, Any]:
         """The settings as the fingerprint sees them."""
@@ -233,14 +236,6 @@ class Stage:
 
     def show(self, folder: Path, reporter: Reporter) -> None:
         """Prints the result of a finished artifact, when it is asked for again."""
-
-
-def digests_outside(settings: Settings, cache: DigestCache) -> dict[str, str]:
-    """Digests of the files that settings marked `Outside` name."""
-    found: dict[str, str] = {}
-    for name, value, mark in settings.outside():
-        found |= mark.digests(name, value, cache)
-    return found
 
 
 @functools.cache
@@ -290,6 +285,17 @@ def check_split(train: Step, split: str) -> None:
             f"the dataset has no {split} images, only {' and '.join(held)}; ask with --split {held[-1]}, or add "
             "photographs, or a column split, and prepare again"
         )
+
+
+def source_of(definition: StageDefinition | None, missing: str) -> Path:
+    """Where the outside files of a stage lie.
+
+    Raises:
+        MissingInputError: none are named, which is told so.
+    """
+    if definition is None or definition.source is None:
+        raise MissingInputError(missing)
+    return Path(definition.source)
 
 
 def reason_with_file(image_id: str, file: str, reason: str) -> str:

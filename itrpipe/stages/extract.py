@@ -14,7 +14,7 @@ from itrpipe.engine.run import OthersMissing, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import EXTRACTORS, IMPORTERS, feature_settings, passes_of
 from itrpipe.features.hub import require_reachable
-from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need, reason_with_file
+from itrpipe.stages.base import PARTS, Job, Need, Stage, Step, prepare_need, reason_with_file, source_of
 from itrpipe.storage.artifact import NOTES
 from itrpipe.storage.disk import read_stamped_json, require_space, write_stamped_json
 from itrpipe.storage.integrity import DigestCache
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.features.extraction import Extraction, ImageFiles
     from itrpipe.features.importers.base import Import, WantedImage
+
+NO_SOURCE = "these features have no source; run `itrpipe extract --from PATH`"
 
 
 class Execution(SharedExecution):
@@ -81,7 +83,7 @@ class Extract(Stage):
         digests: dict[str, str] = {}
         for name, part in passes_of("", settings).items():
             prefix = f"{name} " if name else ""
-            path = _source(definition) if part.imported else None
+            path = source_of(definition, NO_SOURCE) if part.imported else None
             if path:
                 layout = IMPORTERS.module(part.kind).layout(path)
                 if layout is None or layout.lacks:
@@ -93,7 +95,7 @@ class Extract(Stage):
             for key, file in part.further_files(path).items():
                 digests[f"{prefix}{key}"] = cache.digest(file)
             for key, weights in part.local_files().items():
-                digests[f"{prefix}{key}"] = _digest(weights, cache)
+                digests[f"{prefix}{key}"] = cache.place(weights, "hashing weights")
         return digests
 
     def fingerprinted(self, settings: Settings) -> dict[str, Any]:
@@ -153,7 +155,7 @@ def _works(job: Job, prepared: PreparedDataset) -> Mapping[str, Extraction | Imp
     parts, execution = passes_of(job.conf, job.settings), job.execution
     if any(part.imported for part in parts.values()):
         images = _wanted_images(prepared)
-        work = Import(job.conf, job.settings, _source(job.definition), images, prepared.sizes())
+        work = Import(job.conf, job.settings, source_of(job.definition, NO_SOURCE), images, prepared.sizes())
         job.reporter.say(f"  {work.source.summary}")
         return {job.conf: work}
     options = {"batch": execution.batch, "decoders": execution.decoders, "strict": execution.strict}
@@ -196,15 +198,3 @@ def _image_files(job: Job, prepared: PreparedDataset) -> ImageFiles:
     definition = load_definition(prepare.folder.parents[2], job.dataset)
     root = image_root(prepare.manifest.settings, prepare.folder, definition)
     return ImageFiles(root.absolute(), prepared.column("file"), prepared.sizes(), drawn=root == prepare.folder)
-
-
-def _source(definition: StageDefinition | None) -> Path:
-    if definition is None or definition.source is None:
-        raise MissingInputError("these features have no source; run `itrpipe extract --from PATH`")
-    return Path(definition.source)
-
-
-def _digest(path: Path, cache: DigestCache) -> str:
-    if path.is_dir():
-        return cache.combined([file for file in path.iterdir() if file.is_file()], path, "hashing weights")
-    return cache.digest(path)

@@ -12,7 +12,7 @@ from itrpipe.config import Settings
 from itrpipe.datasets.definition import StageDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError
-from itrpipe.stages.base import Job, Stage
+from itrpipe.stages.base import Job, Stage, source_of
 from itrpipe.storage.artifact import MANIFEST, check_artifact, folders_in, is_finished, read_manifest
 from itrpipe.storage.integrity import DigestCache, folder_digests
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MODEL, PHOTOGRAPHS = "model", "photographs"
 """Sources: digest of the model, and of paths, sizes and times of the photographs."""
 RATE = "photographs/s"
+NO_SOURCE = "no photographs are named; run `itrpipe index --photos FOLDER --model NAME`"
 
 
 class IndexSettings(Settings):
@@ -66,7 +67,7 @@ class Index(Stage):
         """Digests of the model, which the manifest of a training knows, and of what lies in the folder."""
         from itrpipe.search.photos import list_photographs
 
-        folder = _folder(definition)
+        folder = source_of(definition, NO_SOURCE)
         if not settings.model:
             raise MissingInputError("an index needs a model; run `itrpipe index --photos FOLDER --model NAME`")
         model = Path(settings.model)
@@ -82,7 +83,7 @@ class Index(Stage):
         """Encodes the photographs that no earlier index has, and joins all."""
         from itrpipe.search.photos import Encoding, Rows, list_photographs, places_of, write_index
 
-        folder = _folder(job.definition)
+        folder = source_of(job.definition, NO_SOURCE)
         listed = list_photographs(folder, job.folder.parents[2])
         if listed.digest != job.sources[PHOTOGRAPHS]:
             raise DataError(f"{folder} has changed since this run began; run the same command again")
@@ -112,12 +113,6 @@ class Index(Stage):
         job.metrics = {**counts, **job.metrics, "width": width}
         if listed.outside:
             job.warn(f"{listed.outside:,} links lead out of {folder}; they were left out")
-
-
-def _folder(definition: StageDefinition | None) -> Path:
-    if definition is None or definition.source is None:
-        raise MissingInputError("no photographs are named; run `itrpipe index --photos FOLDER --model NAME`")
-    return Path(definition.source)
 
 
 def _earlier(job: Job) -> list[Rows]:

@@ -21,7 +21,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.printable import quantity
-from itrpipe.stages.base import Job, Stage, reason_with_file
+from itrpipe.stages.base import Job, Stage, reason_with_file, source_of
 from itrpipe.storage.artifact import SCENES_FILE
 from itrpipe.storage.disk import require_space, write_text
 from itrpipe.storage.integrity import DigestCache
@@ -163,10 +163,9 @@ def read_source(settings: FilesSettings, definition: StageDefinition | None) -> 
     """
     from itrpipe.datasets.formats import read_annotations
 
-    if definition is None or definition.source is None:
-        raise MissingInputError("the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
+    source = source_of(definition, "the dataset has no source; run `itrpipe prepare --dataset NAME --source FOLDER`")
     decided = settings.restval, settings.val_fraction, settings.test_fraction, settings.split_seed
-    return read_annotations(Path(definition.source), settings.format, *decided)
+    return read_annotations(source, settings.format, *decided)
 
 
 def image_root(settings: Mapping[str, Any], folder: Path, definition: DatasetDefinition) -> Path:

@@ -120,7 +120,9 @@ class Train(Stage):
             MissingInputError: there is no such folder or file.
         """
         if isinstance(settings.model, GivenEmbeddings):
-            return {name: _digest(path, cache) for name, path in settings.model.files.paths.items()}
+            return {
+                name: cache.place(path, "hashing", "*.parquet") for name, path in settings.model.files.paths.items()
+            }
         published = settings.model.published_weights()
         digests = {INITIAL: cache.digest(Path(published).expanduser())} if published else {}
         return digests | folder_digests(local_folders(settings.model.pretrained()), cache)
@@ -285,11 +287,6 @@ def _refuse_refreshing(step: Step, settings: TrainSettings) -> None:
         reason = f"{mining.rescore_with} orders the lists, and does not learn meanwhile; leave rescore_with out"
     if reason:
         raise UsageError(f"{step.need.conf} mines again every {every} epochs, but {reason}")
-
-
-def _digest(path: Path, cache: DigestCache) -> str:
-    """Of a file, or of a folder of Parquet files."""
-    return cache.combined(sorted(path.glob("*.parquet")), path, "hashing") if path.is_dir() else cache.digest(path)
 
 
 def _mining(settings: TrainSettings, mined: Mined, definition: DatasetDefinition) -> Need:

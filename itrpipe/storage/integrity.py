@@ -192,6 +192,12 @@ class DigestCache:
                 task.advance()
         return total.hexdigest()
 
+    def place(self, path: Path, what: str, pattern: str = "*") -> str:
+        """One digest of a file, or of the files of this pattern in a folder."""
+        if not path.is_dir():
+            return self.digest(path)
+        return self.combined([file for file in path.glob(pattern) if file.is_file()], path, what)
+
     def save(self) -> None:
         """Writes the cache back if anything was hashed, with what other processes have hashed meanwhile.
 
@@ -238,5 +244,5 @@ def folder_digests(folders: Mapping[str, Path], cache: DigestCache) -> dict[str,
     for name, folder in folders.items():
         if not folder.is_dir():
             raise MissingInputError(f"{name}: {folder} is not a folder; name the folder that holds its files")
-        digests[name] = cache.combined([file for file in folder.iterdir() if file.is_file()], folder, f"hashing {name}")
+        digests[name] = cache.place(folder, f"hashing {name}")
     return digests

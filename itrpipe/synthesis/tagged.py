@@ -216,13 +216,20 @@ def tagged_captions(parsed: Path, caption_ids: Sequence[str], texts: Sequence[st
         MissingInputError: there is no such artifact.
         DataError: it is damaged, or one of the captions has no scene graph.
     """
-    columns, wanted = ("tokens", *ELEMENTS), set(caption_ids)
-    found = {
-        row["caption_id"]: _in_words(*(_structs(name, row[name]) for name in columns))
-        for table in SceneGraphFile(parsed).row_groups(("caption_id", *columns))
-        for row in table.to_pylist()
-        if row["caption_id"] in wanted
-    }
+    columns, wanted, found = ("tokens", *ELEMENTS), set(caption_ids), {}
+    for row in (
+        row for table in SceneGraphFile(parsed).row_groups(("caption_id", *columns)) for row in table.to_pylist()
+    ):
+        if row["caption_id"] not in wanted:
+            continue
+        tokens, objects, attributes, relations = (
+            tuple(CLASSES[name](*map(_shared, each.values())) for each in row[name]) for name in columns
+        )
+        # Without elements of a foreign parser that the caption has no words for; with none where it lacks an object.
+        if any(each.head < 0 for each in objects):
+            objects = attributes = relations = ()
+        named, related = (tuple(each for each in elements if each.tokens) for elements in (attributes, relations))
+        found[row["caption_id"]] = tokens, objects, named, related
     if missing := [name for name in caption_ids if name not in found]:
         raise DataError(
             f"{parsed}: {len(missing):,} of {len(caption_ids):,} captions have no scene graph (the first: "
@@ -231,18 +238,6 @@ def tagged_captions(parsed: Path, caption_ids: Sequence[str], texts: Sequence[st
     return [TaggedCaption(text, *found[name]) for name, text in zip(caption_ids, texts, strict=True)]
 
 
-def _structs(name: str, rows: list[dict[str, Any]]) -> tuple[Any, ...]:
-    """The dataclasses of a column; captions share their words."""
-    return tuple(CLASSES[name](*map(_shared, row.values())) for row in rows)
-
-
 def _shared(value: Any) -> Any:
+    """Captions share their words."""
     return sys.intern(value) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
-
-
-def _in_words(tokens: Any, objects: Any, attributes: Any, relations: Any) -> tuple[Any, Any, Any, Any]:
-    """A graph without elements of a foreign parser that the caption has no words for; none where it lacks an object."""
-    if any(each.head < 0 for each in objects):
-        return tokens, (), (), ()
-    named, related = (tuple(each for each in elements if each.tokens) for elements in (attributes, relations))
-    return tokens, objects, named, related

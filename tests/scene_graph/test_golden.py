@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import tomllib
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
@@ -23,7 +25,7 @@ from itrpipe.scene_graph.foreign import read_foreign
 from itrpipe.scene_graph.graph import Item, SceneGraph
 from itrpipe.scene_graph.phrases import CaptionPhrases, MaskCandidates
 from itrpipe.scene_graph.settings import RULES_VERSION
-from tests.scene_graph.shared import TAGGERS, parser, write
+from tests.scene_graph.shared import TAGGERS, facts_of, parser, write
 
 HERE = Path(__file__).parent
 GOLDEN = HERE / "golden.json"
@@ -139,3 +141,22 @@ if __name__ == "__main__":
         content |= {f"{what.__name__} {tagger}": what(tagger) for what in (sentences, mixed) for tagger in TAGGERS}
         content |= {what.__name__: what(Path(place)) for what in (foreign, arrays)}
     GOLDEN.write_text(json.dumps(content, ensure_ascii=False, indent=0) + "\n", "utf-8")
+
+
+GOLD: dict[str, list[dict[str, Any]]] = tomllib.loads(Path(__file__).with_name("gold.toml").read_text("utf-8"))
+FLOORS = {"objects": 0.93, "attributes": 0.85, "relations": 0.80}
+"""Least F1, micro-averaged over captions."""
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+@pytest.mark.parametrize("tagger", TAGGERS)
+def test_scores_keep_above_the_floors(tagger: str, name: str) -> None:
+    assert len(GOLD[name]) >= 30
+    right, all_of_both = Counter(), Counter()
+    for caption in GOLD[name]:
+        for part, found in zip(FLOORS, facts_of(parser(tagger).parse(Item(caption["text"]))), strict=True):
+            wanted = {each if part == "objects" else tuple(each) for each in caption[part]}
+            right[part] += len(found & wanted)
+            all_of_both[part] += len(found) + len(wanted)
+    for part, floor in FLOORS.items():
+        assert 2 * right[part] / all_of_both[part] >= floor, part

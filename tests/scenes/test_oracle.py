@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
 from random import Random
 
 import pytest
 
 from itrpipe.scenes import LogicalForm, Oracle, Predicate, Scene, ScenesDataset, describes, generate
+from itrpipe.scenes.hard_negatives import hard_negatives
 from itrpipe.scenes.layout import RELATIONS, PlacedObject
+from itrpipe.scenes.readback import CaptionReader
 
 
 @pytest.fixture(scope="module", params=[3, 5], ids=["usual", "crowded"])
@@ -64,3 +67,18 @@ def test_oracle_and_describes_equal_the_naive_evaluation(dataset: ScenesDataset)
 
 def test_oracle_of_no_scenes() -> None:
     assert Oracle([]).matches(LogicalForm((Predicate(("cat",)),), settings=("park",))).shape == (0,)
+
+
+def test_every_caption_is_its_images_and_every_negative_false() -> None:
+    dataset = generate(train=0, val=0, test=120, seed=3)
+    made = hard_negatives(dataset.scenes, dataset.captions)
+    scenes = {scene.image_id: scene for scene in dataset.scenes}
+    captions = {scene.image_id: own for scene, own in zip(dataset.scenes, dataset.captions, strict=True)}
+    reader = CaptionReader()
+    assert len({(each.image_id, each.category) for each in made}) == len(made) > 350
+    for each in made:
+        assert each.caption in {own.text for own in captions[each.image_id]}
+        readings = reader.readings(each.negative)
+        verdicts = {(reading.certain, describes(reading.form, scenes[each.image_id])) for reading in readings}
+        assert verdicts == {(True, False)}, each.negative
+        assert not re.search(r"\ba [aeiou]|\ban [^aeiou]", each.negative), each.negative

@@ -17,9 +17,10 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from itrpipe.config import bind, load_declaration, resolve
+from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import SPECIALS
-from itrpipe.errors import DataError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings
 from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
@@ -39,6 +40,7 @@ from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 from itrpipe.training.settings import TrainSettings, backbones, newer_defaults
 from tests.chains import ONCE, Invoke, copied, done, history, interrupted, made, only, refused, same_files, sets
 from tests.conftest import TINY, TINY_AOQ, Outcome
+from tests.definitions import save_definition
 
 LISTS = [text.removeprefix("aoq.") for text in TINY_AOQ]
 
@@ -382,3 +384,40 @@ def test_lists_that_were_damaged_since_are_not_gone_on_with(
     for damage in (flipped, Path.unlink):
         damage(lists)
         refused(invoke(*command(defined)), 4, f"remove {lists.parents[2]}")
+
+
+PIXELS, NARROW = "backbone=dual-encoder", "train.model.embed_dim=8"
+GRID = {"grid": [2, 2]}
+
+
+@pytest.mark.usefixtures("any_hub")
+@pytest.mark.parametrize(
+    ("conf", "settings", "model", "lacks"),
+    [
+        ("pixels", {}, ("backbone=vsrn",), "'vsrn' reads regions, which features 'mine' .made by pixels. do not hold"),
+        ("precomp", {}, (PIXELS,), r"reads pixels, .* give --features pixels"),
+        ("butd+resnet", {}, (PIXELS,), r"made by butd\+resnet"),
+        ("pixels", {}, (PIXELS, "train.model.images=regions", NARROW), "reads regions"),
+        ("pixels", {}, (PIXELS, "train.model.images=region-tokens"), "reads regions, .* name features with regions"),
+        ("frcnn", {}, (PIXELS, "train.model.images=global", NARROW), "reads global vectors"),
+        ("butd", {}, ("method=ascl", "backbone=ascl"), "--set train.model.fusion=none"),
+        ("precomp", {}, ("method=itm", "backbone=uniter"), r"reads the boxes of regions, .* --set precomp.grid="),
+        ("pixels+vit", {}, ("backbone=vsrn",), ""),
+        ("butd+resnet", {}, ("method=ascl", "backbone=ascl"), ""),
+        ("butd", {}, ("method=ascl", "backbone=ascl", "train.model.fusion=none"), ""),
+        ("precomp", GRID, ("method=itm", "backbone=uniter"), ""),
+        ("vit", {}, (PIXELS, "train.model.images=global", NARROW), ""),
+    ],
+)
+def test_features_that_a_model_cannot_read_are_refused_when_they_are_planned(
+    defined: Path, conf: str, settings: dict[str, Any], model: tuple[str, ...], lacks: str
+) -> None:
+    known = load_definition(defined, "tiny")
+    features = {"mine": StageDefinition(conf=conf, source=known.features["precomp"].source, settings=settings)}
+    save_definition(defined, "tiny", DatasetDefinition(prepare=known.prepare, features=features))
+    planner = Planner(defined, "tiny", [parse_override(text) for text in ("features=mine", *model)])
+    if not lacks:
+        planner.plan(Need("evaluate", "recall"))
+        return
+    with pytest.raises(UsageError, match=lacks):
+        planner.plan(Need("evaluate", "recall"))

@@ -68,16 +68,12 @@ def asks(evaluation: Evaluation) -> bool:
 
 def answer(evaluation: Evaluation, split: SplitScores) -> None:
     """Writes alignment.json. Mean vectors are named in it: they say nothing of how the model ranks."""
-    if not evaluation.backbone.embeds:
-        _answer_of_means(evaluation)
+    if evaluation.backbone.embeds:
+        found = read_embeddings(evaluation.trained / EMBEDDINGS, evaluation.settings.split)
+        if found.measure == INNER_PRODUCT:
+            figures = alignment_and_uniformity(found.images, found.texts, found.caption_image)
+            write_json(evaluation.folder / ALIGNMENT, figures)
         return
-    found = read_embeddings(evaluation.trained / EMBEDDINGS, evaluation.settings.split)
-    if found.measure == INNER_PRODUCT:
-        figures = alignment_and_uniformity(found.images, found.texts, found.caption_image)
-        write_json(evaluation.folder / ALIGNMENT, figures)
-
-
-def _answer_of_means(evaluation: Evaluation) -> None:
     import torch
 
     from itrpipe.training.data import open_split
@@ -85,12 +81,12 @@ def _answer_of_means(evaluation: Evaluation) -> None:
     if (sources := evaluation.sources_for(ALIGNMENT)) is None:
         return
     saved, device = evaluation.saved, torch.device(evaluation.place)
-    split = PreparedDataset.open(sources.prepare).split(evaluation.settings.split)
+    rows = PreparedDataset.open(sources.prepare).split(evaluation.settings.split)
     features = FeatureFile.open(sources.extract / FEATURES)
-    data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
+    data = open_split(rows, features, saved.tokens, saved.settings, saved.frame)
     vectors = mean_vectors(cast(Any, saved.model), data, device, evaluation.block)
-    found = alignment_and_uniformity(*vectors, data.caption_image)
-    write_json(evaluation.folder / ALIGNMENT, {"vectors": VECTORS, **found})
+    figures = alignment_and_uniformity(*vectors, data.caption_image)
+    write_json(evaluation.folder / ALIGNMENT, {"vectors": VECTORS, **figures})
 
 
 def mean_vectors(

@@ -1,13 +1,60 @@
-"""Matches of ECCV Caption and CxC, found by their ids."""
+"""Alignment, recall by length and ECCV Caption: figures that are those of a loop over pairs, captions and matches."""
 
 from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
 
+from itrpipe.analysis.questions import alignment
+from itrpipe.analysis.questions.alignment import alignment_and_uniformity
 from itrpipe.analysis.questions.eccv_caption import Truth, eccv_caption_metrics, ground_truth
+from itrpipe.analysis.questions.query_length import recall_by_length
 from itrpipe.errors import DataError
+from itrpipe.evaluation.metrics import recall
 from tests.analysis.families import assert_recorded
+
+
+@pytest.mark.parametrize("values", [1 << 22, 40])
+def test_figures_are_those_of_all_pairs(values: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alignment, "_BLOCK_VALUES", values)
+    random = np.random.default_rng(0)
+    owner = random.permutation(np.concatenate([np.arange(9), random.integers(0, 9, 20)]))
+    images, texts = random.standard_normal((9, 6)), random.standard_normal((29, 6)) * 3
+    found = alignment_and_uniformity(images, texts, owner)
+    v, w = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (images, texts))
+    firsts = [int(np.flatnonzero(owner == image)[0]) for image in range(9)]
+    expected: dict[str, Any] = {
+        "image_text": [np.linalg.norm(v[image] - w[row]) for row, image in enumerate(owner)],
+        "text_text": [np.linalg.norm(w[a] - w[b]) for a, b in combinations(range(29), 2) if owner[a] == owner[b]],
+        "images": [np.linalg.norm(v[a] - v[b]) for a, b in combinations(range(9), 2)],
+        "texts": [np.linalg.norm(w[a] - w[b]) for a, b in combinations(firsts, 2)],
+    }
+    assert found.keys() == expected.keys()
+    for name, distances in expected.items():
+        assert found[name]["pairs"] == len(distances)
+        assert found[name]["mean"] == pytest.approx(np.mean(distances))
+        assert found[name]["variance"] == pytest.approx(np.var(distances))
+
+
+def test_where_there_are_no_pairs_there_is_no_mean() -> None:
+    found = alignment_and_uniformity(*np.ones((2, 3, 4)), np.arange(3))["text_text"]
+    assert found == {"pairs": 0, "mean": None, "variance": None}
+
+
+def test_every_caption_counts_in_the_bucket_of_its_length() -> None:
+    random = np.random.default_rng(0)
+    words, ranks = random.integers(0, 15, 500), random.integers(0, 20, 500)
+    found = recall_by_length(ranks, words)
+    assert [(each["from"], each["to"]) for each in found] == [(1, 7), (8, 9), (10, 11), (12, 14), (15, None)]
+    for each, (low, top) in zip(found, [(0, 7), (8, 9), (10, 11), (12, 14)], strict=False):
+        own = ranks[(words >= low) & (words <= top)]
+        assert each["captions"] == len(own) > 0
+        assert [each[f"t2i_r{k}"] for k in (1, 5, 10)] == [recall(own, k) for k in (1, 5, 10)]
+    assert (found[-1]["captions"], found[-1]["t2i_r5"]) == (0, None)
+
 
 IMAGES = [900 + image for image in range(12)]
 CAPTIONS = [10 + caption for caption in range(36)]
