@@ -24,6 +24,7 @@ PICTURES = tuple(sorted(f"stages/{path.name}" for path in (ROOT / "stages").glob
 MODULES = ("itrpipe", "itrpipe.learning", "itrpipe.methods.aoq.method", "itrpipe.methods.fne.method", "itrpipe.testing")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _EQUATION = re.compile(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', re.DOTALL)
+_SYMBOL = re.compile(r"<em>[^<]*_[^<]*</em>")
 _LABELLED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s]+)\)")
 
 
@@ -62,8 +63,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Draws equations."""
-    return _EQUATION.sub(lambda match: _drawn(unescape(match[1]).strip()), html)
+    """Draws equations; in the text next to them, letters behind an underscore are below the line."""
+    drawn = _EQUATION.sub(lambda match: _drawn(unescape(match[1]).strip()), html)
+    return _SYMBOL.sub(lambda match: re.sub(r"_(\w+)", r"<sub>\1</sub>", match[0]), drawn) if drawn != html else html
 
 
 @cache

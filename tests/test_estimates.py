@@ -90,4 +90,4 @@ def test_the_sum_is_of_what_is_known_and_the_most_where_a_training_may_end_early
         say_costs(pending(timed, *more), Reporter())
         assert re.search(said, capsys.readouterr().out.rstrip(), re.DOTALL)
     say_costs(pending(timed, "seed=5", f"train.{SIZE}")[:1], Reporter())
-    assert "unknown, nothing of this kind" in capsys.readouterr().out
+    assert "unknown, these data have no earlier run" in capsys.readouterr().out

@@ -112,7 +112,7 @@ def advise(
     verbose: bool = Option(False, "--verbose", help="Print every figure, of batches of other sizes, too."),
     as_json: JsonOption = False,
 ) -> None:
-    """Tell whether a second training is worth it, from the first training alone.
+    """Advise on a second training, from the first training alone.
 
     It says what to do next and prints the command: train longer, mine, or mend the training first. Below is how
     often the hardest negative of a batch, and of the whole training set, scores above the pair, and how many of these

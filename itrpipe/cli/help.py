@@ -42,11 +42,11 @@ PANELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Results": {
         "evaluate": ("ask", "Measure a trained model, or the mean of several, on a split."),
-        "advise": ("ask", "Tell whether a second training is worth it, from the first training alone."),
+        "advise": ("ask", "Advise on a second training, from the first training alone."),
         "explain": ("ask", "Show which words of a caption do not belong to an image, and what belongs there."),
         "search": ("search", "Find images for a sentence, captions for an image, or photographs like another one."),
         "serve": ("search", "Open local pages to search and to judge the hardest candidates."),
-        "review": ("search", "Tell what people decided on hard candidates, and how many are false negatives."),
+        "review": ("search", "Show judgements of hard candidates, and how many are false negatives."),
         "report": ("ask", "Write one HTML page over all evaluated runs of a dataset, or over two models."),
     },
     "Upkeep": {

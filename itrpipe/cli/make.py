@@ -93,7 +93,7 @@ def extract(
     An extractor computes them from the images; several, joined as in frcnn+resnet, fill one file. An importer reads
     files that others have made: --from recognises it, --features names it.
 
-    In a job array: --part 1/8 ... --part 8/8 on one file system; who makes the last part joins them all.
+    In a job array: --part 1/8 ... --part 8/8 on one file system; the job that makes the last part joins them all.
     Images that cannot be used are left out, listed in manifest.json, and make the exit code 7.
 
     Example: itrpipe extract --dataset flickr30k --from /data/f30k_precomp

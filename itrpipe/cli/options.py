@@ -90,7 +90,7 @@ class PlanOptions(DataOptions):
 class PlacedOptions(DataOptions):
     """What commands take beside that whose plan has parts."""
 
-    workers: Number = option(None, "--workers", "Processes of steps with parts; 0: what suits the machine.", min=0)
+    workers: Number = option(None, "--workers", "Worker processes; 0 chooses automatically.", min=0)
     engine: Text = option(None, "--engine", "Where parts are made: local, or ray on a cluster.")
     address: AddressOption = None
 
@@ -249,10 +249,10 @@ class GivenOptions(ModelOptions):
     """What commands take beside that where embeddings from files may stand in the place of a trained model."""
 
     embeddings: File = option(None, "--embeddings", "Files of any model's embeddings.", metavar="IMAGES [CAPTIONS]")
-    captions: Annotated[File, typer.Argument(metavar="CAPTIONS", help="Of --embeddings: those of the captions.")] = None
-    owners: File = option(None, "--owners", "Of --embeddings: row or id of each caption's image.", metavar="FILE")
-    name: Text = option(None, "--name", "Of --embeddings: for those of several models side by side.")
-    measure: Measure | None = option(None, "--measure", "Of --embeddings: cosine (default), inner-product or order.")
+    captions: Annotated[File, typer.Argument(metavar="CAPTIONS", help="With --embeddings: of the captions.")] = None
+    owners: File = option(None, "--owners", "With --embeddings: row or id of each caption's image.", metavar="FILE")
+    name: Text = option(None, "--name", "With --embeddings: for those of several models side by side.")
+    measure: Measure | None = option(None, "--measure", "With --embeddings: cosine (default), inner-product or order.")
 
     def defined(self, split: str) -> DatasetDefinition | None:
         """What --embeddings defines, which the options name now; without it None.

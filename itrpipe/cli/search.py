@@ -397,7 +397,7 @@ def review(
     merge: list[Path] | None = Option(None, "--merge", metavar="FILE", help="Add decisions of others; repeatable."),
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what people decided on hard candidates, and how many are false negatives.
+    """Show judgements of hard candidates, and how many are false negatives.
 
     \b
     Orders (--order):

@@ -410,7 +410,7 @@ class WantedNegatives:
         "", "--image-root", "Before every path; default: relative to the images.", metavar="FOLDER"
     )
     with_scores: bool = option(False, "--with-scores", "sentence-transformers: also columns of ids, ranks and scores.")
-    shard_rows: int = option(0, "--shard-rows", "Rows of a file; 0: what suits the format.", metavar="ROWS", min=0)
+    shard_rows: int = option(0, "--shard-rows", "Rows of a file; 0 chooses by format.", metavar="ROWS", min=0)
     force: bool = option(False, "--force", "Replace an earlier export.")
 
     @property

@@ -181,7 +181,7 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
         others = _execute(job, resumed)
         if others is not None:
             left, every = others.missing(), len(others.paths)
-            rest = f"{left:,} of {every:,} are left to other jobs; who makes the last one joins all"
+            rest = f"{left:,} of {every:,} are left to other jobs; the job that makes the last one joins all"
             write_stamped_json(job.work / UNFINISHED, {"rest": rest})  # for `itrpipe status`
             reporter.say(f"  part {others.share} is done ({others.rows:,} {others.unit}); {rest}")
             return others
@@ -359,7 +359,7 @@ def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
     if not steps:
         return
     if not known:
-        reporter.say("estimated cost: unknown, nothing of this kind was made of these data before", style="bold")
+        reporter.say("estimated cost: unknown, these data have no earlier run of this kind", style="bold")
         return
     reporter.say("estimated cost", style="bold")
     width = max(map(len, costs))
