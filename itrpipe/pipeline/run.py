@@ -91,7 +91,7 @@ def run(
         raise DataError(damaged[0].reason)
     for dataset in {step.location.root / step.location.dataset for step in steps}:
         remove_leftovers(dataset)
-    called = _called(steps)
+    named = _named(steps)
     requested = {step.location.folder for step in steps}
     blocked = [step for step in todo if step.location.folder not in requested]
     if blocked and not with_upstream:
@@ -109,13 +109,20 @@ def run(
                 raise
             failures[step.location.folder] = error
             reporter.say(f"  ✗ {step.location.stage}/{step.location.name} failed: {error}", style="red")
-    _remember_names(steps, called, reporter)
+    for step, name in named:
+        if step.finished is None:
+            continue
+        location = step.location
+        remember_training(location.root, location.dataset, name, location.label, location.name)
+        definition = load_definition(location.root, location.dataset)
+        if name in definition.models and (same := sorted(definition.names_of(location.name) - {name})):
+            reporter.say(f"model {name} is the same as {', '.join(same)}: no setting differs", style="yellow")
     return [step.location.folder for step in steps]
 
 
-def _called(steps: Iterable[Step]) -> dict[Path, str]:
-    """Trainings of a plan -> the named models that they are; one with other settings than its model has no name."""
-    found = {}
+def _named(steps: Iterable[Step]) -> list[tuple[Step, str]]:
+    """Trainings of a plan and the named models that they are; one with other settings than its model has no name."""
+    found = []
     for step in unique_steps(steps):
         location, name = step.location, getattr(step.execution, "name", "")
         known = load_definition(location.root, location.dataset).models.get(name) if name else None
@@ -124,20 +131,8 @@ def _called(steps: Iterable[Step]) -> dict[Path, str]:
         seed = step.settings.model_dump()["seed"]
         told = Planner(location.root, location.dataset, remember=False).of_model(name, seed)
         if told.location.folder == location.folder:
-            found[location.folder] = name
+            found.append((step, name))
     return found
-
-
-def _remember_names(steps: Iterable[Step], called: Mapping[Path, str], reporter: Reporter) -> None:
-    """Notes which artifacts the named models of a plan are, for `status`, `gc` and reports."""
-    for step in unique_steps(steps):
-        location, name = step.location, called.get(step.location.folder, "")
-        if not name or step.finished is None:
-            continue
-        remember_training(location.root, location.dataset, name, location.label, location.name)
-        definition = load_definition(location.root, location.dataset)
-        if name in definition.models and (same := sorted(definition.names_of(location.name) - {name})):
-            reporter.say(f"model {name} is the same as {', '.join(same)}: no setting differs", style="yellow")
 
 
 def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:

@@ -17,6 +17,7 @@ from itrpipe.errors import DataError
 from itrpipe.scene_graph.graph import KINDS, MAX_PHRASES
 from itrpipe.scene_graph.stored import ELEMENTS, SceneGraphFile, flattened
 from itrpipe.storage.ragged import Ragged
+from itrpipe.storage.tables import rows_of
 
 MAX_WORDS = 64
 COLUMNS = ("tokens", *ELEMENTS)
@@ -357,11 +358,10 @@ def _held(said: Iterable[tuple[np.ndarray, np.ndarray]], labels: Iterable[str]) 
 
 
 def _positions(known: list[str], wanted: Sequence[str], what: str) -> np.ndarray:
-    position = {name: row for row, name in enumerate(known)}
-    missing = [name for name in wanted if name not in position]
-    if missing:
+    rows = rows_of(*(pa.array(each, pa.string()) for each in (wanted, known)))
+    if len(missing := np.flatnonzero(rows < 0)):
         raise DataError(
-            f"{len(missing):,} of {len(wanted):,} {what}s have no scene graph (the first: {missing[0]!r}); "
+            f"{len(missing):,} of {len(wanted):,} {what}s have no scene graph (the first: {wanted[missing[0]]!r}); "
             "run `itrpipe parse` for this dataset"
         )
-    return np.array([position[name] for name in wanted], dtype=np.int64)
+    return rows

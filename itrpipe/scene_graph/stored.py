@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -83,14 +84,14 @@ def flattened(table: pa.Table, column: str) -> tuple[Ragged, pa.StructArray]:
 
 
 def graphs_of(table: pa.Table) -> Iterator[SceneGraph]:
-    """The graphs of rows, which may have further columns."""
+    """The graphs of rows, which may have further columns; they share their words."""
+
+    def shared(value: Any) -> Any:
+        return sys.intern(value) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
     for row in table.select(GRAPH_SCHEMA.names).to_pylist():
         elements = {
-            name: tuple(
-                kind(*(tuple(value) if isinstance(value, list) else value for value in each.values()))
-                for each in row[name]
-            )
-            for name, kind in CLASSES.items()
+            name: tuple(kind(*map(shared, each.values())) for each in row[name]) for name, kind in CLASSES.items()
         }
         yield SceneGraph(row["text"], **elements, status=row["status"])
 

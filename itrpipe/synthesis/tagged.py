@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from itrpipe.errors import DataError
 from itrpipe.scene_graph.chunks import Chunk, Chunker
 from itrpipe.scene_graph.graph import Attribute, Object, Relation, Token
-from itrpipe.scene_graph.stored import CLASSES, ELEMENTS, SceneGraphFile
+from itrpipe.scene_graph.stored import GRAPH_SCHEMA, SceneGraphFile, graphs_of
 from itrpipe.scene_graph.tag import Sentence as TaggedWords
 from itrpipe.scene_graph.words import plain
 from itrpipe.synthesis.english import ARTICLES, article_before, may_be, singular, usual_attribute
@@ -216,28 +219,18 @@ def tagged_captions(parsed: Path, caption_ids: Sequence[str], texts: Sequence[st
         MissingInputError: there is no such artifact.
         DataError: it is damaged, or one of the captions has no scene graph.
     """
-    columns, wanted, found = ("tokens", *ELEMENTS), set(caption_ids), {}
-    for row in (
-        row for table in SceneGraphFile(parsed).row_groups(("caption_id", *columns)) for row in table.to_pylist()
+    wanted, found = pc.field("caption_id").isin(pa.array(caption_ids, pa.string())), {}
+    for table in (
+        each.filter(wanted) for each in SceneGraphFile(parsed).row_groups(("caption_id", *GRAPH_SCHEMA.names))
     ):
-        if row["caption_id"] not in wanted:
-            continue
-        tokens, objects, attributes, relations = (
-            tuple(CLASSES[name](*map(_shared, each.values())) for each in row[name]) for name in columns
-        )
-        # Without elements of a foreign parser that the caption has no words for; with none where it lacks an object.
-        if any(each.head < 0 for each in objects):
-            objects = attributes = relations = ()
-        named, related = (tuple(each for each in elements if each.tokens) for elements in (attributes, relations))
-        found[row["caption_id"]] = tokens, objects, named, related
+        for caption_id, graph in zip(table["caption_id"].to_pylist(), graphs_of(table), strict=True):
+            # Without what a foreign parser found and the caption has no words for; nothing where it lacks an object.
+            whole = all(each.head >= 0 for each in graph.objects)
+            parts = (graph.objects, graph.attributes, graph.relations) if whole else ((), (), ())
+            found[caption_id] = graph.tokens, *(tuple(each for each in part if each.tokens) for part in parts)
     if missing := [name for name in caption_ids if name not in found]:
         raise DataError(
             f"{parsed}: {len(missing):,} of {len(caption_ids):,} captions have no scene graph (the first: "
             f"{missing[0]!r}); run `itrpipe parse` for this dataset"
         )
     return [TaggedCaption(text, *found[name]) for name, text in zip(caption_ids, texts, strict=True)]
-
-
-def _shared(value: Any) -> Any:
-    """Captions share their words."""
-    return sys.intern(value) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value

@@ -7,7 +7,7 @@ Shapes: P pairs, E examples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,29 +52,24 @@ _MEASURES = {
 }
 
 
+def _rows(found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], str, Mapping[str, Any]]]:
+    """Name of each row, measure in it, and what has both."""
+    for name, whole in found.items():
+        guessed = whole.get("guessed")
+        summed = f"all but {', '.join(guessed)}" if guessed else "all"
+        for category, own in {summed: whole, **whole["categories"]}.items():
+            for measure in (each for each in _MEASURES if each in own):
+                row = _TITLES.get(name, name), f"{category}{_MEASURES[measure]} ({own['pairs']:,} pairs)"
+                yield row, measure, own
+
+
 def _cells(found: Mapping[str, Any]) -> Cells:
-    return {
-        (_TITLES.get(name, name), f"{category}{title} ({own['pairs']:,} pairs)"): Number.of(own[measure])
-        for name, whole in found.items()
-        for category, own in {_summed(whole): whole, **whole["categories"]}.items()
-        for measure, title in _MEASURES.items()
-        if measure in own
-    }
+    return {row: Number.of(own[measure]) for row, measure, own in _rows(found)}
 
 
 def _blind_cells(found: Mapping[str, Any]) -> Cells:
     """Of what models without images answer, in the rows of accuracies."""
-    return {
-        (_TITLES.get(name, name), f"{category} ({own['pairs']:,} pairs)"): blind_number(own.get("blind"))
-        for name, whole in found.items()
-        for category, own in {_summed(whole): whole, **whole["categories"]}.items()
-        if "accuracy" in own
-    }
-
-
-def _summed(whole: Mapping[str, Any]) -> str:
-    guessed = whole.get("guessed")
-    return f"all but {', '.join(guessed)}" if guessed else "all"
+    return {row: blind_number(own.get("blind")) for row, measure, own in _rows(found) if measure == "accuracy"}
 
 
 SHOWN = (
