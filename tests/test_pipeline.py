@@ -385,7 +385,7 @@ def test_execution_settings_never_enter_a_fingerprint(stage: str, defined: Path,
     )
     placed = {name: each.default for name, each in SharedExecution.model_fields.items() if name in known}
     for key, value in (placed | load_declaration(stage).execution).items():
-        other = "1/2" if key == "part" else other_value(value)
+        other = {"part": "1/2", "compile": True}.get(key) or other_value(value)
         step = Planner(defined, "tiny", [boxes, Override(None, key, other)], definition).plan(need)
         assert step.execution.model_dump(mode="json")[key] == other != value
         assert step.location == plain.location

@@ -91,7 +91,7 @@ def test_names_are_kept_in_one_order() -> None:
     assert named("local=a=b") == Named("local", "a=b")
     for texts, reason in {
         ("aro=b", "aro=c"): "names aro a second time",
-        ("scenes=",): "scenes is made and stands alone",
+        ("scenes=",): "scenes takes no folder",
         ("aro=",): "are read from files",
         ("arro=b",): "did you mean 'aro'",
     }.items():
