@@ -64,7 +64,7 @@ def test_without_arguments_it_says_where_one_stands(
     for command in ("advise", "export", "export-negatives", "explain", "review", "search", "serve"):
         given = {"search": ["a dog"], "explain": ["--image", "x", "--caption", "y"]}.get(command, [])
         refused(invoke(command, *given, *(["--to", tmp_path / "out"] if "export" in command else [])), 2)
-        assert not list(tmp_path.glob("nothing/scenes/*/*")), "what only asks makes nothing"
+        assert not (tmp_path / "nothing").exists(), "a command that only asks makes nothing"
     monkeypatch.setenv("ITRPIPE_DATA", str(finished_chain / "data"))
     assert re.search(r"^  mine_negatives/exact", done(invoke()), re.MULTILINE)
 

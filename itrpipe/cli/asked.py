@@ -48,7 +48,9 @@ class Asked:
 
     def __post_init__(self) -> None:
         self.reporter = Reporter(SafeConsole(stderr=self.as_json))
-        dataset, remembered = check_name(self.dataset), not self.dry_run
+        dataset = check_name(self.dataset)
+        # A command that makes nothing leaves no folder behind where there was none.
+        remembered = not self.dry_run and (not self.no_deps or (self.root / dataset).is_dir())
         self.planner = Planner(self.root, dataset, [*self.overrides], self.definition, self.reporter, remembered)
 
     @property
