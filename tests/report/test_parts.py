@@ -306,4 +306,4 @@ def test_every_kind_of_part_is_on_the_page_and_its_numbers_are_as_they_were(seed
     legend = [each.text() for each in shown.all("ul", "legend")[0].all("li")]
     names = [f"VSE++, {each}" for each in ("first training", "AOQ", "baseline (same epochs)")]
     assert legend == ["SSAMT", "UNITER, TAGS, static", *names]
-    assert len(shown.all("h4")) == 5
+    assert len(shown.all("p", "head")) == 5
