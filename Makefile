@@ -35,7 +35,7 @@ else
 endif
 	touch $@
 
-demo: install ## a model learns left from right on the embedded dataset; with a report
+demo: install ## a model learns left from right on the synthetic dataset; with a report
 	$(BIN)/itrpipe run demo
 
 # Commands that tests start begin sooner where Python may keep its bytecode.

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 EVIDENCE = ("all-runs.md", "combinations.md", "results.md", "leaky-protocol.md", "when-negatives-pay.md")
 SILENT = r"^```.*?^```|<!-- itrpipe report .*?<!-- end of|`[^`\n]*`|!\[[^\]]*\]|“[^”]*”"
 """Code, tables that a report has written, names, pictures and quotations."""
-INTERVAL = r"[(,] ?(?:95 % [\w ]*?)?[−+]?\d+(?:\.\d+)? to [−+]?\d+(?:\.\d+)?\)"
+INTERVAL = r"[(,]\s?(?:95 % [\w\s]*?)?[−+]?\d+(?:\.\d+)?\sto\s[−+]?\d+(?:\.\d+)?\)"
 
 
 @cache
@@ -47,8 +47,8 @@ def _is_command(function: ast.FunctionDef) -> bool:
         (r"\b(?:told|tells?)\b", 4),
         (r"\bbeside\b", 4),
         (r"\bstands?\b", 4),
-        (r"\bin (?:the )?place of\b", 0),
-        (r"\bstrongest control", 0),
+        (r"\bin\s(?:the\s)?place\sof\b", 0),
+        (r"\bstrongest\scontrol", 0),
         (r"\bdrawings\b", 0),
         (r"(?:^|[.:] )(?:What|Who)\b(?![^.?!]*\?)", 10),
     ],

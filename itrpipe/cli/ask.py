@@ -81,7 +81,7 @@ def evaluate(given: EvaluateOptions) -> None:
     --benchmark sugarcrepe=FOLDER reads the published files of a benchmark and the images next to them, as aro= and
     winoground= do, local=FOLDER a
     benchmark.csv, .json or .jsonl of your own with file, caption, negative and optionally category. --benchmark scenes
-    edits the captions of the embedded dataset, so that every negative is known to be false.
+    edits the captions of the synthetic dataset, so that every negative is known to be false.
 
     --decisions FILE also counts what people found to fit as right. --embeddings ranks with vectors that any model has
     made of the split: .npy, Parquet or HDF5. Their ids are those of --dataset; where none is named, these files and

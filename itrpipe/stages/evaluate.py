@@ -178,7 +178,7 @@ class Evaluate(Stage):
         wanted = {"prepare": prepare_need(definition, settings.split)}
         if EMBEDDED in settings.benchmark and wanted["prepare"].conf != EMBEDDED:
             raise UsageError(
-                f"--benchmark {EMBEDDED} edits captions of the embedded dataset, whose truth is known; leave it out, "
+                f"--benchmark {EMBEDDED} edits captions of the synthetic dataset, whose truth is known; leave it out, "
                 f"or give --dataset {EMBEDDED}"
             )
         for name, model in _inputs(settings).items():
