@@ -37,7 +37,7 @@ from itrpipe.storage.arrays import Rows
 from itrpipe.storage.parts import ArrayFile, write_arrays
 
 LARGEST_FETCH_ON_GPU = 2_048
-PROBED_SHARES = {"ivf": 1 / 4, "ivf-pq": 1 / 64}
+PROBED_SHARE, PROBED_SHARE_OF_CODES = 1 / 4, 1 / 16
 SHARD = 50_000_000
 """Vectors of one index."""
 FEWEST_CODED = 10_000
@@ -256,13 +256,14 @@ def clusters(kind: str, vectors: int, num_lists: int = 0, num_probes: int = 0) -
         kind: of the index.
         vectors: n, how many are searched.
         num_lists: clusters (nlist), 1..n; 0 makes about 4 sqrt(n).
-        num_probes: clusters that are searched (nprobe), 1..num_lists; 0 searches one in four, of `ivf-pq` one in 64.
+        num_probes: clusters that are searched (nprobe), 1..num_lists; 0 searches one in four, of codes one in 16.
 
     Raises:
         UsageError: the numbers do not fit each other.
     """
     lists = num_lists or min(vectors, round(4 * math.sqrt(vectors)))
-    probes = num_probes or math.ceil(lists * PROBED_SHARES[kind])
+    share = PROBED_SHARE_OF_CODES if kind == "ivf-pq" and vectors >= FEWEST_CODED else PROBED_SHARE
+    probes = num_probes or math.ceil(lists * share)
     if not 1 <= probes <= lists <= vectors:
         raise UsageError(
             f"num_probes = {probes} and num_lists = {lists} do not fit {vectors} vectors: "

@@ -91,7 +91,7 @@ class MineSettings(Settings):
         index: of `faiss`: `flat` searches everything, `ivf` the nearest of many clusters of vectors, `ivf-pq` these by
             codes of them, for sets that fit in no memory.
         num_lists: clusters of an index; 0: about 4 sqrt(n) of n vectors.
-        num_probes: clusters that are searched; 0: one in four, of `ivf-pq` one in 64.
+        num_probes: clusters that are searched; 0: one in four, of codes one in 16.
         candidates: file with embeddings by the same model of further images or captions, which belong to nobody and are
             candidates as well, see `itrpipe.mining.lists`; empty: none.
         decisions: file of people's judgements, see `itrpipe.review`: candidates that fit are left out, and

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from itrpipe.analysis.questions import discrimination
 from itrpipe.analysis.questions.base import questions
+from itrpipe.analysis.questions.discrimination import gained
 from itrpipe.analysis.second_round import recommend
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import MissingInputError
@@ -28,7 +29,7 @@ from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of, traini
 from itrpipe.report.published import Published, ReportSettings
 from itrpipe.report.runs import Run, Series, all_artifacts, collect, series_of
 from itrpipe.report.words import ColouredWords, WordMaps, scored_words, word_maps, wrong_words
-from itrpipe.storage.artifact import SECOND_ROUND, Manifest
+from itrpipe.storage.artifact import DISCRIMINATION, SECOND_ROUND, Manifest
 
 _MOST_SHOWN = 4
 """Models that the first drawing and the first table show: the best, and the baseline."""
@@ -111,7 +112,15 @@ class Group:
     @cached_property
     def answer(self) -> str:
         """What a page says first of a test set."""
-        return answer(self.series, self.claims)
+        said = [answer(self.series, self.claims)]
+        for each in self.claims:
+            own, others = (
+                [run.wrote(DISCRIMINATION) for run in side.all if run.wrote(DISCRIMINATION)]
+                for side in (each.series, each.baseline)
+            )
+            if kinds := gained(own, others):
+                said.append(f"{each.series.name} prefers captions to edits of {'; '.join(kinds)}.")
+        return " ".join(said)
 
     @cached_property
     def baseline(self) -> Series | None:

@@ -10,11 +10,34 @@ import pytest
 
 from itrpipe.analysis.questions import alignment
 from itrpipe.analysis.questions.alignment import alignment_and_uniformity
+from itrpipe.analysis.questions.discrimination import gained
 from itrpipe.analysis.questions.eccv_caption import Truth, eccv_caption_metrics, ground_truth
 from itrpipe.analysis.questions.query_length import recall_by_length
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import recall
 from tests.analysis.families import assert_recorded
+
+
+def edits(blind: bool = False, **kinds: tuple[float, float]) -> dict[str, Any]:
+    """What an evaluation wrote: middle and half the width of an interval of each kind."""
+    told = {
+        kind: {"sentences": 9, "percent": {"value": at, "low": at - half, "high": at + half}}
+        | {"blind": {"value": 51.0, "guessed": blind}}
+        for kind, (at, half) in kinds.items()
+    }
+    return {"graph-edits": {"kinds": told}}
+
+
+def test_kinds_of_edits_that_a_model_gained_are_told() -> None:
+    """By every seed, by ten points, and where they cannot be told without the image."""
+    before = [edits(side=(49, 3), attribute=(80, 1)), edits(side=(51, 3), attribute=(82, 1))]
+    after = [edits(side=(92, 2), attribute=(90, 1)), edits(side=(94, 2), attribute=(90, 1))]
+    assert gained(after, before) == ["left and right in 93.0 % (baseline 50.0 %, without the image 51.0 %)"]
+    assert not gained([after[0], edits(side=(55, 2))], before)
+    assert not gained([edits(True, side=(92, 2))], before)
+    assert not gained(after, [])
+    assert not gained([], before)
+    assert not gained(after, [{"graph-edits": {}}])
 
 
 @pytest.mark.parametrize("values", [1 << 22, 40])

@@ -68,7 +68,7 @@ def test_clusters_are_chosen_for_each_direction_unless_given():
     # 4 sqrt(300), 4 sqrt(90), and a quarter of each
     assert [clusters("ivf", *numbers) for numbers in ((300,), (90,), (300, 8, 3))] == [(69, 18), (38, 10), (8, 3)]
     assert clusters("ivf", 10) == (10, 3)  # no more clusters than vectors
-    assert clusters("ivf-pq", 10**6) == (4000, 63)
+    assert clusters("ivf-pq", 10**6) == (4000, 250)
     for wrong in ((8, 9), (301, 3)):
         with pytest.raises(UsageError, match=f"num_probes = {wrong[1]} and num_lists = {wrong[0]}"):
             clusters("ivf", 300, *wrong)
