@@ -433,7 +433,7 @@ def export_negatives(given: ExportNegativesOptions, wanted: WantedNegatives) -> 
     \b
     Formats (--format):
       sentence-transformers  Parquet: anchor, positive, negative_1 …, images as datasets.Image
-      negclip                one table: filepath, title, neg_caption, neg_image; open_clip reads it, too
+      negclip                one table: filepath, title, neg_caption, neg_image; open_clip reads the first two
       jsonl                  query, positive_passages, negative_passages
       tevatron               queries with the ids of documents, and the documents
       webdataset             tar shards with the images themselves

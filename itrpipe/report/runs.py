@@ -294,7 +294,7 @@ def collect(
 ) -> list[list[Run]]:
     """Runs by the images that they were evaluated on, since only those compare, whatever order they are given in.
 
-    Within a set by backbone, the first training first, its baselines last.
+    Within a set by backbone, first trainings first, baselines of further ones last.
 
     Args:
         evaluations: folders of finished evaluations with their manifests.
@@ -314,7 +314,8 @@ def collect(
 
 
 def _place(run: Run) -> tuple[str | int, ...]:
-    place = 0 if FIRST in run.roles else 2 if run.is_baseline else 1
+    begun = FIRST in run.roles or (run.is_baseline and len(run.members) == 1)  # others may begin with it
+    place = 0 if begun else 2 if run.is_baseline else 1
     return (run.settings["backbone"], place, run.settings["method"], len(run.members), run.rerank, run.seed, run.label)
 
 

@@ -51,7 +51,7 @@ def test_differences_are_paired_by_seed_and_have_both_intervals(
     (claim,) = over_seeds.results["claims"]
     assert (claim["model"], claim["baseline"]) == ("VSE++, AOQ", "VSE++, baseline (same epochs)")
     assert claim["seeds"] == [0, 1, 2]
-    assert over_seeds.results["runs"][-1]["name"] == "VSE++, baseline (same epochs), seed 2"
+    assert over_seeds.results["runs"][-1]["name"] == "VSE++, AOQ, seed 2"
     pairs = list(zip(of_seeds(seeded, "triplet-long", column), of_seeds(seeded, "aoq", column), strict=True))
     images = paired_intervals(pairs, CAPTION_IMAGE, 200, 0.95)
     for name, each in claim[side].items():

@@ -119,8 +119,8 @@ class Evaluation:
 
 BLIND = "without the image"
 BESIDE = (
-    "Without the image: what n-grams of words answer; above 55 %, shown bold, the words alone give the negatives away "
-    "alone and count in no sum."
+    "Without the image: what n-grams of words answer. Bold: above 55 %, with an interval above 50 %. The words alone "
+    "give these negatives away, and they count in no sum."
 )
 
 
