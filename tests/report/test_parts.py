@@ -304,6 +304,6 @@ def test_every_kind_of_part_is_on_the_page_and_its_numbers_are_as_they_were(seed
     assert len(shown.all("ul", "heats")[0].all("path")) == 4
     shown = section(report, "training")
     legend = [each.text() for each in shown.all("ul", "legend")[0].all("li")]
-    names = [f"VSE++, {each}" for each in ("first training", "AOQ", "baseline (same epochs)")]
+    names = [f"VSE++, {each}" for each in ("first training", "baseline (same epochs)", "AOQ")]
     assert legend == ["SSAMT", "UNITER, TAGS, static", *names]
     assert len(shown.all("p", "head")) == 5
