@@ -383,13 +383,17 @@ PLACES = st.sampled_from([0, 1, -30, -5]) | st.integers(0, 10**6)
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(number=st.integers(0, 99), place=PLACES, bits=st.integers(0, 255) | st.just(0))
 def test_damage_is_an_error_or_harmless(layout: Layout, folder: Path, number: int, place: int, bits: int) -> None:
-    """Turned bits of a byte, or, without bits, a file that is cut off there, which is an error."""
+    """Turned bits of a byte, or, without bits, a file that is cut off: an error, or what is gone is not missed.
+
+    Of several TSV one may end behind a row, where the other has those that follow.
+    """
     made = images(layout.ragged)
     (own := folder / str(len(list(folder.iterdir())))).mkdir()
     path = layout.write(own, made)
     files = IMPORTERS.module(layout.kind).layout(path).files
     file = files[number % len(files)]
-    content, size = bytearray(file.read_bytes()), file.stat().st_size
+    whole = file.read_bytes()
+    content, size = bytearray(whole), len(whole)
     place %= size
     content[place:] = [content[place] ^ bits, *content[place + 1 :]] if bits else []
     file.write_bytes(content)
@@ -398,5 +402,8 @@ def test_damage_is_an_error_or_harmless(layout: Layout, folder: Path, number: in
     except ItrpipeError as error:
         assert "\n" not in str(error)  # noqa: PT017
     else:
-        assert bits or file.suffix == ".txt" or place > size - 5
+        if not bits and file.suffix != ".txt" and place <= size - 5:
+            file.write_bytes(whole)
+            for row, expected in zip(rows, imported(layout, path, made), strict=True):
+                assert all(np.array_equal(row[name], values) for name, values in expected.items())
         assert all(np.isfinite(values).all() for row in rows for values in row.values())
