@@ -552,4 +552,4 @@ def _device() -> str:
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
         return f"cuda, {torch.cuda.get_device_name()}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
-    return f"cpu, {torch.get_num_threads()} threads"
+    return f"cpu, {quantity(torch.get_num_threads(), 'thread')}"
