@@ -73,6 +73,7 @@ def _drawn(tex: str) -> str:
     """An equation as a picture that needs neither a script nor a font."""
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of how it opens its font
         import ziamath
+    ziamath.config.svg2 = False  # glyphs with ids would be on a page twice
     picture = ziamath.Latex(tex, size=17, color="currentColor").svg()
     return f'<div class="equation" role="img" aria-label="{escape(tex)}">{picture}</div>'
 
