@@ -147,7 +147,7 @@ def home_of(root: Path, name: str) -> str | None:
     Raises:
         UsageError: several have one.
     """
-    found = [each for each in _datasets(root) if name in load_definition(root, each).models]
+    found = [each for each in datasets_of(root) if name in load_definition(root, each).models]
     if len(found) > 1:
         raise UsageError(f"datasets {', '.join(found)} have a model {name}; add --dataset")
     return found[0] if found else None
@@ -189,7 +189,7 @@ def find_model(root: Path, dataset: str | None, name: str, option: str = "--mode
         MissingInputError: there is none.
         UsageError: several datasets have one.
     """
-    models = {each: models_of(load_definition(root, each)) for each in ([dataset] if dataset else _datasets(root))}
+    models = {each: models_of(load_definition(root, each)) for each in ([dataset] if dataset else datasets_of(root))}
     found = [each for each in models if name in models[each]]
     if len(found) > 1:
         raise UsageError(f"{option} {name}: datasets {', '.join(found)} have a model of this name; add --dataset")
@@ -209,5 +209,6 @@ def models_of(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
     return definition.models | {name: each for name, each in given.items() if name not in definition.models}
 
 
-def _datasets(root: Path) -> list[str]:
+def datasets_of(root: Path) -> list[str]:
+    """Datasets of a data folder that commands have defined."""
     return [folder.name for folder in folders_in(root) if (folder / DEFINITION).exists()]

@@ -16,7 +16,7 @@ import typer
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.datasets import ALONE, define_embeddings, given_files, whole_file
 from itrpipe.cli.help import option
-from itrpipe.cli.named import NamedModel, find_model
+from itrpipe.cli.named import NamedModel, datasets_of, find_model
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
@@ -36,7 +36,12 @@ def _trust(trusted: bool) -> bool:
     return trusted
 
 
-DatasetOption = Annotated[str, typer.Option("--dataset", "-d", envvar="ITRPIPE_DATASET", help="Name of the dataset.")]
+DatasetOption = Annotated[
+    str,
+    typer.Option(
+        "--dataset", "-d", envvar="ITRPIPE_DATASET", help="Name of the dataset; not given: the only one there is."
+    ),
+]
 # Whether it can be read is for the commands to say, with their own exit code.
 DataOption = Annotated[
     Path, typer.Option("--data", envvar="ITRPIPE_DATA", help="Folder of all artifacts.", readable=False)
@@ -79,6 +84,12 @@ class PlanOptions(DataOptions):
     """The same for one dataset."""
 
     dataset: DatasetOption = EMBEDDED
+
+    def completed(self, given: frozenset[str]) -> Any:
+        """The options with which of them were given; where no dataset was, the only one of the data folder counts."""
+        if "dataset" not in given and len(own := datasets_of(self.data)) == 1:
+            self.dataset = own[0]
+        return super().completed(given)
 
     @property
     def where(self) -> tuple[Path, str]:

@@ -280,7 +280,7 @@ def _twins(name: str, rows: list[dict[str, Any]], gallery: Gallery, count: int) 
             images = ((own, False), (other, other == own))
             seen.append([Seen(gallery.picture(image), None, next(told), turned) for image, turned in images])
     note = "Each text is true of its image and false of the other one of the two."
-    return ColouredWords(f"{name[:1].upper()}{name[1:]}: details that change places", note, ("", ""), (), seen)
+    return ColouredWords(f"{name[:1].upper()}{name[1:]}: details exchanged", note, ("", ""), (), seen)
 
 
 def edited(caption: str, sentence: str) -> Parts:

@@ -290,7 +290,7 @@ def _refuse_refreshing(step: Step, settings: TrainSettings) -> None:
 
 
 def _mining(settings: TrainSettings, mined: Mined, definition: DatasetDefinition) -> Need:
-    """The lists that are drawn from; of a model with a name those of what is trained under that.
+    """The lists that are drawn from.
 
     Raises:
         UsageError: there is no model of the teacher's name.
@@ -316,7 +316,7 @@ def _mining(settings: TrainSettings, mined: Mined, definition: DatasetDefinition
 def _teacher(
     settings: TrainSettings, mined: Mined, definition: DatasetDefinition
 ) -> tuple[Model, dict[str, dict[str, str]]]:
-    """The model that is mined with, and how a need says that it has a name: pinned where it is trained, else named."""
+    """The model that is mined with, and how a need says that it has a name."""
     usual = settings.backbone if settings.model.embeds else mined.teacher_of_pairs
     first, name = Model(training_settings.FIRST_TRAINING, usual, settings.seed), mined.teacher
     if name is None:
@@ -324,9 +324,7 @@ def _teacher(
     if name in load_declaration("train").confs and name not in training_settings.backbones():
         return dataclasses.replace(first, method=name), {}
     if name in definition.models:
-        found = Model.defined_by(definition.models[name], settings.seed)
-        trained = definition.models[name].trained.get(found.label)
-        return found, {"pinned": {"train": f"train/{trained}"}} if trained else {"named": {"train": name}}
+        return Model.defined_by(definition.models[name], settings.seed), {"named": {"train": name}}
     try:
         return first.named_by(given if (given := f"{GIVEN}-{name}") in definition.embeddings else name), {}
     except ValueError as error:
