@@ -298,7 +298,8 @@ def why_collapsed(run: Run) -> str:
 
 def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
     """Which models are better than their baselines, or what there is in place of that, and which have collapsed."""
-    found = [f"{each.name} ({why_collapsed(each.first)})" for each in series if all(map(why_collapsed, each.all))]
+    trained = [each for each in series if UNTRAINED not in each.first.roles]
+    found = [f"{each.name} ({why_collapsed(each.first)})" for each in trained if all(map(why_collapsed, each.all))]
     collapsed = f"Collapsed: {some(found, _NAMED, '; ')}. {REMEDY.capitalize()}." if found else ""
     if len(found) == len(series):
         return collapsed
