@@ -112,7 +112,7 @@ class Group:
     @cached_property
     def answer(self) -> str:
         """What a page says first of a test set."""
-        said = [answer(self.series, self.claims)]
+        said = []
         for each in self.claims:
             own, others = (
                 [run.wrote(DISCRIMINATION) for run in side.all if run.wrote(DISCRIMINATION)]
@@ -120,7 +120,7 @@ class Group:
             )
             if kinds := gained(own, others):
                 said.append(f"{each.series.name} prefers captions to edits of {'; '.join(kinds)}.")
-        return " ".join(said)
+        return " ".join([*said, answer(self.series, self.claims)])
 
     @cached_property
     def baseline(self) -> Series | None:
