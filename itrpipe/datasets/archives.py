@@ -29,6 +29,8 @@ def in_archive(path: Path) -> tuple[Path, str] | None:
 def members(archive: Path) -> dict[str, tuple[int, int]]:
     """Name -> offset and size of the files in a tar file; of two of one name the later.
 
+    Bytes of a name that are no UTF-8 become escapes, such as `\\xff`.
+
     Raises:
         DataError: it is no tar file, or damaged. The message is the reason alone.
         OSError: it cannot be read.
@@ -40,7 +42,7 @@ def members(archive: Path) -> dict[str, tuple[int, int]]:
 @lru_cache(_HELD)
 def _members(archive: Path, changed: int, size: int) -> dict[str, tuple[int, int]]:
     try:
-        with tarfile.open(archive, "r:") as tar:
+        with tarfile.open(archive, "r:", encoding="utf-8", errors="backslashreplace") as tar:
             found = {
                 each.name.removeprefix("./"): (each.offset_data, each.size)
                 for each in tar

@@ -337,7 +337,9 @@ def _read_shards(source: Path, restval: str) -> _Read:
         name = archive.relative_to(root).as_posix()
         found = _SPLIT_OF_SHARD.findall(name)
         samples: dict[str, dict[str, str]] = {}
-        for member in members(archive):
+        with reading(archive, "a tar file", "make or fetch it again"):
+            names = [*members(archive)]
+        for member in names:
             folder, _, file = member.rpartition("/")
             key, _, ending = file.partition(".")
             samples.setdefault(f"{folder}/{key}".lstrip("/"), {})[f".{ending.lower()}"] = member

@@ -90,7 +90,7 @@ class Claim:
         told = (
             "one seed does not show how much seeds differ"
             if rsum.images.excludes_zero
-            else "too little to tell with one seed"
+            else "inconclusive with one seed"
         )
         said = {
             ONE_SEED: f"{name} changed RSum by {change} against {baseline}: {told}",

@@ -76,8 +76,8 @@ class PhotoFolder:
         """Adds the photographs in a tar file, which is called so."""
         try:
             found, changed = members(archive), archive.stat().st_mtime_ns
-        except DataError as error:
-            self.unusable[name] = str(error)
+        except (DataError, OSError) as error:
+            self.unusable[name] = _reason(error) if isinstance(error, OSError) else str(error)
         else:
             inside = ((each, size) for each, (_, size) in found.items() if each.lower().endswith(ENDINGS))
             self.photographs += [PhotoFile(f"{name}/{each}", size, changed) for each, size in inside]

@@ -235,6 +235,11 @@ def test_photographs_are_read_where_they_lie_in_tar_files(tmp_path: Path) -> Non
         "val.tar/e.jpg",
     ]
     assert [each.bytes for each in listed.photographs] == [len(pictures[number]) for number in (1, 0, 2, 3)]
+    shard(tmp_path / "odd.tar", {"\udcff.jpg": pictures[0]})
+    (odd,) = (each.file for each in list_photographs(tmp_path, tmp_path / "data").photographs if "odd" in each.file)
+    assert read_image(tmp_path / odd) == pictures[0]
+    odd.encode()
+    (tmp_path / "odd.tar").unlink()
     before = listed.digest
     shard(tmp_path / "val.tar", {"d.jpg": pictures[2], "d.txt": b"a cat"})
     assert list_photographs(tmp_path, tmp_path / "data").digest != before

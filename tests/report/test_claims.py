@@ -164,7 +164,7 @@ def test_of_models_that_were_not_trained_the_images_decide() -> None:
     ("one", "parts"),
     [
         (claim(3.0, (2.9, 3.1), (2, 4)), ["better than first training by 3.0", "2 seeds +2.9 to +3.1", "+2.0 to +4.0"]),
-        (claim(1.4, None, (-4, 6.7)), ["changed RSum by +1.4", "too little to tell with one seed", "−4.0 to +6.7"]),
+        (claim(1.4, None, (-4, 6.7)), ["changed RSum by +1.4", "inconclusive with one seed", "−4.0 to +6.7"]),
         (claim(5.0, None, (4, 6)), ["changed RSum by +5.0", "one seed does not show"]),
         (claim(0.5, (-1, 2), (-1, 2)), ["no measurable difference", "+0.5"]),
     ],
