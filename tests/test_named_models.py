@@ -63,6 +63,32 @@ def test_a_name_stands_for_dataset_method_backbone_and_settings(chain: Path, run
     assert "nothing to remove" in run("gc", "-d", "tiny", "--yes")
 
 
+def test_the_only_named_model_is_meant_where_none_is_named_and_of_two_one_has_to_be(
+    run: Run, invoke: Invoke, chain: Path
+) -> None:
+    where = ["-d", "tiny"]
+    run("train", "--name", "small", "-m", "contrastive-batch", *SMALL, *where)
+    for command in ("evaluate", "mine-negatives"):
+        assert "contrastive-batch.vsepp" in run(command, "--dry-run", *where)
+        assert "contrastive-batch.vsepp" not in run(command, "-b", "vsepp", "--dry-run", *where)
+    assert "contrastive-batch.vsepp" in run("advise", *where)
+    run("train", "--name", "other", "--like", "small", "--method", "triplet")
+    refused(invoke("evaluate", *where, "--data", chain), 2, "models small, other; choose with --model")
+
+
+def test_features_of_a_named_model_are_replaced_only_where_they_are_named(
+    run: Run, invoke: Invoke, chain: Path
+) -> None:
+    of_hog = ["extract", "-d", "tiny", "--features", "hog", *sets("workers=0")]
+    run(*of_hog)
+    run("train", "--name", "seen", "-d", "tiny", "--features", "hog", *SMALL)
+    other = [*of_hog, *sets("cell=16"), "--dry-run"]
+    refused(invoke(*other, "--data", chain), 2, "features hog would change", "model seen", "--name hog")
+    run(*other, "--name", "hog")
+    run(*other, "--name", "coarse")
+    run(*of_hog)
+
+
 def test_another_seed_of_a_named_model_has_its_settings_and_its_name(chain: Path, run: Run) -> None:
     run("train", "--name", "small", "-d", "tiny", *SMALL)
     run("evaluate", "--model", "small", "--seed", "1", *FEW)

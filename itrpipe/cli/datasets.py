@@ -15,6 +15,7 @@ from itrpipe.features.declaration import GIVEN, IMPORTERS, GivenFiles, names_a_f
 from itrpipe.pipeline.planning import Override
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import load_stage
+from itrpipe.storage.artifact import read_manifest
 
 ALONE = "embeddings"
 """Dataset of embeddings that none is named for."""
@@ -72,9 +73,10 @@ def define_features(
 
     Raises:
         MissingInputError: the source is not there, or no features are known and none were named.
-        UsageError: there is no such extractor, or it and the source exclude each other.
+        UsageError: there is no such extractor, or it and the source exclude each other; or features that were not named
+            would change below a trained model that has a name.
     """
-    definition = load_definition(root, dataset)
+    definition, named = load_definition(root, dataset), name is not None
     if features is None and source is None and name in definition.features:
         features = name
     if source is not None:
@@ -87,8 +89,21 @@ def define_features(
         _check_conf(features)
         conf, place = features, None
     name = check_name(name or conf)
-    stage, overrides = _told("extract", conf, place, definition.features.get(name), overrides)
+    known = definition.features.get(name)
+    stage, overrides = _told("extract", conf, place, known, overrides)
+    if not named and stage != known and (readers := _readers(root / dataset, definition, name)):
+        raise UsageError(
+            f"features {name} would change, and model {', '.join(readers)} was trained on them; add --name NAME for "
+            f"further features, or --name {name} to replace these"
+        )
     return definition.adding(features={name: stage}), name, overrides
+
+
+def _readers(folder: Path, definition: DatasetDefinition, features: str) -> list[str]:
+    """Named models of a dataset that were trained on features of this name."""
+    trained = {name: folder / "train" / own for own, name in definition.named_trainings().items()}
+    read = {name: read_manifest(own).inputs.get("extract") for name, own in trained.items() if own.is_dir()}
+    return [name for name, own in read.items() if own and own.name.rpartition("-")[0] == features]
 
 
 def _told(

@@ -17,7 +17,7 @@ from itrpipe.cli.asked import Asked
 from itrpipe.cli.datasets import ALONE, define_embeddings, given_files, whole_file
 from itrpipe.cli.help import option
 from itrpipe.cli.named import NamedModel, datasets_of, find_model
-from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
+from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.pipeline.planning import EVERYWHERE, Override, parse_override
@@ -185,6 +185,7 @@ class ModelOptions(TrainedOptions):
 
     def asked(self, stage: str, *, as_json: bool = False, **more: Any) -> Asked:
         """What the command asks of a training, or of what a later stage makes with it."""
+        self.choose()
         overrides = self.overrides(of_training=stage == "train", **more)
         return Asked(*self.where, overrides, as_json=as_json, **self.how)
 
@@ -204,11 +205,30 @@ class ModelOptions(TrainedOptions):
             if self.method == GIVEN:
                 self.backbone = self.backbone or GIVEN
             return self
-        known = self.known = find_model(self.data, self.dataset if "dataset" in given else None, self.named)
+        known = find_model(self.data, self.dataset if "dataset" in given else None, self.named)
         for name, own in (("method", known.method), ("backbone", known.backbone)):
             if name in given:
                 raise UsageError(f"--model {self.named} has {name} {own}; leave --{name} out")
-        naming = {key: value for key, value in known.naming.items() if key not in given}
+        return self._meaning(known)
+
+    def choose(self) -> None:
+        """Where no option names a model, takes the only one of the dataset that has a name.
+
+        Raises:
+            UsageError: several have one.
+        """
+        if self.named or self.given.intersection(_OF_TRAINING) or self.method != ModelOptions.method:
+            return
+        if len(models := load_definition(*self.where).models) > 1:
+            raise UsageError(f"dataset {self.dataset} has models {', '.join(models)}; choose with --model")
+        if models:
+            ((self.named, model),) = models.items()
+            self._meaning(NamedModel(self.named, self.dataset, model))
+
+    def _meaning(self, known: NamedModel) -> Any:
+        """The options with what a named model was told."""
+        self.known = known
+        naming = {key: value for key, value in known.naming.items() if key not in self.given}
         return self.naming(dataset=known.dataset, method=known.method, **naming)
 
     def naming(self, **model: Any) -> Any:
@@ -266,7 +286,7 @@ class GivenOptions(ModelOptions):
     measure: Measure | None = option(None, "--measure", "With --embeddings: cosine (default), inner-product or order.")
 
     def defined(self, split: str) -> DatasetDefinition | None:
-        """What --embeddings defines, which the options name now; without it None.
+        """What --embeddings defines, which the options name now; without it None, and the model is chosen.
 
         Args:
             split: that the files are of.
@@ -280,6 +300,7 @@ class GivenOptions(ModelOptions):
                 if (value := getattr(self, name)) is not None:
                     option = "" if name == "captions" else f"--{name} "
                     raise UsageError(f"{option}{value} belongs to --embeddings; add it, or leave this out")
+            self.choose()
             return None
         for name in ("named", *_OF_TRAINING):
             if name in self.given:
