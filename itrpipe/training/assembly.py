@@ -25,6 +25,7 @@ from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.base import Method
 from itrpipe.methods.declaration import method_module, methods
 from itrpipe.mining.files import FILES, read_list
+from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import network_module
 from itrpipe.progress import Reporter
 from itrpipe.review import Decided
@@ -173,17 +174,27 @@ def _open_encoders(job: TrainingJob) -> Encoders | None:
     for note in encoders.notes:
         job.warn(note)
     pixels = job.inputs["extract"].manifest.settings
-    if not getattr(encoders.vision, "crops", False) or pixels.get("fit") != "stretch":
+    if "fit" not in pixels or getattr(job.settings.model, "vision", RANDOM) == RANDOM:
         return encoders
-    sizes = PreparedDataset.open(job.inputs["prepare"].folder).sizes()
-    shape, known = pixels["height"] / pixels["width"], sizes[sizes.min(axis=1) > 0]
-    if stretched := int((abs(known[:, 0] / known[:, 1] / shape - 1) > _STRETCHED).sum()):
+    stored, frame = (pixels["height"], pixels["width"]), encoders.vision.frame
+    better = [] if stored == frame else [f"--set height={frame[0]} --set width={frame[1]}"]
+    if encoders.vision.crops and pixels["fit"] == "stretch" and _stretched(job, stored):
+        better.append("--set fit=crop")
+    if better:
         job.warn(
-            f"the vision encoder was trained on the middle of photographs, and {stretched:,} of {len(known):,} are "
-            "stretched here, so that it is not quite the model that was published; crop them once, before you train "
-            f"the models that you compare: itrpipe extract --dataset {job.dataset} --features pixels --set fit=crop"
+            f"photographs are stored as {stored[1]} x {stored[0]} pixels ({pixels['fit']}), and the vision encoder was "
+            f"trained on {frame[1]} x {frame[0]} ({'crop' if encoders.vision.crops else 'stretch'}); store them in its "
+            f"way: itrpipe extract --dataset {job.dataset} --features pixels --name pixels-{frame[0]} "
+            f"{' '.join(better)}, and train with --features pixels-{frame[0]}"
         )
     return encoders
+
+
+def _stretched(job: TrainingJob, frame: tuple[int, int]) -> bool:
+    """Whether photographs change their shape in a frame of this height and width."""
+    known = PreparedDataset.open(job.inputs["prepare"].folder).sizes()
+    known = known[known.min(axis=1) > 0]
+    return bool((abs(known[:, 0] / known[:, 1] * frame[1] / frame[0] - 1) > _STRETCHED).any())
 
 
 def sources_of(job: TrainingJob) -> Sources:

@@ -167,23 +167,28 @@ def test_interrupted_fine_tuning_goes_on_to_the_same_bytes(root: Path, invoke: I
     goes_on(run, root, "clip-finetune.dual-encoder", 5, "epoch 2 after step 1")
 
 
-def test_who_stretches_photographs_for_a_model_that_crops_them_is_told_so(
+def test_photographs_that_are_stored_otherwise_than_a_model_was_trained_are_a_warning_with_its_command(
     root: Path, saved_encoders: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def said(kind: str) -> str:
+    def said(kind: str, *more: str) -> str:
         shutil.rmtree(root / "tiny" / "train")
-        outcome = invoke("train", "--method", "zero-shot", *where(root, saved_encoders, kind=kind))
+        outcome = invoke("train", "--method", "zero-shot", *where(root, saved_encoders, kind=kind), *more)
         assert outcome.code == 0, outcome.err
         return " ".join((outcome.out + outcome.err).split())
 
     with monkeypatch.context() as patched:
         patched.setattr(PreparedDataset, "sizes", lambda _: np.array([[40, 40], [30, 40], [0, 0]]))
-        assert "and 1 of 2 are stretched here" in said("clip")
-    (told,) = [each for each in read_manifest(only(root, "train/zero-shot.*")).messages if "stretched" in each]
-    assert "stretched" not in said("siglip")
-    command = told.partition("that you compare: itrpipe ")[2].split()
-    done(invoke(*command, *sets("height=32", "width=32", "workers=0"), "--data", root))
-    assert "stretched" not in said("clip")
+        assert "32 x 32 pixels (stretch), and the vision encoder was trained on 32 x 32 (crop)" in said("clip")
+    (told,) = [each for each in read_manifest(only(root, "train/zero-shot.*")).messages if "stretch" in each]
+    assert "stretch" not in said("siglip")
+    command, _, features = told.partition("itrpipe ")[2].partition(", and train with ")
+    assert ("--set fit=crop" in command, "height" in command) == (True, False)
+    done(invoke(*command.split(), *sets("height=32", "width=32", "workers=0"), "--data", root))
+    assert "stretch" not in said("clip", *features.split())
+    wide = ["--features", "pixels", "--name", "wide", *sets("height=32", "width=48", "workers=0")]
+    done(invoke("extract", "-d", "tiny", *wide, "--data", root))
+    of_wide = ["--features", "wide", "-d", "tiny", "--data", root, *sets(*encoders_of(saved_encoders, "clip"))]
+    assert "--set height=32 --set width=32" in " ".join(done(invoke("train", "-m", "zero-shot", *of_wide)).split())
 
 
 # Encoders of any kind
