@@ -65,8 +65,9 @@ def test_without_arguments_it_says_where_one_stands(
         given = {"search": ["a dog"], "explain": ["--image", "x", "--caption", "y"]}.get(command, [])
         refused(invoke(command, *given, *(["--to", tmp_path / "out"] if "export" in command else [])), 2)
         assert not (tmp_path / "nothing").exists(), "a command that only asks makes nothing"
-    monkeypatch.setenv("ITRPIPE_DATA", str(finished_chain / "data"))
-    assert re.search(r"^  mine_negatives/exact", done(invoke()), re.MULTILINE)
+    for command in ([], ["status"]):
+        out = done(invoke("--data", finished_chain / "data", *command))
+        assert re.search(r"^  mine_negatives/exact", out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -156,7 +156,8 @@ def _figures(found: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
         "correct matches" if truth else "correct matches (FNE)": [each[false] for each in hardest],
     }
     shown = [Row(title, [Figure.of(each, unit=" %") for each in cells]) for title, cells in rows.items()]
-    title = "Pairs beaten by their hardest negative, and correct matches among these"
+    pairs = next(iter(sides.values()))["anchors"]
+    title = f"Of {pairs:,} training pairs: beaten by their hardest negative, and correct matches among these"
     yield from ("", *as_lines(Table(title, [*sides], shown, head="")), "")
     for title, side in sides.items() if verbose else ():
         columns = {f"batch {each['size']:,}": each for each in side["batches"]}

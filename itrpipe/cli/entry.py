@@ -51,11 +51,15 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def _root(
-    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True)
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version.", is_eager=True),
+    data: Path | None = typer.Option(None, "--data", help="Folder of all artifacts, for any command."),
 ) -> None:
     if version:
         typer.echo(f"itrpipe {__version__}")
         raise typer.Exit
+    if data is not None:
+        os.environ["ITRPIPE_DATA"] = str(data)  # for the command
     if context.invoked_subcommand is None:
         from itrpipe.cli.keep import status
 

@@ -107,9 +107,8 @@ def read_annotations(
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
             splits = hash_split([image.image_id for image in images], val, test, seed)
             counts, shares = Counter(splits.values()), {"train": 1 - val - test, "val": val, "test": test}
-            rule = ", ".join(f"{name} {share:g}" for name, share in shares.items())
-            numbers = " / ".join(f"{counts[name]:,}" for name in SPLITS)
-            note = f"names no splits; images split by hash of their id ({rule}, seed {seed}): {numbers} images"
+            numbers = ", ".join(f"{name} {counts[name]:,}" for name in SPLITS)
+            note = f"names no splits, so a hash of its id puts each image into one: {numbers}"
             if empty := [name for name, share in shares.items() if share and not counts[name]]:
                 note += f". No image is left for {' and '.join(empty)}; add photographs, or give a column split"
         files = [image.file for image in images]

@@ -203,15 +203,15 @@ def open_twins(prepared: Path, synthesized: Path, images: Path, *, image_root: s
         for each in known
     }
     found: dict[tuple[str, ...], None] = {}
-    for table in SentenceFile(synthesized).row_groups(["image_id", "twin_image_id", "told", "twin_told", "kept"]):
+    for table in SentenceFile(synthesized).row_groups(["image_id", "twin_image_id", "detail", "twin_detail", "kept"]):
         rows = table.filter(table["kept"]).drop(["kept"]).drop_null().to_pydict()
         found |= dict.fromkeys(zip(*rows.values(), strict=True))
     shown, captions = [], []
-    for number, (own, twin, told, twin_told) in enumerate(found):
+    for number, (own, twin, detail, twin_detail) in enumerate(found):
         if own != twin or mirrors:
             mirror = {"docid": f"{own}/mirrored", "mirrored": True} if own == twin else {}
             shown += [documents[own], documents[twin] | mirror]
-            captions += [_text(f"twin-{number}", told), _text(f"twin-{number}/twin", twin_told)]
+            captions += [_text(f"twin-{number}", detail), _text(f"twin-{number}/twin", twin_detail)]
     owners = np.arange(len(captions))
     facts = {"row": owners[:, None] ^ 1, "source": np.full((len(captions), 1), "twins", object)}
     lists = dict.fromkeys(LISTS, facts)

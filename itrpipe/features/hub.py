@@ -32,7 +32,7 @@ SUFFIXES = (".bin", ".pth", ".pt", ".safetensors")
 _COUNTER = ".num_batches_tracked"
 _SECONDS = 10.0
 """How long the hub is waited for."""
-_NO_CONNECTION = "there is no connection, and no earlier download"
+_NO_CONNECTION = "no connection, and no earlier download"
 _REASONS = {
     "RepositoryNotFoundError": "there is no such model, or it needs a login",
     "RevisionNotFoundError": "it has no revision '{}'",
@@ -53,7 +53,7 @@ def local_folder(model: str) -> Path | None:
     if os.path.isdir(path):
         return path
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or os.path.exists(path):
-        raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id.")
+        raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id")
     return None
 
 
@@ -101,10 +101,10 @@ def fetching(model: str, revision: str) -> Iterator[None]:
     except Exception as error:
         told = (_REASONS.get(kind.__name__) for kind in type(error).__mro__)
         reason = next(filter(None, told), reason_of(error)).replace("{}", revision)
-        here = "" if "/" in model else "there is no such folder here, and as a hub id "
+        here = "" if "/" in model else "no folder here has this name, and "
         raise MissingInputError(
-            f"{here}{model} cannot be fetched from the hub ({reason}); correct the name, or download it where there is "
-            "a network and name its folder."
+            f"model {model}: {here}the Hugging Face hub does not give it ({reason}); correct the name, or download "
+            "the model elsewhere and name its folder"
         ) from None
 
 

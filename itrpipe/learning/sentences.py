@@ -355,7 +355,7 @@ class SentenceBank:
         starts: int64 [T + 1], the sentences of caption t are those from `starts[t]` to `starts[t + 1]`.
         twins: int64 [S], row of the twin of the image of each, which stands for its mirror image where it is that image
             itself; -1 where there is none.
-        told: what is true of each image alone, and what of its twin alone: tokens int [2, S, W] and lengths [2, S].
+        details: what is true of each image alone, and what of its twin alone: tokens int [2, S, W] and lengths [2, S].
         kinds: [S] numbers of the rules that made them, from 0.
     """
 
@@ -363,7 +363,7 @@ class SentenceBank:
     lengths: np.ndarray
     starts: np.ndarray
     twins: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    told: tuple[np.ndarray, np.ndarray] = field(default_factory=lambda: (np.empty((2, 0, 0)), np.empty((2, 0))))
+    details: tuple[np.ndarray, np.ndarray] = field(default_factory=lambda: (np.empty((2, 0, 0)), np.empty((2, 0))))
     kinds: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @cached_property
@@ -384,9 +384,9 @@ class SentenceBank:
         """Rows of the captions that sentences [n] were made of."""
         return np.searchsorted(self.starts, rows, side="right") - 1
 
-    def told_of(self, rows: np.ndarray) -> TextBatch:
+    def details_of(self, rows: np.ndarray) -> TextBatch:
         """What sentences [n] tell of their images, and behind that what they tell of the twins, [2 n]."""
-        tokens, lengths = (each[:, rows].reshape(2 * len(rows), *each.shape[2:]) for each in self.told)
+        tokens, lengths = (each[:, rows].reshape(2 * len(rows), *each.shape[2:]) for each in self.details)
         return _text_batch(tokens, lengths)
 
     def take(

@@ -273,7 +273,7 @@ def twins_drawn(data: TrainingSet, count: int, rng: np.random.Generator) -> Pair
     mirrored = torch.from_numpy(np.concatenate([np.zeros(count, dtype=bool), shown == own]))
     # Pairs are what data change at random and share among processes; here with any captions.
     images = data.pairs(np.concatenate([own, shown]), np.tile(captions, 2), rng)[0].mirrored(mirrored)
-    return images, in_training(data.sentences.told_of(rows))
+    return images, in_training(data.sentences.details_of(rows))
 
 
 def twin_scores(model: Matcher[Any, Any], batch: Batch) -> Tensor:

@@ -43,7 +43,7 @@ _REJECTED = {
     "no twin": "without a twin",
 }
 """Why a sentence was rejected, as `itrpipe.learning.sentences.REASONS` has it -> heading."""
-_SENTENCE = ("caption_id", "text", "score", "positive_score", "kept", "kind", "twin_image_id", "told", "twin_told")
+_SENTENCE = ("caption_id", "text", "score", "positive_score", "kept", "kind", "twin_image_id", "detail", "twin_detail")
 
 Galleries = Callable[[Artifact, str], Gallery | None]
 """Gives a split of the dataset that an artifact was made from; None where that was removed."""
@@ -276,9 +276,9 @@ def _twins(name: str, rows: list[dict[str, Any]], gallery: Gallery, count: int) 
         if left[row["kind"]] >= 0:
             own, twin = int(gallery.split.caption_image[gallery.caption_row[row["caption_id"]]]), row["twin_image_id"]
             other = gallery.image_row[twin]
-            told = ([Line("", [row[each]], None)] for each in ("told", "twin_told"))
+            details = ([Line("", [row[each]], None)] for each in ("detail", "twin_detail"))
             images = ((own, False), (other, other == own))
-            seen.append([Seen(gallery.picture(image), None, next(told), turned) for image, turned in images])
+            seen.append([Seen(gallery.picture(image), None, next(details), turned) for image, turned in images])
     note = "Each text is true of its image and false of the other one of the two."
     return ColouredWords(f"{name[:1].upper()}{name[1:]}: details exchanged", note, ("", ""), (), seen)
 

@@ -221,7 +221,8 @@ def _prepare_files(job: Job) -> None:
 
     annotations = read_source(job.settings, job.definition)
     for note in annotations.notes:
-        job.warn(note)
+        job.messages.append(note)
+        job.reporter.say(f"  {note}")
     facts, problems = check_images(annotations.root, [image.file for image in annotations.images], job.made)
     usable = _without_bad_images(job, annotations, problems)
     leaks, twice = [], []

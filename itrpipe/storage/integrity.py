@@ -243,6 +243,6 @@ def folder_digests(folders: Mapping[str, Path], cache: DigestCache) -> dict[str,
     digests = {}
     for name, folder in folders.items():
         if not folder.is_dir():
-            raise MissingInputError(f"{name}: {folder} is not a folder; name the folder that holds its files")
+            raise MissingInputError(f"{folder} is not a folder; name the folder that holds the files of {name}")
         digests[name] = cache.place(folder, f"hashing {name}")
     return digests

@@ -104,8 +104,8 @@ def attribute_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Ite
             if corpus.allows(image, new):
                 old = "is", usual_attribute(caption.words[at]), noun
                 head = caption.objects[each.object].head
-                told = partial(_named, caption, [(head, caption.words[at])], [(head, other)])
-                yield Option(partial(caption.replaced, {at: other}), [new], [old], told)
+                details = partial(_named, caption, [(head, caption.words[at])], [(head, other)])
+                yield Option(partial(caption.replaced, {at: other}), [new], [old], details)
 
 
 def exchanges(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -124,8 +124,8 @@ def exchanges(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[
         ):
             here, elsewhere = (caption.objects[each.object].head for each in (one, two))
             said, edited = ([(here, words[0]), (elsewhere, words[1])] for words in ((first, second), (second, first)))
-            told = partial(_named, caption, said, edited)
-            yield Option(partial(caption.replaced, {at: second, there: first}), new, old, told)
+            details = partial(_named, caption, said, edited)
+            yield Option(partial(caption.replaced, {at: second, there: first}), new, old, details)
 
 
 def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -139,8 +139,8 @@ def object_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterat
             if corpus.allows(image, *new) and not any(may_be(other, known) for known in image.nouns):
                 word = english.plural(other) if several else other
                 names = [(NOUN, other)], [*said, (NOUN, noun)]
-                told = partial(_related, (caption.words[each.head],), (word,))
-                yield Option(partial(caption.replaced, {each.head: word}), *names, told)
+                details = partial(_related, (caption.words[each.head],), (word,))
+                yield Option(partial(caption.replaced, {each.head: word}), *names, details)
 
 
 def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -157,8 +157,8 @@ def end_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[
         if not owned and image.has_one(*nouns) and one.last < each.tokens[0] <= each.tokens[-1] < two.first:
             said = caption.written(each.tokens[0], each.tokens[-1])
             one_, two_ = map(caption.named, heads)
-            told = partial(_related, (one_, said, two_), (two_, said, one_))
-            yield Option(partial(caption.swapped, one, two), [new], [caption.related(each)], told)
+            details = partial(_related, (one_, said, two_), (two_, said, one_))
+            yield Option(partial(caption.swapped, one, two), [new], [caption.related(each)], details)
 
 
 def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -175,8 +175,8 @@ def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iter
                 ends = [caption.named(caption.objects[end].head) for end in (each.subject, each.object)]
                 said = caption.written(each.tokens[0], each.tokens[-1])
                 edited = said.lower().removesuffix(words) + other
-                told = partial(_related, (ends[0], said, ends[1]), (ends[0], edited, ends[1]))
-                yield Option(partial(caption.rewritten, chunk, other), [new], [old], told)
+                details = partial(_related, (ends[0], said, ends[1]), (ends[0], edited, ends[1]))
+                yield Option(partial(caption.rewritten, chunk, other), [new], [old], details)
 
 
 def side_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
@@ -199,8 +199,8 @@ def count_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterato
             new, old = ("count", other, noun), ("count", caption.words[at], noun)
             if new != old and corpus.allows(image, new):
                 named = caption.words[caption.objects[each.object].head]
-                told = partial(_related, (caption.words[at], named), (other, named))
-                yield Option(partial(caption.replaced, {at: other}), [new], [old], told)
+                details = partial(_related, (caption.words[at], named), (other, named))
+                yield Option(partial(caption.replaced, {at: other}), [new], [old], details)
 
 
 def _named(caption: TaggedCaption, *of_both: Sequence[tuple[Any, ...]]) -> tuple[str, str]:

@@ -181,7 +181,9 @@ class RuleMaker:
         if option.sides:
             return str(self.split.image_ids[image]), caption.text, sentence
         row = self._twins.of(caption, self._image(image), option, rng) if option.new else None
-        return _NO_TWIN if row is None else (str(self.split.image_ids[self.split.caption_image[row]]), *option.told())
+        return (
+            _NO_TWIN if row is None else (str(self.split.image_ids[self.split.caption_image[row]]), *option.details())
+        )
 
 
 def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:
@@ -202,8 +204,8 @@ def open_rule_maker(prepared: Path, parsed: Path, settings: ByRules) -> Opened:
     tagged = {name: tagged_captions(parsed, each.caption_ids.tolist(), each.texts) for name, each in splits.items()}
     corpus, own = Corpus(tagged[TRAIN], settings.min_count), splits[split]
     maker = RuleMaker(own, tagged[split], corpus, settings)
-    told = partial(guessed, own=own, train=splits[TRAIN]) if settings.refined else None
-    return Opened(maker, dict(zip(own.caption_ids.tolist(), own.texts, strict=True)), None, told)
+    guess = partial(guessed, own=own, train=splits[TRAIN]) if settings.refined else None
+    return Opened(maker, dict(zip(own.caption_ids.tolist(), own.texts, strict=True)), None, guess)
 
 
 def guessed(paths: Sequence[Path], own: Split, train: Split) -> np.ndarray:

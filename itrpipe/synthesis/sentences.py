@@ -16,7 +16,7 @@
     kind                     dictionary    the rule that made it, empty of those of a model
     twin_image_id            string        a training image of which the edit is true and the caption is not: the own
                                            one, mirrored, or another; null where none is known
-    told, twin_told          string        what is true of the image alone, and what of the twin alone
+    detail, twin_detail      string        what is true of the image alone, and what of the twin alone
 
 How many sentences were drawn in all, by what became of them, stands in the file's metadata.
 """
@@ -55,8 +55,8 @@ SCHEMA = pa.schema(
         "reason": pa.dictionary(pa.int8(), pa.string()),
         "kind": pa.dictionary(pa.int8(), pa.string()),
         "twin_image_id": pa.string(),
-        "told": pa.string(),
-        "twin_told": pa.string(),
+        "detail": pa.string(),
+        "twin_detail": pa.string(),
     }
 )
 _DRAWN = "drawn"
@@ -109,8 +109,8 @@ class Sentence(NamedTuple):
     reason: str
     kind: str = ""
     twin_image_id: str | None = None
-    told: str | None = None
-    twin_told: str | None = None
+    detail: str | None = None
+    twin_detail: str | None = None
 
 
 class SentenceMaker(Protocol):

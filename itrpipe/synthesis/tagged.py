@@ -33,7 +33,7 @@ class Option(NamedTuple):
     Attributes:
         edits: gives them; called only if it is drawn.
         new, old: statements that the edited caption makes, and those that it makes no more.
-        told: gives what the caption says and what the edit says instead, each in words of their own; empty where the
+        details: gives what the caption says and what the edit says instead, each in words of their own; empty where the
             sentences themselves do.
         sides: whether it is true of the image mirrored: left and right change places, and nothing can be read there.
     """
@@ -41,7 +41,7 @@ class Option(NamedTuple):
     edits: Callable[[], list[Edit]]
     new: Sequence[Statement] = ()
     old: Sequence[Statement] = ()
-    told: Callable[[], tuple[str, str]] = lambda: ("", "")
+    details: Callable[[], tuple[str, str]] = lambda: ("", "")
     sides: bool = False
 
 

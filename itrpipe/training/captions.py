@@ -301,16 +301,16 @@ def read_sentences(folder: Path, split: Split, tokens: CaptionTokens, mirrors: b
         DataError: it is damaged, or of other captions.
     """
     file = SentenceFile(folder)
-    kept = file.kept(("caption_id", "text", "kind", "twin_image_id", "told", "twin_told"))
+    kept = file.kept(("caption_id", "text", "kind", "twin_image_id", "detail", "twin_detail"))
     owners = pc.call_function("index_in", [kept["caption_id"]], pc.SetLookupOptions(pa.array(split.caption_ids)))
     kept, owners = kept.filter(owners.is_valid()), owners.drop_null().to_numpy()
     if not len(kept):
         raise DataError(f"{file.path} has no sentence for any caption of the training set; run `itrpipe synthesize`")
     if (np.diff(owners) < 0).any():
         raise DataError(f"{file.path} has its captions in another order; run `itrpipe synthesize` again")
-    texts, told, twin_told = (kept[name].fill_null("") for name in ("text", "told", "twin_told"))
+    texts, detail, twin_detail = (kept[name].fill_null("") for name in ("text", "detail", "twin_detail"))
     ids, lengths = _encoded(texts, split, tokens)
-    sides = [_encoded(each, split, tokens) for each in (told, twin_told)]
+    sides = [_encoded(each, split, tokens) for each in (detail, twin_detail)]
     width = max(each.shape[1] for each, _ in sides)
     both = np.stack([np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each, _ in sides])
     starts = np.searchsorted(owners, np.arange(len(split.caption_ids) + 1))

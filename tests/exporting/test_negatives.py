@@ -235,8 +235,8 @@ def test_twins_are_each_others_negatives(world: World, tmp_path: Path, monkeypat
     rows = [(0, "i4", "a red sled", "a blue sled", True)] * 2 + [(2, "i2", "a cat left", "a cat right", True)]
     rows += [(3, "i5", "two dogs", "four dogs", False), (5, None, None, None, True)]
     sentences = [
-        Sentence("c0", f"i{image}", "", (), None, None, None, None, kept, "kept", "", twin, told, twin_told)
-        for image, twin, told, twin_told, kept in rows
+        Sentence("c0", f"i{image}", "", (), None, None, None, None, kept, "kept", "", twin, detail, twin_detail)
+        for image, twin, detail, twin_detail, kept in rows
     ]
     write_part(tmp_path / "part", sentences, {})
     join_parts([tmp_path / "part"], tmp_path / "twins")

@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_told_in_one_line(evaluated: Callable[[str], Eval
         (UsageError, r"texts have shape \[2, 3\] .* 12", lambda: model.score(np.zeros((1, 12)), np.zeros((2, 3)))),
         (UsageError, "batch_size = 0", lambda: model.encode_texts(["a dog"], batch_size=0)),
         (MissingInputError, "nowhere/at/all", lambda: itrpipe.load("nowhere/at/all")),
-        (ItrpipeError, "cannot be fetched", lambda: itrpipe.load("x" * 5_000)),
+        (ItrpipeError, "does not give it", lambda: itrpipe.load("x" * 5_000)),
         (UsageError, "artifact of extract", lambda: itrpipe.load(pixels.features.parent)),
         (UsageError, "tpu", lambda: itrpipe.load(pixels.folder, device="tpu")),
     ]

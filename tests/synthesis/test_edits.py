@@ -156,12 +156,12 @@ def test_a_twin_says_what_the_edit_says_and_contradicts_the_caption(
         ("count", "two white dogs run", ["three dogs"], ("two dogs", "three dogs")),
     ],
 )
-def test_what_is_told_of_both_images_is_the_detail_alone(
+def test_what_is_details_of_both_images_is_the_detail_alone(
     kind: str, text: str, others: list[str], expected: tuple[str, str]
 ) -> None:
     caption = tagged(text)
     options = EDITS[kind](caption, Image([caption]), Corpus([caption, *map(tagged, others)], 1))
-    assert next(iter(options)).told() == expected
+    assert next(iter(options)).details() == expected
 
 
 def test_sentences_without_a_twin_are_left_out_and_sides_have_their_mirror_image() -> None:
@@ -171,7 +171,7 @@ def test_sentences_without_a_twin_are_left_out_and_sides_have_their_mirror_image
     maker = RuleMaker(split_of(texts, [0, 1, 2, 3]), captions, Corpus(captions, 1), told)
     sentences, drawn = maker.make(range(4), 0)
     ids = maker.split.image_ids.tolist()
-    assert [(each.told, each.twin_told, each.twin_image_id) for each in sentences] == [
+    assert [(each.detail, each.twin_detail, each.twin_image_id) for each in sentences] == [
         ("a dog left of a cat", "a dog right of a cat", ids[0]),
         ("a red cup", "a blue cup", ids[2]),
         ("a blue cup", "a red cup", ids[1]),

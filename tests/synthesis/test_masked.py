@@ -216,7 +216,7 @@ def test_a_model_writes_what_it_wrote(tmp_path: Path, with_phrases: bool) -> Non
     rows = rows_of(run(maker(settings, with_phrases=with_phrases), tmp_path))
     numbers = ("score", "positive_score", "log_probability", "caption_log_probability")
     sums = [sum(row.pop(name) or 0.0 for row in rows) for name in numbers]
-    of_rules = "kind", "twin_image_id", "told", "twin_told"
+    of_rules = "kind", "twin_image_id", "detail", "twin_detail"
     assert {tuple(row.pop(name) for name in of_rules) for row in rows} == {("", None, None, None)}
     golden = GOLDEN["model"][str(with_phrases)]
     assert [digest(rows), len(rows)] == golden["sentences"]

@@ -446,7 +446,7 @@ def test_twins_are_drawn_of_each_kind_alike_and_mirrors_only_where_images_can_be
     join_parts([tmp_path / "part.parquet"], tmp_path)
     bank = read_sentences(tmp_path, MASKED, OWN_WORDS)
     assert bank.twins.tolist() == [1] * 9 + [0, -1]
-    told = bank.told_of(np.array([0, 9]))
+    told = bank.details_of(np.array([0, 9]))
     words = [[OWN_WORDS.words[token] for token in row] for row in told.tokens.tolist()]
     assert [" ".join(row[1 : end - 1]) for row, end in zip(words, told.lengths.tolist(), strict=True)] == [
         "a dog",
