@@ -23,6 +23,8 @@ OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md", *sorted(f"stages/{path.name}" for p
 PICTURES = tuple(sorted(f"stages/{path.name}" for path in (ROOT / "stages").glob("*.png")))
 MODULES = ("itrpipe", "itrpipe.learning", "itrpipe.methods.aoq.method", "itrpipe.methods.fne.method", "itrpipe.testing")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_SMALLEST = 0.65
+"""Of the size of an equation."""
 _EQUATION = re.compile(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', re.DOTALL)
 _SYMBOL = re.compile(r"<em>[^<]*_[^<]*</em>")
 _LABELLED = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^)\s]+)\)")
@@ -75,6 +77,8 @@ def _drawn(tex: str) -> str:
         import ziamath
     ziamath.config.svg2 = False  # glyphs with ids would be on a page twice
     picture = ziamath.Latex(tex, size=17, color="currentColor").svg()
+    readable = _SMALLEST * float(picture.partition('width="')[2].partition('"')[0])  # a narrow screen scrolls below it
+    picture = picture.replace("<svg ", f'<svg style="min-width: {readable:.0f}px" ', 1)
     return f'<div class="equation" role="img" aria-label="{escape(tex)}">{picture}</div>'
 
 

@@ -38,6 +38,11 @@ def cut_off(path: Path) -> None:
     os.truncate(path, 20)
 
 
+def replace_by_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def lock_of(folder: Path) -> Location:
     label, _, digits = folder.name.removesuffix(".partial").rpartition("-")
     return Location(folder.parents[2], folder.parents[1].name, folder.parent.name, label, digits)
@@ -99,7 +104,12 @@ def test_interrupted_running_and_damaged_are_told_apart(chain: Path, interrupted
 
 @pytest.mark.parametrize(
     ("name", "damage", "verify"),
-    [("manifest.json", cut_off, []), ("features.h5", cut_off, []), ("features.h5", flip_a_byte, ["--verify"])],
+    [
+        ("manifest.json", cut_off, []),
+        ("manifest.json", replace_by_a_pipe, []),
+        ("features.h5", cut_off, []),
+        ("features.h5", flip_a_byte, ["--verify"]),
+    ],
 )
 def test_damage_is_exit_code_four_after_the_table_with_a_remedy_that_works(
     chain: Path, invoke: Invoke, name: str, damage: Callable[[Path], None], verify: list[str]
