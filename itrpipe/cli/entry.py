@@ -45,7 +45,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Staged, disk-backed training of image-text retrieval models with better negatives.",
     epilog="The chain: prepare, extract, parse, train, mine-negatives, synthesize, train --method aoq, evaluate, "
-    "report. To see all of it: itrpipe demo",
+    "report. A first look: itrpipe demo",
 )
 
 

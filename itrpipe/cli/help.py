@@ -51,7 +51,7 @@ PANELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Upkeep": {
         "run": ("keep", "Run a recipe, or some of its runs, and compare their scores with the published ones."),
-        "demo": ("keep", "Run the whole chain on the synthetic dataset: the same as run demo."),
+        "demo": ("keep", "Teach a model left and right on the synthetic dataset: the same as run demo."),
         "status": ("keep", "List every artifact."),
         "list": ("keep", "List methods, backbones, extractors or recipes, each in one line."),
         "show": ("keep", "Print a configuration with the origin of every value."),

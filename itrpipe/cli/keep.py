@@ -151,7 +151,7 @@ def run(
 
 @command()
 def demo(given: DataOptions) -> None:
-    """Run the whole chain on the synthetic dataset: the same as run demo.
+    """Teach a model left and right on the synthetic dataset: the same as run demo.
 
     Example: itrpipe demo
     """
