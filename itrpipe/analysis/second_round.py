@@ -16,7 +16,7 @@ RISING, ANSWERS = 3.0, 3.0
 """RSum gained over the last third of the epochs, above which the first training has not converged; and that many
 answers, of which one counts 100 / N in a recall among N images."""
 ABOVE_CHANCE, OF_THE_REST = 1.5, 0.1
-"""A training has collapsed unless validation is this many times chance, or this much of the way from it to 600."""
+"""A training has learned little unless validation is this many times chance, or this much of the way from it to 600."""
 BY_HEART, LEAST_GAP = 0.5, 100.0
 """It knows its training images by heart where it is this much of the way to 600 better on them, and so many points."""
 BEST = 600.0
@@ -49,15 +49,15 @@ RULES = (
     Rule(
         "warm-up",
         "warm",
-        lambda found: found["updates"] < found["warm_up"],
+        lambda found: found["updates"] < found["warm_up"],  # of which a share is never
         "Finish the warm-up first: training ended after {updates:,} updates, and warmup_updates = {warm_up:,}. "
-        "Set fewer, or a smaller batch_size, which gives more updates per epoch.",
+        "Set a share of all updates, or a smaller batch_size, which gives more updates per epoch.",
     ),
     Rule(
         "collapsed",
         "longer",
         lambda found: found["collapse"],
-        f"This model has collapsed: {{collapse}}; {REMEDY}.",
+        f"This model has learned little: {{collapse}}; {REMEDY}.",
     ),
     Rule(
         "train",
@@ -70,7 +70,7 @@ RULES = (
         "mined",
         lambda found: found["gap"] > max(LEAST_GAP, BY_HEART * (BEST - found["validation"])),
         "The model overfits: RSum {train:.0f} on training images, {validation:.0f} on validation. Use more images or "
-        "features of a pretrained encoder first; if you have neither, mine.",
+        "a pretrained encoder, or fewer epochs, first; if none of these helps, mine.",
     ),
     Rule(
         "mine",
@@ -104,7 +104,7 @@ def signals(diagnostics: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         `images`, `batch_size`; RSum on `validation` and on `train`ing images, and their `gap`; `updates` of the
-        weights, and over how many the rate rises (`warm_up`); why the model has collapsed (`collapse`) and what
+        weights, and over how many the rate rises (`warm_up`); why the model has learned little (`collapse`) and what
         validation gained last (`rise`), texts that are empty where it has not; whether the rate `falls` meanwhile,
         which lifts validation whether or not the training has converged; and mean % of pairs that score below the
         hardest negative of a `batch` and of the `dataset`.
@@ -164,7 +164,7 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "") -> Advice:
     given += ["--negatives", "mined", "--negatives-from", named or model["method"]] if mines else []
     settings: dict[str, Any] = {}
     if rule.end == "warm":
-        settings = {"warmup_updates": max(1, round(WARM_UP * model["updates"]))}
+        settings = {"warmup_updates": WARM_UP}
     elif rule.end == "longer":  # all that is counted in epochs, twice
         schedule = model["schedule"]
         names = ("epochs", "patience", *(("decay_every", "decay_at") if schedule["schedule"] == "step" else ()))

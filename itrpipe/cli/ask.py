@@ -29,7 +29,7 @@ from itrpipe.cli.options import (
     Texts,
     overrides_of,
 )
-from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, check_name, load_definition
+from itrpipe.datasets.definition import DatasetDefinition, check_name, load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.tables import Number as Figure
 from itrpipe.evaluation.tables import Row, Table, as_lines
@@ -316,7 +316,7 @@ def report(
     if compare is not None and (backbone is not None or into is not None):
         raise UsageError("--compare has two models; leave out --backbone and --into")
     homes = {home_of(given.data, each) for each in compare or ()}
-    if given.dataset == EMBEDDED and len(homes) == 1:  # which nobody has to name
+    if "dataset" not in given.given and len(homes) == 1:
         given.dataset = homes.pop() or given.dataset
     asked = Asked(*given.where, overrides_of(given.settings, {}), dry_run=given.dry_run)
     backbone = backbone and canonical_backbone(backbone)

@@ -31,6 +31,7 @@ from itrpipe.cli.options import (
     TrainedOptions,
     overrides_of,
 )
+from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.errors import UsageError
 from itrpipe.pipeline.planning import Planner
 from itrpipe.progress import Reporter
@@ -141,7 +142,7 @@ def parse(
         return
     from itrpipe.stages.parse import print_graph
 
-    settings, _, _ = Planner(*given.where, given.overrides()).configure_checked(Need("parse", "rules"))
+    settings, _, _ = Planner(given.data, EMBEDDED, given.overrides()).configure_checked(Need("parse", "rules"))
     print_graph(settings, show, Reporter())
 
 

@@ -87,13 +87,23 @@ class PlanOptions(DataOptions):
 
     def completed(self, given: frozenset[str]) -> Any:
         """The options with which of them were given; where no dataset was, the only one of the data folder counts."""
-        if "dataset" not in given and len(own := datasets_of(self.data)) == 1:
-            self.dataset = own[0]
+        if "dataset" not in given and (known := self._datasets()):
+            self.dataset = known[0] if len(known) == 1 else ""
         return super().completed(given)
+
+    def _datasets(self) -> list[str]:
+        """Datasets of the data folder that have captions."""
+        return [name for name in datasets_of(self.data) if load_definition(self.data, name).prepare]
 
     @property
     def where(self) -> tuple[Path, str]:
-        """The data folder and the dataset."""
+        """The data folder and the dataset.
+
+        Raises:
+            UsageError: there are several, and none was named.
+        """
+        if not self.dataset:
+            raise UsageError(f"{self.data} has datasets {', '.join(self._datasets())}; choose with --dataset")
         return self.data, self.dataset
 
 

@@ -285,7 +285,7 @@ def why_collapsed(run: Run) -> str:
     """Chance within the interval of its RSum, or few answers to most queries; empty for a run that has not."""
     rsum, chance = run.metrics[FULL]["rsum"], random_recalls(*run.size)["rsum"]
     if rsum["low"] <= chance:
-        return f"its RSum of {rsum['value']:.1f} is no better than chance, {chance:.1f}"
+        return f"its RSum of {rsum['value']:.1f} is not significantly above chance, {chance:.1f}"
     for side, items, what in zip(SIDES, run.size[::-1], ("captions", "images"), strict=True):
         answers = run.rankings[side]["candidate_ids"].combine_chunks()
         listed = answers.flatten()
@@ -300,7 +300,7 @@ def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
     """Which models are better than their baselines, or what there is in place of that, and which have collapsed."""
     trained = [each for each in series if UNTRAINED not in each.first.roles]
     found = [f"{each.name} ({why_collapsed(each.first)})" for each in trained if all(map(why_collapsed, each.all))]
-    collapsed = f"Collapsed: {some(found, _NAMED, '; ')}. {REMEDY.capitalize()}." if found else ""
+    collapsed = f"Learned little: {some(found, _NAMED, '; ')}. {REMEDY.capitalize()}." if found else ""
     if len(found) == len(series):
         return collapsed
     asked = [each for each in claims if PLAIN not in each.series.first.roles] or list(claims)

@@ -76,10 +76,10 @@ def mined(
                 examples = _mined_examples(name, lists, gallery, count, seed)
     table = Table(
         "What was mined",
-        ["own score", "candidate's score", "hardest beats own, %", "hardest is right, %", f"right of {TOPS[1]}, %"],
+        ["own score", "its score", "hardest beats own, %", "hardest also true, %", f"of {TOPS[1]} also true, %"],
         rows,
         "Scores are medians over the training set, by the model that mined. Beats own: pairs whose hardest candidate "
-        "scores at least as high; unknown where a margin cut those that do. Right: candidates that match all the "
+        "scores at least as high; unknown where a margin cut those that do. Also true: candidates that match all the "
         "same, false negatives, where the dataset knows that.",
         head="mined by",
     )

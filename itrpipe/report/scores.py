@@ -15,7 +15,7 @@ from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table,
 from itrpipe.report.claims import COMPARED, Claim, rsum_of, score_of, why_collapsed
 from itrpipe.report.names import listed
 from itrpipe.report.published import Published
-from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, Run, Series, by_seed
+from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, UNTRAINED, Run, Series, by_seed
 from itrpipe.storage.artifact import METRICS
 
 _GLANCE = {"RSum": RSUM, "R@1 image → text": "i2t_r1", "R@1 text → image": "t2i_r1"}
@@ -53,8 +53,8 @@ def glance(
             cells[_WORD] = "baseline"
         if each.name in of_time:
             cells[_TIME] = over_images(of_time[each.name])
-        if all(map(why_collapsed, each.all)):
-            cells[_WORD] = "collapsed"
+        if UNTRAINED not in each.first.roles and all(map(why_collapsed, each.all)):
+            cells[_WORD] = "learned little"
         rows.append(Row(each.name, [cells.get(column) for column in columns], _note(each)))
         rows += [_quoted(one, columns, _GLANCE) for one in _published(each, published, FULL) if RSUM in one.scores]
     rows.append(_chance(series[0].first, columns, _GLANCE))

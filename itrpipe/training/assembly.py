@@ -177,15 +177,13 @@ def _open_encoders(job: TrainingJob) -> Encoders | None:
     if "fit" not in pixels or getattr(job.settings.model, "vision", RANDOM) == RANDOM:
         return encoders
     stored, frame = (pixels["height"], pixels["width"]), encoders.vision.frame
-    better = [] if stored == frame else [f"--set height={frame[0]} --set width={frame[1]}"]
-    if encoders.vision.crops and pixels["fit"] == "stretch" and _stretched(job, stored):
-        better.append("--set fit=crop")
-    if better:
+    fit = "crop" if encoders.vision.crops else "stretch"
+    if stored != frame or (fit == "crop" and pixels["fit"] == "stretch" and _stretched(job, stored)):
         job.warn(
             f"photographs are stored as {stored[1]} x {stored[0]} pixels ({pixels['fit']}), and the vision encoder was "
-            f"trained on {frame[1]} x {frame[0]} ({'crop' if encoders.vision.crops else 'stretch'}); store them in its "
-            f"way: itrpipe extract --dataset {job.dataset} --features pixels --name pixels-{frame[0]} "
-            f"{' '.join(better)}, and train with --features pixels-{frame[0]}"
+            f"trained on {frame[1]} x {frame[0]} ({fit}); store them in its way: itrpipe extract --dataset "
+            f"{job.dataset} --features pixels --name pixels-{frame[0]} --set height={frame[0]} --set width={frame[1]} "
+            f"--set fit={fit}, and train with --features pixels-{frame[0]}"
         )
     return encoders
 

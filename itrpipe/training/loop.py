@@ -25,7 +25,7 @@ from itrpipe.progress import Reporter, Task
 from itrpipe.training.data import Feed, SplitData, epoch_batches
 from itrpipe.training.distributed import AnyMatcher, World, spread
 from itrpipe.training.encoding import Encoder, Refreshing
-from itrpipe.training.optimizers import OPTIMIZERS, Trained, WeightAverage, learning_rate
+from itrpipe.training.optimizers import OPTIMIZERS, Trained, WeightAverage, learning_rate, rising
 from itrpipe.training.saved import Position, load_checkpoint, load_weights, save_checkpoint, save_weights
 from itrpipe.training.settings import AS_TRAINED, PLATEAU, LoopSettings
 from itrpipe.training.tracking import Tracking
@@ -143,12 +143,12 @@ class Trainer:
 
     def never_warm(self) -> str:
         """What is to be known of a training that ends before its rate has risen; empty where it has."""
-        updates, rising = self._total_updates, self._settings.warmup_updates
-        if not updates or rising <= updates:
+        updates, wanted = self._total_updates, rising(self._settings, self._total_updates)
+        if not updates or wanted <= updates:
             return ""
         return (
-            f"warmup_updates = {rising:,}, and all epochs together have {updates:,} updates: the learning rate ends at "
-            f"{100 * updates / rising:.0f} % of its height; set fewer, or a smaller batch_size"
+            f"warmup_updates = {wanted:,}, and all epochs together have {updates:,} updates: the learning rate ends at "
+            f"{100 * updates / wanted:.0f} % of its height; set fewer, such as 0.1 for a tenth, or a smaller batch_size"
         )
 
     @property

@@ -207,6 +207,12 @@ _POWERS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
 _LOWEST = 1e-8
 
 
+def rising(settings: LoopSettings, total: int) -> int:
+    """Updates of so many over which the learning rate rises."""
+    wanted = settings.warmup_updates
+    return round(wanted * total if wanted < 1 else wanted)
+
+
 def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, plateaus: int) -> float:
     """Learning rate of an update, by the schedule that the settings name.
 
@@ -231,17 +237,17 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, p
         of Adam. `linear`: Devlin et al. (BERT), NAACL 2019, appendix; used by SSAMT. `linear-uniter`: released code of
         UNITER and TAGS-DC. `cosine`: Loshchilov and Hutter, "SGDR", 2017; Radford et al., "CLIP", 2021.
     """
-    pairs, warmup, schedule = settings.batch_size * settings.accumulate, settings.warmup_updates, settings.schedule
+    pairs, warmup, schedule = settings.batch_size * settings.accumulate, rising(settings, total), settings.schedule
     base = settings.learning_rate * (pairs / settings.base_batch_size) ** _POWERS[settings.learning_rate_scaling]
-    rising = min(1.0, (update + 1) / max(1, warmup))
+    share = min(1.0, (update + 1) / max(1, warmup))
     if schedule in ("step", PLATEAU):
         ends = sum(epoch >= end for end in settings.decay_at) if settings.decay_at else epoch // settings.decay_every
-        return base * settings.decay_factor ** (plateaus if schedule == PLATEAU else ends) * rising
+        return base * settings.decay_factor ** (plateaus if schedule == PLATEAU else ends) * share
     counted = update + (schedule == "linear-uniter")
     left = max(0.0, (total - counted) / (total - warmup)) if counted > warmup else 1.0
     if schedule == "cosine":
-        return base * rising * (1 - math.cos(math.pi * left)) / 2
-    return max(_LOWEST if schedule == "linear-uniter" else 0.0, base * rising * left)
+        return base * share * (1 - math.cos(math.pi * left)) / 2
+    return max(_LOWEST if schedule == "linear-uniter" else 0.0, base * share * left)
 
 
 class WeightAverage(nn.Module):

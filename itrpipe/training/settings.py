@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
 
 from itrpipe import papers
 from itrpipe.config import NEWER, Settings, load_declaration, resolve, unknown, why_unusable
@@ -43,6 +43,12 @@ _OF_LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
 READ_UNTRAINED = frozenset(("backbone", "method", "features", "seed", "score_precision", "min_word_count"))
 READ_UNTRAINED |= {"embed_precision", "validation_images", "train_share", "model", "loss"}
 """Settings that count where nothing is trained."""
+
+
+def _count_or_share(value: float) -> float:
+    if value > 1 and value != int(value):
+        raise ValueError("is a number of updates, or below 1 a share of all")
+    return value if 0 < value < 1 else int(value)
 
 
 class TrainSettings(Settings):
@@ -80,7 +86,7 @@ class TrainSettings(Settings):
             `epochs` or `max_updates`, also where `patience` ends the training earlier. `plateau` multiplies the rate by
             `decay_factor` where `patience` would end the training, and goes on from the best weights; the second time
             the training ends.
-        warmup_updates: updates over which the rate rises first.
+        warmup_updates: updates over which the rate rises first; below 1 a share of all updates.
         learning_rate_scaling: what becomes of the rate where an update has not `base_batch_size` pairs: it grows with
             their number (`linear`, Goyal et al. 2017), with its square root (`sqrt`, Malladi et al. 2022) or stays
             (`none`).
@@ -131,7 +137,7 @@ class TrainSettings(Settings):
     lora_targets: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], NEWER] = ()
     average: Annotated[str, NEWER] = NO_AVERAGE
     schedule: Literal["step", "linear", "cosine", "linear-uniter", "plateau"] = "step"
-    warmup_updates: int = Field(default=0, ge=0)
+    warmup_updates: Annotated[float, AfterValidator(_count_or_share)] = Field(default=0, ge=0)
     learning_rate_scaling: Annotated[Literal["none", "linear", "sqrt"], NEWER] = "none"
     base_batch_size: Annotated[int, NEWER] = Field(default=256, ge=1)
     max_updates: int = Field(default=0, ge=0)

@@ -94,7 +94,7 @@ STEPS = (
     Step("own-extract", (("extract", "--dataset=mine", "--from={source}/features.npz", "--name=given"),)),
     Step("own-train", (("train", "--dataset=mine", *_VSEPP, *_ONE[1:]),)),
     Step("recipe", (("run", "{recipe}"),), start="nothing"),
-    Step("search", (("search", "a dog", "--json", *_AOQ, *_TWO),)),
+    Step("search", (("search", "a dog", "--json", "--dataset=scenes", *_AOQ, *_TWO),)),
 )
 SHORT = ("prepare", "extract", "parse", "train", "mine", "train-aoq", "evaluate-aoq", "export", "export-again")
 SHORT += ("own-prepare", "own-extract", "search")

@@ -182,7 +182,7 @@ def test_photographs_that_are_stored_otherwise_than_a_model_was_trained_are_a_wa
     (told,) = [each for each in read_manifest(only(root, "train/zero-shot.*")).messages if "stretch" in each]
     assert "stretch" not in said("siglip")
     command, _, features = told.partition("itrpipe ")[2].partition(", and train with ")
-    assert ("--set fit=crop" in command, "height" in command) == (True, False)
+    assert "--set height=32 --set width=32 --set fit=crop" in command
     done(invoke(*command.split(), *sets("height=32", "width=32", "workers=0"), "--data", root))
     assert "stretch" not in said("clip", *features.split())
     wide = ["--features", "pixels", "--name", "wide", *sets("height=32", "width=48", "workers=0")]

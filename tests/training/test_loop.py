@@ -370,6 +370,7 @@ def test_a_rate_that_never_rises_to_its_height_is_told(tmp_path: Path) -> None:
     assert "warmup_updates = 1,000, and all epochs together have 9 updates" in run.never_warm()
     assert "at 1 % of its height" in run.never_warm()
     assert not trainer(tmp_path, schedule="cosine", warmup_updates=9).never_warm()
+    assert not trainer(tmp_path, schedule="cosine", warmup_updates=0.9).never_warm()
 
 
 @pytest.mark.parametrize(
