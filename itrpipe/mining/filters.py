@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from itrpipe.datasets.truth import PairSet
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, slices
 from itrpipe.mining.settings import WindowSettings
 from itrpipe.storage.arrays import Rows, take
+from itrpipe.storage.ragged import Ragged
 
 _PAIRS_AT_ONCE = 1 << 12
 
@@ -152,6 +154,20 @@ class DuplicateCaptions:
         place = np.searchsorted(self._owned, wanted).clip(max=len(self._owned) - 1)
         found[found] = self._owned[place] == wanted
         return found
+
+    def pairs(self, caption_image: np.ndarray, images: int) -> PairSet:
+        """All pairs of an image and a foreign caption of equal text.
+
+        Args:
+            caption_image: [T] image row of each caption, as before.
+            images: N.
+        """
+        having = Ragged.of_owners(self._owned % self._groups, self._groups, self._owned // self._groups)
+        shared = np.flatnonzero(self._shared)
+        found = having.take(self._keys[shared])
+        captions = shared[found.owners()]
+        foreign = caption_image[captions] != found.values
+        return PairSet.of(captions[foreign], found.values[foreign], images)
 
     def mark(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
         """Marks candidates that are duplicates of a positive, and counts them.

@@ -153,7 +153,8 @@ class SplitData:
         matches: rows of all captions that are true of each image, `texts_for_images` [N, K], and of all images that
             each caption is true of, `images_for_texts` [T, L], -1 behind the last; None where the dataset does not
             know.
-        decided_matches: likewise, what people have found to fit beside the own ones; None where nobody was asked.
+        decided_matches: likewise, what people have found to fit beside the own ones, or what says the same; None where
+            nothing is known.
     """
 
     masks: CaptionMasks

@@ -13,7 +13,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, SerializeAsAny, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from itrpipe import papers
 from itrpipe.config import NEWER, Settings, load_declaration, resolve, unknown, why_unusable

@@ -83,6 +83,9 @@ def test_marks_and_their_counts_equal_a_comparison_of_all_pairs(texts, images, n
             marks = same.mark(name, part, CandidateLists(candidates[part], np.zeros(candidates[part].shape)))
             np.testing.assert_array_equal(marks[:, :-1], (expected & allowed)[part])
             assert not marks[:, -1].any()
+    if (owners >= 0).all():
+        found = same.pairs(owners, count)
+        np.testing.assert_array_equal(np.c_[found.caption_rows, found.image_rows], np.argwhere((fits & foreign).T))
     marked, anchors = int((fits & foreign).sum()), dict(zip(DIRECTIONS, foreign.shape, strict=True))
     owners_of = [{owners[row] for row, other in enumerate(plain) if other == each} for each in plain]
     assert same.report() == {

@@ -19,6 +19,7 @@ from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.mining import filters
 from itrpipe.models.dual_encoder.declaration import DualEncoder
 from itrpipe.models.dual_encoder.network import open_encoders
 from itrpipe.storage.artifact import read_manifest
@@ -117,6 +118,20 @@ def test_presets_train_from_published_encoders(root: Path, invoke: Invoke, saved
     declared = bind(TrainSettings, resolved, "train")
     assert declared.model.pretrained().keys() == {"vision", "text"}
     assert not declared.model.untrained()
+
+
+def test_captions_that_say_the_same_are_no_negatives(
+    root: Path, invoke: Invoke, saved_encoders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filters, "plain_text", lambda _: "a dog")
+
+    def loss(keep: str) -> float:
+        tuned(invoke, root, saved_encoders, f"clip-finetune.loss.drop_duplicates={keep}")
+        found = history(root, "clip-finetune.dual-encoder")[-1]["loss"]
+        shutil.rmtree(only(root, "train/clip-finetune.dual-encoder"))
+        return found
+
+    assert (loss("true"), loss("false") > 1) == (pytest.approx(0, abs=1e-6), True)
 
 
 def test_ways_of_training_are_cited() -> None:

@@ -61,6 +61,7 @@ class Contrastive(WithTwins):
         top_texts, top_images: negatives are drawn among the first so many of the mined lists.
         skip_texts, skip_images: the first so many of them are left out.
         shared: what was drawn for one anchor is a candidate of all.
+        drop_duplicates: captions that are word for word one of the image's own are no negatives of it.
         refresh_every: epochs after which the training set is mined again with the weights as they are; 0: never.
         teacher: model whose lists are drawn from, `[method.]backbone`; None for the first training of the own backbone.
         synthetic_sentences: drawn for every caption in each step.
@@ -92,6 +93,7 @@ class Contrastive(WithTwins):
     skip_texts: int = Field(default=0, ge=0, le=MOST)
     skip_images: int = Field(default=0, ge=0, le=MOST)
     shared: bool = True
+    drop_duplicates: bool = False
     refresh_every: int = Field(default=0, ge=0)
     teacher: str | None = None
     synthetic_sentences: int = Field(default=1, ge=1, le=1_000)
