@@ -89,7 +89,7 @@ def test_features_of_a_named_model_are_replaced_only_where_they_are_named(
     run(*of_hog)
 
 
-def test_another_seed_of_a_named_model_has_its_settings_and_its_name(chain: Path, run: Run) -> None:
+def test_another_seed_of_a_named_model_has_its_settings_and_its_name(chain: Path, run: Run, invoke: Invoke) -> None:
     run("train", "--name", "small", "-d", "tiny", *SMALL)
     run("evaluate", "--model", "small", "--seed", "1", *FEW)
     assert [each["model"]["embed_dim"] for each in settings_in(chain, "train", seed=1)] == [8]
@@ -98,6 +98,7 @@ def test_another_seed_of_a_named_model_has_its_settings_and_its_name(chain: Path
     (page,) = (chain / "tiny" / "report").glob("page-*")
     assert "VSE++, first training (small)" in (page / "summary.md").read_text()
     assert any("(small)" in run["name"] for run in json.loads((page / "results.json").read_text())["runs"])
+    refused(invoke("report", "-d", "tiny", "--compare", "small", "small", "--data", chain), 2, "the same training")
 
 
 def test_a_second_round_has_a_name_with_all_that_its_chain_was_told(run: Run) -> None:
@@ -120,6 +121,8 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(
     assert "from the first 5 of 60 captions and the first 3 of 12 images, which" in " ".join(out.split())
     models = load_definition(chain, "tiny").models
     first, trained = (models[name].trained for name in ("first", "second"))
+    unnamed = run("train", *second, "--dry-run", *where)
+    assert "+" not in unnamed, "the model that it is like mines where no other is named"
     manifest = read_manifest(chain / "tiny" / "train" / trained["contrastive.vsepp"])
     assert (manifest.settings["epochs"], manifest.settings["model"]["embed_dim"]) == (1, 8)
     mined = read_manifest(chain / "tiny" / "mine_negatives" / manifest.inputs["mine_negatives"].name)

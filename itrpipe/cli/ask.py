@@ -334,6 +334,8 @@ def report(
         first, second = (
             {folder: each for folder, each in one.items() if chosen in (None, each.settings["split"])} for one in both
         )
+        if first.keys() & second.keys():
+            raise UsageError(f"--compare: {compare[0]} and {compare[1]} are the same training; name another model")
         evaluations, compared = [*{**first, **second}.values()], {"compare": sorted(first)}
     trained = {each.name for manifest in evaluations for each in manifest.inputs.values() if each.stage == "train"}
     names = sorted(each for each in known.named_trainings().items() if each[0] in trained)
@@ -384,7 +386,8 @@ def _called(root: Path, name: str, evaluations: list[Manifest], definition: Data
     found = {folder: each for folder, each in found.items() if not each.settings.get("rerank")} or found
     if not found:
         option = f"`itrpipe evaluate --model {name}`" if name in definition.models else "`itrpipe evaluate` with it"
-        known = ", ".join(sorted({each.label for each in evaluations}))
+        names = definition.named_trainings()
+        known = ", ".join(sorted({names.get(each.inputs["train"].name, each.label) for each in evaluations}))
         raise MissingInputError(f"--compare: {name!r} is not evaluated, only {known}; run {option}")
     return found
 

@@ -197,6 +197,8 @@ def run_stage(
     asked = Asked(root, dataset, overrides, no_deps, dry_run, definition=definition or DatasetDefinition())
     conf, reporter = conf or default_conf(asked.planner.definition, stage), asked.reporter
     of_name = "" if model is None else f" (model {model.name})"
+    if stage == "extract" and (told := asked.planner.definition.features[conf].settings):
+        of_name = f" ({', '.join(f'{key}={value}' for key, value in told.items())})"
     reporter.say(f"{dataset}: {stage.replace('_', '-')} {conf}{of_name}", style="bold")
     step = asked.plan(stage, conf)
     if model is not None and not dry_run:
@@ -223,7 +225,8 @@ def refuse_incomplete(folder: Path, what: str, remedy: str, *, strict: bool = Fa
     """
     if failed := read_manifest(folder).failed:
         image, reason = next(iter(failed.items()))
-        raise (DataError if strict else IncompleteError)(
-            f"{quantity(len(failed), what)} could not be used{' and --strict was given' if strict else ''}; the first: "
-            f"{image} {reason}. All are listed as 'failed' in {folder / MANIFEST}; {remedy}"
+        kind, so_far = (DataError, "--strict was given, and") if strict else (IncompleteError, "finished, but")
+        raise kind(
+            f"{so_far} {quantity(len(failed), what)} could not be used; the first: {image} {reason}. All are listed as "
+            f"'failed' in {folder / MANIFEST}; {remedy}"
         )

@@ -13,7 +13,7 @@ from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import define_dataset, define_features, whole_file
 from itrpipe.cli.help import command, option
 from itrpipe.cli.launcher import restart_with
-from itrpipe.cli.named import define_model, home_of, method_of_name
+from itrpipe.cli.named import define_model, home_of, method_of_name, teacher_of
 from itrpipe.cli.options import (
     DecisionsOption,
     DevicesOption,
@@ -200,6 +200,8 @@ def train(
     asked = {"negatives": negatives, "weigh": weigh, "objective": objective, "batches": batches}
     method, loss = chosen_loss(given.method, {key: each for key, each in asked.items() if each}, positives)
     overrides = overrides_of(settings, {**given.told("method"), **loss}) + given.placed
+    if like and not given.teacher and "mined" in loss.get("loss.negatives", ()):
+        overrides += teacher_of(*given.where, like)
     if name is not None:
         model, overrides = define_model(*given.where, name, method, overrides, like)
     if model:

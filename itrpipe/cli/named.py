@@ -135,6 +135,14 @@ def method_of_name(root: Path, dataset: str, name: str, like: str | None) -> str
     return known.method if known else None
 
 
+def teacher_of(root: Path, dataset: str, like: str) -> list[Override]:
+    """What a model mines with that is like another: with that one, unless it has a teacher itself or is not of here."""
+    known = load_definition(root, dataset).models.get(like)
+    if known is None or not {"teacher", f"{_LOSS}teacher"}.isdisjoint(known.settings):
+        return []
+    return [Override(None, f"{_LOSS}teacher", like)]
+
+
 def _like(root: Path, dataset: str, name: str) -> NamedModel:
     """The model of this name, of this dataset before all others."""
     own = name in models_of(load_definition(root, dataset))

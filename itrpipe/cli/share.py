@@ -31,7 +31,7 @@ from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, EXPORT, METRICS, RANKINGS, damage_remedy, fingerprint
 from itrpipe.storage.disk import file_digest, require_space, write_json, write_text
-from itrpipe.storage.integrity import read_checked_json
+from itrpipe.storage.integrity import local_folders, read_checked_json
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
@@ -302,6 +302,7 @@ def _card(
     declared = training_settings.settings_of(backbone)
     loss = methods()[trained.settings["method"]].model_validate(trained.settings["loss"])
     model = declared.model_validate(trained.settings["model"])
+    base = model.joint()
     title = model_title(backbone_title(backbone), method_title(trained.conf))
     prepared = PreparedDataset.open(chain.prepared.folder)
     splits = {name: prepared.split(name) for name in prepared.splits}
@@ -321,6 +322,7 @@ def _card(
         "license": wanted.license,
         "embeds": declared.embeds,
         "reads": reads,
+        "base": Path(base).name if base and local_folders({"": base}) else base,
         "photographs": chain.of_anywhere,
         "results": read_checked_json(chain.evaluated.folder / METRICS),
         "level": evaluated.settings["interval_level"],

@@ -95,7 +95,7 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
             f"{each.caption_id} of {each.image_id}" for each in captions if each.image_id not in known
         ],
         "captions that show nothing or hold a NUL": [
-            each.caption_id for each in captions if not is_readable(each.text)
+            f"{each.caption_id} of {each.image_id}" for each in captions if not is_readable(each.text)
         ],
     }
     for what, own in ids.items():

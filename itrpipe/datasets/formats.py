@@ -23,13 +23,17 @@ _PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
 
 
 class _Image(NamedTuple):
-    """An image as a data file names it: `where` is its place there, `folder` one that its file may lie in."""
+    """An image as a data file names it: `where` is its place there, `folder` one that its file may lie in.
+
+    Images of one `group` get one split; without one each is a group.
+    """
 
     image_id: str
     file: str
     split: str | None
     where: str
     folder: str = ""
+    group: str = ""
 
 
 class _Read(NamedTuple):
@@ -105,10 +109,13 @@ def read_annotations(
         if bare := [image for image in images if image.split is None]:
             if len(bare) < len(images):
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
-            splits = hash_split([image.image_id for image in images], val, test, seed)
+            groups = {image.image_id: image.group or image.image_id for image in images}
+            of_group = hash_split(groups.values(), val, test, seed)
+            splits = {image_id: of_group[group] for image_id, group in groups.items()}
             counts, shares = Counter(splits.values()), {"train": 1 - val - test, "val": val, "test": test}
             numbers = ", ".join(f"{name} {counts[name]:,}" for name in SPLITS)
-            note = f"names no splits, so a hash of its id puts each image into one: {numbers}"
+            what = "group" if any(image.group for image in images) else "image"
+            note = f"names no splits, so a hash puts each {what} into one: {numbers}"
             if empty := [name for name, share in shares.items() if share and not counts[name]]:
                 note += f". No image is left for {' and '.join(empty)}; add photographs, or give a column split"
         files = [image.file for image in images]
@@ -307,17 +314,25 @@ class _TableRow(TypedDict):
     file: Annotated[str, Field(validation_alias=AliasChoices("file", "filename", "image"))]
     caption: str
     split: NotRequired[Annotated[str, StringConstraints(strip_whitespace=True)] | None]
+    group: NotRequired[str | None]
 
 
 def _read_table(path: Path, restval: str) -> _Read:
     """Reads a table of captions beside its images or above their folder `images/`; see `source_files.rows`.
 
-    A row has `file`, `filename` or `image` (path of the image), `caption`, and optionally `split`. The image id is the
-    path in the one form of `image_key`, the caption id the number of the row from 0.
+    A row has `file`, `filename` or `image` (path of the image), `caption`, and optionally `split` or `group`. The image
+    id is the path in the one form of `image_key`, the caption id the number of the row from 0.
     """
-    table = enumerate(rows(path, TypeAdapter(_TableRow)))
-    keyed = ((image_key(row["file"]), line, str(number), row) for number, (line, row) in table)
-    return _of_rows(path, ((file, file, row.get("split"), line, own, row["caption"]) for file, line, own, row in keyed))
+    groups: dict[str, str] = {}
+
+    def found() -> Iterator[tuple[str, str, str | None, str, str, str]]:
+        for number, (line, row) in enumerate(rows(path, TypeAdapter(_TableRow))):
+            file = image_key(row["file"])
+            groups[file] = row.get("group") or ""
+            yield file, file, row.get("split"), line, str(number), row["caption"]
+
+    read = _of_rows(path, found())
+    return read._replace(images=[each._replace(group=groups[each.file]) for each in read.images])
 
 
 _SPLIT_OF_SHARD = re.compile(r"(?:^|/)(train|val|test)(?![a-z])")

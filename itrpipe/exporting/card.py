@@ -43,7 +43,8 @@ def model_card(facts: Mapping[str, Any]) -> str:
             (protocol -> metric -> value, and where there is an interval low and high) with the `level` of intervals,
             `counts` (split -> images, captions), `fingerprints` (artifact -> fingerprint), `files` (name -> what it
             is), `papers` to cite, `libraries` that open the folder by the class `architecture` of transformers,
-            `tables` (name -> Parquet file) and `example` (what its picture shows, or None).
+            `base` (hub id or name of the folder whose weights it began with, or empty), `tables` (name -> Parquet file)
+            and `example` (what its picture shows, or None).
     """
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
@@ -54,6 +55,7 @@ def model_card(facts: Mapping[str, Any]) -> str:
         library_name=LIBRARY,
         pipeline_tag="feature-extraction" if facts["embeds"] else "zero-shot-image-classification",
         tags=list(dict.fromkeys((TASK, LIBRARY, *facts["libraries"], facts["backbone"], facts["conf"]))),
+        base_model=facts["base"] if "/" in facts["base"] else None,
         datasets=[dataset],
         metrics=["recall"],
         model_name=facts["title"],

@@ -48,7 +48,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError
 from itrpipe.mining.files import PROBABILITY, MinedList, read_list
 from itrpipe.mining.filters import DuplicateCaptions
-from itrpipe.mining.lists import NO_ROW, CandidateLists
+from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists
 from itrpipe.storage.disk import reading
 from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.sentences import SentenceFile
@@ -225,13 +225,15 @@ def _text(docid: str, text: str) -> Document:
 def _without_repeats(
     direction: str, lists: MinedList, same: DuplicateCaptions, width: int
 ) -> tuple[dict[str, np.ndarray], int]:
-    """The first candidates of every list, without images and captions that a caption of the positive describes, too."""
+    """The first candidates of every list, without those that a caption of the positive or an earlier one describes."""
     shape = len(lists.candidates), min(width, lists.candidates.shape[1])
     rows, places, repeats = np.empty(shape, np.int64), np.empty(shape, np.int64), 0
     for start in range(0, len(rows), _AT_ONCE):
         part = slice(start, min(start + _AT_ONCE, len(rows)))
         found = CandidateLists(lists.candidates[part], lists.scores[part])
         repeated = same.mark(direction, part, found)
+        if direction == DIRECTIONS[0]:
+            repeated |= same.again(found.candidates) & (found.candidates != NO_ROW)
         repeats += int(repeated[:, :width].sum())
         kept = np.where(repeated, NO_ROW, found.candidates)
         places[part] = np.argsort(kept == NO_ROW, axis=1, kind="stable")[:, :width]

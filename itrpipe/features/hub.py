@@ -30,6 +30,7 @@ RANDOM_NOTE = "random weights: these features are noise"
 SUFFIXES = (".bin", ".pth", ".pt", ".safetensors")
 # Counters of batches serve training only; not every file has them.
 _COUNTER = ".num_batches_tracked"
+_MODULE = "0_CLIPModel"
 _SECONDS = 10.0
 """How long the hub is waited for."""
 _NO_CONNECTION = "no connection, and no earlier download"
@@ -51,7 +52,8 @@ def local_folder(model: str) -> Path | None:
     """
     path = Path(model).expanduser()
     if os.path.isdir(path):
-        return path
+        own = path / _MODULE  # where sentence-transformers has put a CLIP
+        return own if own.is_dir() and not (path / CONFIG).is_file() else path
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or os.path.exists(path):
         raise MissingInputError(f"{model} is not a folder; name a folder with {CONFIG}, or a hub id")
     return None

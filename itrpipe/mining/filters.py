@@ -155,6 +155,15 @@ class DuplicateCaptions:
         found[found] = self._owned[place] == wanted
         return found
 
+    def again(self, captions: np.ndarray) -> np.ndarray:
+        """Which captions [a, K], rows or -1, say the same as an earlier one of their list; bool [a, K]."""
+        keys = np.where(captions == NO_ROW, -1, self._keys[captions])
+        order = np.argsort(keys, axis=1, kind="stable")
+        ordered = np.take_along_axis(keys, order, axis=1)
+        found = np.zeros(keys.shape, dtype=bool)
+        np.put_along_axis(found, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
+        return found
+
     def pairs(self, caption_image: np.ndarray, images: int) -> PairSet:
         """All pairs of an image and a foreign caption of equal text.
 

@@ -189,7 +189,7 @@ class Report:
     def question(self) -> str:
         """What the page is to answer."""
         if any(group.claims for group in self.groups):
-            return f"Do better negatives find more in {self.dataset}?"
+            return f"Which model finds more in {self.dataset}?"
         return f"How often are the right image and the right caption of {self.dataset} found?"
 
 

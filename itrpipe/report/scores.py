@@ -62,7 +62,7 @@ def glance(
     parts = [f"RSum is the sum of six recalls, 600 at best. Below a number its {level} interval over images, or its "]
     parts[0] += "standard deviation over seeds."
     if claims:
-        parts.append("Baseline: the same training with in-batch negatives for as many updates, where it was run.")
+        parts.append("Differences are to the row that is marked as baseline.")
     return Table("", columns, rows, " ".join(parts))
 
 

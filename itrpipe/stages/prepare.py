@@ -217,7 +217,10 @@ _WITHOUT = {
 
 
 def _prepare_files(job: Job) -> None:
+    import numpy as np
+
     from itrpipe.datasets.image_check import check_images, find_repeats
+    from itrpipe.mining.filters import DuplicateCaptions
 
     annotations = read_source(job.settings, job.definition)
     for note in annotations.notes:
@@ -231,6 +234,13 @@ def _prepare_files(job: Job) -> None:
     _list(job, LEAKS, "of val or test that an earlier split has, too", leaks)
     _list(job, REPEATS, "that are twice in one split", twice)
     _write_tables(job, usable, facts)
+    rows = {image.image_id: row for row, image in enumerate(usable.images)}
+    texts, owners = zip(*((each.text, rows[each.image_id]) for each in usable.captions), strict=True)
+    if shared := DuplicateCaptions(texts, np.array(owners)).report()["captions_of_other_images"]:
+        job.reporter.say(
+            f"  {shared:,} captions are also those of another image; evaluation counts such pairs as wrong, and "
+            "training too unless loss.drop_duplicates is set"
+        )
     for name in SPLITS:
         if name not in job.metrics:
             without = _WITHOUT[name] if name != "test" or "val" in job.metrics else "evaluate and search need one"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
+    BeforeValidator,
     Field,
     SerializeAsAny,
     ValidationError,
@@ -53,10 +53,10 @@ READ_UNTRAINED |= {"embed_precision", "validation_images", "train_share", "model
 """Settings that count where nothing is trained."""
 
 
-def _count_or_share(value: float) -> float:
-    if value > 1 and value != int(value):
-        raise ValueError("is a number of updates, or below 1 a share of all")
-    return value if 0 < value < 1 else int(value)
+def _count_or_share(value: Any) -> Any:
+    if not isinstance(value, int) and not (isinstance(value, float) and 0 < value < 1):
+        raise ValueError("must be a whole number of updates, or below 1 a share of all")
+    return value
 
 
 class TrainSettings(Settings):
@@ -145,7 +145,7 @@ class TrainSettings(Settings):
     lora_targets: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], NEWER] = ()
     average: Annotated[str, NEWER] = NO_AVERAGE
     schedule: Literal["step", "linear", "cosine", "linear-uniter", "plateau"] = "step"
-    warmup_updates: Annotated[float, AfterValidator(_count_or_share)] = Field(default=0, ge=0)
+    warmup_updates: Annotated[int | float, BeforeValidator(_count_or_share)] = Field(default=0, ge=0)
     learning_rate_scaling: Annotated[Literal["none", "linear", "sqrt"], NEWER] = "none"
     base_batch_size: Annotated[int, NEWER] = Field(default=256, ge=1)
     max_updates: int = Field(default=0, ge=0)

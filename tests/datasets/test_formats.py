@@ -299,6 +299,10 @@ def test_the_hash_split_is_fixed_for_ever_and_told_with_its_shares(tmp_path: Pat
     assert {each.image_id: each.split for each in found.images} == hash_split(["a.bmp", "b.bmp"], 0.5, 0.25, 3)
     assert "train 0, val 1, test 1" in found.notes[0]
     assert found.notes[0].endswith("No image is left for train; add photographs, or give a column split")
+    table = "file,caption,group\na.bmp,x,red mug\nb.bmp,y,red mug\n"
+    for seed in range(5):
+        found = read_annotations(SOURCES["csv"].write(tmp_path, table), "", "", 0.25, 0.25, seed)
+        assert len({each.split for each in found.images}) == 1
 
 
 @pytest.mark.parametrize(

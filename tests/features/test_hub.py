@@ -43,6 +43,8 @@ def test_what_is_known_already_is_not_asked_for(asked: list, tmp_path: Path, mon
     assert (hub.local_config(str(tmp_path)), hub.local_config("someone/model")) == ({"model_type": "clip"}, {})
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: "config.json")
     hub.require_reachable("someone/fetched")
+    (tmp_path / "sentence-transformers" / "0_CLIPModel").mkdir(parents=True)
+    assert hub.local_folder(f"{tmp_path}/sentence-transformers") == tmp_path / "sentence-transformers" / "0_CLIPModel"
     assert asked == []
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: None)
     for _ in range(2):

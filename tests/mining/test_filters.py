@@ -83,6 +83,9 @@ def test_marks_and_their_counts_equal_a_comparison_of_all_pairs(texts, images, n
             marks = same.mark(name, part, CandidateLists(candidates[part], np.zeros(candidates[part].shape)))
             np.testing.assert_array_equal(marks[:, :-1], (expected & allowed)[part])
             assert not marks[:, -1].any()
+    rows = np.r_[np.arange(len(texts)), NO_ROW][None]
+    again = [text in plain[:row] for row, text in enumerate(plain)]
+    np.testing.assert_array_equal(same.again(rows)[0], [*again, False])
     if (owners >= 0).all():
         found = same.pairs(owners, count)
         np.testing.assert_array_equal(np.c_[found.caption_rows, found.image_rows], np.argwhere((fits & foreign).T))

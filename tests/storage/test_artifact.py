@@ -173,8 +173,6 @@ def test_a_digest_and_a_stamp_are_of_all_bytes_however_long_the_file(tmp_path: P
         check_stamp(path, "remove it")
     wanted = f"{path} is not a folder; name the folder that holds the files of vision"
     with pytest.raises(MissingInputError, match=wanted):
-        MissingInputError, match=f"{path} is not a folder; name the folder that holds the files of vision"
-    ):
         integrity.folder_digests({"vision": path}, integrity.DigestCache(tmp_path / "none"))
 
 
