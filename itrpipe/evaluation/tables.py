@@ -160,6 +160,7 @@ class Measured:
         turned: models are columns, and what was measured is rows; else the other way round.
         marks: the best of a column is marked; else what `cells` marks.
         beside: heading and cells of a first column that is no model's, of a turned table.
+        usual: every evaluation has it, so that only the report shows it.
     """
 
     title: str
@@ -169,6 +170,7 @@ class Measured:
     turned: bool = False
     marks: bool = True
     beside: tuple[str, Callable[[Any], Cells]] | None = None
+    usual: bool = False
 
     def table(self, found: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
         """What several models wrote, means over seeds.

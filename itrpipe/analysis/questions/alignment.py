@@ -57,6 +57,7 @@ SHOWN = (
         "image, two captions of one image. Uniformity, the higher the further apart: two images, and the first "
         "captions of two images; random directions are 1.41 apart.",
         marks=False,
+        usual=True,
     ),
 )
 

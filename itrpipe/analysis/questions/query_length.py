@@ -39,6 +39,7 @@ SHOWN = (
         QUERY_LENGTH,
         _cells,
         "R@1 of images for captions, in percent, by how many words these have.",
+        usual=True,
     ),
 )
 
