@@ -20,8 +20,6 @@ ABOVE_CHANCE, OF_THE_REST = 1.5, 0.1
 BY_HEART, LEAST_GAP = 0.5, 100.0
 """It knows its training images by heart where it is this much of the way to 600 better on them, and so many points."""
 BEST = 600.0
-WARM_UP = 0.1
-"""Share of the updates over which the rate rises where it never came to its height."""
 EVIDENCE = (
     "Expect little: in 20 experiments with small models, mined negatives gained 0.8 RSum (−0.5 to +2.1) on average "
     "over the best baseline, with four further runs −0.4, and no first training predicted where."
@@ -46,13 +44,6 @@ class Rule(NamedTuple):
 
 
 RULES = (
-    Rule(
-        "warm-up",
-        "warm",
-        lambda found: found["updates"] < found["warm_up"],  # of which a share is never
-        "Finish the warm-up first: training ended after {updates:,} updates, and warmup_updates = {warm_up:,}. "
-        "Set a share of all updates, or a smaller batch_size, which gives more updates per epoch.",
-    ),
     Rule(
         "collapsed",
         "longer",
@@ -103,11 +94,10 @@ def signals(diagnostics: Mapping[str, Any]) -> dict[str, Any]:
     """What the rules read of that which `itrpipe.analysis.questions.second_round.diagnose` returned.
 
     Returns:
-        `images`, `batch_size`; RSum on `validation` and on `train`ing images, and their `gap`; `updates` of the
-        weights, and over how many the rate rises (`warm_up`); why the model has learned little (`collapse`) and what
-        validation gained last (`rise`), texts that are empty where it has not; whether the rate `falls` meanwhile,
-        which lifts validation whether or not the training has converged; and mean % of pairs that score below the
-        hardest negative of a `batch` and of the `dataset`.
+        `images`, `batch_size`; RSum on `validation` and on `train`ing images, and their `gap`; why the model has learned
+        little (`collapse`) and what validation gained last (`rise`), texts that are empty where it has not; whether the
+        rate `falls` meanwhile, which lifts validation whether or not the training has converged; and mean % of pairs
+        that score below the hardest negative of a `batch` and of the `dataset`.
     """
     model, fit, gained = diagnostics["model"], diagnostics["fit"], diagnostics["validation"]["gained"]
     images, sides, validation = fit["images"], [*diagnostics["directions"].values()], fit["validation"]
@@ -121,11 +111,11 @@ def signals(diagnostics: Mapping[str, Any]) -> dict[str, Any]:
         noise = max(RISING, 100 * ANSWERS / images)
         rise = f"validation gained {gained:.1f} RSum over the last third of its epochs" if gained > noise else ""
     return {
-        **{name: model[name] for name in ("images", "batch_size", "updates")},
+        "images": model["images"],
+        "batch_size": model["batch_size"],
         "validation": validation,
         "train": validation + fit["gap"],
         "gap": fit["gap"],
-        "warm_up": model["schedule"]["warmup_updates"],
         "collapse": collapse,
         "rise": rise,
         "falls": gained is not None and _falls(model["schedule"]),
@@ -163,9 +153,7 @@ def recommend(diagnostics: Mapping[str, Any], named: str = "") -> Advice:
     given += ["--method", method] if not named or method != model["method"] else []
     given += ["--negatives", "mined", "--negatives-from", named or model["method"]] if mines else []
     settings: dict[str, Any] = {}
-    if rule.end == "warm":
-        settings = {"warmup_updates": WARM_UP}
-    elif rule.end == "longer":  # all that is counted in epochs, twice
+    if rule.end == "longer":  # all that is counted in epochs, twice
         schedule = model["schedule"]
         names = ("epochs", "patience", *(("decay_every", "decay_at") if schedule["schedule"] == "step" else ()))
         for name, own in ((name, schedule[name]) for name in names if schedule[name]):

@@ -50,13 +50,13 @@ def test_what_validation_gained_is_counted_from_the_best_before_the_last_third()
     assert validation([{"epoch": 0, "val_rsum": 5.0}, *rows[:1]])["gained"] is None
 
 
-STEP = {"epochs": 9, "schedule": "step", "decay_every": 6, "decay_at": [4, 5], "patience": 0, "warmup_updates": 50}
+STEP = {"epochs": 9, "schedule": "step", "decay_every": 6, "decay_at": [4, 5], "patience": 0}
 
 
 def diagnostics(gained: float | None = 0.0, schedule: Any = None, fit: Any = None, **model: Any) -> dict[str, Any]:
     """As `diagnose` returns them, one direction 2 above and one 2 below 10 % in a batch and 60 % in the dataset."""
     known = {"method": "triplet", "objective": "triplet", "backbone": "vsepp", "dataset": "mine", "seed": 1}
-    known |= {"images": 3000, "captions": 15000, "batch_size": 128, "updates": 50, "schedule": STEP | (schedule or {})}
+    known |= {"images": 3000, "captions": 15000, "batch_size": 128, "schedule": STEP | (schedule or {})}
 
     def side(more: float) -> dict[str, Any]:
         batches = [{"size": size, "beaten": share} for size, share in ((32, 1.0), (128, 10 + more), (512, 30.0))]
@@ -89,7 +89,7 @@ def test_the_command_has_the_settings_of_the_first_training(
 def test_every_rule_names_the_numbers_that_it_reads() -> None:
     figures = signals(diagnostics(gained=3.5))
     told = {rule.action: rule.sentence.format(**figures) for rule in RULES}
-    numbers = {"train": ["3.5"], "warm-up": ["50"], "by-heart": ["480", "400"], "mine": ["128", "10", "3,000", "60"]}
+    numbers = {"train": ["3.5"], "by-heart": ["480", "400"], "mine": ["128", "10", "3,000", "60"]}
     for action, parts in numbers.items():
         assert all(part in told[action] for part in parts)
 

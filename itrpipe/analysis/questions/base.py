@@ -150,6 +150,7 @@ def answers_text(folder: Path) -> str:
     found = []
     for shown in (each for question in questions() for each in getattr(question, "SHOWN", ())):
         path = folder / shown.file
-        if not shown.usual and path.is_file() and (table := shown.table([("this model", [read_checked_json(path)])])) is not None:
+        table = shown.table([("this model", [read_checked_json(path)])]) if path.is_file() else None
+        if table is not None and not shown.usual:
             found += ["", *as_lines(table)]
     return "\n".join(found)

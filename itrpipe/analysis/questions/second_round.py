@@ -43,7 +43,7 @@ SIZES = (32, 128, 512, 2048)
 """Batch sizes beside the model's own."""
 MARGIN, TEMPERATURE = 0.2, 0.07
 """Of the hinge and of the softmax where the method has none."""
-_SCHEDULE = ("epochs", "schedule", "decay_every", "decay_at", "learning_rate", "patience", "warmup_updates")
+_SCHEDULE = ("epochs", "schedule", "decay_every", "decay_at", "learning_rate", "patience")
 _SEED = 0
 _VALUES_AT_ONCE = 1 << 22
 _NEGLIGIBLE = 1e-9
@@ -108,7 +108,6 @@ def diagnose(trained: Path, prepared: Path | None = None) -> dict[str, Any]:
             "batch_size": own,
             "images_by_batch": _rounded(images / own),
             "schedule": {name: settings[name] for name in _SCHEDULE},
-            "updates": steps // settings.get("accumulate", 1),
             "margin": margin,
             "temperature": _rounded(temperature),
             "truth": data.matches is not None,
