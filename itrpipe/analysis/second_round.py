@@ -94,7 +94,7 @@ def signals(diagnostics: Mapping[str, Any]) -> dict[str, Any]:
     """What the rules read of that which `itrpipe.analysis.questions.second_round.diagnose` returned.
 
     Returns:
-        `images`, `batch_size`; RSum on `validation` and on `train`ing images, and their `gap`; why the model has learned
+        `images`, `batch_size`; RSum on `validation` and on `train`ing images, and their `gap`; why the model learned
         little (`collapse`) and what validation gained last (`rise`), texts that are empty where it has not; whether the
         rate `falls` meanwhile, which lifts validation whether or not the training has converged; and mean % of pairs
         that score below the hardest negative of a `batch` and of the `dataset`.
