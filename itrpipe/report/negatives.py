@@ -76,7 +76,7 @@ def mined(
                 examples = _mined_examples(name, lists, gallery, count, seed)
     table = Table(
         "What was mined",
-        ["own score", "its score", "hardest beats own, %", "hardest also true, %", f"of {TOPS[1]} also true, %"],
+        ["own score", "mined score", "hardest beats own, %", "hardest also true, %", f"of {TOPS[1]} also true, %"],
         rows,
         "Scores are medians over the training set, by the model that mined. Beats own: pairs whose hardest candidate "
         "scores at least as high; unknown where a margin cut those that do. Also true: candidates that match all the "
