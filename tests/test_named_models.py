@@ -73,6 +73,7 @@ def test_the_only_named_model_is_meant_where_none_is_named_and_of_two_one_has_to
         assert "contrastive-batch.vsepp" not in run(command, "-b", "vsepp", "--dry-run", *where)
     assert "contrastive-batch.vsepp" in run("advise", *where)
     run("train", "--name", "other", "--like", "small", "--method", "triplet")
+    assert "(model other, triplet before)" in run("train", "--name", "other", "--like", "small", "--dry-run")
     refused(invoke("evaluate", *where, "--data", chain), 2, "models small, other; choose with --model")
 
 

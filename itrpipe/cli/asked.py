@@ -196,7 +196,10 @@ def run_stage(
     """
     asked = Asked(root, dataset, overrides, no_deps, dry_run, definition=definition or DatasetDefinition())
     conf, reporter = conf or default_conf(asked.planner.definition, stage), asked.reporter
-    of_name = "" if model is None else f" (model {model.name})"
+    of_name = ""
+    if model is not None:
+        known = asked.planner.definition.models.get(model.name, model.definition)
+        of_name = f" (model {model.name}{f', {known.method} before' if known.method != model.method else ''})"
     if stage == "extract" and (told := asked.planner.definition.features[conf].settings):
         of_name = f" ({', '.join(f'{key}={value}' for key, value in told.items())})"
     reporter.say(f"{dataset}: {stage.replace('_', '-')} {conf}{of_name}", style="bold")
