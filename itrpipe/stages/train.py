@@ -140,7 +140,7 @@ class Train(Stage):
         if isinstance(settings.model, GivenEmbeddings):
             del values["model"]["files"]
         unused = settings.loss.unused_options()
-        values["loss"] = {name: value for name, value in values["loss"].items() if name not in unused}
+        values["loss"] = {name: value for name, value in settings.loss.counted().items() if name not in unused}
         if not settings.loss.trains:
             read = READ_UNTRAINED | (
                 {"precision"} if settings.embed_precision == training_settings.AS_TRAINED else set()
