@@ -60,8 +60,8 @@ RULES = (
         "by-heart",
         "mined",
         lambda found: found["gap"] > max(LEAST_GAP, BY_HEART * (BEST - found["validation"])),
-        "The model overfits: RSum {train:.0f} on training images, {validation:.0f} on validation. Use more images or "
-        "a pretrained encoder, or fewer epochs, first; if none of these helps, mine.",
+        "The model overfits: RSum {train:.0f} on training images, {validation:.0f} on validation. Use more images, "
+        "a pretrained encoder or fewer epochs first; if none of these helps, mine.",
     ),
     Rule(
         "mine",
