@@ -148,4 +148,4 @@ def test_the_temperature_and_the_pairs_of_a_step_are_those_of_the_history(
     filled = manifest.model_copy(update={"settings": manifest.settings | {"batch_by": "tokens", "accumulate": 2}})
     monkeypatch.setattr(diagnosis, "read_manifest", lambda path: filled)
     model = diagnosis.diagnose(folder)["model"]
-        assert (model["temperature"], model["batch_size"]) == (0.04, round(60 * 3 / 16))
+    assert (model["temperature"], model["batch_size"]) == (0.04, round(60 * 3 / 16))
