@@ -195,7 +195,9 @@ def _validated(validate: Callable[[Any], Kind], content: Any, path: Path, where:
             reason = f"is not valid JSON ({context['error']}); get the file again, or correct it"
         case "missing":
             lacks = [place.pop(), *(str(each["loc"][-1]) for each in more if each["loc"][:-1] == first["loc"][:-1])]
-            reason = f"has no {' and no '.join(lacks)}; it has {', '.join(first['input']) or 'nothing'}"
+            reason = (
+                f"has no {' and no '.join(lacks)}; it has {', '.join(first['input']) or 'nothing'}; rename one of these"
+            )
         case kind:
             expected = context["error"] if kind == "value_error" else _EXPECTED.get(kind, "another value")
             reason = f"is {repr(first['input'])[:_SHOWN]}, expected {expected}"
