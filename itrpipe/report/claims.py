@@ -35,7 +35,7 @@ from itrpipe.evaluation.metrics import (
     share_of_hubs,
 )
 from itrpipe.evaluation.tables import Number, mean, signed
-from itrpipe.report.names import some
+from itrpipe.report.names import shown, some
 from itrpipe.report.runs import DECLARED, FIRST, FULL, OBJECTIVE, PLAIN, UNTRAINED, Model, Run, Series, by_seed
 from itrpipe.training.settings import FIRST_TRAINING, newer_defaults, unread
 
@@ -296,6 +296,19 @@ def why_collapsed(run: Run) -> str:
     return ""
 
 
+def _also_differ(claim: Claim) -> str:
+    """Settings but the seed and the loss in which two trainings differ, of the baseline first; often nothing."""
+    models = [each.first.members[0] for each in (claim.baseline, claim.series)]
+    if any(UNTRAINED in each.first.roles for each in (claim.baseline, claim.series)):
+        return ""
+    skipped = {"seed", "method"} | unread(models[0].settings) | unread(models[1].settings)
+    own, other = (dict(leaves(each.settings)) for each in models)
+    keys = [key for key in own.keys() & other.keys() if key not in skipped and not key.startswith(_LOSS)]
+    return some(
+        [f"{key} ({shown(own[key])}, {shown(other[key])})" for key in sorted(keys) if own[key] != other[key]], _NAMED
+    )
+
+
 def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
     """Which models are better than their baselines, or what there is in place of that, and which have collapsed."""
     trained = [each for each in series if UNTRAINED not in each.first.roles]
@@ -305,7 +318,10 @@ def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
         return collapsed
     asked = [each for each in claims if PLAIN not in each.series.first.roles] or list(claims)
     if len(asked) == 1:
-        said = asked[0].sentence("training with mined negatives" if asked[0].series.first.members[0].mining else "")
+        also = _also_differ(asked[0])
+        mines = asked[0].series.first.members[0].mining and not also
+        said = asked[0].sentence("training with mined negatives" if mines else "")
+        said += f" They also differ in {also}." if also else ""
     elif asked:
         best, words = max(asked, key=lambda each: rsum_of(each.series)), Counter(each.word for each in asked)
         counts = ", ".join(f"{words[word]} {word}" for word in (BETTER, WORSE, NONE, ONE_SEED) if words[word])

@@ -55,14 +55,16 @@ def glance(
             cells[_TIME] = over_images(of_time[each.name])
         if UNTRAINED not in each.first.roles and all(map(why_collapsed, each.all)):
             cells[_WORD] = "learned little"
-        rows.append(Row(each.name, [cells.get(column) for column in columns], _note(each)))
+        against_ = f", against {claim.baseline.method}" if claim and len(baselines) > 1 else ""
+        rows.append(Row(f"{each.name}{against_}", [cells.get(column) for column in columns], _note(each)))
         rows += [_quoted(one, columns, _GLANCE) for one in _published(each, published, FULL) if RSUM in one.scores]
     rows.append(_chance(series[0].first, columns, _GLANCE))
     level = f"{100 * series[0].first.settings['interval_level']:g} %"
     parts = [f"RSum is the sum of six recalls, 600 at best. Below a number its {level} interval over images, or its "]
     parts[0] += "standard deviation over seeds."
     if claims:
-        parts.append("Differences are to the row that is marked as baseline.")
+        which = "the baseline that its row names" if len(baselines) > 1 else "the row that is marked as baseline"
+        parts.append(f"A difference is to {which}.")
     return Table("", columns, rows, " ".join(parts))
 
 
