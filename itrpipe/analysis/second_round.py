@@ -67,7 +67,7 @@ RULES = (
         "mine",
         "mined",
         lambda found: True,
-        "Mine: the hardest negative of a batch of {batch_size:,} beats {batch:.0f} % of the pairs, that of all "
+        "You can mine: the hardest negative of a batch of {batch_size:,} beats {batch:.0f} % of the pairs, that of all "
         "{images:,} images {dataset:.0f} %.",
     ),
 )

@@ -171,8 +171,8 @@ def train(
     """Train a model, and embed every split with one that has embeddings.
 
     --vision and --text take any encoders of transformers, for all training steps of the chain; a joint model such as
-    CLIP is given as both: --vision openai/clip-vit-base-patch32 --text openai/clip-vit-base-patch32. For a method of
-    joint models, such as clip-finetune, one of them says both.
+    CLIP is given as both: --vision openai/clip-vit-base-patch32 --text openai/clip-vit-base-patch32. For a
+    method of joint models, such as clip-finetune, either option sets both.
 
     --name small remembers the model, with its dataset and all that is set here. --model small then means all of
     it, in this command and in mine-negatives, evaluate, search, explain and export. --name small --set KEY=VALUE
@@ -275,8 +275,8 @@ def mine_negatives(given: MineOptions) -> None:
     --candidates FILE mines against more than the training set: images or captions that belong to nobody, embedded by
     the same model, as `itrpipe export --embeddings parquet` writes them. Training cannot read such lists.
 
-    --decisions FILE leaves out what people found to fit, and with --guard what they found not to fit is no false
-    negative. Training reads such lists with --set mine_negatives.decisions=FILE.
+    --decisions FILE drops candidates that reviewers judged to fit; with --guard, those that they judged not to fit are
+    no false negatives. Training reads such lists with --set mine_negatives.decisions=FILE.
 
     --embeddings mines with vectors that any model has made of the training split: .npy, Parquet or HDF5. Their ids are
     those of --dataset; where none is named, these files and --owners are all that is needed.

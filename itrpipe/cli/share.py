@@ -51,7 +51,7 @@ _LICENSE = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 class Wanted:
     """What an exported folder is to hold beside the model and its card."""
 
-    target: Path = option(..., "--to", "To be made; must not exist or be empty.", metavar="FOLDER")
+    target: Path = option(..., "--to", "Folder to create; empty if it exists.", metavar="FOLDER")
     embeddings: Literal["parquet", "npy", "none"] = option(
         "none", "--embeddings", "Also embeddings of the split: parquet, npy or none.", metavar="FORM"
     )
@@ -397,7 +397,7 @@ _SHOWN = 5
 class WantedNegatives:
     """What is to be written of negatives."""
 
-    target: Path = option(..., "--to", "To be made; must not exist or be empty.", metavar="FOLDER")
+    target: Path = option(..., "--to", "Folder to create; empty if it exists.", metavar="FOLDER")
     form: Literal["sentence-transformers", "negclip", "jsonl", "tevatron", "webdataset"] = option(
         "sentence-transformers", "--format", "Format of the files; see above.", metavar="NAME"
     )

@@ -319,7 +319,7 @@ def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
     asked = [each for each in claims if PLAIN not in each.series.first.roles] or list(claims)
     if len(asked) == 1:
         also = _also_differ(asked[0])
-        mines = asked[0].series.first.members[0].mining and not also
+        mines = asked[0].series.first.members[0].mining and not also and UNTRAINED not in asked[0].baseline.first.roles
         said = asked[0].sentence("training with mined negatives" if mines else "")
         said += f" They also differ in {also}." if also else ""
     elif asked:

@@ -220,10 +220,12 @@ class Evaluate(Stage):
     def run(self, job: Job) -> None:
         """Writes metrics.json, both files of rankings, what `analysis.questions` answer, and all of it as text."""
         from itrpipe.analysis.questions.phrases import reranked
+        from itrpipe.datasets.prepared import PreparedDataset
         from itrpipe.datasets.truth import known_pairs
         from itrpipe.evaluation.metrics import ranks
         from itrpipe.evaluation.rankings import write_cross_retrieval, write_rankings
         from itrpipe.evaluation.results import oracle_ranks, results, results_text, summed_up
+        from itrpipe.mining.filters import DuplicateCaptions
 
         settings, evaluation, split = job.settings, Evaluation(job), _averaged(job)
         if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
@@ -232,6 +234,13 @@ class Evaluate(Stage):
             split = reranked(evaluation, split)
         full = ranks(split.matrix, split.caption_image)
         matches = known_pairs(evaluation.prepare, split.image_ids, split.caption_ids)
+        own = PreparedDataset.open(evaluation.prepare, tokens=False).split(settings.split)
+        shared = DuplicateCaptions(own.texts, own.caption_image).report()["captions_of_other_images"]
+        if matches is None and shared:
+            job.warn(
+                f"{shared:,} of {len(own.texts):,} captions are also those of another image, where they count as "
+                "wrong, and ties do, too: no model reaches 100 %"
+            )
         oracle = None if matches is None else oracle_ranks(split, matches)
         found = results(split, full, oracle, matches, settings, job.warn)
         write_json(job.folder / METRICS, found)

@@ -239,7 +239,7 @@ def _prepare_files(job: Job) -> None:
     if shared := DuplicateCaptions(texts, np.array(owners)).report()["captions_of_other_images"]:
         job.reporter.say(
             f"  {shared:,} captions are also those of another image; evaluation counts such pairs as wrong, and "
-            "training too unless loss.drop_duplicates is set"
+            "training too unless loss.drop_duplicates is set, as clip-finetune does"
         )
     for name in SPLITS:
         if name not in job.metrics:

@@ -243,6 +243,6 @@ def folder_digests(folders: Mapping[str, Path], cache: DigestCache) -> dict[str,
     digests = {}
     for name, folder in folders.items():
         if not folder.is_dir():
-            raise MissingInputError(f"{folder} is not a folder; name the folder that holds the files of {name}")
+            raise MissingInputError(f"{folder} is not a folder; name one that holds the files of a model")
         digests[name] = cache.place(folder, f"hashing {name}")
     return digests

@@ -171,7 +171,7 @@ def test_a_digest_and_a_stamp_are_of_all_bytes_however_long_the_file(tmp_path: P
     path.write_bytes(path.read_bytes() + b" ")
     with pytest.raises(DataError, match="does not match its own checksum"):
         check_stamp(path, "remove it")
-    wanted = f"{path} is not a folder; name the folder that holds the files of vision"
+    wanted = f"{path} is not a folder; name one that holds the files of a model"
     with pytest.raises(MissingInputError, match=wanted):
         integrity.folder_digests({"vision": path}, integrity.DigestCache(tmp_path / "none"))
 
