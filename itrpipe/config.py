@@ -440,14 +440,8 @@ def set_dotted(table: dict[str, Any], key: str, value: Any) -> None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean 'x'?` for the nearest known word, in whatever case, or an empty string.
-
-    A word may also be the initials of a known one, as `lr` is.
-    """
+    """Returns `; did you mean 'x'?` for the nearest known word, in whatever case, or an empty string."""
     folded = {each.lower(): each for each in known}
-    folded |= {
-        "".join(part[0] for part in name.split("_") if part): each for name, each in folded.items() if "_" in name
-    }
     close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
     return f"; did you mean {folded[close[0]]!r}?" if close else ""
 

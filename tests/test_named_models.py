@@ -124,6 +124,7 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(
     first, trained = (models[name].trained for name in ("first", "second"))
     unnamed = run("train", *second, "--dry-run", *where)
     assert "+" not in unnamed, "the model that it is like mines where no other is named"
+    assert "train contrastive (" in run("train", "--name", "x", "--like", "first", "--negatives", "mined", "--dry-run")
     manifest = read_manifest(chain / "tiny" / "train" / trained["contrastive.vsepp"])
     assert (manifest.settings["epochs"], manifest.settings["model"]["embed_dim"]) == (1, 8)
     mined = read_manifest(chain / "tiny" / "mine_negatives" / manifest.inputs["mine_negatives"].name)

@@ -117,7 +117,9 @@ def _command(step: Step) -> str:
     location, settings = step.location, step.settings.model_dump()
     command, data = f"itrpipe {location.stage.replace('_', '-')}", data_option(location.root)
     if location.stage == "index" and step.definition:
-        return f"`{command} --photos {shlex.quote(str(step.definition.source))}{data}`"
+        dataset, _, named = settings["called"].partition(".")
+        named = named if named in load_definition(location.root, dataset).models else settings["model"]
+        return f"`{command} --photos {shlex.quote(str(step.definition.source))} --model {shlex.quote(named)}{data}`"
     model = step if location.stage == "train" else step.inputs.get("train", step)
     if name := getattr(model.execution, "name", ""):
         usual = load_definition(location.root, location.dataset).models.get(name)

@@ -31,6 +31,7 @@ from itrpipe.cli.options import (
     TrainedOptions,
     overrides_of,
 )
+from itrpipe.config import baseline_kind, root_conf
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.errors import UsageError
 from itrpipe.pipeline.planning import Planner
@@ -236,6 +237,8 @@ def chosen_loss(method: str, named: dict[str, str], positives: str | None) -> tu
         UsageError: the method has none of them.
     """
     sources, loss = named.get("negatives", "").split(","), {}
+    if "negatives" in named and baseline_kind("train", method):  # no baseline any more
+        method = root_conf("train", method)
     if "twins" in sources and "twins" in method_of(method).model_fields:
         loss = {"loss.twins": TWINS, "sentences": "twins"}
         others = ",".join(name for name in sources if name != "twins")

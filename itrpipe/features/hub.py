@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import pickle
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,8 @@ SUFFIXES = (".bin", ".pth", ".pt", ".safetensors")
 # Counters of batches serve training only; not every file has them.
 _COUNTER = ".num_batches_tracked"
 _MODULE = "0_CLIPModel"
+_READ_MODULES = {"CLIPModel", "Transformer", "Pooling", "Normalize"}
+"""Of sentence-transformers, that change nothing in what is read of a folder."""
 _SECONDS = 10.0
 """How long the hub is waited for."""
 _NO_CONNECTION = "no connection, and no earlier download"
@@ -52,6 +55,13 @@ def local_folder(model: str) -> Path | None:
     """
     path = Path(model).expanduser()
     if os.path.isdir(path):
+        modules = path / "modules.json"
+        kinds = set(re.findall(r'"type":\s*"[^"]*\.(\w+)"', modules.read_text("utf-8"))) if modules.is_file() else set()
+        if further := kinds - _READ_MODULES:
+            raise MissingInputError(
+                f"{model} has a module {' and '.join(sorted(further))} of sentence-transformers, which is not read; "
+                "mine with its vectors instead: itrpipe mine-negatives --embeddings"
+            )
         own = path / _MODULE  # where sentence-transformers has put a CLIP
         return own if own.is_dir() and not (path / CONFIG).is_file() else path
     if path.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1 or os.path.exists(path):

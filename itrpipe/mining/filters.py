@@ -93,6 +93,18 @@ def positive_scores(images: Rows, texts: Rows, owners: np.ndarray) -> np.ndarray
     return scores
 
 
+def better_than_another(images: Rows, texts: Rows, owners: np.ndarray, positives: np.ndarray) -> float:
+    """Share of the captions whose own image scores above another one, half of all captions away; 1 for none.
+
+    Args:
+        images, texts, owners: as of `positive_scores`.
+        positives: [T] what it returns.
+    """
+    others = positive_scores(images, texts, np.roll(owners, len(owners) // 2))
+    known = ~np.isnan(positives + others)
+    return float((positives > others)[known].mean()) if known.any() else 1.0
+
+
 def lowest_positives(positives: np.ndarray, caption_image: np.ndarray, num_images: int) -> np.ndarray:
     """Lowest score of every image with an own caption.
 

@@ -34,6 +34,8 @@ FURTHER = "further_candidates.json"
 BYTES_PER_CANDIDATE, BYTES_PER_PROBABILITY, BYTES_PER_PLACE = 6, 2, 12
 FAISS_BLOCK = 4_096
 TRAIN = "train"
+BARELY = 0.6
+"""Share of captions that fit their own image better than another one, below which something is wrong."""
 EXPECTED_RECALL = 0.99
 """Share of the exact candidates below which an index is called bad."""
 
@@ -99,7 +101,7 @@ class MineNegatives(Stage):
     def run(self, job: Job) -> None:
         """Writes both lists and statistics.json."""
         from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows, read_embeddings
-        from itrpipe.mining.filters import positive_scores
+        from itrpipe.mining.filters import better_than_another, positive_scores
         from itrpipe.mining.rescoring import Guard, load_scoring_model
 
         settings = job.settings
@@ -131,6 +133,12 @@ class MineNegatives(Stage):
             mined, positives, facts["rescored"] = _rescored(job, embeddings, owners, mined)
         else:
             positives = positive_scores(embeddings.images, embeddings.texts, owners)
+            better = better_than_another(embeddings.images, embeddings.texts, owners, positives)
+            if better < BARELY:
+                job.warn(
+                    f"only {100 * better:.0f} % of the captions fit their own image better than another one, chance "
+                    "being 50 %: the model has learned little, or embeddings and owners are in different orders"
+                )
         statistics = _written(job, embeddings, owners, mined, positives, guard)
         write_json(job.folder / STATISTICS, statistics | facts)
         _show(job, statistics | facts)

@@ -44,6 +44,11 @@ def test_what_is_known_already_is_not_asked_for(asked: list, tmp_path: Path, mon
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: "config.json")
     hub.require_reachable("someone/fetched")
     (tmp_path / "sentence-transformers" / "0_CLIPModel").mkdir(parents=True)
+    modules = tmp_path / "sentence-transformers" / "modules.json"
+    modules.write_text('[{"type": "sentence_transformers.models.CLIPModel"}, {"type": "x.models.Dense"}]')
+    with pytest.raises(MissingInputError, match="has a module Dense"):
+        hub.local_folder(f"{tmp_path}/sentence-transformers")
+    modules.write_text('[{"type": "sentence_transformers.models.CLIPModel"}]')
     assert hub.local_folder(f"{tmp_path}/sentence-transformers") == tmp_path / "sentence-transformers" / "0_CLIPModel"
     assert asked == []
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: None)

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 import itrpipe
 from itrpipe.errors import UsageError
 from itrpipe.mining import filters
-from itrpipe.mining.filters import DuplicateCaptions, drop, lowest_positives, outside, plain_text, positive_scores
+from itrpipe.mining.filters import (
+    DuplicateCaptions,
+    better_than_another,
+    drop,
+    lowest_positives,
+    outside,
+    plain_text,
+    positive_scores,
+)
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, HeldRows, slices
 from itrpipe.mining.settings import WindowSettings
 
@@ -97,3 +105,11 @@ def test_marks_and_their_counts_equal_a_comparison_of_all_pairs(texts, images, n
         "candidates": dict.fromkeys(DIRECTIONS, marked),
         "share": {name: marked / (int(foreign.sum()) + anchors[name]) for name in DIRECTIONS},
     }
+
+
+def test_captions_in_another_order_fit_their_images_no_better_than_others() -> None:
+    images, owners = np.eye(20, dtype=np.float32), np.arange(40) // 2
+    for texts, share in ((images[owners], 1.0), (images[owners[::-1]], 0.0)):
+        rows = [HeldRows(each) for each in (images, texts)]
+        positives = positive_scores(*rows, owners)
+        assert better_than_another(*rows, owners, positives) == share

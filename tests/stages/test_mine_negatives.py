@@ -140,10 +140,10 @@ def test_what_an_index_misses_is_measured_and_warned_of(mined: Callable[..., Pat
         hits = sum(len({*some} & {*every}) for some, every in zip(found.candidates.tolist(), wanted, strict=True))
         assert search["recall"][direction] == pytest.approx(hits / found.candidates.size, abs=0.02)
         assert search["recall"][direction] < 0.9
-    (warning,) = read_manifest(folder).messages
+    (warning,) = (each for each in read_manifest(folder).messages if each.startswith("the index"))
     assert "num_probes = 2" in warning
     assert set(statistics_of(mined("all clusters"))["search"]["recall"].values()) == {1.0}
-    assert not read_manifest(mined("all clusters")).messages
+    assert not any("index" in each for each in read_manifest(mined("all clusters")).messages)
 
 
 # A second model
