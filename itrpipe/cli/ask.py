@@ -137,7 +137,8 @@ def advise(
         return
     reporter.say(f"{given.dataset}: is a second training worth it after {asked.label}?", style="bold")
     reporter.say(advice.sentence, style="bold green")
-    reporter.say(f"next: {advice.command}{data_option(given.data)}")
+    heading = "if you mine" if advice.action == "by-heart" else "next"
+    reporter.say(f"{heading}: {advice.command}{data_option(given.data)}")
     if advice.action != "collapsed":  # else negatives tell nothing
         for line in (*_figures(found, verbose=verbose), advice.evidence):
             reporter.say(line)
