@@ -154,7 +154,7 @@ def _figures(found: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
     rows = {
         "hardest of a batch": [each["beaten"] for each in own],
         "hardest of the dataset": [each["beaten"] for each in hardest],
-        "correct matches" if truth else "correct (FNE, too low)": [each[false] for each in hardest],
+        "correct matches" if truth else "correct matches (FNE)": [each[false] for each in hardest],
     }
     shown = [Row(title, [Figure.of(each, unit=" %") for each in cells]) for title, cells in rows.items()]
     pairs = next(iter(sides.values()))["anchors"]

@@ -56,8 +56,8 @@ def local_folder(model: str) -> Path | None:
     path = Path(model).expanduser()
     if os.path.isdir(path):
         modules = path / "modules.json"
-        kinds = set(re.findall(r'"type":\s*"[^"]*\.(\w+)"', modules.read_text("utf-8"))) if modules.is_file() else set()
-        if further := kinds - _READ_MODULES:
+        listed = modules.read_text("utf-8", errors="replace") if modules.is_file() else ""
+        if further := set(re.findall(r'"type":\s*"[^"]*\.(\w+)"', listed)) - _READ_MODULES:
             raise MissingInputError(
                 f"{model} has a module {' and '.join(sorted(further))} of sentence-transformers, which is not read; "
                 "mine with its vectors instead: itrpipe mine-negatives --embeddings"

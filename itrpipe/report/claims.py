@@ -46,6 +46,8 @@ _STAGE, _LOSS = "train", "loss."
 _OF_SCHEDULE = {"decay_at", "decay_every", "decay_factor", "warmup_updates", "max_updates", "patience"}
 _NOT_SHARED = {"seed", "epochs", "schedule", *_OF_SCHEDULE}
 """Settings in which a training and its twin on in-batch negatives may differ, beside the loss."""
+_OF_NEGATIVES = {"seed", "method", "sentences", "loss.negatives", "loss.teacher", "loss.twins"}
+"""Settings that say which negatives a training has, and its seed."""
 _NAMED = 3
 """Models that a sentence names."""
 
@@ -297,15 +299,12 @@ def why_collapsed(run: Run) -> str:
 
 
 def _also_differ(claim: Claim) -> str:
-    """Settings but the seed and the loss in which two trainings differ, of the baseline first; often nothing."""
+    """Settings in which two trainings differ beside their negatives and seed, the baseline's first; often nothing."""
     models = [each.first.members[0] for each in (claim.baseline, claim.series)]
-    if any(UNTRAINED in each.first.roles for each in (claim.baseline, claim.series)):
-        return ""
-    skipped = {"seed", "method"} | unread(models[0].settings) | unread(models[1].settings)
     own, other = (dict(leaves(each.settings)) for each in models)
-    keys = [key for key in own.keys() & other.keys() if key not in skipped and not key.startswith(_LOSS)]
+    shared = (own.keys() & other.keys()) - _OF_NEGATIVES - unread(models[0].settings) - unread(models[1].settings)
     return some(
-        [f"{key} ({shown(own[key])}, {shown(other[key])})" for key in sorted(keys) if own[key] != other[key]], _NAMED
+        [f"{key} ({shown(own[key])}, {shown(other[key])})" for key in sorted(shared) if own[key] != other[key]], _NAMED
     )
 
 
@@ -318,8 +317,9 @@ def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
         return collapsed
     asked = [each for each in claims if PLAIN not in each.series.first.roles] or list(claims)
     if len(asked) == 1:
-        also = _also_differ(asked[0])
-        mines = asked[0].series.first.members[0].mining and not also and UNTRAINED not in asked[0].baseline.first.roles
+        trained_both = not any(UNTRAINED in each.first.roles for each in (asked[0].baseline, asked[0].series))
+        also = _also_differ(asked[0]) if trained_both else ""
+        mines = trained_both and asked[0].series.first.members[0].mining and not also
         said = asked[0].sentence("training with mined negatives" if mines else "")
         said += f" They also differ in {also}." if also else ""
     elif asked:

@@ -62,7 +62,7 @@ METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_
 SUMMARY = "summary.txt"
 """Files of every evaluation."""
 
-ALIGNMENT, ECCV_CAPTION = "alignment.json", "eccv_caption.json"
+QUERY_LENGTH, ALIGNMENT, ECCV_CAPTION = "query_length.json", "alignment.json", "eccv_caption.json"
 MATCHING, PHRASES = "matching.json", "phrases.parquet"
 FALSE_NEGATIVES, HARD_CANDIDATES = "false_negatives.json", "false_negatives.parquet"
 WORD_MAPS = "word_maps.parquet"

@@ -1,4 +1,4 @@
-"""Evaluation: ensembles, COCO's protocols as printed, alignment, the matches of ECCV Caption."""
+"""Evaluation: ensembles, COCO's protocols as printed, recall by length, alignment, the matches of ECCV Caption."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.analysis.questions import eccv_caption
+from itrpipe.analysis.questions.query_length import recall_by_length
 from itrpipe.evaluation import metrics as protocols
 from itrpipe.evaluation.metrics import ranks
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, SplitEmbeddings, read_embeddings, read_scores, write_scores
@@ -23,7 +24,7 @@ from itrpipe.pipeline.steps import Step
 from itrpipe.stages import evaluate
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import EvaluateSettings
-from itrpipe.storage.artifact import ALIGNMENT, ECCV_CAPTION, METRICS, RANKINGS, read_manifest
+from itrpipe.storage.artifact import ALIGNMENT, ECCV_CAPTION, METRICS, QUERY_LENGTH, RANKINGS, read_manifest
 from itrpipe.training.settings import Model
 from tests.chains import FEW, Invoke, copied, done, made, only, planned, refused, sets
 from tests.conftest import TINY, TINY_AOQ
@@ -172,6 +173,14 @@ def test_a_split_too_small_for_a_protocol_is_told_and_order_embeddings_have_no_a
     assert "coco-1k needs 5,000 images, test has 5" in read_manifest(folder).messages
     assert set(figures(folder)) == {"full"}
     assert not (folder / ALIGNMENT).exists()
+
+
+def test_recall_by_length_counts_the_words_of_the_captions(tmp_path: Path, invoke: Invoke) -> None:
+    words = 1 + np.arange(35) % 30
+    said = {"text": [" ".join(["word"] * count) for count in words]}
+    folder, read, _ = evaluated(invoke, tmp_path, 7, captions=5, side=said)
+    found = ranks(read.scores(), read.caption_image)
+    assert figures(folder, QUERY_LENGTH) == recall_by_length(found.texts_to_images, words)
 
 
 def test_alignment_is_that_of_the_embeddings(finished_chain: Path) -> None:

@@ -119,7 +119,8 @@ def test_without_a_dataset_files_are_all_that_is_needed(
         further.append(read_list(made(invoke(*mine, "--candidates", f"{scale}.parquet")), "images_for_texts"))
     assert (further[0].candidates >= 10).any()
     np.testing.assert_array_equal(*(each.candidates for each in further))
-    made(invoke("evaluate", *given, "--set=bootstrap_samples=100", "--split", "val"))
+    evaluated = made(invoke("evaluate", *given, "--set=bootstrap_samples=100", "--split", "val"))
+    assert not (evaluated / "query_length.json").exists()
     assert invoke("report", "--dataset", "embeddings").code == 0
     assert f"✓ mine_negatives/{folder.name}" in invoke(*mine, "--dry-run").out  # another split changes nothing
     assert "train/given" not in invoke("gc", "--dataset", "embeddings", "--yes").out

@@ -126,7 +126,7 @@ def test_it_says_what_the_evaluation_of_round_one_found(
     _title, verdict, command, *rest = shown.splitlines()
     assert verdict == told["sentence"]
     assert command.startswith(f"next: {told['command']}")
-    for name, key in (("hardest of the dataset", "beaten"), ("correct (FNE, too low)", "estimated_false")):
+    for name, key in (("hardest of the dataset", "beaten"), ("correct matches (FNE)", "estimated_false")):
         (line,) = (line for line in rest if line.startswith(name))
         figures = [side["hardest"][key] for side in sides]
         shown_figures = line.removeprefix(name).replace(" %", "").split()

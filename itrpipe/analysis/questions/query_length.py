@@ -1,0 +1,81 @@
+"""How recall of captions depends on their number of words.
+
+Source: AsCL (Gong et al.), Fig. 5, which samples 1,000 captions; its bounds are not printed and these are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.evaluation.metrics import CUTOFFS, ranks, recall
+from itrpipe.evaluation.tables import Cells, Measured, Number
+from itrpipe.features.embeddings import SplitScores
+from itrpipe.storage.artifact import QUERY_LENGTH
+from itrpipe.storage.disk import write_json
+
+SHORTEST = (1, 8, 10, 12, 15)
+"""Least number of words of each bucket: up to 7, 8 and 9, 10 and 11, 12 to 14, 15 and more."""
+
+
+def _cells(found: Sequence[Mapping[str, Any]]) -> Cells:
+    return {("Words", _words(each)): Number.of(each["t2i_r1"]) for each in found}
+
+
+def _words(bucket: Mapping[str, Any]) -> str:
+    if bucket["to"] is None:
+        return f"from {bucket['from']}"
+    return f"up to {bucket['to']}" if bucket["from"] == 1 else f"{bucket['from']} to {bucket['to']}"
+
+
+SHOWN = (
+    Measured(
+        "Recall by the length of captions",
+        QUERY_LENGTH,
+        _cells,
+        "R@1 of images for captions, in percent, by how many words these have.",
+        usual=True,
+    ),
+)
+
+
+def asks(evaluation: Evaluation) -> bool:
+    """Asked of every model."""
+    return True
+
+
+def answer(evaluation: Evaluation, split: SplitScores) -> None:
+    """Writes query_length.json, where any caption has words: of given embeddings they may not be known."""
+    captions = PreparedDataset.open(evaluation.prepare).split(evaluation.settings.split)
+    counts = pc.call_function("list_value_length", [captions.tokens]).to_pylist()
+    if any(counts):
+        words = dict(zip(captions.caption_ids.tolist(), counts, strict=True))
+        lengths = np.array([words[caption] for caption in split.caption_ids.tolist()])
+        found = ranks(split.matrix, split.caption_image).texts_to_images
+        write_json(evaluation.folder / QUERY_LENGTH, recall_by_length(found, lengths))
+
+
+def recall_by_length(ranks: np.ndarray, words: np.ndarray) -> list[dict[str, Any]]:
+    """Recall of caption queries in each bucket of lengths.
+
+    Args:
+        ranks: [T] 0-based ranks of the image of each caption.
+        words: [T] number of words of each caption; one without words is as short as they come.
+
+    Returns:
+        For each bucket `from` and `to` (words, both inclusive; the last ends nowhere), `captions`, and `t2i_r1`,
+        `t2i_r5` and `t2i_r10` in percent, None where the bucket is empty.
+    """
+    bucket = np.maximum(np.searchsorted(SHORTEST, words, side="right") - 1, 0)
+    ends = [*(start - 1 for start in SHORTEST[1:]), None]
+    found = []
+    for number, (start, end) in enumerate(zip(SHORTEST, ends, strict=True)):
+        own = ranks[bucket == number]
+        recalls = {f"t2i_r{k}": recall(own, k) if len(own) else None for k in CUTOFFS}
+        found.append({"from": start, "to": end, "captions": len(own), **recalls})
+    return found
