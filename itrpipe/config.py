@@ -43,17 +43,6 @@ _OWNERS = {"loss": "method", "model": "backbone"}
 """Group of settings -> the setting that names whose they are."""
 
 
-NEWER = "newer"
-"""Marks a setting that artifacts of before lack: a fingerprint has it where it is not at its default."""
-
-
-@dataclass(frozen=True)
-class ReadWith:
-    """Marks a setting that is read, and has a place in a fingerprint, where another one is not at its default."""
-
-    other: str
-
-
 @dataclass(frozen=True)
 class Outside:
     """Marks a setting that names files outside the data folder: their content counts, and not where they lie.
@@ -87,17 +76,11 @@ class Settings(BaseModel):
         return getattr(self, name) == type(self).model_fields[name].default
 
     def counted(self) -> dict[str, Any]:
-        """Values as a fingerprint sees them, ready for JSON; see `NEWER`, `ReadWith` and `Outside`."""
+        """Values as a fingerprint sees them, ready for JSON; see `Outside`."""
         values = self.model_dump(mode="json")
-        for name, field_info in type(self).model_fields.items():
-            for mark in field_info.metadata:
-                if mark == NEWER:
-                    unread = self.is_usual(name)
-                else:
-                    unread = isinstance(mark, ReadWith) and self.is_usual(mark.other)
-                if unread:
-                    values.pop(name, None)
-        return values | {name: mark.seen(value) for name, value, mark in self.outside() if name in values}
+        for name, value, mark in self.outside():
+            values[name] = mark.seen(value)
+        return values
 
     def outside(self) -> Iterator[tuple[str, Any, Outside]]:
         """Name, value and mark of the settings that name files outside the data folder, as far as they are given."""

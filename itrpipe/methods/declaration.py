@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from itrpipe import plugins
-from itrpipe.config import NEWER, Settings
+from itrpipe.config import Settings
 from itrpipe.papers import Paper
 from itrpipe.registry import Registry
 
@@ -192,8 +192,8 @@ class WithTwins(MethodSettings):
         twin_weight: of the loss of their four scores.
     """
 
-    twins: Annotated[float, NEWER] = Field(default=0.0, ge=0, le=16)
-    twin_weight: Annotated[float, NEWER] = Field(default=1.0, ge=0)
+    twins: float = Field(default=0.0, ge=0, le=16)
+    twin_weight: float = Field(default=1.0, ge=0)
 
     def reads_sentences(self) -> bool:
         """For their twins."""

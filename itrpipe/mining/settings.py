@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from itrpipe.config import NEWER, Outside, ReadWith, Settings, unknown
+from itrpipe.config import Outside, Settings, unknown
 from itrpipe.errors import MissingInputError
 from itrpipe.features.declaration import is_given
 from itrpipe.training.settings import backbones, canonical_backbone
@@ -105,24 +105,24 @@ class MineSettings(Settings):
     backbone: str
     features: str
     seed: int = Field(ge=0)
-    train_share: Annotated[float, NEWER] = Field(default=1.0, gt=0, le=1)
+    train_share: float = Field(default=1.0, gt=0, le=1)
     num_texts: int = Field(ge=1, le=10_000_000)
     num_images: int = Field(ge=1, le=10_000_000)
     library: Literal["torch", "faiss"]
     precision: Literal["fp32", "bf16", "bf16+fp32"]
     drop_duplicates: bool
     window: WindowSettings = Field(default_factory=WindowSettings)
-    rescore_with: Annotated[str, NEWER] = ""
-    rescore_texts: Annotated[int, ReadWith("rescore_with")] = Field(default=0, ge=0)
-    rescore_images: Annotated[int, ReadWith("rescore_with")] = Field(default=0, ge=0)
-    index: Annotated[Literal["flat", "ivf", "ivf-pq"], NEWER] = "flat"
-    num_lists: Annotated[int, ReadWith("index")] = Field(default=0, ge=0)
-    num_probes: Annotated[int, ReadWith("index")] = Field(default=0, ge=0)
-    candidates: Annotated[str, NEWER, Outside(_digest_of_candidates)] = ""
-    decisions: Annotated[str, NEWER, decisions_file(training=True)] = ""
-    guard: Annotated[Literal["none", "fne"], NEWER] = "none"
-    guard_prior: Annotated[float, ReadWith("guard")] = Field(default=1e-4, gt=0, lt=1)
-    guard_batch_size: Annotated[int, ReadWith("guard")] = Field(default=32, ge=2, le=10_000_000)
+    rescore_with: str = ""
+    rescore_texts: int = Field(default=0, ge=0)
+    rescore_images: int = Field(default=0, ge=0)
+    index: Literal["flat", "ivf", "ivf-pq"] = "flat"
+    num_lists: int = Field(default=0, ge=0)
+    num_probes: int = Field(default=0, ge=0)
+    candidates: Annotated[str, Outside(_digest_of_candidates)] = ""
+    decisions: Annotated[str, decisions_file(training=True)] = ""
+    guard: Literal["none", "fne"] = "none"
+    guard_prior: float = Field(default=1e-4, gt=0, lt=1)
+    guard_batch_size: int = Field(default=32, ge=2, le=10_000_000)
 
     @field_validator("candidates", "guard")
     @classmethod

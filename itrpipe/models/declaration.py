@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from itrpipe.config import NEWER, Settings
+from itrpipe.config import Settings
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.papers import Paper
 
@@ -100,7 +100,7 @@ class RegionBackbone(BackboneSettings):
 class PlacedRegionBackbone(RegionBackbone):
     """Settings of those that can see where regions are."""
 
-    boxes: Annotated[bool, NEWER] = Field(
+    boxes: bool = Field(
         default=False, description="Read the boxes of regions, too; the papers do not, and see no left or right."
     )
 

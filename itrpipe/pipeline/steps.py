@@ -92,8 +92,8 @@ def _made_again(manifest: Manifest, step: Step) -> str:
     """Which input of an artifact has other bytes than it had when the artifact was made from it, or nothing."""
     for name, upstream in step.inputs.items():
         record, now = manifest.inputs.get(name), _readable(upstream.location.folder)
-        # Artifacts of earlier versions do not say what they read; what was removed since does not count.
-        if record is None or not record.digest or now is None or now.digest == record.digest:
+        # An input that was removed since does not count.
+        if record is None or now is None or now.digest == record.digest:
             continue
         changed = [
             file
@@ -153,10 +153,7 @@ def _difference(old: Manifest, step: Step) -> str:
     """Says what differs between an older artifact and the planned one."""
     before = dict(leaves(old.settings))
     after = dict(leaves(step.settings.model_dump(mode="json")))
-    # A setting that is newer than the artifact and does not count here says nothing about it.
-    counted = dict(leaves(load_stage(step.need.stage).fingerprinted(step.settings)))
-    compared = [key for key in after if key in before or key in counted]
-    changes = [_change(key, before.get(key), after[key]) for key in compared if before.get(key) != after[key]]
+    changes = [_change(key, before.get(key), value) for key, value in after.items() if before.get(key) != value]
     changes += [f"{key} dropped" for key in before if key not in after]
     inputs = {name: upstream.location.fingerprint for name, upstream in step.inputs.items()}
     changes += [

@@ -37,7 +37,7 @@ from itrpipe.evaluation.metrics import (
 from itrpipe.evaluation.tables import Number, mean, signed
 from itrpipe.report.names import shown, some
 from itrpipe.report.runs import DECLARED, FIRST, FULL, OBJECTIVE, PLAIN, UNTRAINED, Model, Run, Series, by_seed
-from itrpipe.training.settings import FIRST_TRAINING, newer_defaults, unread
+from itrpipe.training.settings import FIRST_TRAINING, unread
 
 COMPARED = (*RECALLS, RSUM)
 UPDATES, TIME = "updates", "time"
@@ -241,7 +241,7 @@ def _setting(series: Series) -> list[Any]:
     """What both sides have in common: backbones with the encoders that they began with, features, share, re-ranking."""
     run = series.first
     kinds = sorted((each.backbone_name, *each.encoders) for each in run.members)
-    return [kinds, run.settings["features"], run.rerank, [m.settings.get("train_share", 1.0) for m in run.members]]
+    return [kinds, run.settings["features"], run.rerank, [m.settings["train_share"] for m in run.members]]
 
 
 def _place(reference: Run, run: Run, kind: str) -> int | None:
@@ -272,11 +272,7 @@ def _is_plain_twin(reference: Run, run: Run) -> bool:
 def _shared(model: Model) -> dict[str, Any]:
     """All settings but those of loss and schedule, and the objective."""
     skipped = _NOT_SHARED | unread(model.settings)
-    known = {
-        key: value
-        for key, value in leaves(model.settings)
-        if key not in skipped and not key.startswith(_LOSS) and (key, value) not in newer_defaults()
-    }
+    known = {key: value for key, value in leaves(model.settings) if key not in skipped and not key.startswith(_LOSS)}
     return {**known, OBJECTIVE: model.choices[OBJECTIVE]}
 
 

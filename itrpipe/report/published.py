@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from itrpipe.config import NEWER, ReadWith, Settings, did_you_mean, leaves
+from itrpipe.config import Settings, did_you_mean, leaves
 from itrpipe.storage.integrity import read_checked_json
 
 RSUM = "rsum"
@@ -122,11 +122,11 @@ class ReportSettings(Settings):
     seed: int = Field(ge=0)
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
-    published: Annotated[tuple[Published, ...], NEWER] = ()
-    tolerance: Annotated[Tolerance, ReadWith("published")] = Tolerance()
-    tiny: Annotated[bool, ReadWith("published")] = False
-    names: Annotated[tuple[tuple[str, str], ...], NEWER] = ()
-    compare: Annotated[tuple[str, ...], NEWER] = ()
+    published: tuple[Published, ...] = ()
+    tolerance: Tolerance = Tolerance()
+    tiny: bool = False
+    names: tuple[tuple[str, str], ...] = ()
+    compare: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

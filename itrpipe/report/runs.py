@@ -31,7 +31,7 @@ from itrpipe.report.names import (
 from itrpipe.storage.artifact import HISTORY, METRICS, RANKINGS, Manifest
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.storage.tables import read_table
-from itrpipe.training.settings import FIRST_TRAINING, began_with, newer_defaults, trains, unread
+from itrpipe.training.settings import FIRST_TRAINING, began_with, trains, unread
 
 DIRECTIONS = {"i2t": "Image → text", "t2i": "Text → image"}
 FULL, ORACLE = "full", "oracle"
@@ -417,5 +417,5 @@ def _facts(item: Run) -> dict[str, Any] | None:
 
 
 def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Without settings that earlier versions lacked, where they have their defaults: these models are no others."""
-    return {key: value for key, value in leaves(settings) if key != SEED and (key, value) not in newer_defaults()}
+    """The settings of a training or a mining as dotted keys, without the seed."""
+    return {key: value for key, value in leaves(settings) if key != SEED}

@@ -498,9 +498,7 @@ def _exported(folder: Path, device: str) -> _Opened:
         )
     parser = ParseSettings.recorded(about.get("parser")) if saved.settings.reads_phrases else None
     label, features = about["run"], about["features"]
-    # Exports of earlier versions do not say so; their extractor tells itself when it finds no weights.
-    anywhere = features.get("of_anywhere", True)
-    read = _reading(label, features["extractor"], features["settings"], device, anywhere=anywhere)
+    read = _reading(label, features["extractor"], features["settings"], device, anywhere=features["of_anywhere"])
     return saved, label, *read, parser
 
 

@@ -183,7 +183,7 @@ class Stage:
         untimed: settings that do not decide how long it takes.
     """
 
-    schema_version: ClassVar[int] = 1
+    schema_version: ClassVar[int] = 2
     settings: ClassVar[type[Settings]] = Settings
     execution: ClassVar[type[Settings]] = SharedExecution
     has_versions: ClassVar[bool] = True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from itrpipe.analysis.questions.base import SENTENCES, Evaluation, answers_text, questions
-from itrpipe.config import NEWER, Outside, Settings
+from itrpipe.config import Outside, Settings
 from itrpipe.datasets import benchmarks
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
 from itrpipe.engine.run import MapExecution
@@ -76,10 +76,10 @@ class EvaluateSettings(Settings):
     split: Literal["train", "val", "test"]
     rerank: int = Field(default=0, ge=0)
     eccv: bool = False
-    discriminate: Annotated[tuple[str, ...], NEWER, AfterValidator(generator_names)] = ()
-    language_model: Annotated[str, NEWER, LOCAL_MODEL] = ""
-    benchmark: Annotated[tuple[str, ...], NEWER, BENCHMARKS, AfterValidator(benchmarks.benchmark_names)] = ()
-    decisions: Annotated[str, NEWER, decisions_file(training=False)] = ""
+    discriminate: Annotated[tuple[str, ...], AfterValidator(generator_names)] = ()
+    language_model: Annotated[str, LOCAL_MODEL] = ""
+    benchmark: Annotated[tuple[str, ...], BENCHMARKS, AfterValidator(benchmarks.benchmark_names)] = ()
+    decisions: Annotated[str, decisions_file(training=False)] = ""
     protocols: tuple[Literal["full", "coco-1k", "coco-5k"], ...]
     bootstrap_samples: int = Field(ge=100, le=1_000_000)
     interval_level: float = Field(gt=0, lt=1)
@@ -134,7 +134,7 @@ class Execution(MapExecution):
 class Evaluate(Stage):
     """Measures trained models."""
 
-    schema_version, settings, execution = 6, EvaluateSettings, Execution
+    schema_version, settings, execution = 7, EvaluateSettings, Execution
 
     def label(self, conf: str, settings: EvaluateSettings) -> str:
         """Name of the evaluated model or models, with the split when it is not the test split."""
@@ -319,7 +319,7 @@ def _scored(job: Job) -> SplitScores:
     if training_settings.settings_of(job.settings.backbone).reads_phrases:
         read.append("parse")  # other models may have been trained on sentences that it helped to write
     folders = {name: existing_input(trained, manifest, name).absolute() for name in read}
-    sources = Sources(**folders, train_share=manifest.settings.get("train_share", 1.0))
+    sources = Sources(**folders, train_share=manifest.settings["train_share"])
     work = Scoring(trained.absolute(), sources, split, job.execution.encode_block, job.execution.device)
     scores = work.join(job.made(work).paths)
     (job.folder / SCORES).unlink(missing_ok=True)  # of an interrupted run

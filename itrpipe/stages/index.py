@@ -55,7 +55,7 @@ class Index(Stage):
     """Embeds the photographs of a folder."""
 
     settings, execution = IndexSettings, Execution
-    schema_version = 2
+    schema_version = 3
 
     def label(self, conf: str, settings: IndexSettings) -> str:
         """The model's name, so that a folder may have indexes of several models."""

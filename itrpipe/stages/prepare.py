@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from itrpipe.config import NEWER, Settings
+from itrpipe.config import Settings
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
@@ -83,11 +83,11 @@ class ScenesSettings(Settings):
     seed: int = Field(ge=0)
     family_size: int = Field(ge=1)
     keep_probability: float = Field(ge=0, le=1)
-    caption_detail: Annotated[float, NEWER] = Field(default=0.5, ge=0, le=1)
-    units: Annotated[int, NEWER] = Field(default=3, ge=2, le=5)
-    alike: Annotated[float, NEWER] = Field(default=0.0, ge=0, le=1)
-    noise: Annotated[float, NEWER] = Field(default=0.0, ge=0, le=1)
-    occlusion: Annotated[float, NEWER] = Field(default=0.0, ge=0, le=1)
+    caption_detail: float = Field(default=0.5, ge=0, le=1)
+    units: int = Field(default=3, ge=2, le=5)
+    alike: float = Field(default=0.0, ge=0, le=1)
+    noise: float = Field(default=0.0, ge=0, le=1)
+    occlusion: float = Field(default=0.0, ge=0, le=1)
 
 
 class GivenSettings(Settings):

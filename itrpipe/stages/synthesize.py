@@ -48,7 +48,7 @@ class Execution(SharedExecution):
 class Synthesize(Stage):
     """Writes negative sentences."""
 
-    schema_version, execution = 4, Execution
+    schema_version, execution = 5, Execution
 
     def check(self, step: Step) -> None:
         """Refuses a language model that is neither here nor on the hub."""

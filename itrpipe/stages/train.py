@@ -48,7 +48,7 @@ _REMEDIES = {
 class Train(Stage):
     """Trains a model."""
 
-    schema_version, settings, execution = 2, TrainSettings, TrainExecution
+    schema_version, settings, execution = 3, TrainSettings, TrainExecution
     untimed = frozenset(
         (
             *("seed", "learning_rate", "learning_rate_scaling", "base_batch_size", "schedule", "warmup_updates"),

@@ -101,7 +101,7 @@ class InputArtifact(BaseModel, extra="forbid", frozen=True):
 
     Attributes:
         stage, name, fingerprint: what it was.
-        digest: of all its files, see `Manifest.digest`; empty in artifacts of earlier versions.
+        digest: of all its files, see `Manifest.digest`.
         files: digest of each file that lies in no folder of it.
         made: its execution settings and versions, which may differ between artifacts of one fingerprint.
     """

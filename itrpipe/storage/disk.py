@@ -286,7 +286,7 @@ def check_stamp(path: Path, remedy: str, content: bytes | None = None) -> None:
     first = next(chunks, b"")
     found = _STAMPED.search(first)
     if found is None:
-        raise DataError(f"{path} has no checksum: it is damaged, or of an earlier version; {remedy}")
+        raise DataError(f"{path} has no checksum: it is damaged; {remedy}")
     total = hashlib.sha256(first.replace(found[0], STAMP_HERE.encode()))
     for chunk in chunks:
         total.update(chunk)

@@ -78,7 +78,7 @@ def holder(path: Path) -> str:
         known = json.loads(path.read_bytes())
         return f"process {known['pid']} on {known['host']} since {known['since']} ({known['command']})"
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process"  # that has not written yet who it is, or an older version
+        return "another process"  # that has not written yet who it is
 
 
 @contextlib.contextmanager

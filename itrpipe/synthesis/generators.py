@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from itrpipe.config import NEWER, ReadWith, Settings, load_declaration, resolve, unknown
+from itrpipe.config import Settings, load_declaration, resolve, unknown
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.storage.integrity import LOCAL_MODEL
 from itrpipe.training.settings import backbones, canonical_backbone, run_label, settings_of
@@ -102,13 +102,13 @@ class SynthesizeSettings(Settings):
         language_model_sentences: sentences that it reads.
     """
 
-    split: Annotated[Literal["train", "val", "test"], NEWER] = "train"
-    train_share: Annotated[float, NEWER] = Field(default=1.0, gt=0, le=1)
+    split: Literal["train", "val", "test"] = "train"
+    train_share: float = Field(default=1.0, gt=0, le=1)
     seed: int = Field(ge=0)
     keep: int = Field(ge=1, le=10_000)
     block: int = Field(ge=1)
     language_model: Annotated[str, LOCAL_MODEL] = ""
-    language_model_sentences: Annotated[int, ReadWith("language_model")] = Field(ge=1)
+    language_model_sentences: int = Field(ge=1)
 
     @property
     def most_kept(self) -> int:
@@ -185,8 +185,8 @@ class ByRules(SynthesizeSettings):
     maker: Literal["rules"]
     rules: tuple[RuleName, ...] = Field(min_length=1)
     min_count: int = Field(ge=1)
-    refined: Annotated[bool, NEWER] = False
-    twins: Annotated[int, NEWER] = Field(default=0, ge=0, le=100)
+    refined: bool = False
+    twins: int = Field(default=0, ge=0, le=100)
 
     @model_validator(mode="after")
     def _twins_are_trained_on(self) -> ByRules:

@@ -185,12 +185,12 @@ class SavedModel:
 
     @property
     def score_precision(self) -> str:
-        """Precision of the scores of pairs; older models have no such setting."""
-        return self.config.get("score_precision", "fp32")
+        """Precision of the scores of pairs."""
+        return self.config["score_precision"]
 
     def embed_precision(self, device: torch.device) -> str:
-        """Precision that it encodes in on a device, likewise."""
-        asked = self.config.get("embed_precision", "fp32")
+        """Precision that it encodes in on a device."""
+        asked = self.config["embed_precision"]
         return chosen_precision(self.config["precision"], device) if asked == AS_TRAINED else asked
 
     @property

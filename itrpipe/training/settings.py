@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from itrpipe import papers
-from itrpipe.config import NEWER, Settings, load_declaration, resolve, unknown, why_unusable
+from itrpipe.config import Settings, load_declaration, resolve, unknown, why_unusable
 from itrpipe.datasets.definition import ModelDefinition
 from itrpipe.engine.run import MapExecution
 from itrpipe.errors import UsageError
@@ -135,29 +135,29 @@ class TrainSettings(Settings):
     batch_by: Literal["pairs", "tokens"] = "pairs"
     accumulate: int = Field(default=1, ge=1, le=1_000_000)
     optimizer: Literal["adam", "adamw", "adamw-clip", "adamw-siglip"] = "adam"
-    weight_decay: Annotated[float, NEWER] = Field(default=0.01, ge=0)
-    layer_decay: Annotated[float, NEWER] = Field(default=1.0, gt=0, le=1)
-    freeze: Annotated[Literal["none", "vision", "text"], NEWER] = "none"
-    adapter: Annotated[Literal["none", "lora"], NEWER] = "none"
-    lora_rank: Annotated[int, NEWER] = Field(default=8, ge=1, le=65_536)
-    lora_alpha: Annotated[float, NEWER] = Field(default=8.0, gt=0)
-    lora_dropout: Annotated[float, NEWER] = Field(default=0.0, ge=0, lt=1)
-    lora_targets: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], NEWER] = ()
-    average: Annotated[str, NEWER] = NO_AVERAGE
+    weight_decay: float = Field(default=0.01, ge=0)
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    freeze: Literal["none", "vision", "text"] = "none"
+    adapter: Literal["none", "lora"] = "none"
+    lora_rank: int = Field(default=8, ge=1, le=65_536)
+    lora_alpha: float = Field(default=8.0, gt=0)
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
+    lora_targets: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    average: str = NO_AVERAGE
     schedule: Literal["step", "linear", "cosine", "linear-uniter", "plateau"] = "step"
     warmup_updates: Annotated[int | float, BeforeValidator(_count_or_share)] = Field(default=0, ge=0)
-    learning_rate_scaling: Annotated[Literal["none", "linear", "sqrt"], NEWER] = "none"
-    base_batch_size: Annotated[int, NEWER] = Field(default=256, ge=1)
+    learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
+    base_batch_size: int = Field(default=256, ge=1)
     max_updates: int = Field(default=0, ge=0)
     gradient_clip: float = Field(gt=0)
     precision: Literal["fp32", "bf16", "auto"]
     score_precision: Literal["fp32", "bf16"] = "fp32"
-    embed_precision: Annotated[Literal["fp32", "tf32", "as-trained"], NEWER] = "fp32"
+    embed_precision: Literal["fp32", "tf32", "as-trained"] = "fp32"
     min_word_count: int = Field(ge=1)
     sentences: str = "phrases"
     train_share: float = Field(default=1.0, gt=0, le=1)
-    validate_every: Annotated[int, NEWER] = Field(default=0, ge=0)
-    patience: Annotated[int, NEWER] = Field(default=0, ge=0)
+    validate_every: int = Field(default=0, ge=0)
+    patience: int = Field(default=0, ge=0)
     selection: Literal["rsum", "r1+r5"]
     validation_images: int = Field(ge=1)
     model: SerializeAsAny[BackboneSettings] = Field(default_factory=dict)  # pyright: ignore[reportAssignmentType]
@@ -296,13 +296,6 @@ class TrainExecution(MapExecution):
         return tuple(dict.fromkeys(value))
 
 
-@functools.cache
-def newer_defaults() -> list[tuple[str, Any]]:
-    """Settings that earlier versions lacked, each with the default that they trained by, as a manifest has it."""
-    found = {name: each.default for name, each in TrainSettings.model_fields.items() if NEWER in each.metadata}
-    return [(name, list(value) if isinstance(value, tuple) else value) for name, value in found.items()]
-
-
 def unread(settings: Mapping[str, Any]) -> frozenset[str]:
     """Dotted keys of what the other settings of a training leave without a use.
 
@@ -317,7 +310,7 @@ def unread(settings: Mapping[str, Any]) -> frozenset[str]:
         loss = method.model_validate(settings["loss"]) if method and "loss" in settings else None
     except ValidationError:
         return frozenset()
-    own = _unread(settings.get("adapter", NOTHING), loss is None or loss.trains)
+    own = _unread(settings["adapter"], loss is None or loss.trains)
     return frozenset((*own, *(f"loss.{name}" for name in (loss.unused_options() if loss else ()))))
 
 
@@ -342,11 +335,11 @@ def parsed_average(value: str) -> tuple[str, float]:
 
 
 def cited(settings: Mapping[str, Any]) -> tuple[Paper, ...]:
-    """The papers that a way of training comes from, by its dumped settings; earlier ones lack some."""
+    """The papers that a way of training comes from, by its dumped settings."""
     chosen = (
-        (papers.LORA, settings.get("adapter") == LORA),
-        (papers.LIT, settings.get("freeze") == "vision"),
-        (papers.WISE_FT, settings.get("average", NO_AVERAGE).startswith(WISE_FT)),
+        (papers.LORA, settings["adapter"] == LORA),
+        (papers.LIT, settings["freeze"] == "vision"),
+        (papers.WISE_FT, settings["average"].startswith(WISE_FT)),
     )
     return tuple(paper for paper, used in chosen if used)
 
@@ -439,7 +432,7 @@ def no_first_training(settings: Mapping[str, Any]) -> str:
     It has learned from in-batch negatives, and embeds, so that all others can be searched.
 
     Args:
-        settings: of the training, as manifests keep them; earlier ones lack some.
+        settings: of the training, as manifests keep them.
     """
     backbone, method = settings["backbone"], settings["method"]
     if not settings_of(backbone).embeds:

@@ -6,7 +6,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from itrpipe.config import NEWER
 from itrpipe.methods.declaration import MOST, Mined, WithTwins
 from itrpipe.papers import ANCE, AOQ, CLIP, FNE, NEG_CLIP, NV_RETRIEVER, SIGLIP, VSEPP, Paper
 
@@ -94,7 +93,7 @@ class Contrastive(WithTwins):
     skip_texts: int = Field(default=0, ge=0, le=MOST)
     skip_images: int = Field(default=0, ge=0, le=MOST)
     shared: bool = True
-    drop_duplicates: Annotated[bool, NEWER] = False
+    drop_duplicates: bool = False
     refresh_every: int = Field(default=0, ge=0)
     teacher: str | None = None
     synthetic_sentences: int = Field(default=1, ge=1, le=1_000)

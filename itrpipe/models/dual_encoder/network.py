@@ -468,7 +468,7 @@ def restored(description: Mapping[str, Any]) -> Encoders:
     return Encoders(
         None if description["vision"] is None else restored_vision(description["vision"]),
         restored_text(description["text"]),
-        scale=tuple(description["scale"]) if "scale" in description else None,  # older models do not tell it
+        scale=tuple(description["scale"]) if "scale" in description else None,
         boxes=description.get("boxes", False),
     )
 
