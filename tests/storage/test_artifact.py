@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -218,6 +219,21 @@ def test_a_large_file_is_hashed_once_while_it_stays_as_it_is_or_not_at_all_where
             with pytest.raises(DataError, match=f"^{file} does not match its recorded sha256.*and run `itrpipe train`"):
                 checked(file)
         assert not trust or checked(path) == path
+
+
+def test_a_copy_under_another_name_is_checked_in_full_and_files_beside_anothers_manifest_are_not(
+    whole: Location, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(whole.folder, tmp_path / "best"))
+    assert checked(copy / "a.bin") == copy / "a.bin"
+    flip(copy / "a.bin")
+    (copy / "images" / "1.jpg").unlink()
+    os.mkfifo(copy / "images" / "1.jpg")
+    for name, damage in (("a.bin", "does not match its recorded sha256"), ("images/1.jpg", "is not a file")):
+        with pytest.raises(DataError, match=f"^{copy / name} {damage}; copy it again, or run `itrpipe train`"):
+            checked(copy / name)
+    (copy / MANIFEST).write_text('{"short_name": "the manifest of a web page"}')
+    assert checked(copy / "a.bin") == copy / "a.bin"
 
 
 def test_an_input_that_was_made_again_is_not_taken_for_the_one_that_was_read(whole: Location) -> None:
