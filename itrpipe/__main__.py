@@ -25,13 +25,6 @@ class Outlet(io.FileIO):
             return super().write(content)
 
 
-def lasting(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    """Returns the stream of an `Outlet` in the place of standard output or error."""
-    outlet = io.BufferedWriter(Outlet(stream.fileno(), "w", closefd=False))
-    lines, unbuffered = stream.line_buffering, stream.write_through
-    return io.TextIOWrapper(outlet, stream.encoding, line_buffering=lines, write_through=unbuffered)
-
-
 def run() -> None:
     """Runs the command, from its first import on."""
     interrupted = False
@@ -44,7 +37,8 @@ def run() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None:  # closed by `>&-`
-            setattr(sys, name, lasting(stream))
+            outlet = io.BufferedWriter(Outlet(stream.fileno(), "w", closefd=False))
+            setattr(sys, name, io.TextIOWrapper(outlet, stream.encoding, line_buffering=True))
     try:
         from itrpipe.cli import main
 

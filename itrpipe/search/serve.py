@@ -109,41 +109,31 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._watch()
         if len(self.connections) > MOST_CONNECTIONS:
-            waiting = {each.deadline.when(): each for each in self.connections if each.deadline}
-            waiting[min(waiting)].give_up()
+            waiting = {}
+            for other in self.connections:
+                if isinstance(other, Connection) and other.deadline and not other.transport.is_closing():
+                    waiting[other.deadline] = other.transport
+            waiting[min(waiting)].abort()
 
     def data_received(self, data: bytes) -> None:
         """Takes some of a request."""
         super().data_received(data)
         self._watch()
 
-    def on_response_complete(self) -> None:
-        """Waits for the next request."""
-        super().on_response_complete()
-        self._watch()
-
     def shutdown(self) -> None:
         """Waits for an answer that is under way, and for no request."""
         super().shutdown()
         if self.deadline:
-            self.give_up()
-
-    def give_up(self) -> None:
-        """Closes the connection at once."""
-        self._stop_waiting()
-        self.transport.abort()
+            self.transport.abort()
 
     def _watch(self) -> None:
-        """Sets the deadline where the rest of a request is missing."""
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._stop_waiting()
-        elif self.deadline is None:
-            self.deadline = self.loop.call_later(REQUEST_SECONDS, self.give_up)
-
-    def _stop_waiting(self) -> None:
-        if self.deadline:
+        """Sets the deadline as long as the rest of a request is missing."""
+        arrives = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if self.deadline and not arrives:
             self.deadline.cancel()
             self.deadline = None
+        elif arrives and not self.deadline:
+            self.deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
 
 
 class OwnPagesOnly:
