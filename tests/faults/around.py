@@ -34,13 +34,13 @@ def copies(chain: Chain) -> list[Trial]:
     return [
         Trial("copies", f"{file} with another {place}", partial(_copied, chain=chain, file=file, place=place))
         for file in _LOADED
-        for place in (*places_in(file), PIPE)
+        for place in (*reversed(places_in(file)), PIPE)
     ]
 
 
 def requests(chain: Chain) -> list[Trial]:
     """Several at once that ask for a picture of which no small copy was made yet."""
-    return [Trial("requests", f"{count} at once", partial(_asked, chain=chain, count=count)) for count in (2, 8)]
+    return [Trial("requests", f"{count} at once", partial(_asked, chain=chain, count=count)) for count in (8, 2)]
 
 
 def _unread(folder: Path, draw: random.Random, found: Findings, *, place: Place) -> None:
