@@ -14,14 +14,19 @@ from itrpipe.errors import INTERRUPTED
 
 
 class Outlet(io.FileIO):
-    """Standard output or error, which goes nowhere once nobody reads it any more, as behind `| head`."""
+    """Standard output or error, which goes nowhere once nobody reads it any more, as behind `| head`.
+
+    Neither does it go anywhere after another error, since Python would write the same again at its end.
+    """
 
     def write(self, content) -> int:
         """Writes bytes, and returns how many."""
         try:
             return super().write(content)
-        except BrokenPipeError:
+        except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            if not isinstance(error, BrokenPipeError):
+                raise
             return super().write(content)
 
 

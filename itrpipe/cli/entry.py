@@ -73,10 +73,7 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", spin_count())  # read when torch is loaded
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        try:
-            run_together(app)
-        finally:
-            _flush()
+        run_together(app)
     except ItrpipeError as error:
         _end(error)
     except (SystemExit, KeyboardInterrupt) as leaving:
@@ -149,21 +146,6 @@ def _end(error: ItrpipeError) -> NoReturn:
     if sys.stderr is not None:  # closed by `2>&-`; typer would print UTF-8 on a stream that shows ASCII alone
         print(f"error: {shown(str(error))}", file=sys.stderr)
     sys.exit(error.exit_code)
-
-
-def _flush() -> None:
-    """Writes what is still to be printed.
-
-    Raises:
-        OSError: it cannot be written, and is forgotten, since Python would try again at its end.
-    """
-    if sys.stdout is None:  # closed by `>&-`
-        return
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h11
 import numpy as np
@@ -45,7 +45,7 @@ from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset, given_split
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError, UsageError
 from itrpipe.report.page import page_environment
 from itrpipe.report.pictures import shrink
-from itrpipe.review import ANSWERS, DOUBTFUL, GUARD, HARMFUL, LIKELY, RANDOM, SAMPLE, Candidates, DecisionFile, Queue
+from itrpipe.review import DOUBTFUL, GUARD, HARMFUL, LIKELY, RANDOM, SAMPLE, Candidates, DecisionFile, Queue
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.model import best
 from itrpipe.search.photos import PhotoFile, Rows
@@ -342,7 +342,7 @@ class Posted(BaseModel, extra="forbid", strict=True):
     order: str
     reviewer: str
     place: int
-    answer: str
+    answer: Literal["fits", "differs", "unsure", "undone"]
 
 
 class Reviews:
@@ -383,13 +383,11 @@ class Reviews:
         }
 
     def answer(self, order: str, reviewer: str, place: int, answer: str) -> dict[str, Any]:
-        """Writes an answer, and tells what is known now.
+        """Writes an answer, one of `itrpipe.review.ANSWERS`, and tells what is known now.
 
         Raises:
-            UsageError: there is no such candidate, answer or order.
+            UsageError: there is no such candidate or order.
         """
-        if answer not in ANSWERS:
-            raise UsageError(f"answer {answer!r}: there is none of this name; known: {', '.join(ANSWERS)}")
         if not 0 <= place < len(self.candidates):
             raise UsageError(f"candidate {place}: there are {len(self.candidates):,}")
         queue = self._queue(order)
