@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from itrpipe.features.extraction import ImageFiles
 
 BENCHMARK_PAIRS = "benchmark_pairs.parquet"
+_TIED = 1e-6
+"""Scores that differ by less are those of the same tokens."""
 _CANDIDATES = 4
 """Edits of an image and category from which one is chosen."""
 _TITLES = {
@@ -125,6 +127,11 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         texts = Pairs([pair.caption for pair in pairs], [pair.negative for pair in pairs], images)
         blind = blind_points(texts, categories, trigrams)
         scored = ScoredPairs(scores, negative_scores, images, categories, groups, blind)
+        if tied := int(np.isclose(scores, negative_scores, rtol=0, atol=_TIED).sum()):
+            evaluation.warn(
+                f"{name}: {tied:,} of {len(pairs):,} negatives score like their caption, as where both differ in case "
+                "alone or behind the last token that the model reads; they count as wrong"
+            )
         columns = {"score": scores, "negative_score": negative_scores, "right": scored.right}
         for column, values in columns.items():
             table = table.append_column(column, pa.array(values))
