@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -308,15 +309,18 @@ def mine(
         lists = MinedFile(Path(name) / "mined.arrays").lists()
     positives = positive_scores(*vectors, rows)
     same, kept = None if captions is None else DuplicateCaptions(captions, rows), list[np.ndarray]()
+    reasons = Counter[str]()
     for direction, scores in zip(DIRECTIONS, (lowest_positives(positives, rows, len(images)), positives), strict=True):
         found: CandidateLists = getattr(lists, direction)
         going = {} if same is None else {"duplicates": same.mark(direction, slice(0, len(scores)), found)}
         left, dropped = drop(found, going | outside(window, found, scores))
-        if not left.counts.any():
-            counts = ", ".join(f"{name} {count:,}" for name, count in dropped.items())
-            raise UsageError(f"no candidates are left in {direction}; dropped: {counts}; widen the limits")
         kept += vars(left).values()
-    return MinedLists(*kept)
+        reasons.update(dropped)
+    mined = MinedLists(*kept)
+    if not mined.texts_for_images.counts.any() and not mined.images_for_texts.counts.any():
+        counts = ", ".join(f"{name} {count:,}" for name, count in reasons.items())
+        raise UsageError(f"no candidates are left, which were dropped by {counts}; widen the limits")
+    return mined
 
 
 def _array(name: str, given: Any, axes: int, kinds: str, what: str) -> np.ndarray:
