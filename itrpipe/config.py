@@ -37,8 +37,6 @@ LARGEST, LARGEST_SEED = 2**31 - 1, 2**63 - 1
 EPOCHS = "epochs"
 _TERM = re.compile(r"(?:(?P<times>[1-9]\d{0,2}) )?(?P<conf>[a-z][a-z0-9-]*)")
 SettingsType = TypeVar("SettingsType", bound="Settings")
-_MOST_LEVELS = 50
-"""Tables and lists in each other; those of a recipe are fewer than ten."""
 _MANY = 20
 """Names that are too many for a line."""
 _OWNERS = {"loss": "method", "model": "backbone"}
@@ -219,33 +217,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise DataError(f"{path} is no file; name one of TOML")
     try:
-        return parse_toml(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise MissingInputError(f"no such file: {path}") from None
     except (ValueError, RecursionError) as error:  # also whole numbers of thousands of digits
         raise DataError(f"{path} is not valid TOML: {error}") from None
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML whose tables and lists are no deeper than settings can be.
-
-    Raises:
-        ValueError: it is not valid, or deeper; that of tomllib is a TOMLDecodeError.
-        RecursionError: it is so deep that tomllib fails.
-    """
-    tables = tomllib.loads(text)
-    level: list[Any] = [tables]
-    for _ in range(_MOST_LEVELS):
-        inner: list[Any] = []
-        for value in level:
-            if isinstance(value, Mapping):
-                inner += value.values()
-            elif isinstance(value, list):
-                inner += value
-        level = inner
-    if level:
-        raise ValueError(f"more than {_MOST_LEVELS} tables or lists lie in each other")
-    return tables
 
 
 def resolve(
@@ -389,7 +365,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise UsageError(f"--set {text!r} is not of the form key=value")
     try:
-        read = parse_toml(f"value = {value}")
+        read = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
         return key, value
     except (ValueError, RecursionError):

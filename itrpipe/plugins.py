@@ -139,9 +139,6 @@ def _try_import(entry: EntryPoint) -> None:
     """
     child = os.fork()
     if not child:
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for stream in range(3):
-            os.dup2(nowhere, stream)
         code = _IMPORTED
         try:
             entry.load()

@@ -372,6 +372,8 @@ def load_recipe(name: str) -> Recipe:
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in (".".join(map(str, first["loc"])),) if part)
         raise DataError(f"{path}: {where}{in_words(first)}") from None
+    except RecursionError:
+        raise DataError(f"{path} has hundreds of tables in each other; write fewer") from None
 
 
 def _file_of(name: str) -> Path:

@@ -70,7 +70,6 @@ def _asked(folder: Path, draw: random.Random, found: Findings, *, chain: Chain, 
         port = free.getsockname()[1]
     shared = ["--photos", str(photos), "--model", str(model), "--port", str(port), "--no-browser"]
     child = Child(["serve", *shared], folder)
-    _wait_for(port)
     with ThreadPoolExecutor(count) as pool:
         for photograph in sorted(photos.rglob("*.jpg")):
             found.tried += 1
@@ -89,19 +88,15 @@ def _model(folder: Path, chain: Chain) -> Path:
     return Path(shutil.copytree(trained, trained.with_name("best")))
 
 
-def _wait_for(port: int) -> None:
-    """Returns when a server listens."""
-    until = time.monotonic() + LIMIT
-    while time.monotonic() < until:
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-            return
-        except ConnectionRefusedError:
-            time.sleep(0.1)
-    raise TimeoutError(f"nobody listens at port {port}")
-
-
 def _status(port: int, path: str) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
-    connection.request("GET", path)
-    return connection.getresponse().status
+    """What a server answers, as soon as it listens."""
+    until = time.monotonic() + LIMIT
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        except ConnectionRefusedError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
