@@ -11,7 +11,6 @@ the baseline that trained for as much time (`baseline = "time"`), where it was r
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,20 +35,40 @@ from itrpipe.evaluation.metrics import (
 )
 from itrpipe.evaluation.tables import Number, mean, signed
 from itrpipe.report.names import shown, some
-from itrpipe.report.runs import DECLARED, FIRST, FULL, OBJECTIVE, PLAIN, UNTRAINED, Model, Run, Series, by_seed
+from itrpipe.report.runs import (
+    DECLARED,
+    FIRST,
+    FULL,
+    MINING,
+    OBJECTIVE,
+    PLAIN,
+    UNTRAINED,
+    Model,
+    Run,
+    Series,
+    by_seed,
+)
 from itrpipe.training.settings import FIRST_TRAINING, unread
 
 COMPARED = (*RECALLS, RSUM)
 UPDATES, TIME = "updates", "time"
-BETTER, WORSE, NONE, ONE_SEED = "better", "worse", "no measurable difference", "one seed"
+BETTER, WORSE, NONE = "better", "worse", "no measurable difference"
+ONE_SEED, AT_CHANCE = "one seed cannot tell", "both at chance"
+WORDS = (BETTER, WORSE, NONE, ONE_SEED, AT_CHANCE)
+"""Verdicts on two models."""
 _STAGE, _LOSS = "train", "loss."
 _OF_SCHEDULE = {"decay_at", "decay_every", "decay_factor", "warmup_updates", "max_updates", "patience"}
 _NOT_SHARED = {"seed", "epochs", "schedule", *_OF_SCHEDULE}
 """Settings in which a training and its twin on in-batch negatives may differ, beside the loss."""
-_OF_NEGATIVES = {"seed", "method", "sentences", "loss.negatives", "loss.teacher", "loss.twins"}
-"""Settings that say which negatives a training has, and its seed."""
+_OF_NEGATIVES = {"sentences", "loss.negatives", "loss.teacher", "loss.twins"}
+"""Settings that say which negatives a training has."""
+_OPTIONS = {"method": "loss.", "backbone": "model."}
+"""Settings whose value decides which options there are -> what the keys of these begin with."""
+_OF_GUARDS = {"loss.weigh", "loss.false_negatives", "loss.drop_above"}
+_OF_GUARDS |= {f"{MINING}{name}" for name in ("guard", "guard_prior", "guard_batch_size")}
+"""Settings of false negatives that mining marks, and of what a training does with them."""
 _NAMED = 3
-"""Models that a sentence names."""
+"""Models, or settings, that a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +81,7 @@ class Claim:
         seeds: that both have.
         own: difference of every metric in `COMPARED`, a caption's own image being its only match.
         oracle: the same with all correct matches counted; None where the truth is not known.
+        at_chance: whether neither of the two is above chance.
     """
 
     series: Series
@@ -69,6 +89,7 @@ class Claim:
     seeds: list[int]
     own: dict[str, Difference]
     oracle: dict[str, Difference] | None
+    at_chance: bool = False
 
     @property
     def rsum(self) -> Difference:
@@ -77,32 +98,42 @@ class Claim:
 
     @property
     def word(self) -> str:
-        """`better`, `worse`, `no measurable difference`, or `one seed`, which allows none of these."""
+        """Return one of `WORDS`."""
+        if self.at_chance:
+            return AT_CHANCE
         if self._is_trained and len(self.seeds) == 1:
             return ONE_SEED
-        images = self.rsum.images
-        found = self.rsum.significant if self._is_trained else images.excludes_zero
-        return NONE if not found else BETTER if self.rsum.value > 0 else WORSE
+        is_found = self.rsum.significant if self._is_trained else self.rsum.images.excludes_zero
+        if not is_found:
+            return NONE
+        return BETTER if self.rsum.value > 0 else WORSE
 
     def sentence(self, name: str = "") -> str:
-        """The difference with its intervals, in words; the model by another name than its own where one is given."""
-        rsum, own, other = self.rsum, self.series, self.baseline
-        name, change = name or own.name, signed(rsum.value)
-        baseline = other.method if other.first.backbone == own.first.backbone else other.name
-        told = (
-            "one seed does not show how much seeds differ"
-            if rsum.images.excludes_zero
-            else "inconclusive with one seed"
-        )
-        said = {
-            ONE_SEED: f"{name} changed RSum by {change} against {baseline}: {told}",
-            NONE: f"{name} against {baseline}: no measurable difference, RSum {change}",
-        }
-        better = f"{name} is {self.word} than {baseline} by {abs(rsum.value):.1f} points of RSum"
-        found = {f"over {rsum.count} seeds": rsum.seeds, "over images": rsum.images}
-        spans = [f"{over} {signed(each.low)} to {signed(each.high)}" for over, each in found.items() if each]
-        sentence = f"{said.get(self.word, better)} ({100 * rsum.level:g} % interval {', '.join(spans)})."
+        """Return the verdict with the difference and its intervals.
+
+        Args:
+            name: of the model, where it is to be another than its own.
+        """
+        rsum = self.rsum
+        name = name or self.series.name
+        has_one_backbone = self.baseline.first.backbone == self.series.first.backbone
+        baseline = self.baseline.method if has_one_backbone else self.baseline.name
+        if self.word in (BETTER, WORSE):
+            verdict = f"{name} is {self.word} than {baseline} by {abs(rsum.value):.1f} points of RSum"
+        else:
+            verdict = f"{name} against {baseline}: {self.word}, RSum {signed(rsum.value)}"
+
+        intervals = [f"over images {signed(rsum.images.low)} to {signed(rsum.images.high)}"]
+        if rsum.seeds is not None:
+            intervals.insert(0, f"over {rsum.count} seeds {signed(rsum.seeds.low)} to {signed(rsum.seeds.high)}")
+        sentence = f"{verdict} ({100 * rsum.level:g} % interval {', '.join(intervals)})."
         return sentence[0].upper() + sentence[1:]
+
+    @property
+    def compares_trainings(self) -> bool:
+        """Whether both sides were trained, with settings that are known."""
+        sides = (self.baseline, self.series)
+        return all(_is_known(each) and UNTRAINED not in each.first.roles for each in sides)
 
     @property
     def _is_trained(self) -> bool:
@@ -148,7 +179,8 @@ def claim(series: Series, baseline: Series, caption_image: np.ndarray, samples: 
         found.append(_differences(known, caption_image, samples, level) if len(known) == len(pairs) else None)
     own, oracle = found
     assert own is not None
-    return Claim(series, baseline, [*runs], own, oracle)
+    at_chance = all(is_at_chance(run) for pair in runs.values() for run in pair)
+    return Claim(series, baseline, [*runs], own, oracle, at_chance)
 
 
 def _differences(
@@ -279,11 +311,16 @@ def _shared(model: Model) -> dict[str, Any]:
 # -- What a page says first
 
 
+def is_at_chance(run: Run) -> bool:
+    """Whether chance lies within or above the interval of its RSum."""
+    return run.metrics[FULL][RSUM]["low"] <= random_recalls(*run.size)[RSUM]
+
+
 def why_collapsed(run: Run) -> str:
-    """Chance within the interval of its RSum, or few answers to most queries; empty for a run that has not."""
-    rsum, chance = run.metrics[FULL]["rsum"], random_recalls(*run.size)["rsum"]
-    if rsum["low"] <= chance:
-        return f"its RSum of {rsum['value']:.1f} is not significantly above chance, {chance:.1f}"
+    """Return that it is at chance, or gives few answers to most queries; empty for a run that has not collapsed."""
+    if is_at_chance(run):
+        rsum, chance = run.metrics[FULL][RSUM]["value"], random_recalls(*run.size)[RSUM]
+        return f"its RSum of {rsum:.1f} is not significantly above chance, {chance:.1f}"
     for side, items, what in zip(SIDES, run.size[::-1], ("captions", "images"), strict=True):
         answers = run.rankings[side]["candidate_ids"].combine_chunks()
         listed = answers.flatten()
@@ -294,37 +331,108 @@ def why_collapsed(run: Run) -> str:
     return ""
 
 
-def _also_differ(claim: Claim) -> str:
-    """Settings in which two trainings differ beside their negatives and seed, the baseline's first; often nothing."""
-    models = [each.first.members[0] for each in (claim.baseline, claim.series)]
-    own, other = (dict(leaves(each.settings)) for each in models)
-    shared = (own.keys() & other.keys()) - _OF_NEGATIVES - unread(models[0].settings) - unread(models[1].settings)
-    return some(
-        [f"{key} ({shown(own[key])}, {shown(other[key])})" for key in sorted(shared) if own[key] != other[key]], _NAMED
-    )
+def differing_settings(claim: Claim) -> list[str]:
+    """Return the settings in which the trainings of a claim differ, apart from negatives and seed.
+
+    Each reads "key (the baseline's value, the model's value)".
+    """
+    baselines, models = claim.baseline.first.members, claim.series.first.members
+    differences = {}
+    if len(baselines) != len(models):
+        differences[f"models ({len(baselines)}, {len(models)})"] = None
+    for baseline, model in zip(baselines, models, strict=False):
+        differences |= dict.fromkeys(_differing(baseline, model))
+    return list(differences)
+
+
+def _differing(baseline: Model, model: Model) -> list[str]:
+    """Return the settings in which two trainings differ, the method first.
+
+    Options that only one of two methods, or of two backbones, has are told by the method and the backbone.
+    """
+    baseline_values, values = baseline.values, model.values
+    skipped = _OF_NEGATIVES | unread(baseline.settings) | unread(model.settings)
+    if baseline.has_idle_guard or model.has_idle_guard:
+        skipped |= _OF_GUARDS
+
+    one_sided = baseline_values.keys() ^ values.keys()
+    for owner, prefix in _OPTIONS.items():
+        if baseline_values.get(owner) != values.get(owner):
+            skipped |= {key for key in one_sided if key.startswith(prefix)}
+    if baseline.mining is None or model.mining is None:
+        skipped |= {key for key in one_sided if key.startswith(MINING)}
+
+    differences = []
+    for key in sorted(baseline_values.keys() | values.keys(), key=lambda key: (key not in _OPTIONS, key)):
+        before, after = baseline_values.get(key), values.get(key)
+        if key not in skipped and before != after:
+            differences.append(f"{key} ({shown(before)}, {shown(after)})")
+    return differences
 
 
 def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
-    """Which models are better than their baselines, or what there is in place of that, and which have collapsed."""
-    trained = [each for each in series if UNTRAINED not in each.first.roles]
-    found = [f"{each.name} ({why_collapsed(each.first)})" for each in trained if all(map(why_collapsed, each.all))]
-    collapsed = f"Learned little: {some(found, _NAMED, '; ')}. {REMEDY.capitalize()}." if found else ""
-    if len(found) == len(series):
+    """Return which models are better than their baselines, or what there is in place of that, and which collapsed."""
+    collapsed = _collapsed(series)
+    if all(all(map(why_collapsed, each.all)) for each in series):
         return collapsed
-    asked = [each for each in claims if PLAIN not in each.series.first.roles] or list(claims)
+    asked = [each for each in claims if PLAIN not in each.series.first.roles and not _repeats(each, claims)]
+    asked = asked or list(claims)
     if len(asked) == 1:
-        trained_both = not any(UNTRAINED in each.first.roles for each in (asked[0].baseline, asked[0].series))
-        also = _also_differ(asked[0]) if trained_both else ""
-        mines = trained_both and asked[0].series.first.members[0].mining and not also
-        said = asked[0].sentence("training with mined negatives" if mines else "")
-        said += f" They also differ in {also}." if also else ""
+        said = _one(asked[0])
     elif asked:
-        best, words = max(asked, key=lambda each: rsum_of(each.series)), Counter(each.word for each in asked)
-        counts = ", ".join(f"{words[word]} {word}" for word in (BETTER, WORSE, NONE, ONE_SEED) if words[word])
-        said = f"{best.sentence()} Of {len(asked)} models against their baselines: {counts}."
+        said = _several(asked)
     else:
         first = max(series, key=rsum_of)
         chance = random_recalls(*first.first.size)[RSUM]
         said = f"{first.name} reaches an RSum of {rsum_of(first):.1f} of 600; chance gives {chance:.1f}."
         said += " No baseline was evaluated."
     return f"{said} {collapsed}".rstrip()
+
+
+def _collapsed(series: Sequence[Series]) -> str:
+    """Return the models that have learned little, each with the reason, and what helps; often nothing."""
+    collapsed = [each for each in series if all(map(why_collapsed, each.all))]
+    if not collapsed:
+        return ""
+    reasons = [f"{each.name} ({why_collapsed(each.first)})" for each in collapsed]
+    are_both = len(series) == 2 and all(is_at_chance(run) for each in series for run in each.all)
+    verdict = AT_CHANCE.capitalize() if are_both else "Learned little"
+    is_trained = any(UNTRAINED not in each.first.roles for each in collapsed)
+    remedy = f" {REMEDY.capitalize()}." if is_trained else ""
+    return f"{verdict}: {some(reasons, _NAMED, '; ')}.{remedy}"
+
+
+def _repeats(claim: Claim, claims: Sequence[Claim]) -> bool:
+    """Whether the model of a claim is that of another one, but for a guard that marked nothing."""
+    model = claim.series.first.members[0]
+    if not model.has_idle_guard:
+        return False
+    for each in claims:
+        other = each.series.first.members[0]
+        has_same_negatives = other.choices.get("negatives") == model.choices.get("negatives")
+        if has_same_negatives and not other.has_idle_guard and not _differing(other, model):
+            return True
+    return False
+
+
+def _one(claim: Claim) -> str:
+    """Return what one comparison shows; mined negatives are credited where nothing else differs."""
+    if not claim.compares_trainings:
+        return claim.sentence()
+    if differences := differing_settings(claim):
+        return f"{claim.sentence()} They also differ in {some(differences, _NAMED)}."
+    baseline, model = claim.baseline.first.members[0], claim.series.first.members[0]
+    is_credited = model.mining is not None and baseline.mining is None
+    return claim.sentence("training with mined negatives" if is_credited else "")
+
+
+def _several(claims: Sequence[Claim]) -> str:
+    """Return the verdicts on all models before what the best of them reaches, which the choice flatters."""
+    verdicts = []
+    for word in WORDS:
+        names = [each.series.name for each in claims if each.word == word]
+        if names:
+            verdicts.append(f"{word}: {some(names, _NAMED)}")
+    best = max(claims, key=lambda each: rsum_of(each.series))
+    verdict = f"Of {len(claims)} models against their baselines, {'; '.join(verdicts)}."
+    return f"{verdict} The highest RSum, flattered by the choice: {best.sentence()}"

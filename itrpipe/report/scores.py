@@ -12,10 +12,10 @@ import numpy as np
 from itrpipe.evaluation.intervals import Difference
 from itrpipe.evaluation.metrics import PROTOCOLS, RSUM, random_recalls
 from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean
-from itrpipe.report.claims import COMPARED, Claim, rsum_of, score_of, why_collapsed
+from itrpipe.report.claims import AT_CHANCE, COMPARED, Claim, rsum_of, score_of, why_collapsed
 from itrpipe.report.names import listed
 from itrpipe.report.published import Published
-from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, UNTRAINED, Run, Series, by_seed
+from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, Run, Series, by_seed
 from itrpipe.storage.artifact import METRICS
 
 _GLANCE = {"RSum": RSUM, "R@1 image → text": "i2t_r1", "R@1 text → image": "t2i_r1"}
@@ -53,7 +53,8 @@ def glance(
             cells[_WORD] = "baseline"
         if each.name in of_time:
             cells[_TIME] = over_images(of_time[each.name])
-        if UNTRAINED not in each.first.roles and all(map(why_collapsed, each.all)):
+        is_told = claim is not None and claim.word == AT_CHANCE
+        if not is_told and all(map(why_collapsed, each.all)):
             cells[_WORD] = "learned little"
         against_ = f", against {claim.baseline.method}" if claim and len(baselines) > 1 else ""
         rows.append(Row(f"{each.name}{against_}", [cells.get(column) for column in columns], _note(each)))

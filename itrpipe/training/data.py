@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -214,11 +214,10 @@ class SplitData:
         if isinstance(self._texts, TokenTexts):
             self._texts = replace(self._texts, multiple=multiple)
 
-    def cut(self, what: str) -> str:
-        """How many of the captions, which are called `what`, are longer than the model reads; empty for none."""
-        count, limit = self._texts.cut or (0, "")
-        told = f"longer than the {limit} that the model reads: {count:,} of {self.num_captions:,} {what}"
-        return told if count else ""
+    @property
+    def cut(self) -> Cut | None:
+        """Captions that are longer than the model reads; None where nothing is cut."""
+        return self._texts.cut
 
     def pair_sizes(self) -> np.ndarray:
         """[T] words of each caption and regions of its image together."""
@@ -232,6 +231,20 @@ class SplitData:
 
     def train_on(self, world: World, device: torch.device) -> None:
         """Tells where the pairs go: to all of these processes, which have this data too, and there to this device."""
+
+
+def longer_captions(splits: Mapping[str, SplitData]) -> str:
+    """Return how many captions are longer than the model reads; empty for none.
+
+    Args:
+        splits: what their captions are called -> data.
+    """
+    limit, counts = "", []
+    for name, data in splits.items():
+        if data.cut is not None and data.cut.count:
+            limit = data.cut.limit
+            counts.append(f"{data.cut.count:,} of {data.num_captions:,} {name}")
+    return f"longer than the {limit} that the model reads: {', '.join(counts)}" if counts else ""
 
 
 class PhraseSplitData(SplitData):
