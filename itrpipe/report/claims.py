@@ -53,7 +53,7 @@ from itrpipe.training.settings import FIRST_TRAINING, unread
 COMPARED = (*RECALLS, RSUM)
 UPDATES, TIME = "updates", "time"
 BETTER, WORSE, NONE = "better", "worse", "no measurable difference"
-ONE_SEED, AT_CHANCE = "one seed cannot tell", "both at chance"
+ONE_SEED, AT_CHANCE = "one seed is too few", "both at chance"
 WORDS = (BETTER, WORSE, NONE, ONE_SEED, AT_CHANCE)
 """Verdicts on two models."""
 _STAGE, _LOSS = "train", "loss."
@@ -337,12 +337,12 @@ def differing_settings(claim: Claim) -> list[str]:
     Each reads "key (the baseline's value, the model's value)".
     """
     baselines, models = claim.baseline.first.members, claim.series.first.members
-    differences = {}
     if len(baselines) != len(models):
-        differences[f"models ({len(baselines)}, {len(models)})"] = None
-    for baseline, model in zip(baselines, models, strict=False):
-        differences |= dict.fromkeys(_differing(baseline, model))
-    return list(differences)
+        return [f"models ({len(baselines)}, {len(models)})"]
+    differences = []
+    for baseline, model in zip(baselines, models, strict=True):
+        differences += _differing(baseline, model)
+    return list(dict.fromkeys(differences))
 
 
 def _differing(baseline: Model, model: Model) -> list[str]:
@@ -372,8 +372,15 @@ def _differing(baseline: Model, model: Model) -> list[str]:
 
 def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
     """Return which models are better than their baselines, or what there is in place of that, and which collapsed."""
-    collapsed = _collapsed(series)
-    if all(all(map(why_collapsed, each.all)) for each in series):
+    reasons = [f"{each.name} ({why_collapsed(each.first)})" for each in series if all(map(why_collapsed, each.all))]
+    collapsed = ""
+    if reasons:
+        are_both = len(series) == 2 and all(is_at_chance(each.first) for each in series)
+        verdict = AT_CHANCE.capitalize() if are_both else "Learned little"
+        collapsed = f"{verdict}: {some(reasons, _NAMED, '; ')}."
+        if any(UNTRAINED not in each.first.roles for each in series):
+            collapsed += f" {REMEDY.capitalize()}."
+    if len(reasons) == len(series):
         return collapsed
     asked = [each for each in claims if PLAIN not in each.series.first.roles and not _repeats(each, claims)]
     asked = asked or list(claims)
@@ -387,19 +394,6 @@ def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
         said = f"{first.name} reaches an RSum of {rsum_of(first):.1f} of 600; chance gives {chance:.1f}."
         said += " No baseline was evaluated."
     return f"{said} {collapsed}".rstrip()
-
-
-def _collapsed(series: Sequence[Series]) -> str:
-    """Return the models that have learned little, each with the reason, and what helps; often nothing."""
-    collapsed = [each for each in series if all(map(why_collapsed, each.all))]
-    if not collapsed:
-        return ""
-    reasons = [f"{each.name} ({why_collapsed(each.first)})" for each in collapsed]
-    are_both = len(series) == 2 and all(is_at_chance(run) for each in series for run in each.all)
-    verdict = AT_CHANCE.capitalize() if are_both else "Learned little"
-    is_trained = any(UNTRAINED not in each.first.roles for each in collapsed)
-    remedy = f" {REMEDY.capitalize()}." if is_trained else ""
-    return f"{verdict}: {some(reasons, _NAMED, '; ')}.{remedy}"
 
 
 def _repeats(claim: Claim, claims: Sequence[Claim]) -> bool:

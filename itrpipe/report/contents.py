@@ -16,7 +16,6 @@ from itrpipe.analysis.questions.discrimination import gained_and_lost
 from itrpipe.analysis.second_round import recommend
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import MissingInputError
-from itrpipe.evaluation.metrics import RECALLS
 from itrpipe.evaluation.tables import Measured, Number, Row, Table, duration
 from itrpipe.exporting.places import text_without_places
 from itrpipe.progress import PEAK_MEMORY
@@ -35,8 +34,6 @@ _MOST_SHOWN = 4
 """Models that the first drawing and the first table show: the best, and the baseline."""
 _MOST_NAMED = 2
 """Artifacts that one warning names."""
-_MOST_PANELS = 8
-"""Models that get a drawing of their recalls; more have the table."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +117,9 @@ class Group:
                 [run.wrote(DISCRIMINATION) for run in side.all if run.wrote(DISCRIMINATION)]
                 for side in (each.series, each.baseline)
             )
-            gains, losses = gained_and_lost(own, others)
-            if gains:
-                said.append(f"{each.series.name} prefers captions to edits of {'; '.join(gains)}.")
-            if losses:
-                said.append(f"{each.series.name} prefers them less often to edits of {'; '.join(losses)}.")
+            for often, kinds in zip(("", "less often "), gained_and_lost(own, others), strict=True):
+                if kinds:
+                    said.append(f"{each.series.name} prefers captions {often}to edits of {'; '.join(kinds)}.")
         return " ".join([*said, answer(self.series, self.claims)])
 
     @cached_property
@@ -336,13 +331,6 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
 def _scores(group: Group) -> Iterator[Part]:
     yield from scores.score_tables(group.series, group.published)
     yield from filter(None, (scores.recall_differences(group.claims, oracle=oracle) for oracle in (False, True)))
-    if 0 < len(group.claims) <= _MOST_PANELS:
-        labels, plots = [f"{each[0]}→{each[2]} R@{each.rpartition('r')[2]}" for each in RECALLS], []
-        for number, claim in enumerate(group.claims):
-            rows, look = [scores.over_images(claim.own[each]) for each in RECALLS], group.looks[claim.series.name]
-            name = f"{group.prefix}-difference-{number}"
-            plots.append(intervals(name, claim.series.name, labels, rows, [look] * len(rows), None))
-        yield Panels(plots, {}, "Differences to the baseline in percentage points; hollow: the interval includes zero.")
     facts = []
     for each in group.series:  # what is not as declared, then what else tells a series from others of its name
         departures = each.first.departures

@@ -6,7 +6,7 @@ unlike with like, the report says of every model what differs from `stages/*.tom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,24 +129,26 @@ def listed(found: Mapping[str, Departure], most: int = MOST_LISTED) -> str:
     return some([f"{key} {each}" for key, each in found.items()], most)
 
 
-def distinctions(facts: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Return all facts in which one of several things of one name differs, and as many in words as tell it apart.
+def distinctions(
+    titles: Sequence[str], facts: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yield for each of several things the facts in which things of its title differ, and as many as tell it apart.
 
     Args:
-        facts: of the one thing.
-        rivals: facts of all things of this name, itself included.
+        titles: of the things.
+        facts: of the things.
     """
-    differing = {}
-    for key, value in facts.items():
-        if len({str(each.get(key)) for each in rivals}) > 1:
-            differing[key] = value
-    parts = []
-    for key, value in differing.items():
-        if len(rivals) == 1:
-            break
-        parts.append(f"{key} {shown(value)}")
-        rivals = [each for each in rivals if str(each.get(key)) == str(value)]
-    return differing, parts
+    for title, own in zip(titles, facts, strict=True):
+        rivals = [other for name, other in zip(titles, facts, strict=True) if name == title and other]
+        differing, parts = {}, []
+        for key, value in own.items():
+            if len({str(each.get(key)) for each in rivals}) > 1:
+                differing[key] = value
+        for key, value in differing.items():
+            if len(rivals) > 1:  # itself is one
+                parts.append(f"{key} {shown(value)}")
+                rivals = [each for each in rivals if str(each.get(key)) == str(value)]
+        yield differing, parts
 
 
 def some(items: Sequence[str], most: int, apart: str = ", ") -> str:

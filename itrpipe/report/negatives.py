@@ -92,12 +92,7 @@ def _mining_names(minings: Sequence[Artifact], names: Mapping[str, str]) -> list
         titles.append(mining_name(each, names))
         miner = each.manifest.inputs.get(TRAIN)
         facts.append({**dict(leaves(each.manifest.settings)), "model": miner and miner.name})
-    found = []
-    for title, own in zip(titles, facts, strict=True):
-        rivals = [other for name, other in zip(titles, facts, strict=True) if name == title]
-        _, parts = distinctions(own, rivals)
-        found.append(f"{title} ({', '.join(parts)})" if parts else title)
-    return found
+    return [", ".join([title, *parts]) for title, (_, parts) in zip(titles, distinctions(titles, facts), strict=True)]
 
 
 def mining_name(mining: Artifact, names: Mapping[str, str]) -> str:

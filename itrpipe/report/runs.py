@@ -136,9 +136,9 @@ class Model:
             return self.named
         chosen = title_by_choices(self.method_name, self.settings) if self.settings else ""
         title = chosen or method_title(self.method_name)
-        notes = ["marked nothing"] if self.has_idle_guard else []
-        notes += [self.named] if self.named else []
-        return f"{title} ({', '.join(notes)})" if notes else title
+        notes = [self.named] if self.named else []
+        notes += ["marked nothing"] if self.has_idle_guard else []
+        return f"{title} ({'; '.join(notes)})" if notes else title
 
     @cached_property
     def mining(self) -> Artifact | None:
@@ -423,9 +423,8 @@ def series_of(items: Sequence[Run]) -> list[Series]:
             key = json.dumps(told, sort_keys=True, default=str)
         groups.setdefault(key, (title, facts or {}, []))[2].append(item)
     found = []
-    for title, facts, runs in groups.values():
-        rivals = [other for name, other, _ in groups.values() if name == title and other]
-        differing, parts = distinctions(facts, rivals)
+    titles, facts_of, runs_of = zip(*groups.values(), strict=True)
+    for title, runs, (differing, parts) in zip(titles, runs_of, distinctions(titles, facts_of), strict=True):
         more = len(differing) - len(parts)
         parts += [f"{more} more setting{'s' if more > 1 else ''}"] if more else []
         found.append(Series(f"{title} ({', '.join(parts)})" if parts else title, tuple(runs), differing))

@@ -47,20 +47,20 @@ class TokenTexts:
     Attributes:
         tokens: int32 [T, W].
         lengths: int32 [T].
-        cut: those of which the end is not read; None where all is.
+        cut: those of which the end is not read.
         multiple: of which the width of batches is one.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
-    cut: Cut | None = None
+    cut: Cut
     multiple: int = 1
 
     @classmethod
     def of(cls, split: Split, tokens: CaptionTokens) -> TokenTexts:
         """The captions of a split."""
         ids, lengths = tokens.encode_split(split)
-        return cls(ids, lengths, tokens.cut(split, lengths) if isinstance(tokens, WordIds | PieceIds) else None)
+        return cls(ids, lengths, tokens.cut(split, lengths) if isinstance(tokens, WordIds | PieceIds) else Cut(0, ""))
 
     @property
     def num_captions(self) -> int:
@@ -215,8 +215,8 @@ class SplitData:
             self._texts = replace(self._texts, multiple=multiple)
 
     @property
-    def cut(self) -> Cut | None:
-        """Captions that are longer than the model reads; None where nothing is cut."""
+    def cut(self) -> Cut:
+        """Captions that are longer than the model reads."""
         return self._texts.cut
 
     def pair_sizes(self) -> np.ndarray:
@@ -241,7 +241,7 @@ def longer_captions(splits: Mapping[str, SplitData]) -> str:
     """
     limit, counts = "", []
     for name, data in splits.items():
-        if data.cut is not None and data.cut.count:
+        if data.cut.count:
             limit = data.cut.limit
             counts.append(f"{data.cut.count:,} of {data.num_captions:,} {name}")
     return f"longer than the {limit} that the model reads: {', '.join(counts)}" if counts else ""

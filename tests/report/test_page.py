@@ -42,7 +42,7 @@ def test_the_first_table_has_the_metrics_and_the_difference_to_the_baseline(toy:
         expected = [f"{values[run][metric]['value']:.1f}" for metric in ("rsum", "i2t_r1", "t2i_r1")]
         assert shown[name][:3] == expected
     gain = values["aoq.vsepp"]["rsum"]["value"] - values["triplet.vsepp"]["rsum"]["value"]
-    assert shown["VSE++, AOQ"][3:] == [f"+{gain:.1f}", "one seed cannot tell"]
+    assert shown["VSE++, AOQ"][3:] == [f"+{gain:.1f}", "one seed is too few"]
     assert shown["VSE++, first training"][3:] == ["–", "baseline"]
     assert shown["chance"][0] == f"{random_recalls(30, 60)['rsum']:.1f}"
     assert len(shown["chance"]) <= 8
@@ -54,7 +54,7 @@ def test_of_many_models_the_best_and_the_baseline_come_first(copy: Toy, monkeypa
     found = copy.report(("triplet.vsepp", "aoq.vsepp", add(copy, "ssamt", "vsepp", conf="ssamt")))
     shown = [list(rows_of(each)) for each in found.page.all("header")[0].all("figure", "numbers")]
     assert shown == [["VSE++, AOQ", "VSE++, first training", "chance"], ["VSE++, SSAMT", "chance"]]
-    assert "one seed cannot tell: VSE++, AOQ, VSE++, SSAMT." in found.results["answers"][0]
+    assert "one seed is too few: VSE++, AOQ, VSE++, SSAMT." in found.results["answers"][0]
 
 
 def test_the_page_asks_for_nothing_from_outside_and_its_anchors_lead_somewhere(done: Report) -> None:

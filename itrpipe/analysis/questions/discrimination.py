@@ -75,16 +75,13 @@ def gained_and_lost(
             continue
         ours, theirs = ([each["percent"] for each in side] for side in sides)
         means = [float(np.mean([each["value"] for each in side])) for side in (ours, theirs)]
-        is_above = min(each["low"] for each in ours) > max(each["high"] for each in theirs)
-        is_below = max(each["high"] for each in ours) < min(each["low"] for each in theirs)
         blind = sides[0][0]["blind"]
         if abs(means[0] - means[1]) < _GAIN or blind["guessed"]:
             continue
         told = f"{means[0]:.1f} % (baseline {means[1]:.1f} %, without the image {blind['value']:.1f} %)"
-        if is_above:
-            gains.append(f"{TITLES.get(kind, kind)} in {told}")
-        elif is_below:
-            losses.append(f"{TITLES.get(kind, kind)} in {told}")
+        for found, upper, lower in ((gains, ours, theirs), (losses, theirs, ours)):
+            if min(each["low"] for each in upper) > max(each["high"] for each in lower):
+                found.append(f"{TITLES.get(kind, kind)} in {told}")
     return gains, losses
 
 
