@@ -161,13 +161,15 @@ def claims_of(
 
 def judged(groups: Sequence[Sequence[Claim]]) -> list[list[Claim]]:
     """Marks the differences in RSum that are significant among all that the page shows, over all of its test sets."""
-    shown = [each.rsum for group in groups for each in group if len(each.seeds) > 1]
-    marks = dict(zip(map(id, shown), significances(shown), strict=True))
-
-    def marked(one: Claim) -> Claim:
-        return replace(one, own={**one.own, RSUM: replace(one.rsum, significant=marks.get(id(one.rsum), False))})
-
-    return [[marked(each) for each in group] for group in groups]
+    several = [each for group in groups for each in group if len(each.seeds) > 1]
+    marks = iter(significances([each.rsum for each in several]))
+    found = []
+    for group in groups:
+        found.append([])
+        for each in group:
+            rsum = replace(each.rsum, significant=len(each.seeds) > 1 and next(marks))
+            found[-1].append(replace(each, own={**each.own, RSUM: rsum}))
+    return found
 
 
 def claim(series: Series, baseline: Series, caption_image: np.ndarray, samples: int, level: float) -> Claim:

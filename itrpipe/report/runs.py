@@ -234,11 +234,6 @@ class Run:
         return frozenset.intersection(*(each.roles for each in self.members))
 
     @property
-    def is_baseline(self) -> bool:
-        """Whether it learned from the negatives of its batches alone, so that others are compared with it."""
-        return all(each.roles for each in self.members)
-
-    @property
     def backbone(self) -> str:
         """The backbones as papers write them, and the seeds of members that differ in theirs."""
         several = len({each.seed for each in self.members}) > 1
@@ -357,8 +352,8 @@ def collect(
 
 
 def _place(run: Run) -> tuple[str | int, ...]:
-    begun = FIRST in run.roles or (run.is_baseline and len(run.members) == 1)  # others may begin with it
-    place = 0 if begun else 2 if run.is_baseline else 1
+    begun = FIRST in run.roles or (run.roles and len(run.members) == 1)  # others may begin with it
+    place = 0 if begun else 2 if run.roles else 1
     return (run.settings["backbone"], place, run.settings["method"], len(run.members), run.rerank, run.seed, run.label)
 
 

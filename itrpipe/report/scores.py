@@ -159,12 +159,12 @@ def score_tables(series: Sequence[Series], published: Sequence[Published]) -> li
 
 def recall_differences(claims: Sequence[Claim], *, oracle: bool = False) -> Table | None:
     """Differences of all recalls to the baseline; None where none were measured."""
-    found = {each.series.name: each.oracle if oracle else each.own for each in claims}
-    rows = [
-        Row(name, [over_images(own[metric]) for metric in COMPARED], f"against {each.baseline.name}")
-        for each, (name, own) in zip(claims, found.items(), strict=True)
-        if own is not None
-    ]
+    rows = []
+    for each in claims:
+        differences = each.oracle if oracle else each.own
+        if differences is not None:
+            cells = [over_images(differences[metric]) for metric in COMPARED]
+            rows.append(Row(each.series.name, cells, f"against {each.baseline.name}"))
     if not rows:
         return None
     places = [*_PLACES.values()]
