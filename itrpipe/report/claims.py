@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.config import baseline_kind, leaves, root_conf
+from itrpipe.config import baseline_kind, root_conf
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.intervals import Difference, paired_intervals, seed_interval, significances
@@ -56,9 +56,9 @@ BETTER, WORSE, NONE = "better", "worse", "no measurable difference"
 ONE_SEED, AT_CHANCE = "one seed is too few", "both at chance"
 WORDS = (BETTER, WORSE, NONE, ONE_SEED, AT_CHANCE)
 """Verdicts on two models."""
-_STAGE, _LOSS = "train", "loss."
-_OF_SCHEDULE = {"decay_at", "decay_every", "decay_factor", "warmup_updates", "max_updates", "patience"}
-_NOT_SHARED = {"seed", "epochs", "schedule", *_OF_SCHEDULE}
+_STAGE = "train"
+_OF_SCHEDULE = {"epochs", "schedule", "warmup_updates", "max_updates", "patience"}
+_OF_SCHEDULE |= {"decay_at", "decay_every", "decay_factor"}
 """Settings in which a training and its twin on in-batch negatives may differ, beside the loss."""
 _OF_NEGATIVES = {"sentences", "loss.negatives", "loss.teacher", "loss.twins"}
 """Settings that say which negatives a training has."""
@@ -297,17 +297,12 @@ def _place(reference: Run, run: Run, kind: str) -> int | None:
 
 def _is_plain_twin(reference: Run, run: Run) -> bool:
     """Whether both differ in seed and schedule, and in that the run has learned from more than its batches, alone."""
-    models = [each.members[0] for each in (reference, run)]
-    alone = len(reference.members) == len(run.members) == 1 and models[0].method_name == models[1].method_name
-    plain = PLAIN in reference.roles and PLAIN not in run.roles
-    return alone and plain and _shared(models[0]) == _shared(models[1])
-
-
-def _shared(model: Model) -> dict[str, Any]:
-    """All settings but those of loss and schedule, and the objective."""
-    skipped = _NOT_SHARED | unread(model.settings)
-    known = {key: value for key, value in leaves(model.settings) if key not in skipped and not key.startswith(_LOSS)}
-    return {**known, OBJECTIVE: model.choices[OBJECTIVE]}
+    plain, model = reference.members[0], run.members[0]
+    if not len(reference.members) == len(run.members) == 1 or plain.method_name != model.method_name:
+        return False
+    if PLAIN not in reference.roles or PLAIN in run.roles or plain.choices[OBJECTIVE] != model.choices[OBJECTIVE]:
+        return False
+    return all(key in _OF_SCHEDULE or key.startswith(_OPTIONS["method"]) for key in _differing(plain, model))
 
 
 # -- What a page says first
@@ -341,14 +336,16 @@ def differing_settings(claim: Claim) -> list[str]:
     baselines, models = claim.baseline.first.members, claim.series.first.members
     if len(baselines) != len(models):
         return [f"models ({len(baselines)}, {len(models)})"]
-    differences = []
+    differences = {}
     for baseline, model in zip(baselines, models, strict=True):
-        differences += _differing(baseline, model)
-    return list(dict.fromkeys(differences))
+        for key in _differing(baseline, model):
+            before, after = baseline.values.get(key), model.values.get(key)
+            differences[f"{key} ({shown(before)}, {shown(after)})"] = None
+    return list(differences)
 
 
 def _differing(baseline: Model, model: Model) -> list[str]:
-    """Return the settings in which two trainings differ, the method first.
+    """Return the keys of settings in which two trainings differ apart from negatives and seed, the method's first.
 
     Options that only one of two methods, or of two backbones, has are told by the method and the backbone.
     """
@@ -364,12 +361,9 @@ def _differing(baseline: Model, model: Model) -> list[str]:
     if baseline.mining is None or model.mining is None:
         skipped |= {key for key in one_sided if key.startswith(MINING)}
 
-    differences = []
-    for key in sorted(baseline_values.keys() | values.keys(), key=lambda key: (key not in _OPTIONS, key)):
-        before, after = baseline_values.get(key), values.get(key)
-        if key not in skipped and before != after:
-            differences.append(f"{key} ({shown(before)}, {shown(after)})")
-    return differences
+    keys = (baseline_values.keys() | values.keys()) - skipped
+    differing = [key for key in keys if baseline_values.get(key) != values.get(key)]
+    return sorted(differing, key=lambda key: (key not in _OPTIONS, key))
 
 
 def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:

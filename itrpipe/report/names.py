@@ -140,10 +140,8 @@ def distinctions(
     """
     for title, own in zip(titles, facts, strict=True):
         rivals = [other for name, other in zip(titles, facts, strict=True) if name == title and other]
-        differing, parts = {}, []
-        for key, value in own.items():
-            if len({str(each.get(key)) for each in rivals}) > 1:
-                differing[key] = value
+        differing = {key: value for key, value in own.items() if len({str(each.get(key)) for each in rivals}) > 1}
+        parts = []
         for key, value in differing.items():
             if len(rivals) > 1:  # itself is one
                 parts.append(f"{key} {shown(value)}")
