@@ -130,12 +130,6 @@ class Claim:
         return sentence[0].upper() + sentence[1:]
 
     @property
-    def compares_trainings(self) -> bool:
-        """Whether both sides were trained, with settings that are known."""
-        sides = (self.baseline, self.series)
-        return all(_is_known(each) and UNTRAINED not in each.first.roles for each in sides)
-
-    @property
     def _is_trained(self) -> bool:
         """Whether one of the sides was trained, so that its seeds count."""
         return not all(UNTRAINED in each.first.roles for each in (self.baseline, self.series))
@@ -407,8 +401,9 @@ def _repeats(claim: Claim, claims: Sequence[Claim]) -> bool:
 
 def _one(claim: Claim) -> str:
     """Return what one comparison shows; mined negatives are credited where nothing else differs."""
-    if not claim.compares_trainings:
-        return claim.sentence()
+    for side in (claim.baseline, claim.series):
+        if UNTRAINED in side.first.roles or not _is_known(side):
+            return claim.sentence()
     if differences := differing_settings(claim):
         return f"{claim.sentence()} They also differ in {some(differences, _NAMED)}."
     baseline, model = claim.baseline.first.members[0], claim.series.first.members[0]
