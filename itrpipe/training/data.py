@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
+_NAMES_SIDES = r"(?i)\b(left|right)"
+"""Matches captions that a mirrored image may contradict, and some others, such as `the train has left`."""
 
 
 @dataclass(frozen=True)
@@ -288,7 +291,8 @@ class PixelSplitData(SplitData):
         features: file that holds the pixels of all its images.
         tokens: turns captions into ids; None where only images are read.
         frame: height and width of the images of a batch.
-        changes: what `augment` does to training images, or `none`.
+        changes: what `augment` does to training images, or `none`. An image of which a caption names sides is never
+            mirrored, since its captions and its twins would be wrong.
 
     Raises:
         DataError: the features have no pixels.
@@ -324,10 +328,21 @@ class PixelSplitData(SplitData):
         if rng is None or self._changes == "none":
             pixels = resize(stored, self._frame)
         else:
-            changes = draw_changes(count, (stored.shape[2], stored.shape[3]), self._changes, rng).of(own)
-            pixels = augment(stored, self._frame, changes)
+            size = stored.shape[2], stored.shape[3]
+            changes = draw_changes(~self._names_sides[images], size, self._changes, rng)
+            pixels = augment(stored, self._frame, changes.of(own))
         kind = partial(OwnImages, rows=count, first=own.start) if divided else ImageBatch
         return kind(torch.empty(len(pixels), 0, 0), pixels=pixels), self.texts(captions)
+
+    @cached_property
+    def _names_sides(self) -> np.ndarray:
+        """Images bool [N] of which a caption names left or right."""
+        naming = pc.call_function(
+            "match_substring_regex", [self.split.captions["text"]], pc.MatchSubstringOptions(_NAMES_SIDES)
+        )
+        images = np.zeros(self.num_images, dtype=bool)
+        images[self.caption_image[naming.to_numpy()]] = True
+        return images
 
     def train_on(self, world: World, device: torch.device) -> None:
         """Reads for this process from now on, and changes images on its device."""
