@@ -26,6 +26,7 @@ from itrpipe.stages import mine_negatives
 from itrpipe.stages.base import Artifact, Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
+from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import READ_UNTRAINED, Model, TrainExecution, TrainSettings, run_label, settings_of
 
@@ -192,9 +193,10 @@ class Train(Stage):
         if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
             wanted["parse"] = Need("parse", "rules")
         if settings.loss.reads_sentences():
-            wanted["synthesize"] = Need(
-                "synthesize", settings.sentences, {"seed": settings.seed, "split": "train", **_same_share(settings)}
-            )
+            asked: dict[str, Any] = {"split": "train", **_same_share(settings)}
+            if usual_method(settings.sentences):  # rules write the same for the models of all seeds
+                asked["seed"] = settings.seed
+            wanted["synthesize"] = Need("synthesize", settings.sentences, asked)
         same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
         for name, conf in (("start", settings.start_from), ("writer", settings.loss.written_by())):
             if conf:

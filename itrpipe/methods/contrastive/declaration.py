@@ -176,6 +176,13 @@ class Contrastive(WithTwins):
             raise ValueError("objective = hardest takes the hardest candidate already; leave weigh = hardest out")
         if "mined" in self.negatives and not self.mined_texts and not self.mined_images:
             raise ValueError("mined_texts = 0 and mined_images = 0 draw nothing from mined lists; raise one of them")
+        if self.temperature != OWN and "temperature" not in self.unused_options():
+            scale = 1 / float(self.temperature)
+            if scale > self.largest_scale:
+                raise ValueError(
+                    f"temperature = {self.temperature} is the scale 1/t = {scale:g}, above largest_scale = "
+                    f"{self.largest_scale:g}; raise one of them"
+                )
         for side in ("texts", "images"):
             skipped, drawn, top = (getattr(self, f"{what}_{side}") for what in ("skip", "mined", "top"))
             if self.reads_lists() and top - skipped < max(1, drawn if "mined" in self.negatives else 1):
