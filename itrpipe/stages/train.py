@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import operator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -97,10 +98,9 @@ class Train(Stage):
         settings = cast(TrainSettings, step.settings)
         if isinstance(settings.model, GivenEmbeddings):
             return
-        unused = {name: getattr(settings, name) for name in settings.unused_options()}
-        unused |= {f"loss.{name}": getattr(settings.loss, name) for name in settings.loss.unused_options()}
-        for name, value in unused.items():
+        for name in settings.unused_options():
             if step.resolved.origins.get(name) == COMMAND_LINE:
+                value = operator.attrgetter(name)(settings)
                 if name == "loss.teacher":
                     raise UsageError(f"--negatives-from {value} is for mined negatives; add --negatives mined")
                 raise UsageError(
@@ -134,14 +134,14 @@ class Train(Stage):
         Settings that are newer than trainings which must not go stale count where they are set. Of a plug-in, name and
         version count.
         """
-        unused = settings.unused_options()
-        values = {name: value for name, value in settings.counted().items() if name not in unused}
+        values = settings.counted() | {"model": settings.model.counted(), "loss": settings.loss.counted()}
         here = [INITIAL] if settings.model.published_weights() else []
         values["model"] |= dict.fromkeys((*here, *local_folders(settings.model.pretrained())), "local")
         if isinstance(settings.model, GivenEmbeddings):
             del values["model"]["files"]
-        unused = settings.loss.unused_options()
-        values["loss"] = {name: value for name, value in settings.loss.counted().items() if name not in unused}
+        for key in settings.unused_options():
+            *group, name = key.split(".")
+            (values[group[0]] if group else values).pop(name)
         if not settings.loss.trains:
             read = READ_UNTRAINED | (
                 {"precision"} if settings.embed_precision == training_settings.AS_TRAINED else set()

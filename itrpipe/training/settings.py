@@ -209,8 +209,8 @@ class TrainSettings(Settings):
                 )
 
     def unused_options(self) -> tuple[str, ...]:
-        """Names of options that others leave without a use, so that their values change nothing."""
-        return _unread(self.adapter, self.loss.trains)
+        """Dotted keys of options that others leave without a use, so that their values change nothing."""
+        return _unread(self.adapter, self.loss, self.model)
 
     @property
     def adapts(self) -> bool:
@@ -306,16 +306,23 @@ def unread(settings: Mapping[str, Any]) -> frozenset[str]:
         Nothing of methods that are not installed, or have other settings now.
     """
     method = methods().get(settings.get("method", ""))
+    backbone = backbone_classes().get(backbone_family(settings.get("backbone", "")))
     try:
         loss = method.model_validate(settings["loss"]) if method and "loss" in settings else None
+        model = backbone.model_validate(settings["model"]) if backbone and "model" in settings else None
     except ValidationError:
         return frozenset()
-    own = _unread(settings["adapter"], loss is None or loss.trains)
-    return frozenset((*own, *(f"loss.{name}" for name in (loss.unused_options() if loss else ()))))
+    return frozenset(_unread(settings["adapter"], loss, model))
 
 
-def _unread(adapter: str, trains: bool) -> tuple[str, ...]:
-    return (*(_OF_LORA if adapter == NOTHING else ()), *(() if trains else ("patience",)))
+def _unread(adapter: str, loss: MethodSettings | None, model: BackboneSettings | None) -> tuple[str, ...]:
+    unused = list(_OF_LORA) if adapter == NOTHING else []
+    if loss is not None:
+        unused += [f"loss.{name}" for name in loss.unused_options()]
+        unused += [] if loss.trains else ["patience"]
+    if model is not None:
+        unused += [f"model.{name}" for name in model.unused_options()]
+    return tuple(unused)
 
 
 def parsed_average(value: str) -> tuple[str, float]:

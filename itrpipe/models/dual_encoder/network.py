@@ -347,12 +347,19 @@ class TransformerDualEncoder(Base):
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Embeddings [B, D] of unit length."""
-        return ImageEncoding(l2_normalise(self.project_images(self._image_vectors(images)).float(), dim=-1))
+        vectors = self.project_images(self._dropped(self._image_vectors(images)))
+        return ImageEncoding(l2_normalise(vectors.float(), dim=-1))
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
         """Embeddings [T, D] of unit length."""
-        vectors = self.project_texts(self.text(texts.tokens, texts.lengths, texts.in_training))
+        vectors = self.project_texts(self._dropped(self.text(texts.tokens, texts.lengths, texts.in_training)))
         return TextEncoding(l2_normalise(vectors.float(), dim=-1))
+
+    def _dropped(self, vectors: Tensor) -> Tensor:
+        """Return the vectors [N, D] that a projection reads; without one, all of them."""
+        if not self.settings.embed_dim:
+            return vectors
+        return F.dropout(vectors, self.settings.dropout, self.training)
 
     def encoders(self) -> dict[str, nn.Module]:
         """`vision`, where images are pixels, and `text`."""
