@@ -46,6 +46,7 @@ LORA = "lora"
 EMA, WISE_FT = "ema", "wise-ft"
 PLATEAU = "plateau"
 AS_TRAINED = "as-trained"
+USUAL_PATIENCE = 5
 _OF_LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
 
 READ_UNTRAINED = frozenset(("backbone", "method", "features", "seed", "score_precision", "min_word_count"))
@@ -57,6 +58,11 @@ def _count_or_share(value: Any) -> Any:
     if not isinstance(value, int) and not (isinstance(value, float) and 0 < value < 1):
         raise ValueError("must be a whole number of updates, or below 1 a share of all")
     return value
+
+
+def _usual_patience(values: Mapping[str, Any]) -> int:
+    """Return the default of `patience`, by the schedule."""
+    return USUAL_PATIENCE if values.get("schedule") in ("step", PLATEAU) else 0
 
 
 class TrainSettings(Settings):
@@ -115,6 +121,8 @@ class TrainSettings(Settings):
         validate_every: updates after each of which a validation comes, beside that at the end of every epoch; 0: none.
         patience: training ends when what `selection` names has not improved for so many validations in a row; those
             of the first epochs, which some methods train with another loss, do not count. 0: it trains all its epochs.
+            Under schedules that fall until a planned end, 0 is the default: the last epochs, at low rates, often
+            improve most, and the best validation is kept in any case.
         selection: what the best validation is chosen by: `rsum` (six recalls) or `r1+r5` (four).
         validation_images: validate on the first so many images.
         model: settings of the backbone, see its `declaration.py`.
@@ -157,7 +165,7 @@ class TrainSettings(Settings):
     sentences: str = "phrases"
     train_share: float = Field(default=1.0, gt=0, le=1)
     validate_every: int = Field(default=0, ge=0)
-    patience: int = Field(default=0, ge=0)
+    patience: int = Field(default_factory=_usual_patience, ge=0)
     selection: Literal["rsum", "r1+r5"]
     validation_images: int = Field(ge=1)
     model: SerializeAsAny[BackboneSettings] = Field(default_factory=dict)  # pyright: ignore[reportAssignmentType]
