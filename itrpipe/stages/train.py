@@ -18,7 +18,7 @@ from itrpipe.config import COMMAND_LINE, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE, passes_of
-from itrpipe.features.hub import local_config, require_reachable
+from itrpipe.features.hub import local_config, require_encoder, require_reachable
 from itrpipe.methods.declaration import Mined, method_package
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
@@ -72,15 +72,15 @@ class Train(Stage):
             return
         _refuse_other_features(step, settings)
         self.check_read(step)
-        for name, model in settings.model.pretrained().items():
-            if model:
-                _require_encoder(step, name, model, getattr(settings.model, f"{name}_revision", "main"))
         config = local_config(both) if (both := settings.model.joint()) else {}
         if config and not config.keys() & {"vision_config", "text_config"}:
             raise UsageError(
                 f"{both} is a model of type {config.get('model_type')}, which is no encoder of both images and "
                 "captions; name one that is, such as CLIP or SigLIP, or one encoder as --vision and another as --text"
             )
+        for name, model in settings.model.pretrained().items():
+            if model:
+                _require_encoder(step, name, model, getattr(settings.model, f"{name}_revision", "main"))
         if settings.adapts and importlib.util.find_spec("peft") is None:
             raise UsageError(
                 f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
@@ -246,7 +246,10 @@ def _require_encoder(step: Step, name: str, model: str, revision: str) -> None:
     """
     joint = cast(TrainSettings, step.settings).model.joint()
     try:
-        require_reachable(model, revision)
+        if name in ("vision", "text"):
+            require_encoder(name, model, revision)
+        else:
+            require_reachable(model, revision)
     except MissingInputError as error:
         if not step.resolved.origins.get(f"model.{name}", "").endswith("]"):  # of a declaration
             raise
