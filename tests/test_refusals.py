@@ -44,7 +44,8 @@ def places(saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     (folder / "empty.json").write_text("{}")
     for name, layers in (("bare", 2), ("flat", 0)):
         (folder / name).mkdir()
-        config = {"model_type": "clip", **{f"{side}_config": {"num_hidden_layers": layers} for side in ("vision", "text")}}
+        part = {"num_hidden_layers": layers}
+        config = {"model_type": "clip", "vision_config": part, "text_config": part}
         (folder / name / "config.json").write_text(json.dumps(config))
         (folder / name / "vocab.json").touch()
     lists = "--set mine_negatives.num_texts=5 --set mine_negatives.num_images=3"
