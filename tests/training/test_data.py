@@ -32,6 +32,7 @@ from itrpipe.models.registry import backbones
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 from itrpipe.testing import ToyPairs
+from itrpipe.training import assembly
 from itrpipe.training import augment as changes
 from itrpipe.training.augment import augment, crop_boxes, draw_changes, resampled, resize
 from itrpipe.training.captions import (
@@ -531,3 +532,16 @@ def test_mirrored_images_have_left_as_right() -> None:
 def test_sentences_of_other_captions_are_refused(rows: Any, expected: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{expected}; run `itrpipe synthesize"):
         read_sentences(written(tmp_path, *rows), MASKED, OWN_WORDS)
+
+
+def test_lists_hold_a_hard_part_of_a_small_training_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of all captions and images, and ten at least."""
+    ids = np.arange(2)
+    rows = np.zeros((2, 300))
+    mined = SimpleNamespace(anchor_ids=ids, candidates=rows, false_negative_probability=rows)
+    monkeypatch.setattr(assembly, "read_list", lambda folder, direction: mined)
+    for captions, images, expected in ((40, 20, [10, 10]), (1_500, 300, [150, 30]), (145_000, 29_000, [300, 300])):
+        split = SimpleNamespace(image_ids=ids, caption_ids=ids)
+        train = SimpleNamespace(split=split, num_captions=captions, num_images=images)
+        lists = assembly._mined_lists(Path(), train)  # pyright: ignore[reportArgumentType]
+        assert [each.shape[1] for each in lists.values()] == [expected[0]] * 2 + [expected[1]] * 2

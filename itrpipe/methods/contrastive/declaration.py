@@ -58,7 +58,8 @@ class Contrastive(WithTwins):
         largest_scale: 1 / t at most (CLIP).
         margin: of triplets.
         mined_texts, mined_images: drawn for every image and for every caption in each step.
-        top_texts, top_images: negatives are drawn among the first so many of the mined lists.
+        top_texts, top_images: negatives are drawn among the first so many of the mined lists, which hold a tenth of
+            all captions and images at most.
         skip_texts, skip_images: the first so many of them are left out.
         shared: what was drawn for one anchor is a candidate of all.
         drop_duplicates: captions that are word for word one of the image's own are no negatives of it.
