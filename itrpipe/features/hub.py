@@ -243,15 +243,6 @@ def fetching(model: str, revision: str) -> Iterator[None]:
         ) from None
 
 
-def local_config(model: str) -> dict[str, Any]:
-    """The configuration of a model that is a folder; empty of a hub id, and where it cannot be read."""
-    try:
-        found = json.loads((Path(model).expanduser() / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def find_folder(
     model: str,
     revision: str,

@@ -18,7 +18,7 @@ from itrpipe.config import COMMAND_LINE, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE, passes_of
-from itrpipe.features.hub import local_config, require_encoder, require_reachable
+from itrpipe.features.hub import require_encoder, require_reachable
 from itrpipe.methods.declaration import Mined, method_package
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
@@ -72,12 +72,6 @@ class Train(Stage):
             return
         _refuse_other_features(step, settings)
         self.check_read(step)
-        config = local_config(both) if (both := settings.model.joint()) else {}
-        if config and not config.keys() & {"vision_config", "text_config"}:
-            raise UsageError(
-                f"{both} is a model of type {config.get('model_type')}, which is no encoder of both images and "
-                "captions; name one that is, such as CLIP or SigLIP, or one encoder as --vision and another as --text"
-            )
         for name, model in settings.model.pretrained().items():
             if model:
                 _require_encoder(step, name, model, getattr(settings.model, f"{name}_revision", "main"))
@@ -131,8 +125,7 @@ class Train(Stage):
     def fingerprinted(self, settings: TrainSettings) -> dict[str, Any]:
         """The settings as the fingerprint sees them: of encoders and files their content counts and not where they lie.
 
-        Settings that are newer than trainings which must not go stale count where they are set. Of a plug-in, name and
-        version count.
+        Of a plug-in, name and version count.
         """
         values = settings.counted() | {"model": settings.model.counted(), "loss": settings.loss.counted()}
         here = [INITIAL] if settings.model.published_weights() else []

@@ -7,6 +7,7 @@ Features are memory maps, captions one padded array of token ids, or words and p
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
-_NAMES_SIDES = r"(?i)\b(left|right)"
+_NAMES_SIDES = re.compile(r"\b(left|right)", re.IGNORECASE)
 """Matches captions that a mirrored image may contradict, and some others, such as `the train has left`."""
 
 
@@ -338,11 +338,9 @@ class PixelSplitData(SplitData):
     @cached_property
     def _names_sides(self) -> np.ndarray:
         """Images bool [N] of which a caption names left or right."""
-        naming = pc.call_function(
-            "match_substring_regex", [self.split.captions["text"]], pc.MatchSubstringOptions(_NAMES_SIDES)
-        )
+        captions = [row for row, text in enumerate(self.split.texts) if _NAMES_SIDES.search(text)]
         images = np.zeros(self.num_images, dtype=bool)
-        images[self.caption_image[naming.to_numpy()]] = True
+        images[self.caption_image[captions]] = True
         return images
 
     def train_on(self, world: World, device: torch.device) -> None:

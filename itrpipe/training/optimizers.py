@@ -9,7 +9,6 @@ Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 20
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -281,7 +280,12 @@ class WeightAverage(nn.Module):
             trained = [(name, each) for name, each in trained if ".lora_A." not in name]
         # In tuples, so that they are no part of this module and of its state.
         self._model = (model,)
-        self._followed = () if self._kind == NO_AVERAGE else tuple(each for _, each in trained)
+        self._followed, self._norms = (), ()
+        if self._kind != NO_AVERAGE:
+            self._followed = tuple(each for _, each in trained)
+            model.train()  # what is frozen stays in evaluation mode
+            norms = (layer for layer in model.modules() if isinstance(layer, _BatchNorm))
+            self._norms = tuple(norm for norm in norms if norm.training)
         for number, each in enumerate(self._followed):
             self.register_buffer(str(number), each.detach().clone(), persistent=self._kind == EMA)
 
@@ -297,42 +301,33 @@ class WeightAverage(nn.Module):
         Args:
             encode_batches: lets the model encode training batches, for the statistics of BatchNorm.
         """
-        raw, averages = [each.data for each in self._followed], list(self.buffers())
+        averages = list(self.buffers())
         if self._kind == WISE_FT:
-            averages = [torch.lerp(*ends, self._number) for ends in zip(averages, raw, strict=True)]
-        for each, value in zip(self._followed, averages, strict=True):
+            ends = zip(averages, self._followed, strict=True)
+            averages = [torch.lerp(first, last.data, self._number) for first, last in ends]
+        statistics = [buffer for norm in self._norms for buffer in norm.buffers()]
+        swapped = [*self._followed, *statistics]
+        raw = [each.data for each in swapped]
+        for each, value in zip(swapped, [*averages, *map(torch.clone, statistics)], strict=True):
             each.data = value
-        norms = self._trained_norms()
-        statistics = [copy.deepcopy(norm.state_dict()) for norm in norms]
         try:
-            if norms:
-                _take_statistics(norms, encode_batches)
+            if self._norms:
+                self._take_statistics(encode_batches)
             yield
         finally:
-            for each, value in zip(self._followed, raw, strict=True):
+            for each, value in zip(swapped, raw, strict=True):
                 each.data = value
-            for norm, state in zip(norms, statistics, strict=True):
-                norm.load_state_dict(state)
 
-    def _trained_norms(self) -> list[_BatchNorm]:
-        """Return the layers of BatchNorm whose statistics training moves; none where no weights are averaged."""
-        if self._kind == NO_AVERAGE:
-            return []
+    def _take_statistics(self, encode_batches: Callable[[], None]) -> None:
+        """Gives BatchNorm the mean statistics of batches; all else of the model is in evaluation mode."""
         (model,) = self._model
-        model.train()
-        norms = [layer for layer in model.modules() if isinstance(layer, _BatchNorm) and layer.training]
         model.eval()
-        return norms
-
-
-def _take_statistics(norms: list[_BatchNorm], encode_batches: Callable[[], None]) -> None:
-    """Gives layers of BatchNorm the mean statistics of batches; all else of the model is in evaluation mode."""
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # a mean over all batches, in place of a moving one
-        norm.train()
-    encode_batches()
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
-        norm.eval()
+        momenta = [norm.momentum for norm in self._norms]
+        for norm in self._norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a mean over all batches, in place of a moving one
+            norm.train()
+        encode_batches()
+        model.eval()
+        for norm, momentum in zip(self._norms, momenta, strict=True):
+            norm.momentum = momentum
