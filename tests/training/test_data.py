@@ -188,11 +188,6 @@ def pixels(data: PixelSplitData, *rng: np.random.Generator) -> torch.Tensor:
     return found
 
 
-def changed(images: torch.Tensor, kind: str) -> torch.Tensor:
-    """Images of 12 by 16 pixels, by draws of a seed."""
-    return augment(images, (12, 16), draw_changes(np.ones(len(images), bool), (12, 16), kind, np.random.default_rng(3)))
-
-
 def test_images_come_as_they_are_stored_or_in_the_size_of_the_frame(features: FeatureFile) -> None:
     for frame in ((12, 16), (6, 8)):
         found = opened(features, "full", frame).images(np.array([2, 0])).pixels
@@ -252,16 +247,6 @@ def test_a_gpu_changes_images_as_a_processor_does(kind: str) -> None:
     here, there = augment(images, (32, 32), drawn), augment(images.cuda(), (32, 32), drawn).cpu()
     near = (here.float() - there.float()).abs() <= 2
     assert near.float().mean() > (0.97 if kind == "full" else 0.9999)  # equalising tells neighbours apart
-
-
-def test_only_flips_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "SMALLEST_AREA", 1.0)
-    monkeypatch.setattr(changes, "RATIO", (1.0, 1.0))
-    same = IMAGES[:1].expand(40, -1, -1, -1)
-    assert torch.equal(changed(same, "crop"), same)
-    mirrored = (changed(same, "flip") == same.flip(-1)).flatten(1).all(1)
-    assert 10 < mirrored.sum() < 30
-    assert torch.equal(changed(same, "flip")[~mirrored], same[~mirrored])
 
 
 def test_every_other_operation_is_left_out() -> None:
@@ -484,7 +469,7 @@ def test_pictures_show_the_sides_that_their_texts_name(tmp_path: Path, backbone:
     texts = ["a dog", "a dog at the Left", "a dog upright", "the right-hand side"]
     split, settings = split_of(texts, [0, 0, 1, 2]), backbones()[backbone]().model_copy(update={"augment": kind})
     words = WordIds(OWN_WORDS, READING)
-    data = open_split(split, FeatureFile.open(tmp_path / "features.h5"), words, settings, (12, 16))
+    data: Any = open_split(split, FeatureFile.open(tmp_path / "features.h5"), words, settings, (12, 16))
     row = Sentence("c1", "a", "a dog", (), None, None, None, None, True, "kept", "side", "a", "a dog", "a cat")
     write_part(tmp_path / "part.parquet", [row], {"kept": 1})
     join_parts([tmp_path / "part.parquet"], tmp_path)

@@ -479,7 +479,8 @@ def test_the_averaged_model_is_validated_and_saved_and_the_raw_one_trained(tmp_p
 
 def test_an_average_has_the_statistics_of_its_own_weights_and_leaves_those_of_training(tmp_path: Path) -> None:
     plain, run = (trained(tmp_path / each, epochs=1, average=each) for each in ("none", "ema:0.99"))
-    layer, norm = run._model.image[0], run._model.image[1]
+    of_plain, of_average = (each._model.get_submodule("image") for each in (plain, run))
+    layer, norm, _ = of_average.children()
     vectors = [layer(run._train.images(rows // 2).regions[:, 0]).detach() for rows in run._batches(0)]
     for found, each in ((norm.running_mean, torch.mean), (norm.running_var, torch.var)):
         expected = torch.stack([each(rows, dim=0) for rows in vectors]).mean(dim=0)
@@ -487,4 +488,4 @@ def test_an_average_has_the_statistics_of_its_own_weights_and_leaves_those_of_tr
     states = [load_file(tmp_path / each / CHECKPOINT) for each in ("none", "ema:0.99")]
     for name in (name for name in states[0] if "running" in name or "tracked" in name):
         assert torch.equal(states[0][name], states[1][name]), name
-    assert norm.momentum == plain._model.image[1].momentum
+    assert norm.momentum == list(of_plain.children())[1].momentum
