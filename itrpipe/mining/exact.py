@@ -290,7 +290,7 @@ def mine(
     limits = {"range_min": range_min, "range_max": range_max, "min_score": min_score, "max_score": max_score}
     limits |= {"absolute_margin": absolute_margin, "relative_margin": relative_margin}
     window = bind(WindowSettings, Resolved(limits, dict.fromkeys(limits, "its caller")), "mine")
-    vectors = tuple(
+    left, right = (
         HeldRows(_array(name, each, 2, "f", "vectors [rows, D] of real numbers").astype(np.float32, copy=False))
         for name, each in (("images", images), ("texts", texts))
     )
@@ -301,20 +301,20 @@ def mine(
         if not isinstance(caption, str):
             raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")
     reporter = Reporter(SafeConsole(stderr=True) if progress else Console(quiet=True))
-    searched = Searched(vectors, rows, (num_texts, num_images))
+    searched = Searched((left, right), rows, (num_texts, num_images))
     work = ExactMining(searched, precision=precision, device=device, memory=memory)
     with TemporaryDirectory(prefix="itrpipe-") as name:
         made = make_parts(work, Path(name) / "parts", MapExecution(workers=1), reporter, reporter.say)
         work.join(made.paths, Path(name) / "mined.arrays")
         lists = MinedFile(Path(name) / "mined.arrays").lists()
-    positives = positive_scores(*vectors, rows)
+    positives = positive_scores(left, right, rows)
     same, kept = None if captions is None else DuplicateCaptions(captions, rows), list[np.ndarray]()
     reasons = Counter[str]()
     for direction, scores in zip(DIRECTIONS, (lowest_positives(positives, rows, len(images)), positives), strict=True):
         found: CandidateLists = getattr(lists, direction)
         going = {} if same is None else {"duplicates": same.mark(direction, slice(0, len(scores)), found)}
-        left, dropped = drop(found, going | outside(window, found, scores))
-        kept += vars(left).values()
+        remaining, dropped = drop(found, going | outside(window, found, scores))
+        kept += vars(remaining).values()
         reasons.update(dropped)
     mined = MinedLists(*kept)
     if not mined.texts_for_images.counts.any() and not mined.images_for_texts.counts.any():
