@@ -118,8 +118,7 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(
     dry = run("train", *second, "--negatives-from", "first", "--dry-run", *where)
     states = {line.split("/")[0].strip(" ✓+"): line.split()[-1] for line in dry.splitlines() if line[2:3] in "✓+"}
     assert (states["mine_negatives"], states["train"]) == ("missing", "missing"), "its first training is no new setting"
-    out = run("train", *second, "--negatives-from", "first", *where)
-    assert "from the first 5 of 60 captions and the first 3 of 12 images, which" in " ".join(out.split())
+    run("train", *second, "--negatives-from", "first", *where)
     models = load_definition(chain, "tiny").models
     first, trained = (models[name].trained for name in ("first", "second"))
     unnamed = run("train", *second, "--dry-run", *where)

@@ -80,6 +80,13 @@ def small_flickr30k(folder: Path) -> str:
 # Files
 
 
+def test_features_of_a_recipe_reach_every_run_that_names_no_others(tmp_path: Path) -> None:
+    run = '[[run]]\nmethod = "triplet"\nbackbone = "dual-encoder"\n'
+    for more, expected in (("", "scenes"), ('features = "pixels"\n', "pixels")):
+        recipe = load_recipe(written(tmp_path, "", run=run + more))
+        assert recipe.features_of(recipe.run[0], tiny=False) == expected
+
+
 @pytest.mark.parametrize("name", RECIPES, ids=lambda name: Path(name).stem)
 def test_every_recipe_names_methods_backbones_and_metrics_that_exist(name: str) -> None:
     lines = [published.where + published.protocol for run in load_recipe(name).run for published in run.published]
@@ -429,7 +436,7 @@ def test_one_run_that_fails_does_not_lose_the_others(
     published = 'published = [{ where = "Table", rsum = 500.0 }]\n'
     # No word is as frequent as AOQ's first training wants it; the other encoder is not there at all.
     aoq = f'method = "aoq"\nbackbone = "vsepp"\nset = {{ "train.min_word_count" = 1000 }}\n{published}'
-    dual = 'method = ["triplet", "triplet-long"]\nbackbone = "dual-encoder"\n'
+    dual = 'method = ["triplet", "triplet-long"]\nbackbone = "dual-encoder"\nfeatures = "pixels"\n'
     absent = f'{dual}set = {{ "train.model.vision" = "/nowhere/encoder" }}\n{published}'
     runs = [aoq, absent, f'method = "triplet"\nbackbone = "vsepp"\n{published}']
     recipe = own(tmp_path, runs, TINY.replace(", model.embed_dim = 8, model.word_dim = 8", ""))

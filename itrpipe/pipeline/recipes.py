@@ -138,7 +138,7 @@ class ForBackbone(Settings):
     """What holds for one backbone and those variants of it that have no table of their own.
 
     Attributes:
-        features: that its runs read; empty for the usual ones.
+        features: that its runs read; empty for those of the recipe.
         overrides: of every training of it, also of those that other runs need.
     """
 
@@ -152,7 +152,7 @@ class Tiny(Settings):
     Attributes:
         overrides: of every run.
         backbones: of one backbone.
-        features: that all runs read but those of backbones with their own or usual ones; empty for their own.
+        features: that all runs read but those of backbones with their own; empty for those of the recipe.
     """
 
     overrides: Overrides = Field(default_factory=dict, alias="set")
@@ -232,10 +232,10 @@ class Recipe(Settings):
 
     def features_of(self, run: RecipeRun, *, tiny: bool) -> str:
         """Name of the features that a run reads."""
-        usual = usual_features(run.method, run.backbone, self.dataset)
         if tiny and self.tiny.features:
-            return for_backbone(self.tiny.backbones, run.backbone).features or usual or self.tiny.features
-        return run.features or for_backbone(self.backbones, run.backbone).features or usual or self.features
+            return for_backbone(self.tiny.backbones, run.backbone).features or self.tiny.features
+        named = run.features or for_backbone(self.backbones, run.backbone).features or self.features
+        return named or usual_features(run.method, run.backbone, self.dataset)
 
     def made_from(self, features: str) -> SourceFeatures:
         """How features are imported or extracted, with the configuration that does it."""

@@ -361,10 +361,15 @@ def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
     for name, cost in costs.items():
         time = "unknown" if cost.seconds is None else f"{cost.seconds:.0f} s"
         reporter.say(f"    {name:<{width}} {time:>9}  {cost.note}".rstrip())
-    most = any(getattr(step.settings, "patience", 0) for step in steps)  # which may end a training early
+    most = any(_may_end_early(step.settings) for step in steps)
     unknown = len(costs) - len(known)
     more = f" and {quantity(unknown, 'step')} of unknown cost" if unknown else ""
     reporter.say(f"    sum: {'at most ' if most else ''}{duration(sum(known))}{more}")
+
+
+def _may_end_early(settings: Any) -> bool:
+    """Return whether `patience` may end a training before its last epoch."""
+    return 0 < getattr(settings, "patience", 0) < settings.epochs
 
 
 def earlier_artifacts(folder: Path) -> dict[str, Manifest]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import operator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +18,7 @@ from itrpipe.config import COMMAND_LINE, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE, passes_of
-from itrpipe.features.hub import local_config, require_reachable
+from itrpipe.features.hub import require_encoder, require_reachable
 from itrpipe.methods.declaration import Mined, method_package
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
@@ -26,6 +27,7 @@ from itrpipe.stages import mine_negatives
 from itrpipe.stages.base import Artifact, Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
+from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import READ_UNTRAINED, Model, TrainExecution, TrainSettings, run_label, settings_of
 
@@ -71,12 +73,6 @@ class Train(Stage):
         for name, model in settings.model.pretrained().items():
             if model:
                 _require_encoder(step, name, model, getattr(settings.model, f"{name}_revision", "main"))
-        config = local_config(both) if (both := settings.model.joint()) else {}
-        if config and not config.keys() & {"vision_config", "text_config"}:
-            raise UsageError(
-                f"{both} is a model of type {config.get('model_type')}, which is no encoder of both images and "
-                "captions; name one that is, such as CLIP or SigLIP, or one encoder as --vision and another as --text"
-            )
         if settings.adapts and importlib.util.find_spec("peft") is None:
             raise UsageError(
                 f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
@@ -94,10 +90,9 @@ class Train(Stage):
         settings = cast(TrainSettings, step.settings)
         if isinstance(settings.model, GivenEmbeddings):
             return
-        unused = {name: getattr(settings, name) for name in settings.unused_options()}
-        unused |= {f"loss.{name}": getattr(settings.loss, name) for name in settings.loss.unused_options()}
-        for name, value in unused.items():
+        for name in settings.unused_options():
             if step.resolved.origins.get(name) == COMMAND_LINE:
+                value = operator.attrgetter(name)(settings)
                 if name == "loss.teacher":
                     raise UsageError(f"--negatives-from {value} is for mined negatives; add --negatives mined")
                 raise UsageError(
@@ -128,17 +123,16 @@ class Train(Stage):
     def fingerprinted(self, settings: TrainSettings) -> dict[str, Any]:
         """The settings as the fingerprint sees them: of encoders and files their content counts and not where they lie.
 
-        Settings that are newer than trainings which must not go stale count where they are set. Of a plug-in, name and
-        version count.
+        Of a plug-in, name and version count.
         """
-        unused = settings.unused_options()
-        values = {name: value for name, value in settings.counted().items() if name not in unused}
+        values = settings.counted() | {"model": settings.model.counted(), "loss": settings.loss.counted()}
         here = [INITIAL] if settings.model.published_weights() else []
         values["model"] |= dict.fromkeys((*here, *local_folders(settings.model.pretrained())), "local")
         if isinstance(settings.model, GivenEmbeddings):
             del values["model"]["files"]
-        unused = settings.loss.unused_options()
-        values["loss"] = {name: value for name, value in settings.loss.counted().items() if name not in unused}
+        for key in settings.unused_options():
+            *group, name = key.split(".")
+            (values[group[0]] if group else values).pop(name)
         if not settings.loss.trains:
             read = READ_UNTRAINED | (
                 {"precision"} if settings.embed_precision == training_settings.AS_TRAINED else set()
@@ -190,9 +184,10 @@ class Train(Stage):
         if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
             wanted["parse"] = Need("parse", "rules")
         if settings.loss.reads_sentences():
-            wanted["synthesize"] = Need(
-                "synthesize", settings.sentences, {"seed": settings.seed, "split": "train", **_same_share(settings)}
-            )
+            asked: dict[str, Any] = {"split": "train", **_same_share(settings)}
+            if usual_method(settings.sentences):  # rules write the same for the models of all seeds
+                asked["seed"] = settings.seed
+            wanted["synthesize"] = Need("synthesize", settings.sentences, asked)
         same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
         for name, conf in (("start", settings.start_from), ("writer", settings.loss.written_by())):
             if conf:
@@ -240,7 +235,10 @@ def _require_encoder(step: Step, name: str, model: str, revision: str) -> None:
     """
     joint = cast(TrainSettings, step.settings).model.joint()
     try:
-        require_reachable(model, revision)
+        if name in ("vision", "text"):
+            require_encoder(name, model, revision)
+        else:
+            require_reachable(model, revision)
     except MissingInputError as error:
         if not step.resolved.origins.get(f"model.{name}", "").endswith("]"):  # of a declaration
             raise

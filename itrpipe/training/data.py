@@ -7,12 +7,13 @@ Features are memory maps, captions one padded array of token ids, or words and p
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
+_NAMES_SIDES = re.compile(r"\b(left|right)", re.IGNORECASE)
+"""Matches captions that a mirrored image may contradict, and some others, such as `the train has left`."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +305,8 @@ class PixelSplitData(SplitData):
         features: file that holds the pixels of all its images.
         tokens: turns captions into ids; None where only images are read.
         frame: height and width of the images of a batch.
-        changes: what `augment` does to training images, or `none`.
+        changes: what `augment` does to training images, or `none`. An image of which a caption names sides is never
+            mirrored, since its captions and its twins would be wrong.
 
     Raises:
         DataError: the features have no pixels.
@@ -338,10 +342,19 @@ class PixelSplitData(SplitData):
         if rng is None or self._changes == "none":
             pixels = resize(stored, self._frame)
         else:
-            changes = draw_changes(count, (stored.shape[2], stored.shape[3]), self._changes, rng).of(own)
-            pixels = augment(stored, self._frame, changes)
+            size = stored.shape[2], stored.shape[3]
+            changes = draw_changes(~self._names_sides[images], size, self._changes, rng)
+            pixels = augment(stored, self._frame, changes.of(own))
         kind = partial(OwnImages, rows=count, first=own.start) if divided else ImageBatch
         return kind(torch.empty(len(pixels), 0, 0), pixels=pixels), self.texts(captions)
+
+    @cached_property
+    def _names_sides(self) -> np.ndarray:
+        """Images bool [N] of which a caption names left or right."""
+        captions = [row for row, text in enumerate(self.split.texts) if _NAMES_SIDES.search(text)]
+        images = np.zeros(self.num_images, dtype=bool)
+        images[self.caption_image[captions]] = True
+        return images
 
     def train_on(self, world: World, device: torch.device) -> None:
         """Reads for this process from now on, and changes images on its device."""

@@ -57,7 +57,6 @@ class Position:
         history: one row per validation.
         best_score, best_row: best validation so far; the row is -1 before the first.
         plateaus: numbers of validations after which the rate fell because they were flat.
-        seconds: training time spent so far in all runs.
     """
 
     epoch: int = 0
@@ -68,7 +67,6 @@ class Position:
     best_score: float = float("-inf")
     best_row: int = -1
     plateaus: list[int] = field(default_factory=list)
-    seconds: float = 0.0
 
 
 def save_checkpoint(

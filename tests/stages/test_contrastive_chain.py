@@ -313,7 +313,8 @@ def test_naming_an_encoder_chooses_the_backbone_for_every_training_step(defined:
 
 
 def test_region_tokens_with_their_boxes_are_trained_and_loaded(defined: Path, invoke: Invoke) -> None:
-    small = [*random_encoders("images=region-tokens", "image_pool=cls"), "precomp.grid=[2,2]", ONE]
+    sizes = [f"train.model.{each}" for each in RANDOM if not each.startswith(("image_size", "vision="))]
+    small = [*sizes, "train.model.images=region-tokens", "train.model.image_pool=cls", "precomp.grid=[2,2]", ONE]
     done(train_encoders(invoke, defined, "--features", "precomp", small=small))
     folder = only(defined, "train/triplet.dual-encoder")
     names = load_file(folder / MODEL)
