@@ -82,7 +82,7 @@ class Figures:
         found = {}
         for top in TOPS:
             judged = self.judged[top]
-            percent = round(100 * self.right[top] / judged, _DIGITS) if judged else None
+            percent = 100 * self.right[top] / judged if judged else None
             found[f"top_{top}"] = {"judged": judged, "percent": percent}
         return found
 

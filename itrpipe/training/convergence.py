@@ -22,19 +22,21 @@ def why_longer(history: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
     """
     if not history or history[-1]["epoch"] == 0:
         return ""
-    patience = settings["patience"]
-    if patience and not any(row["best"] for row in history[-patience:]):
-        return ""  # validation was flat, which has ended it
-
     epochs = history[-1]["epoch"]
     before = [row["val_rsum"] for row in history if 0 < row["epoch"] <= 2 * epochs / 3]
     if not before:
-        return f"{epochs:g} epochs are too few to see whether it has converged"
+        return "too few epochs to see whether it has converged"
     gained = max(row["val_rsum"] for row in history) - max(before)
-    validated = min(images, settings["validation_images"])
-    if gained <= max(RISING, 100 * ANSWERS / validated) or _rate_falls(settings):
+    if gained <= RISING or gained <= 100 * ANSWERS / min(images, settings["validation_images"]):
+        return ""
+    if _was_flat(history, settings["patience"]) or _rate_falls(settings):
         return ""
     return f"validation gained {gained:.1f} RSum over the last third of its epochs"
+
+
+def _was_flat(history: Sequence[Mapping[str, Any]], patience: int) -> bool:
+    """Return whether the last validations were no better, which has ended the training."""
+    return patience > 0 and not any(row["best"] for row in history[-patience:])
 
 
 def _rate_falls(settings: Mapping[str, Any]) -> bool:

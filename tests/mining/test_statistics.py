@@ -73,21 +73,20 @@ def test_lists_without_any_candidate():
 
 
 def test_what_is_right_after_all_is_counted_among_what_was_judged_and_places_without_a_candidate_are_not():
-    truth = PairSet.of(np.array([2, 0, 3]), np.array([0, 1, 1]), 2)
+    truth = PairSet.of(np.array([2, 0]), np.array([0, 1]), 2)
     found = figures_of(LISTS, DROPPED)
     for name, lists in LISTS.items():
         found[name].judge(lists.candidates >= 0, matching(truth, name, slice(0, len(lists.scores)), lists))
     right = {name: found[name].right_after_all() for name in LISTS}
-    assert right["texts_for_images"] == {
-        "top_1": {"judged": 2, "percent": 100.0}, "top_10": {"judged": 3, "percent": 66.6667},
-    }  # fmt: skip
-    assert right["images_for_texts"]["top_1"] == {"judged": 3, "percent": 66.6667}
+    assert right["texts_for_images"]["top_1"] == {"judged": 2, "percent": 100.0}
+    assert right["texts_for_images"]["top_10"] == {"judged": 3, "percent": pytest.approx(66.6667)}
+    assert right["images_for_texts"]["top_1"] == {"judged": 3, "percent": pytest.approx(66.6667)}
     nobody = figures()
     assert nobody["right_after_all"]["texts_for_images"]["top_1"] == {"judged": 0, "percent": None}
     assert "was not judged" in sentences(nobody)[-1]
-    # An image from outside the dataset has the number of a pair of the next caption.
-    outside = CandidateLists(np.array([[3]], np.int32), np.ones((1, 1), np.float32))
-    assert not matching(truth, "images_for_texts", slice(2, 3), outside).any()
+    # An image from outside the dataset, behind the two that it has, is not the first one of the next caption.
+    outside = CandidateLists(np.array([[2]], np.int32), np.ones((1, 1), np.float32))
+    assert not matching(truth, "images_for_texts", slice(1, 2), outside).any()
 
 
 @pytest.mark.parametrize("at_once", [7, 300])
