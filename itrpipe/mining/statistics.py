@@ -219,7 +219,7 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
             ]
     said += [f"{WORDS[name]}: {facts}" for name in DIRECTIONS if (facts := hardest(statistics, name))]
     if statistics["judge"] is None:
-        said.append("how many of the hardest are right after all was not judged; `itrpipe serve` shows them")
+        said.append("how many of the hardest are right after all is not known: nobody has judged them")
     return said
 
 

@@ -83,7 +83,7 @@ def test_what_is_right_after_all_is_counted_among_what_was_judged_and_places_wit
     assert right["images_for_texts"]["top_1"] == {"judged": 3, "percent": pytest.approx(66.6667)}
     nobody = figures()
     assert nobody["right_after_all"]["texts_for_images"]["top_1"] == {"judged": 0, "percent": None}
-    assert "was not judged" in sentences(nobody)[-1]
+    assert "nobody has judged" in sentences(nobody)[-1]
     # An image from outside the dataset, behind the two that it has, is not the first one of the next caption.
     outside = CandidateLists(np.array([[2]], np.int32), np.ones((1, 1), np.float32))
     assert not matching(truth, "images_for_texts", slice(1, 2), outside).any()
