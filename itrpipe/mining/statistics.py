@@ -214,7 +214,7 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
             said.append("; ".join(filter(None, [f"warning: {words}: {left}", remedy(statistics, name)])))
         if guard := statistics.get("guard"):
             said += [
-                f"{words}: {count:,} of {candidates:,} candidates are false negatives with a probability above {level}"
+                f"{words}: {count:,} of {candidates:,} candidates are likely false negatives by FNE's estimate, above {level}"
                 for level, count in guard["above"][name].items()
             ]
     said += [f"{WORDS[name]}: {facts}" for name in DIRECTIONS if (facts := hardest(statistics, name))]
