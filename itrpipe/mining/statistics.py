@@ -213,11 +213,12 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
             left = f"lists are short, {candidates / anchors:.1f} of {total / anchors:.1f} candidates on average"
             said.append("; ".join(filter(None, [f"warning: {words}: {left}", remedy(statistics, name)])))
         if guard := statistics.get("guard"):
-            said += [
-                f"{words}: {count:,} of {candidates:,} candidates are likely false negatives by FNE's estimate, above {level}"
-                for level, count in guard["above"][name].items()
-            ]
-    said += [f"{WORDS[name]}: {facts}" for name in DIRECTIONS if (facts := hardest(statistics, name))]
+            for level, count in guard["above"][name].items():
+                estimate = f"by FNE's estimate, above {level}"
+                said.append(f"{words}: {count:,} of {candidates:,} candidates are false negatives {estimate}")
+    for name, words in WORDS.items():
+        if facts := hardest(statistics, name):
+            said.append(f"{words}: {facts}")
     if statistics["judge"] is None:
         said.append("how many of the hardest are right after all is not known: nobody has judged them")
     return said

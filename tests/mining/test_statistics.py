@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def figures_of(lists, dropped, at_once: int = 100) -> dict[str, Figures]:
     return found
 
 
-def figures(dropped=DROPPED, lists=LISTS, at_once: int = 100):
+def figures(dropped=DROPPED, lists=LISTS, at_once: int = 100) -> dict[str, Any]:
     return mining_statistics(figures_of(lists, dropped, at_once), POSITIVES, CAPTION_IMAGE) | {"judge": None}
 
 
