@@ -174,11 +174,11 @@ def hardest(statistics: Mapping[str, Any], direction: str) -> str:
     """
     said = []
     if (beaten := beaten_percent(statistics, direction)) is not None:
-        said.append(f"the hardest scores at least as high as the {_OWN[direction]} in {beaten}% of the pairs")
+        said.append(f"the hardest scores at least as high as the {_OWN[direction]} in {beaten:.1f} % of the pairs")
     right = statistics["right_after_all"][direction]["top_1"]
     if right["judged"]:
         people = f" of {right['judged']:,} that people judged" if statistics["judge"] == PEOPLE else ""
-        said.append(f"{right['percent']:.1f}% of the hardest{people} are right after all")
+        said.append(f"{right['percent']:.1f} % of the hardest{people} are right after all")
     return ", ".join(said)
 
 

@@ -176,7 +176,7 @@ def test_what_is_to_be_known_before_the_answer_is_used_stands_below_it(copy: Toy
     assert "AOQ" not in longer
     statistics = json.loads((copy.made["mining"] / "statistics.json").read_text())
     for right in statistics["right_after_all"].values():
-        assert f"{right['top_1']['percent']:.1f}% of the hardest are right after all" in mined
+        assert f"{right['top_1']['percent']:.1f} % of the hardest are right after all" in mined
     # Where nobody judged, there is no number.
     for right in statistics["right_after_all"].values():
         right["top_1"] = {"judged": 0, "percent": None}
