@@ -249,13 +249,14 @@ class Source:
     """What sections are made from: see `gather`.
 
     Attributes:
-        albums: photographs of the datasets that were opened, by the name of their artifact.
+        datasets, albums: that were opened, and their photographs, by the name of the artifact.
         galleries: their splits, by this name and their own.
     """
 
     options: ReportSettings
     names: Mapping[str, str]
     find_root: Callable[[Artifact], Path | None]
+    datasets: dict[str, PreparedDataset] = field(default_factory=dict)
     albums: dict[str, Album] = field(default_factory=dict)
     galleries: dict[tuple[str, str], Gallery] = field(default_factory=dict)
 
@@ -265,12 +266,13 @@ class Source:
         if prepare is None or prepare.manifest is None:
             return None
         if (key := (prepare.name, split)) not in self.galleries:
-            dataset = PreparedDataset.open(prepare.folder)
             if prepare.name not in self.albums:
+                dataset = self.datasets[prepare.name] = PreparedDataset.open(prepare.folder)
                 images = (
                     zip(each.image_ids.tolist(), each.files, strict=True) for each in map(dataset.split, dataset.splits)
                 )
                 self.albums[prepare.name] = Album(self.find_root(prepare), dict(chain.from_iterable(images)))
+            dataset = self.datasets[prepare.name]
             self.galleries[key] = Gallery(dataset.split(split), self.albums[prepare.name], prepare.folder)
         return self.galleries[key]
 
