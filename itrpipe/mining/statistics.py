@@ -179,7 +179,7 @@ def hardest(statistics: Mapping[str, Any], direction: str) -> str:
     if right["judged"]:
         people = f" of {right['judged']:,} that people judged" if statistics["judge"] == PEOPLE else ""
         said.append(f"{right['percent']:.1f} % of the hardest{people} are right after all")
-    return ", ".join(said)
+    return "; ".join(said)
 
 
 def sentences(statistics: Mapping[str, Any]) -> list[str]:

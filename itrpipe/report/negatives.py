@@ -132,9 +132,9 @@ def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
         if mining is None or mining.manifest is None:
             continue
         statistics = read_checked_json(mining.folder / STATISTICS)
-        facts = [f"{title}, {found}" for name, title in _LISTS.items() if (found := hardest(statistics, name))]
-        if facts:
-            return [f"Mined by {mining_name(mining, names)}: {'; '.join(facts)}."]
+        miner = mining_name(mining, names)
+        facts = {title: hardest(statistics, name) for name, title in _LISTS.items()}
+        return [f"{title.capitalize()}, mined by {miner}: {found}." for title, found in facts.items() if found]
     return []
 
 
