@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from itrpipe.config import conf_title
 from itrpipe.evaluation.tables import Number, Row, Table
 from itrpipe.mining.files import FILES, MinedList, read_list
-from itrpipe.mining.statistics import TOPS, beaten_percent, hardest
+from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
 from itrpipe.report.chain import Artifact
 from itrpipe.report.names import backbone_title, method_title, model_title
 from itrpipe.report.pictures import SHOWN, Examples, Gallery, choose
@@ -132,9 +132,19 @@ def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
         if mining is None or mining.manifest is None:
             continue
         statistics = read_checked_json(mining.folder / STATISTICS)
-        miner = mining_name(mining, names)
-        facts = {title: hardest(statistics, name) for name, title in _LISTS.items()}
-        return [f"{title.capitalize()}, mined by {miner}: {found}." for title, found in facts.items() if found]
+        beaten = [beaten_percent(statistics, direction) for direction in _LISTS]
+        right = [statistics["right_after_all"][direction]["top_1"]["percent"] for direction in _LISTS]
+        facts = []
+        if None not in beaten:
+            caption, image = beaten
+            hard = f"the hardest caption scores at least as high as the own one in {caption:.1f} % of the pairs"
+            facts.append(f"{hard}, the hardest image in {image:.1f} %")
+        if None not in right:
+            caption, image = right
+            people = " that people judged" if statistics["judge"] == PEOPLE else ""
+            facts.append(f"{caption:.1f} % and {image:.1f} % of the hardest{people} are right after all")
+        if facts:
+            return [f"Mined by {mining_name(mining, names)}: {'; '.join(facts)}."]
     return []
 
 
