@@ -12,10 +12,9 @@ from pathlib import Path
 
 from itrpipe.analysis.questions import discrimination
 from itrpipe.analysis.questions.base import questions
-from itrpipe.analysis.questions.discrimination import gained
+from itrpipe.analysis.questions.discrimination import gained_and_lost
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import MissingInputError
-from itrpipe.evaluation.metrics import RECALLS
 from itrpipe.evaluation.tables import Measured, Number, Row, Table, duration
 from itrpipe.exporting.places import text_without_places
 from itrpipe.progress import PEAK_MEMORY
@@ -33,8 +32,8 @@ from itrpipe.training.convergence import why_longer
 
 _MOST_SHOWN = 4
 """Models that the first drawing and the first table show: the best, and the baseline."""
-_MOST_PANELS = 8
-"""Models that get a drawing of their recalls; more have the table."""
+_MOST_NAMED = 2
+"""Artifacts that one warning names."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +119,9 @@ class Group:
                 [run.wrote(DISCRIMINATION) for run in side.all if run.wrote(DISCRIMINATION)]
                 for side in (each.series, each.baseline)
             )
-            if kinds := gained(own, others):
-                said.append(f"{each.series.name} prefers captions to edits of {'; '.join(kinds)}.")
+            for often, kinds in zip(("", "less often "), gained_and_lost(own, others), strict=True):
+                if kinds:
+                    said.append(f"{each.series.name} prefers captions {often}to edits of {'; '.join(kinds)}.")
         return " ".join([*said, answer(self.series, self.claims)])
 
     @cached_property
@@ -348,13 +348,6 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
 def _scores(group: Group) -> Iterator[Part]:
     yield from scores.score_tables(group.series, group.published)
     yield from filter(None, (scores.recall_differences(group.claims, oracle=oracle) for oracle in (False, True)))
-    if 0 < len(group.claims) <= _MOST_PANELS:
-        labels, plots = [f"{each[0]}→{each[2]} R@{each.rpartition('r')[2]}" for each in RECALLS], []
-        for number, claim in enumerate(group.claims):
-            rows, look = [scores.over_images(claim.own[each]) for each in RECALLS], group.looks[claim.series.name]
-            name = f"{group.prefix}-difference-{number}"
-            plots.append(intervals(name, claim.series.name, labels, rows, [look] * len(rows), None))
-        yield Panels(plots, {}, "Differences to the baseline in percentage points; hollow: the interval includes zero.")
     facts = []
     for each in group.series:  # what is not as declared, then what else tells a series from others of its name
         departures = each.first.departures
@@ -395,7 +388,11 @@ def _provenance(artifacts: Sequence[Artifact]) -> Iterator[Facts]:
     for _, manifest in known:
         for package, version in manifest.versions.items():
             versions.setdefault(package, {})[version] = None
-    messages = [(each.path, text_without_places(text)) for each, manifest in known for text in manifest.messages]
+    paths: dict[str, list[str]] = {}
+    for each, manifest in known:
+        for message in manifest.messages:
+            paths.setdefault(text_without_places(message), []).append(each.path)
+    messages = [(some(which, _MOST_NAMED), message) for message, which in paths.items()]
     commands = [("", each) for each in commands_of(artifacts)]
     yield Facts("Commands", commands, "In the order in which they finished.", code=True)
     if messages:
