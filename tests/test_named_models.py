@@ -71,7 +71,6 @@ def test_the_only_named_model_is_meant_where_none_is_named_and_of_two_one_has_to
     for command in ("evaluate", "mine-negatives"):
         assert "contrastive-batch.vsepp" in run(command, "--dry-run", *where)
         assert "contrastive-batch.vsepp" not in run(command, "-b", "vsepp", "--dry-run", *where)
-    assert "contrastive-batch.vsepp" in run("advise", *where)
     run("train", "--name", "other", "--like", "small", "--method", "triplet")
     assert "(model other, triplet before)" in run("train", "--name", "other", "--like", "small", "--dry-run")
     refused(invoke("evaluate", *where, "--data", chain), 2, "models small, other; choose with --model")
@@ -144,8 +143,6 @@ def test_a_second_round_begins_with_the_settings_of_a_model_and_mines_with_it(
     name = load_definition(chain, "tiny").models["first"].trained["contrastive-batch.vsepp.s1"]
     assert read_manifest(chain / "tiny" / "train" / name).settings["learning_rate"] != 0.1
     run("train", "--name", "fourth", "--like", "second", "--negatives-from", "second", *where)
-    for name in ("second", "fourth"):
-        assert invoke("advise", "--model", name, *where, "--data", chain).code == 2
     # Its teacher is contrastive as it is, which is no circle; one of two names is.
     run("train", "--model", "fourth", "--seed", "2", "--dry-run", *where)
     circle = ["train", "--name", "second", "--negatives-from", "fourth", "--seed", "2", *where]

@@ -42,7 +42,6 @@ PANELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Results": {
         "evaluate": ("ask", "Measure a trained model, or the mean of several, on a split."),
-        "advise": ("ask", "Advise on a second training, from the first training alone."),
         "explain": ("ask", "Show which words of a caption do not belong to an image, and what belongs there."),
         "search": ("search", "Find images for a sentence, captions for an image, or photographs like another one."),
         "serve": ("search", "Open local pages to search and to judge the hardest candidates."),

@@ -441,35 +441,6 @@ def began_with(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(filter(None, (*model.pretrained().values(), model.published_weights())))
 
 
-def no_first_training(settings: Mapping[str, Any]) -> str:
-    """Why a training is no first training whose hardest negatives can be found; empty where it is.
-
-    It has learned from in-batch negatives, and embeds, so that all others can be searched.
-
-    Args:
-        settings: of the training, as manifests keep them.
-    """
-    backbone, method = settings["backbone"], settings["method"]
-    if not settings_of(backbone).embeds:
-        return (
-            f"{backbone} scores pair by pair and has no embeddings to search for its hardest negatives; ask with "
-            "another backbone, such as --backbone vsrn or vsepp"
-        )
-    if "loss" not in settings:
-        return f"it is not recorded what {method} was trained with; train it again"
-    loss = methods()[method].model_validate(settings["loss"])
-    if not loss.trains:
-        other = "clip-finetune" if backbone_family(backbone) == "dual-encoder" else FIRST_TRAINING
-        return (
-            f"{method} trains nothing, so that there is no first training; ask with a method that does, such as {other}"
-        )
-    if settings.get("start_from") or not loss.in_batch():
-        return f"it has learned from more than the negatives of its batches ({method}); ask with a training on those"
-    if settings["model"].get("measure", "cosine") != "cosine":
-        return f"{backbone} compares by {settings['model']['measure']}, which mining cannot search; ask for cosine"
-    return ""
-
-
 def _known(value: str, known: Iterable[str], what: str) -> str:
     if value not in known:
         raise ValueError(why_unusable(value) or unknown(what, value, sorted(known)))
