@@ -53,6 +53,7 @@ class Format(NamedTuple):
         images: folders in which the images may lie, below that of the data files.
         by_year: whether there may be several of one year, each with a split.
         archives: whether all of them are read together.
+        published: whether it is that of datasets with published results, whose images all stay.
     """
 
     names: tuple[str, ...]
@@ -60,6 +61,7 @@ class Format(NamedTuple):
     images: tuple[str, ...]
     by_year: bool = False
     archives: bool = False
+    published: bool = False
 
     def files(self, source: Path) -> list[Path]:
         """The data files that a source is or holds; a results.csv must have Flickr's header."""
@@ -126,8 +128,14 @@ def read_annotations(
             ImageRecord(each.image_id, file, splits.get(each.image_id, each.split or ""))
             for each, file in zip(images, located, strict=True)
         ]
+        places = dict(whole.places)
+        for each, record in zip(images, records, strict=True):
+            if form.published:
+                places[record.image_id] = record.image_id
+            elif each.split or each.group:
+                places[record.image_id] = record.split
         notes = (f"{path}: {note}",) if note else ()
-        whole = Annotations(whole.images + records, whole.captions + captions, root, whole.notes + notes)
+        whole = Annotations(whole.images + records, whole.captions + captions, root, whole.notes + notes, places)
     return checked_annotations(whole, source)
 
 
@@ -397,16 +405,19 @@ FORMATS = {
         _read_coco,
         ("", "images"),
         by_year=True,
+        published=True,
     ),
     "flickr_tokens": Format(
         ("Flickr8k.token.txt", "results_20130124.token", "results.csv"),
         _read_flickr,
         ("", "images", "flickr30k-images", "flickr30k_images", "Flicker8k_Dataset"),
+        published=True,
     ),
     "karpathy": Format(
         ("dataset.json", "dataset_flickr8k.json", "dataset_flickr30k.json", "dataset_coco.json"),
         _read_karpathy,
         ("images", "", "flickr30k-images", "Flicker8k_Dataset"),
+        published=True,
     ),
     "webdataset": Format(_SHARDS, _read_shards, ("",), archives=True),
 }

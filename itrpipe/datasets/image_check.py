@@ -1,20 +1,37 @@
-"""Whether every image file is there and decodes, with its size and content hash; and which are the same picture."""
+"""Whether every image file is there and decodes, with its size and hashes; and which show the same picture."""
 
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from itrpipe.datasets.captions import SPLITS, ImageRecord
+import numpy as np
+
+from itrpipe.datasets.captions import SPLITS, Annotations, ImageRecord
 from itrpipe.datasets.paths import ImageRoot
-from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, read_image, refusal, upright_size
+from itrpipe.datasets.pictures import (
+    DECODER_ERRORS,
+    decode_rgb,
+    open_picture,
+    picture_rgb,
+    read_image,
+    refusal,
+    upright_size,
+)
 from itrpipe.engine.run import Made
 from itrpipe.engine.work import AGAIN, Part, Work, cut
 from itrpipe.storage.disk import read_stamped_json, write_stamped_json
 
 _IMAGES = 256
+_SCALE = 8
+"""Divides the size of a JPEG that is checked."""
+_SCALED = "scaled "
+"""What the hash of scaled pixels begins with."""
+Repeat = tuple[ImageRecord, ImageRecord]
 
 
 class ImageFacts(NamedTuple):
@@ -24,11 +41,14 @@ class ImageFacts(NamedTuple):
         sha256: hash of the file's bytes, 64 hexadecimal digits.
         width: pixels, after the rotation that the EXIF orientation asks for.
         height: pixels, likewise.
+        pixels: hash of the decoded pixels; of a JPEG of the scaled ones, behind `scaled`, since to decode it whole
+            takes twice as long.
     """
 
     sha256: str
     width: int
     height: int
+    pixels: str = ""
 
 
 class ImageChecking(Work[ImageRoot]):
@@ -88,44 +108,104 @@ def check_images(
     return facts, problems
 
 
-def find_repeats(
-    images: Sequence[ImageRecord], facts: Mapping[str, ImageFacts]
-) -> list[tuple[ImageRecord, ImageRecord]]:
-    """Returns the images whose bytes an earlier image holds too.
+def picture_keys(root: Path, facts: Mapping[str, ImageFacts]) -> dict[str, str]:
+    """Returns a key for every file, equal for files of equal pixels.
+
+    A JPEG is decoded whole only where another file has the same scaled pixels and other bytes, such as other metadata.
+
+    Args:
+        root: folder of the files.
+        facts: of `check_images`, by file.
+
+    Raises:
+        DataError: a file was changed since it was checked.
+    """
+    files: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for file, each in facts.items():
+        files[each.pixels].setdefault(each.sha256, file)
+    key_of_bytes: dict[str, str] = {}
+    for pixels, file_of_bytes in files.items():
+        ambiguous = pixels.startswith(_SCALED) and len(file_of_bytes) > 1
+        for sha256, file in file_of_bytes.items():
+            key_of_bytes[sha256] = _hash(decode_rgb(read_image(root / file))) if ambiguous else pixels
+    return {file: key_of_bytes[each.sha256] for file, each in facts.items()}
+
+
+def merge_equal_pictures(annotations: Annotations, keys: Mapping[str, str]) -> tuple[Annotations, list[Repeat]]:
+    """Makes one image of photographs with equal pixels, which has the captions of all.
+
+    A photograph that its source puts into a place (see `Annotations`) joins an earlier one of the same place; any other
+    joins one in a place, if there is one, or else the first.
+
+    Args:
+        annotations: without images that cannot be used.
+        keys: of `picture_keys`.
+
+    Returns:
+        The annotations with these images, and each photograph that joined another: first the other, then itself.
+    """
+    placed, free = [], []
+    for image in annotations.images:
+        (placed if annotations.places.get(image.image_id) else free).append(image)
+    first: dict[tuple[str, str], ImageRecord] = {}
+    owners: dict[str, ImageRecord] = {}
+    for image in placed + free:
+        key = keys[image.file]
+        owner = first.setdefault((key, annotations.places.get(image.image_id, "")), image)
+        first.setdefault((key, ""), owner)
+        owners[image.image_id] = owner
+    images = [image for image in annotations.images if owners[image.image_id] is image]
+    captions = [each._replace(image_id=owners[each.image_id].image_id) for each in annotations.captions]
+    joined: list[Repeat] = []
+    for image in annotations.images:
+        owner = owners[image.image_id]
+        if owner is not image:
+            joined.append((owner, image._replace(split=owner.split)))
+    return replace(annotations, images=images, captions=captions), joined
+
+
+def find_repeats(images: Sequence[ImageRecord], keys: Mapping[str, str]) -> list[Repeat]:
+    """Returns the images whose pixels an earlier image has, too.
 
     Args:
         images: of all splits.
-        facts: of `check_images`, by file.
+        keys: of `picture_keys`.
 
     Returns:
-        The first image of the same bytes with each later one, in the order of the splits: a picture that is in the
+        The first image of the same pixels with each later one, in the order of the splits: a picture that is in the
         dataset a thousand times gives a thousand pairs, not a million.
     """
     first: dict[str, ImageRecord] = {}
     ordered = sorted(images, key=lambda image: SPLITS.index(image.split))
-    pairs = [(first.setdefault(facts[image.file].sha256, image), image) for image in ordered]
+    pairs = [(first.setdefault(keys[image.file], image), image) for image in ordered]
     return [(earlier, image) for earlier, image in pairs if earlier is not image]
 
 
-def decode_size(content: bytes) -> tuple[int, int]:
-    """Decodes an image and returns its width and height in pixels after EXIF rotation.
+def inspect_picture(content: bytes) -> ImageFacts:
+    """Decodes an image as `itrpipe.datasets.pictures.decode_rgb` does, a JPEG at an eighth of its size.
 
     Raises:
-        DataError: no image, or one of more than `itrpipe.datasets.pictures.MAX_PIXELS`.
+        DataError: no image, or one that `decode_rgb` refuses.
         Exception: whatever Pillow raises on damaged data, `OSError` for a truncated file.
     """
     with open_picture(content) as image:
-        size = upright_size(image)
+        width, height = upright_size(image)
         # Scaling in the decoder leaves out arithmetic, not data: a truncated file still fails.
-        image.draft("L", (max(image.width // 8, 1), max(image.height // 8, 1)))
-        image.load()
-        return size
+        scaled = image.draft(None, (max(image.width // _SCALE, 1), max(image.height // _SCALE, 1)))  # pyright: ignore
+        pixels = _hash(picture_rgb(image))
+    return ImageFacts(hashlib.sha256(content).hexdigest(), width, height, _SCALED + pixels if scaled else pixels)
+
+
+def _hash(pixels: np.ndarray) -> str:
+    """Hash of pixels [H, W, 3] and their shape."""
+    total = hashlib.sha256(repr(pixels.shape).encode())
+    total.update(pixels)
+    return total.hexdigest()
 
 
 def _facts(inside: ImageRoot, file: str) -> ImageFacts | str:
     """Facts of a file, or why it cannot be used."""
     try:
-        content = read_image(inside.resolve(file, record="image"))
-        return ImageFacts(hashlib.sha256(content).hexdigest(), *decode_size(content))
+        return inspect_picture(read_image(inside.resolve(file, record="image")))
     except DECODER_ERRORS as error:
         return refusal(error)

@@ -30,7 +30,6 @@ not among them: it says nothing of the file."""
 MAX_PIXELS = 89_478_485
 """Largest image, in pixels: a quarter of a GiB as 24-bit colour, the size at which Pillow speaks of a bomb."""
 
-_BOMB = "has more than {:,} pixels: a decompression bomb?"
 _ORIENTATION = 0x0112
 _TURNS = "FLIP_LEFT_RIGHT ROTATE_180 FLIP_TOP_BOTTOM TRANSPOSE ROTATE_270 TRANSVERSE ROTATE_90"
 _TRANSPOSITIONS = {number: Image.Transpose[name] for number, name in enumerate(_TURNS.split(), start=2)}
@@ -146,10 +145,12 @@ def open_picture(content: bytes) -> Image.Image:
         image = Image.open(io.BytesIO(content), formats=DECODERS)
     except Image.UnidentifiedImageError as error:
         raise DataError(f"is none of {', '.join(DECODERS)}") from error
-    except Image.DecompressionBombError as error:  # of twice as many
-        raise DataError(_BOMB.format(MAX_PIXELS)) from error
+    except Image.DecompressionBombError as error:
+        raise DataError(f"has more than twice the {MAX_PIXELS:,} pixels that are read; make it smaller") from error
     if image.width * image.height > MAX_PIXELS:
-        raise DataError(_BOMB.format(MAX_PIXELS))
+        raise DataError(
+            f"has {image.width * image.height:,} pixels, and {MAX_PIXELS:,} are read at most; make it smaller"
+        )
     return image
 
 
