@@ -17,6 +17,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 # Bytes that a file name and a path may have on the file systems in use.
 _LONGEST_NAME, _LONGEST_PATH = 255, 4095
 _INSIDE, _RENAME = "write a path relative to the images' folder", "rename the file and correct the path"
+_COPY = "put the files there in the place of links, as `cp -rL` copies them"
 _REFUSED = {
     r"\A(?:/|[A-Za-z]:)": f"is absolute; {_INSIDE}",
     r"\A(?:\s*|(?:\.?/)*\.?)\Z": f"names no file; {_INSIDE}",
@@ -75,8 +76,7 @@ def locate_images(
             prefix = f"{folder}/" if folder else ""
             if any(_is_file(root / inside.as_stored(prefix + file)) for file in islice(layout, _PROBED_IMAGES)):
                 found = [inside.as_stored(prefix + file) for file in layout]
-                for file, record in zip(found, records, strict=True):
-                    inside.resolve(file, record)
+                inside.refuse_links_out(found, records)
                 return found
     first = layouts[0][0]
     for folder in folders:
@@ -135,17 +135,34 @@ class ImageRoot:
                 data file and the record.
         """
         self.refuse_outside(relative, record)
+        real = self._follow(relative)
+        if not self._is_inside(real):
+            reason = f"leads through a symbolic link to {real}, outside {self.root}; {_COPY}"
+            raise self._error(relative, record, reason)
+        return Path(real)
+
+    def refuse_links_out(self, relatives: Sequence[str], records: Sequence[str]) -> None:
+        """Raises a `DataError` that counts the paths whose links lead out of the root, and names the first."""
+        outside = []
+        for relative, record in zip(relatives, records, strict=True):
+            real = self._follow(relative)
+            if not self._is_inside(real):
+                outside.append(f"{record}: {relative} leads to {real}")
+        if outside:
+            count = f"{len(outside):,} of {len(relatives):,} images are links that lead out of {self.root}"
+            raise DataError(f"{self._source}: {count}; the first is {outside[0]}; {_COPY}")
+
+    def _follow(self, relative: str) -> str:
+        """The path of a file without links."""
         *folders, name = _parts(relative)
         folder = "/".join(folders)
         if folder not in self._real_folders:
             self._real_folders[folder] = os.path.realpath(os.path.join(self._real_root, folder))
         path = os.path.join(self._real_folders[folder], name)
-        real = os.path.realpath(path) if os.path.islink(path) else path
-        if not real.startswith(self._real_root.rstrip(os.sep) + os.sep):
-            remedy = f"name {os.path.dirname(real)} as the source or copy the images below {self.root}"
-            reason = f"leads through a symbolic link to {real}, outside {self.root}; {remedy}"
-            raise self._error(relative, record, reason)
-        return Path(real)
+        return os.path.realpath(path) if os.path.islink(path) else path
+
+    def _is_inside(self, real: str) -> bool:
+        return real.startswith(self._real_root.rstrip(os.sep) + os.sep)
 
     def _names(self, folder: str) -> dict[str, str]:
         """Names in a folder below the root by their keys; of several with one key, the one that is the key."""

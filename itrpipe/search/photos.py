@@ -9,6 +9,7 @@ import hashlib
 import os
 import stat
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.datasets.archives import ENDINGS, TAR, in_archive, members
+from itrpipe.datasets.archives import ENDINGS, TAR, UNREAD, in_archive, members
 from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, read_image, upright_size
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Part, Work, cut, resolve_device
@@ -66,11 +67,13 @@ class PhotoFolder:
         photographs: sorted by path.
         unusable: path -> why it cannot be a photograph, of folders and files that look like some.
         outside: links that lead out of the folder and were left out.
+        unread: ending -> how many photographs of a format that is not read were left out.
     """
 
     photographs: list[PhotoFile] = field(default_factory=list)
     unusable: dict[str, str] = field(default_factory=dict)
     outside: int = 0
+    unread: Counter[str] = field(default_factory=Counter)
 
     def take(self, name: str, archive: Path) -> None:
         """Adds the photographs in a tar file, which is called so."""
@@ -79,8 +82,25 @@ class PhotoFolder:
         except (DataError, OSError) as error:
             self.unusable[name] = _reason(error) if isinstance(error, OSError) else str(error)
         else:
-            inside = ((each, size) for each, (_, size) in found.items() if each.lower().endswith(ENDINGS))
-            self.photographs += [PhotoFile(f"{name}/{each}", size, changed) for each, size in inside]
+            for each, (_, size) in found.items():
+                if self.reads(each):
+                    self.photographs.append(PhotoFile(f"{name}/{each}", size, changed))
+
+    def reads(self, name: str) -> bool:
+        """Whether a file has the ending of a photograph that is read; counts those of other formats."""
+        ending = PurePosixPath(name).suffix.lower()
+        if ending in UNREAD:
+            self.unread[ending] += 1
+        return ending in ENDINGS
+
+    @property
+    def left_out(self) -> str:
+        """What was left out, in one line; empty for nothing."""
+        told = [f"{count:,} {ending}" for ending, count in sorted(self.unread.items())]
+        lines = [f"{', '.join(told)}, which are not read; convert them to JPEG"] if told else []
+        if self.outside:
+            lines.append(f"{self.outside:,} links that lead out of the folder; copy the files")
+        return "; ".join(lines)
 
     @property
     def digest(self) -> str:
@@ -120,8 +140,10 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
     for place, folders, names in os.walk(root, onerror=unreadable):
         shown = [name for name in folders if not name.startswith(".")]
         folders[:] = [name for name in shown if os.path.join(place, name) != apart]
-        pictures = [name for name in names if name.lower().endswith((*ENDINGS, TAR)) and not name.startswith(".")]
-        for path in (os.path.join(place, name) for name in pictures):
+        for base in names:
+            if base.startswith(".") or not (base.lower().endswith(TAR) or found.reads(base)):
+                continue
+            path = os.path.join(place, base)
             name = path.removeprefix(inside)
             try:
                 name.encode()
@@ -143,9 +165,8 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
                 else:
                     found.take(name, Path(path))
     if not found.photographs:
-        raise MissingInputError(
-            f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}), hidden ones and links apart; name another"
-        )
+        left_out = f"; left out: {found.left_out}" if found.left_out else "; name another folder"
+        raise MissingInputError(f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}){left_out}")
     found.photographs.sort()
     return found
 

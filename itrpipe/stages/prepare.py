@@ -233,7 +233,7 @@ def _prepare_files(job: Job) -> None:
     leaks, twice = [], []
     for first, second in find_repeats(usable.images, keys):
         (twice if first.split == second.split else leaks).append((first, second))
-    _list(job, JOINED, "that have the pixels of another one and now are one image with it, with all captions", joined)
+    _list(job, JOINED, "with the pixels of another one, now one image with all captions", joined)
     _list(job, LEAKS, "of val or test that an earlier split has, too", leaks)
     _list(job, REPEATS, "that are twice in one split", twice)
     _write_tables(job, usable, facts)
@@ -247,7 +247,7 @@ def _prepare_files(job: Job) -> None:
     for name in SPLITS:
         if name not in job.metrics:
             without = _WITHOUT[name] if name != "test" or "val" in job.metrics else "evaluate and search need one"
-            job.warn(f"no image is in split {name}; {without}")
+            job.warn(f"no image is in split {name}; {without}; add photographs, or give a column split")
     job.metrics["leaks"] = len(leaks)
 
 
