@@ -25,6 +25,7 @@ from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
 from itrpipe.errors import UsageError
+from itrpipe.printable import ENCODING, RENAME
 
 PANELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Data": {
@@ -219,7 +220,16 @@ class Commands(TyperGroup):
         return [*self.commands]
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
-        """Reads the options before the command; what click refuses is told as all else is."""
+        """Reads the options before the command; what click refuses is told as all else is.
+
+        Raises:
+            UsageError: the command line is wrong, or holds bytes that are no text, as a path may.
+        """
+        for value in [*arguments[1], os.environ.get("ITRPIPE_DATA", "")]:
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise UsageError(f"{value!r} is not valid {ENCODING}; {RENAME}") from None
         with _in_one_line():
             return super().make_context(*arguments, **settings)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import FeatureSettings, feature_settings, passes_of
 from itrpipe.features.photographs import Photographs
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.printable import ENCODING, RENAME
 from itrpipe.search.model import RetrievalModel, load
 from itrpipe.storage.artifact import existing_input, read_manifest
 from itrpipe.storage.disk import OF_THE_FILE, on_disk, require_space, unavailable
@@ -152,9 +152,7 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
                     continue
                 status = os.stat(path)
             except UnicodeEncodeError:
-                encoding = sys.getfilesystemencoding()
-                remedy = "rename it" if encoding == "utf-8" else "set PYTHONUTF8=1"
-                found.unusable[_legible(name)] = f"has a name that is no {encoding.upper()}; {remedy}"
+                found.unusable[_legible(name)] = f"has a name that is not valid {ENCODING}; {RENAME}"
             except OSError as error:
                 found.unusable[name] = _reason(error)
             else:

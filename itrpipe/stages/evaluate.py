@@ -230,6 +230,9 @@ class Evaluate(Stage):
         settings, evaluation, split = job.settings, Evaluation(job), _averaged(job)
         if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
             job.warn(cut)
+        unknown_words = evaluation.manifest.metrics.get(train.UNKNOWN_WORDS, {}).get(settings.split, 0)
+        job.metrics[train.UNKNOWN_WORDS] = unknown_words
+        train.warn_of_unknown_words(job, settings.split, unknown_words)
         if settings.rerank:
             split = reranked(evaluation, split)
         full = ranks(split.matrix, split.caption_image)

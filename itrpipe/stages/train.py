@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 INITIAL, MINED = "initial", "mine_negatives"
 CUT = "cut_captions"
 """Of each split the line that says how many captions are longer than the model reads."""
+UNKNOWN_WORDS = "unknown_words_percent"
+"""Of the splits val and test, where the model has a vocabulary of its own."""
+_MOST_UNKNOWN = 50
 _READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
 _REMEDIES = {
     "regions": "name features with regions by --features, such as those of butd",
@@ -212,6 +215,7 @@ class Train(Stage):
         from itrpipe.features.embeddings import EMBEDDINGS
         from itrpipe.models.base import DualEncoder as AnyDualEncoder
         from itrpipe.training.assembly import sources_of, trainer_of
+        from itrpipe.training.captions import PieceIds
         from itrpipe.training.distributed import World, joined_by
         from itrpipe.training.encoding import Encoding
         from itrpipe.training.optimizers import merge_adapters
@@ -234,6 +238,23 @@ class Train(Stage):
         _record(job, trainer)
         if cut := {name: told for name, data in splits.items() if (told := data.cut(f"{name} captions"))}:
             job.metrics[CUT] = cut
+        if not isinstance(tokens, PieceIds):
+            shares = {name: round(data.unknown_words(), 2) for name, data in splits.items() if name != "train"}
+            job.metrics[UNKNOWN_WORDS] = shares
+            listed = ", ".join(f"{name} {share:g} %" for name, share in shares.items())
+            job.reporter.say(f"  words that the model does not know: {listed}")
+            for name, share in shares.items():
+                warn_of_unknown_words(job, name, share)
+
+
+def warn_of_unknown_words(job: Job, split: str, share: float) -> None:
+    """Warns where the model knows less than half of the words of a split; `share` is the percentage of the others."""
+    if share > _MOST_UNKNOWN:
+        job.warn(
+            f"the model does not know {share:g} % of the words of the {split} captions: it reads words between blanks "
+            "that are frequent in training; where a language has no blanks, train a model with a tokenizer, such as "
+            "--backbone dual-encoder --text bert-base-multilingual-cased"
+        )
 
 
 def _require_encoder(step: Step, name: str, model: str, revision: str) -> None:

@@ -73,6 +73,11 @@ class TokenTexts:
         tokens = self.tokens[rows, : -(-lengths.max() // self.multiple) * self.multiple]
         return TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
 
+    def unknown_words(self) -> float:
+        """Percent of the words that a vocabulary of our own does not have."""
+        words = int(self.lengths.sum()) - 2 * self.num_captions
+        return 100 * float((self.tokens == UNKNOWN).sum()) / max(words, 1)
+
 
 class PhraseTexts:
     """Captions as words and phrases of their scene graphs, without start and end.
@@ -116,6 +121,11 @@ class PhraseTexts:
         return TextBatch(
             torch.from_numpy(self._ids[batch.words]), torch.from_numpy(self.lengths[rows]), PhraseBatch(kinds, tokens)
         )
+
+    def unknown_words(self) -> float:
+        """See `TokenTexts`."""
+        words = self.phrases.word_ids.take(self.graph_rows).values
+        return 100 * float((self._ids[words] == UNKNOWN).sum()) / max(len(words), 1)
 
 
 _MISSING = {
@@ -219,6 +229,10 @@ class SplitData:
         count, limit = self._texts.cut or (0, "")
         told = f"longer than the {limit} that the model reads: {count:,} of {self.num_captions:,} {what}"
         return told if count else ""
+
+    def unknown_words(self) -> float:
+        """Percent of the captions' words that the model does not know; for models with a vocabulary of our own."""
+        return self._texts.unknown_words()
 
     def pair_sizes(self) -> np.ndarray:
         """[T] words of each caption and regions of its image together."""
