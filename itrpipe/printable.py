@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from typing import Any
-
-ENCODING = sys.getfilesystemencoding().upper()
-RENAME = "rename it" if ENCODING == "UTF-8" else "set PYTHONUTF8=1"
-"""What helps where a name is not of that encoding."""
 
 # C0, DEL and C1; marks, embeddings, overrides and isolates of writing direction; separators of lines and paragraphs;
 # and halves of surrogate pairs, which no stream can encode.

@@ -25,7 +25,6 @@ from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
 from itrpipe.errors import UsageError
-from itrpipe.printable import ENCODING, RENAME
 
 PANELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Data": {
@@ -229,7 +228,7 @@ class Commands(TyperGroup):
             try:
                 value.encode()
             except UnicodeEncodeError:
-                raise UsageError(f"{value!r} is not valid {ENCODING}; {RENAME}") from None
+                raise UsageError(f"{value!r} is not valid UTF-8; rename it, or set PYTHONUTF8=1") from None
         with _in_one_line():
             return super().make_context(*arguments, **settings)
 

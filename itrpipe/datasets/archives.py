@@ -13,8 +13,23 @@ from itrpipe.errors import DataError
 
 ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 """Of photographs in the formats that are decoded, see `itrpipe.datasets.pictures`; in any case of letters."""
-UNREAD = tuple(
-    f".{name}" for name in "heic heif hif avif jxl jp2 dng cr2 cr3 nef nrw arw orf rw2 raf pef srw raw psd".split()
+UNREAD = (
+    ".heic",
+    ".heif",
+    ".hif",
+    ".avif",
+    ".jxl",
+    ".jp2",
+    ".dng",
+    ".cr2",
+    ".cr3",
+    ".nef",
+    ".arw",
+    ".orf",
+    ".rw2",
+    ".raf",
+    ".pef",
+    ".srw",
 )
 """Endings of photographs in formats that are not decoded."""
 TAR = ".tar"

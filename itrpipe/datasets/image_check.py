@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from itrpipe.datasets.captions import SPLITS, Annotations, ImageRecord
+from itrpipe.datasets.captions import Annotations, ImageRecord
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import (
     DECODER_ERRORS,
@@ -27,10 +27,6 @@ from itrpipe.engine.work import AGAIN, Part, Work, cut
 from itrpipe.storage.disk import read_stamped_json, write_stamped_json
 
 _IMAGES = 256
-_SCALE = 8
-"""Divides the size of a JPEG that is checked."""
-_SCALED = "scaled "
-"""What the hash of scaled pixels begins with."""
 Repeat = tuple[ImageRecord, ImageRecord]
 
 
@@ -41,8 +37,7 @@ class ImageFacts(NamedTuple):
         sha256: hash of the file's bytes, 64 hexadecimal digits.
         width: pixels, after the rotation that the EXIF orientation asks for.
         height: pixels, likewise.
-        pixels: hash of the decoded pixels; of a JPEG of the scaled ones, behind `scaled`, since to decode it whole
-            takes twice as long.
+        pixels: hash of the decoded pixels, of a JPEG scaled, since to decode it whole takes twice as long.
     """
 
     sha256: str
@@ -111,7 +106,7 @@ def check_images(
 def picture_keys(root: Path, facts: Mapping[str, ImageFacts]) -> dict[str, str]:
     """Returns a key for every file, equal for files of equal pixels.
 
-    A JPEG is decoded whole only where another file has the same scaled pixels and other bytes, such as other metadata.
+    Files are decoded whole only where they have equal facts and other bytes, such as other metadata.
 
     Args:
         root: folder of the files.
@@ -120,65 +115,46 @@ def picture_keys(root: Path, facts: Mapping[str, ImageFacts]) -> dict[str, str]:
     Raises:
         DataError: a file was changed since it was checked.
     """
-    files: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for file, each in facts.items():
-        files[each.pixels].setdefault(each.sha256, file)
-    key_of_bytes: dict[str, str] = {}
-    for pixels, file_of_bytes in files.items():
-        ambiguous = pixels.startswith(_SCALED) and len(file_of_bytes) > 1
-        for sha256, file in file_of_bytes.items():
-            key_of_bytes[sha256] = _hash(decode_rgb(read_image(root / file))) if ambiguous else pixels
-    return {file: key_of_bytes[each.sha256] for file, each in facts.items()}
+    contents: defaultdict[str, set[str]] = defaultdict(set)
+    for each in facts.values():
+        contents[each.pixels].add(each.sha256)
+    keys = {file: each.pixels for file, each in facts.items()}
+    for file, pixels in keys.items():
+        if len(contents[pixels]) > 1:
+            keys[file] = _hash(decode_rgb(read_image(root / file)))
+    return keys
 
 
-def merge_equal_pictures(annotations: Annotations, keys: Mapping[str, str]) -> tuple[Annotations, list[Repeat]]:
-    """Makes one image of photographs with equal pixels, which has the captions of all.
+def merge_equal_pictures(
+    annotations: Annotations, keys: Mapping[str, str]
+) -> tuple[Annotations, list[Repeat], list[Repeat]]:
+    """Makes one image of photographs with equal pixels.
 
-    A photograph that its source puts into a place (see `Annotations`) joins an earlier one of the same place; any other
-    joins one in a place, if there is one, or else the first.
+    A photograph joins the first one of the place that its source puts it into (see `Annotations`). A picture that is
+    there a thousand times gives a thousand pairs, not a million.
 
     Args:
         annotations: without images that cannot be used.
         keys: of `picture_keys`.
 
     Returns:
-        The annotations with these images, and each photograph that joined another: first the other, then itself.
+        The annotations, in which an image has the captions of all its photographs; photographs that joined another,
+        behind this one; and images that stay beside an equal one, behind this one.
     """
-    placed, free = [], []
-    for image in annotations.images:
-        (placed if annotations.places.get(image.image_id) else free).append(image)
     first: dict[tuple[str, str], ImageRecord] = {}
     owners: dict[str, ImageRecord] = {}
-    for image in placed + free:
-        key = keys[image.file]
-        owner = first.setdefault((key, annotations.places.get(image.image_id, "")), image)
-        first.setdefault((key, ""), owner)
-        owners[image.image_id] = owner
-    images = [image for image in annotations.images if owners[image.image_id] is image]
-    captions = [each._replace(image_id=owners[each.image_id].image_id) for each in annotations.captions]
-    joined: list[Repeat] = []
+    joined, apart = [], []
     for image in annotations.images:
-        owner = owners[image.image_id]
+        key = keys[image.file]
+        earlier = first.setdefault((key, ""), image)
+        owner = owners[image.image_id] = first.setdefault((key, annotations.places.get(image.image_id, "")), image)
         if owner is not image:
             joined.append((owner, image._replace(split=owner.split)))
-    return replace(annotations, images=images, captions=captions), joined
-
-
-def find_repeats(images: Sequence[ImageRecord], keys: Mapping[str, str]) -> list[Repeat]:
-    """Returns the images whose pixels an earlier image has, too.
-
-    Args:
-        images: of all splits.
-        keys: of `picture_keys`.
-
-    Returns:
-        The first image of the same pixels with each later one, in the order of the splits: a picture that is in the
-        dataset a thousand times gives a thousand pairs, not a million.
-    """
-    first: dict[str, ImageRecord] = {}
-    ordered = sorted(images, key=lambda image: SPLITS.index(image.split))
-    pairs = [(first.setdefault(keys[image.file], image), image) for image in ordered]
-    return [(earlier, image) for earlier, image in pairs if earlier is not image]
+        elif earlier is not image:
+            apart.append((earlier, image))
+    images = [image for image in annotations.images if owners[image.image_id] is image]
+    captions = [each._replace(image_id=owners[each.image_id].image_id) for each in annotations.captions]
+    return replace(annotations, images=images, captions=captions), joined, apart
 
 
 def inspect_picture(content: bytes) -> ImageFacts:
@@ -190,16 +166,16 @@ def inspect_picture(content: bytes) -> ImageFacts:
     """
     with open_picture(content) as image:
         width, height = upright_size(image)
-        # Scaling in the decoder leaves out arithmetic, not data: a truncated file still fails.
-        scaled = image.draft(None, (max(image.width // _SCALE, 1), max(image.height // _SCALE, 1)))  # pyright: ignore
+        # The smallest scale of the decoder leaves out arithmetic, not data: a truncated file still fails.
+        image.draft(None, (1, 1))  # pyright: ignore (Pillow takes None for the mode of the file)
         pixels = _hash(picture_rgb(image))
-    return ImageFacts(hashlib.sha256(content).hexdigest(), width, height, _SCALED + pixels if scaled else pixels)
+    return ImageFacts(hashlib.sha256(content).hexdigest(), width, height, pixels)
 
 
 def _hash(pixels: np.ndarray) -> str:
     """Hash of pixels [H, W, 3] and their shape."""
     total = hashlib.sha256(repr(pixels.shape).encode())
-    total.update(pixels)
+    total.update(pixels.data)
     return total.hexdigest()
 
 

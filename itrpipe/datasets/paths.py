@@ -17,7 +17,6 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 # Bytes that a file name and a path may have on the file systems in use.
 _LONGEST_NAME, _LONGEST_PATH = 255, 4095
 _INSIDE, _RENAME = "write a path relative to the images' folder", "rename the file and correct the path"
-_COPY = "put the files there in the place of links, as `cp -rL` copies them"
 _REFUSED = {
     r"\A(?:/|[A-Za-z]:)": f"is absolute; {_INSIDE}",
     r"\A(?:\s*|(?:\.?/)*\.?)\Z": f"names no file; {_INSIDE}",
@@ -135,22 +134,21 @@ class ImageRoot:
                 data file and the record.
         """
         self.refuse_outside(relative, record)
-        real = self._follow(relative)
-        if not self._is_inside(real):
-            reason = f"leads through a symbolic link to {real}, outside {self.root}; {_COPY}"
-            raise self._error(relative, record, reason)
-        return Path(real)
+        self.refuse_links_out([relative], [record])
+        return Path(self._follow(relative))
 
     def refuse_links_out(self, relatives: Sequence[str], records: Sequence[str]) -> None:
         """Raises a `DataError` that counts the paths whose links lead out of the root, and names the first."""
         outside = []
         for relative, record in zip(relatives, records, strict=True):
             real = self._follow(relative)
-            if not self._is_inside(real):
-                outside.append(f"{record}: {relative} leads to {real}")
+            if not real.startswith(self._real_root.rstrip(os.sep) + os.sep):
+                outside.append(f"{record}: image path {relative!r} leads to {real}")
         if outside:
             count = f"{len(outside):,} of {len(relatives):,} images are links that lead out of {self.root}"
-            raise DataError(f"{self._source}: {count}; the first is {outside[0]}; {_COPY}")
+            raise DataError(
+                f"{self._source}: {count}; the first: {outside[0]}; put files in the place of links, as `cp -rL` does"
+            )
 
     def _follow(self, relative: str) -> str:
         """The path of a file without links."""
@@ -160,9 +158,6 @@ class ImageRoot:
             self._real_folders[folder] = os.path.realpath(os.path.join(self._real_root, folder))
         path = os.path.join(self._real_folders[folder], name)
         return os.path.realpath(path) if os.path.islink(path) else path
-
-    def _is_inside(self, real: str) -> bool:
-        return real.startswith(self._real_root.rstrip(os.sep) + os.sep)
 
     def _names(self, folder: str) -> dict[str, str]:
         """Names in a folder below the root by their keys; of several with one key, the one that is the key."""

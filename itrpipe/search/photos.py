@@ -25,7 +25,7 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import FeatureSettings, feature_settings, passes_of
 from itrpipe.features.photographs import Photographs
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.printable import ENCODING, RENAME
+from itrpipe.printable import printable
 from itrpipe.search.model import RetrievalModel, load
 from itrpipe.storage.artifact import existing_input, read_manifest
 from itrpipe.storage.disk import OF_THE_FILE, on_disk, require_space, unavailable
@@ -66,14 +66,12 @@ class PhotoFolder:
     Attributes:
         photographs: sorted by path.
         unusable: path -> why it cannot be a photograph, of folders and files that look like some.
-        outside: links that lead out of the folder and were left out.
-        unread: ending -> how many photographs of a format that is not read were left out.
+        left_out: how many links lead out of the folder, and how many photographs have an ending that is not read.
     """
 
     photographs: list[PhotoFile] = field(default_factory=list)
     unusable: dict[str, str] = field(default_factory=dict)
-    outside: int = 0
-    unread: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
 
     def take(self, name: str, archive: Path) -> None:
         """Adds the photographs in a tar file, which is called so."""
@@ -90,17 +88,14 @@ class PhotoFolder:
         """Whether a file has the ending of a photograph that is read; counts those of other formats."""
         ending = PurePosixPath(name).suffix.lower()
         if ending in UNREAD:
-            self.unread[ending] += 1
+            self.left_out[ending] += 1
         return ending in ENDINGS
 
     @property
-    def left_out(self) -> str:
+    def told(self) -> str:
         """What was left out, in one line; empty for nothing."""
-        told = [f"{count:,} {ending}" for ending, count in sorted(self.unread.items())]
-        lines = [f"{', '.join(told)}, which are not read; convert them to JPEG"] if told else []
-        if self.outside:
-            lines.append(f"{self.outside:,} links that lead out of the folder; copy the files")
-        return "; ".join(lines)
+        counts = ", ".join(f"{count:,} {what}" for what, count in sorted(self.left_out.items()))
+        return counts and f"{counts} left out; convert pictures to JPEG, and put files in the place of links"
 
     @property
     def digest(self) -> str:
@@ -135,7 +130,7 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
     def unreadable(error: OSError) -> None:
         if error.filename == root:
             raise unavailable(error, Path(root)) or error
-        found.unusable[_legible(f"{error.filename.removeprefix(inside)}/")] = _reason(error)
+        found.unusable[printable(f"{error.filename.removeprefix(inside)}/")] = _reason(error)
 
     for place, folders, names in os.walk(root, onerror=unreadable):
         shown = [name for name in folders if not name.startswith(".")]
@@ -148,11 +143,11 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
             try:
                 name.encode()
                 if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
-                    found.outside += 1
+                    found.left_out["links out of the folder"] += 1
                     continue
                 status = os.stat(path)
             except UnicodeEncodeError:
-                found.unusable[_legible(name)] = f"has a name that is not valid {ENCODING}; {RENAME}"
+                found.unusable[printable(name)] = "has a name that is not valid UTF-8; rename it, or set PYTHONUTF8=1"
             except OSError as error:
                 found.unusable[name] = _reason(error)
             else:
@@ -163,8 +158,8 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
                 else:
                     found.take(name, Path(path))
     if not found.photographs:
-        left_out = f"; left out: {found.left_out}" if found.left_out else "; name another folder"
-        raise MissingInputError(f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}){left_out}")
+        told = found.told or "name another folder"
+        raise MissingInputError(f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}); {told}")
     found.photographs.sort()
     return found
 
@@ -178,10 +173,6 @@ def _reason(error: OSError) -> str:
     if error.errno not in OF_THE_FILE and (told := unavailable(error)):
         raise told from None
     return "leads to a file that is not there" if isinstance(error, FileNotFoundError) else f"{error.strerror}"
-
-
-def _legible(name: str) -> str:
-    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def no_embeddings(label: str) -> UsageError:

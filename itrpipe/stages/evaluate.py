@@ -230,9 +230,8 @@ class Evaluate(Stage):
         settings, evaluation, split = job.settings, Evaluation(job), _averaged(job)
         if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
             job.warn(cut)
-        unknown_words = evaluation.manifest.metrics.get(train.UNKNOWN_WORDS, {}).get(settings.split, 0)
-        job.metrics[train.UNKNOWN_WORDS] = unknown_words
-        train.warn_of_unknown_words(job, settings.split, unknown_words)
+        shares = evaluation.manifest.metrics.get(train.UNKNOWN_WORDS, {})
+        train.tell_unknown_words(job, {name: shares[name] for name in shares if name == settings.split})
         if settings.rerank:
             split = reranked(evaluation, split)
         full = ranks(split.matrix, split.caption_image)
@@ -263,10 +262,7 @@ class Evaluate(Stage):
 
     def show(self, folder: Path, reporter: Reporter) -> None:
         """Prints the recalls of a finished evaluation, and what was answered in it."""
-        if (path := folder / SUMMARY).exists():
-            reporter.say_lines(checked(path).read_text(encoding="utf-8").rstrip("\n"))
-        else:
-            reporter.say(f"  made before evaluations kept their tables; {folder / METRICS} has the numbers")
+        reporter.say_lines(checked(folder / SUMMARY).read_text(encoding="utf-8").rstrip("\n"))
 
 
 def models_label(settings: EvaluateSettings) -> str:

@@ -18,7 +18,6 @@ from itrpipe.storage.integrity import DigestCache
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from itrpipe.scene_graph.graph import SceneGraph
 
 LIMIT = f"{MOST_WORDS} words or a word of more than {MOST_LETTERS} letters"
 

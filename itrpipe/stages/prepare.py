@@ -220,7 +220,7 @@ _WITHOUT = {
 def _prepare_files(job: Job) -> None:
     import numpy as np
 
-    from itrpipe.datasets.image_check import check_images, find_repeats, merge_equal_pictures, picture_keys
+    from itrpipe.datasets.image_check import check_images, merge_equal_pictures, picture_keys
     from itrpipe.mining.filters import DuplicateCaptions
 
     annotations = read_source(job.settings, job.definition)
@@ -228,13 +228,12 @@ def _prepare_files(job: Job) -> None:
         job.messages.append(note)
         job.reporter.say(f"  {note}")
     facts, problems = check_images(annotations.root, [image.file for image in annotations.images], job.made)
-    keys = picture_keys(annotations.root, facts)
-    usable, joined = merge_equal_pictures(_without_bad_images(job, annotations, problems), keys)
-    leaks, twice = [], []
-    for first, second in find_repeats(usable.images, keys):
-        (twice if first.split == second.split else leaks).append((first, second))
+    annotations = _without_bad_images(job, annotations, problems)
+    usable, joined, apart = merge_equal_pictures(annotations, picture_keys(annotations.root, facts))
+    leaks = [(first, second) for first, second in apart if first.split != second.split]
+    twice = [(first, second) for first, second in apart if first.split == second.split]
     _list(job, JOINED, "with the pixels of another one, now one image with all captions", joined)
-    _list(job, LEAKS, "of val or test that an earlier split has, too", leaks)
+    _list(job, LEAKS, "that are in two splits", leaks)
     _list(job, REPEATS, "that are twice in one split", twice)
     _write_tables(job, usable, facts)
     rows = {image.image_id: row for row, image in enumerate(usable.images)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -239,21 +240,21 @@ class Train(Stage):
         if cut := {name: told for name, data in splits.items() if (told := data.cut(f"{name} captions"))}:
             job.metrics[CUT] = cut
         if not isinstance(tokens, PieceIds):
-            shares = {name: round(data.unknown_words(), 2) for name, data in splits.items() if name != "train"}
-            job.metrics[UNKNOWN_WORDS] = shares
-            listed = ", ".join(f"{name} {share:g} %" for name, share in shares.items())
-            job.reporter.say(f"  words that the model does not know: {listed}")
-            for name, share in shares.items():
-                warn_of_unknown_words(job, name, share)
+            shares = {name: data.unknown_words() for name, data in splits.items() if name != "train"}
+            tell_unknown_words(job, shares)
 
 
-def warn_of_unknown_words(job: Job, split: str, share: float) -> None:
-    """Warns where the model knows less than half of the words of a split; `share` is the percentage of the others."""
-    if share > _MOST_UNKNOWN:
+def tell_unknown_words(job: Job, shares: Mapping[str, float]) -> None:
+    """Tells the percentage of words, by split, that a vocabulary of our own does not have; warns above one half."""
+    job.metrics[UNKNOWN_WORDS] = shares
+    for split, share in shares.items():
+        told = f"{share:.1f} % of the words of {split} captions are unknown to the model"
+        if share <= _MOST_UNKNOWN:
+            job.reporter.say(f"  {told}")
+            continue
         job.warn(
-            f"the model does not know {share:g} % of the words of the {split} captions: it reads words between blanks "
-            "that are frequent in training; where a language has no blanks, train a model with a tokenizer, such as "
-            "--backbone dual-encoder --text bert-base-multilingual-cased"
+            f"{told}, which reads words between blanks that are frequent in training; where a language has no blanks, "
+            "train a model with a tokenizer, such as --backbone dual-encoder --text bert-base-multilingual-cased"
         )
 
 

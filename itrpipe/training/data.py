@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
+from itrpipe.datasets.vocabulary import END, UNKNOWN, Vocabulary
 from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
@@ -73,11 +73,6 @@ class TokenTexts:
         tokens = self.tokens[rows, : -(-lengths.max() // self.multiple) * self.multiple]
         return TextBatch(torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(lengths.astype(np.int64)))
 
-    def unknown_words(self) -> float:
-        """Percent of the words that a vocabulary of our own does not have."""
-        words = int(self.lengths.sum()) - 2 * self.num_captions
-        return 100 * float((self.tokens == UNKNOWN).sum()) / max(words, 1)
-
 
 class PhraseTexts:
     """Captions as words and phrases of their scene graphs, without start and end.
@@ -121,11 +116,6 @@ class PhraseTexts:
         return TextBatch(
             torch.from_numpy(self._ids[batch.words]), torch.from_numpy(self.lengths[rows]), PhraseBatch(kinds, tokens)
         )
-
-    def unknown_words(self) -> float:
-        """See `TokenTexts`."""
-        words = self.phrases.word_ids.take(self.graph_rows).values
-        return 100 * float((self._ids[words] == UNKNOWN).sum()) / max(len(words), 1)
 
 
 _MISSING = {
@@ -231,8 +221,9 @@ class SplitData:
         return told if count else ""
 
     def unknown_words(self) -> float:
-        """Percent of the captions' words that the model does not know; for models with a vocabulary of our own."""
-        return self._texts.unknown_words()
+        """Percent of the captions' words that are not in the vocabulary, which is no tokenizer's."""
+        ids = self.texts(np.arange(self.num_captions)).tokens
+        return 100 * float((ids == UNKNOWN).sum() / (ids > END).sum())
 
     def pair_sizes(self) -> np.ndarray:
         """[T] words of each caption and regions of its image together."""
