@@ -147,7 +147,7 @@ class ImageRoot:
         if outside:
             count = f"{len(outside):,} of {len(relatives):,} images are links that lead out of {self.root}"
             raise DataError(
-                f"{self._source}: {count}; the first: {outside[0]}; put files in the place of links, as `cp -rL` does"
+                f"{self._source}: {count}; the first: {outside[0]}; replace links by copies, as `cp -rL` does"
             )
 
     def _follow(self, relative: str) -> str:

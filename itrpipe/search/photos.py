@@ -95,7 +95,7 @@ class PhotoFolder:
     def told(self) -> str:
         """What was left out, in one line; empty for nothing."""
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(self.left_out.items()))
-        return counts and f"{counts} left out; convert pictures to JPEG, and put files in the place of links"
+        return counts and f"{counts} left out; convert pictures to JPEG, and replace links by copies"
 
     @property
     def digest(self) -> str:

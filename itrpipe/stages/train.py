@@ -245,17 +245,21 @@ class Train(Stage):
 
 
 def tell_unknown_words(job: Job, shares: Mapping[str, float]) -> None:
-    """Tells the percentage of words, by split, that a vocabulary of our own does not have; warns above one half."""
+    """Tells the percentage of words, by split, that a vocabulary of our own does not have, from one percent on.
+
+    Warns where it is more than half of them.
+    """
     job.metrics[UNKNOWN_WORDS] = shares
     for split, share in shares.items():
         told = f"{share:.1f} % of the words of {split} captions are unknown to the model"
-        if share <= _MOST_UNKNOWN:
+        if share > _MOST_UNKNOWN:
+            job.warn(
+                f"{told}, which reads words between blanks that are frequent in training; where a language has no "
+                "blanks, train a model with a tokenizer, such as --backbone dual-encoder --text "
+                "bert-base-multilingual-cased"
+            )
+        elif share >= 1:
             job.reporter.say(f"  {told}")
-            continue
-        job.warn(
-            f"{told}, which reads words between blanks that are frequent in training; where a language has no blanks, "
-            "train a model with a tokenizer, such as --backbone dual-encoder --text bert-base-multilingual-cased"
-        )
 
 
 def _require_encoder(step: Step, name: str, model: str, revision: str) -> None:
