@@ -119,8 +119,8 @@ def _jpeg_decoder() -> Callable[[bytes], Any] | None:
     return decode_jpeg
 
 
-def picture_rgb(image: Image.Image) -> np.ndarray:
-    """Returns an opened image as `decode_rgb` does.
+def picture_rgb(image: Image.Image, size: tuple[int, int] | None = None) -> np.ndarray:
+    """Returns an opened image as `decode_rgb` does, or so many of its pixels across and down.
 
     Raises:
         DataError: its samples have no defined range. The message is the reason alone.
@@ -129,6 +129,8 @@ def picture_rgb(image: Image.Image) -> np.ndarray:
     image.load()
     turn = _TRANSPOSITIONS.get(orientation(image))
     upright = image if turn is None else image.transpose(turn)
+    if size is not None:
+        upright = upright.resize(size, Image.Resampling.NEAREST)
     return np.array(_deep_rgb(upright, image) if upright.mode in _SIXTEEN_BIT else _rgb(upright))
 
 

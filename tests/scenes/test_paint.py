@@ -77,7 +77,7 @@ def test_files_are_the_pictures_with_any_number_of_workers(
     assert files == content(tmp_path / "two" / "images")
     assert set(files) == {f"train-{index:06d}.jpg" for index in range(24)}
     for name, data in files.items():
-        assert facts[name] == inspect_picture(data)._replace(pixels="")
+        assert facts[name] == inspect_picture(data)._replace(sample="")
     with Image.open(tmp_path / "one" / "images" / "train-000003.jpg") as image:
         error = np.abs(np.asarray(image, dtype=np.int16) - _pixels(scenes[3], Difficulty(0.2, 0.5))).mean()
     assert error < 12  # lossy, but the same picture
