@@ -119,7 +119,8 @@ class ImageRoot:
         ):
             reason = f"has more bytes than a name ({_LONGEST_NAME}) or path ({_LONGEST_PATH:,}) can have; {_RENAME}"
         if reason is not None:
-            raise self._error(relative, record, reason)
+            shown = relative if len(relative) <= _SHOWN else f"{relative[:_SHOWN]}…"
+            raise DataError(f"{self._source}: {record}: image path {shown!r} {reason}")
 
     def resolve(self, relative: str, record: str) -> Path:
         """Returns the real path of the image.
@@ -169,10 +170,6 @@ class ImageRoot:
             ordered = sorted(names, key=lambda name: name == image_key(name))
             self._stored_names[folder] = {image_key(name): name for name in ordered}
         return self._stored_names[folder]
-
-    def _error(self, relative: str, record: str, reason: str) -> DataError:
-        shown = relative if len(relative) <= _SHOWN else f"{relative[:_SHOWN]}…"
-        return DataError(f"{self._source}: {record}: image path {shown!r} {reason}")
 
 
 def _is_file(path: Path) -> bool:

@@ -230,8 +230,8 @@ class Evaluate(Stage):
         settings, evaluation, split = job.settings, Evaluation(job), _averaged(job)
         if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
             job.warn(cut)
-        shares = evaluation.manifest.metrics.get(train.UNKNOWN_WORDS, {})
-        train.tell_unknown_words(job, {name: shares[name] for name in shares if name == settings.split})
+        unknown_words = evaluation.manifest.metrics.get(train.UNKNOWN_WORDS.format(settings.split), 0)
+        train.tell_unknown_words(job, settings.split, unknown_words)
         if settings.rerank:
             split = reranked(evaluation, split)
         full = ranks(split.matrix, split.caption_image)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 INITIAL, MINED = "initial", "mine_negatives"
 CUT = "cut_captions"
 """Of each split the line that says how many captions are longer than the model reads."""
-UNKNOWN_WORDS = "unknown_words_percent"
-"""Of the splits val and test, where the model has a vocabulary of its own."""
+UNKNOWN_WORDS = "unknown_percent_of_{}_words"
+"""Metric of the splits val and test, where the model has a vocabulary of its own."""
 _MOST_UNKNOWN = 50
 _READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
 _REMEDIES = {
@@ -240,26 +239,20 @@ class Train(Stage):
         if cut := {name: told for name, data in splits.items() if (told := data.cut(f"{name} captions"))}:
             job.metrics[CUT] = cut
         if not isinstance(tokens, PieceIds):
-            shares = {name: data.unknown_words() for name, data in splits.items() if name != "train"}
-            tell_unknown_words(job, shares)
+            for name, data in splits.items():
+                if name != "train":
+                    tell_unknown_words(job, name, data.unknown_words())
 
 
-def tell_unknown_words(job: Job, shares: Mapping[str, float]) -> None:
-    """Tells the percentage of words, by split, that a vocabulary of our own does not have, from one percent on.
-
-    Warns where it is more than half of them.
-    """
-    job.metrics[UNKNOWN_WORDS] = shares
-    for split, share in shares.items():
-        told = f"{share:.1f} % of the words of {split} captions are unknown to the model"
-        if share > _MOST_UNKNOWN:
-            job.warn(
-                f"{told}, which reads words between blanks that are frequent in training; where a language has no "
-                "blanks, train a model with a tokenizer, such as --backbone dual-encoder --text "
-                "bert-base-multilingual-cased"
-            )
-        elif share >= 1:
-            job.reporter.say(f"  {told}")
+def tell_unknown_words(job: Job, split: str, percent: int) -> None:
+    """Notes how many words of a split's captions the model does not know, and warns where it is more than half."""
+    job.metrics[UNKNOWN_WORDS.format(split)] = percent
+    if percent > _MOST_UNKNOWN:
+        job.warn(
+            f"{percent} % of the words of {split} captions are unknown to the model, which reads words between blanks "
+            "that are frequent in training; where a language has no blanks, train a model with a tokenizer, such as "
+            "--backbone dual-encoder --text bert-base-multilingual-cased"
+        )
 
 
 def _require_encoder(step: Step, name: str, model: str, revision: str) -> None:

@@ -221,10 +221,10 @@ class SplitData:
         told = f"longer than the {limit} that the model reads: {count:,} of {self.num_captions:,} {what}"
         return told if count else ""
 
-    def unknown_words(self) -> float:
+    def unknown_words(self) -> int:
         """Percent of the captions' words that are not in the vocabulary, which is no tokenizer's."""
         ids = self.texts(np.arange(self.num_captions)).tokens
-        return 100 * float((ids == UNKNOWN).sum() / (ids > END).sum())
+        return round(100 * float((ids == UNKNOWN).sum() / (ids > END).sum()))
 
     def pair_sizes(self) -> np.ndarray:
         """[T] words of each caption and regions of its image together."""
