@@ -146,7 +146,7 @@ class ImageRoot:
             if not real.startswith(self._real_root.rstrip(os.sep) + os.sep):
                 outside.append(f"{record}: image path {relative!r} leads to {real}")
         if outside:
-            count = f"{len(outside):,} of {len(relatives):,} images are links that lead out of {self.root}"
+            count = f"{len(outside):,} of {len(relatives):,} images are symbolic links that lead out of {self.root}"
             raise DataError(
                 f"{self._source}: {count}; the first: {outside[0]}; replace links by copies, as `cp -rL` does"
             )

@@ -342,7 +342,7 @@ def test_links_are_followed_inside_the_root_only_which_may_be_one(tmp_path: Path
         for relative in ("file.jpg", "folder/a.jpg"):
             refusal(DataError, "links that lead out of", resolve, relative, "path")
     files = ["inner.jpg", "file.jpg", "folder/a.jpg"]
-    told = refusal(DataError, "2 of 3 images are links", locate_images, root, root, [files], files, [""])
+    told = refusal(DataError, "2 of 3 images are symbolic links", locate_images, root, root, [files], files, [""])
     assert str(outside / "a.jpg") in told
     assert "cp -rL" in told
 
