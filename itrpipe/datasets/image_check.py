@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +15,10 @@ from itrpipe.datasets.captions import Annotations, ImageRecord
 from itrpipe.datasets.paths import ImageRoot
 from itrpipe.datasets.pictures import (
     DECODER_ERRORS,
-    decode_rgb,
     open_picture,
     picture_rgb,
     read_image,
+    read_rgb,
     refusal,
     upright_size,
 )
@@ -116,13 +116,12 @@ def picture_keys(root: Path, facts: Mapping[str, ImageFacts]) -> dict[str, str]:
     Raises:
         DataError: a file was changed since it was checked.
     """
-    contents: defaultdict[str, set[str]] = defaultdict(set)
-    for each in facts.values():
-        contents[each.sample].add(each.sha256)
-    keys = {file: each.sample for file, each in facts.items()}
-    for file, sample in keys.items():
-        if len(contents[sample]) > 1:
-            keys[file] = _hash(decode_rgb(read_image(root / file)))
+    contents = Counter(sample for _, sample in {(each.sha256, each.sample) for each in facts.values()})
+    keys: dict[str, str] = {}
+    for file, each in facts.items():
+        keys[file] = each.sample
+        if contents[each.sample] > 1:
+            keys[file] = _hash(read_rgb(root / file))
     return keys
 
 

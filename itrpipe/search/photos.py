@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from itrpipe.datasets.archives import ENDINGS, TAR, UNREAD, in_archive, members
-from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, read_image, upright_size
+from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, read_image, refusal, upright_size
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -78,7 +78,7 @@ class PhotoFolder:
         try:
             found, changed = members(archive), archive.stat().st_mtime_ns
         except (DataError, OSError) as error:
-            self.unusable[name] = _reason(error) if isinstance(error, OSError) else str(error)
+            self.unusable[name] = _reason(error)
         else:
             for each, (_, size) in found.items():
                 if self.reads(each):
@@ -164,15 +164,15 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
     return found
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | DataError) -> str:
     """Why something is left out.
 
     Raises:
         UnavailableError: the disk does not answer, which says nothing of the file.
     """
-    if error.errno not in OF_THE_FILE and (told := unavailable(error)):
+    if isinstance(error, OSError) and error.errno not in OF_THE_FILE and (told := unavailable(error)):
         raise told from None
-    return "leads to a file that is not there" if isinstance(error, FileNotFoundError) else f"{error.strerror}"
+    return refusal(error)
 
 
 def no_embeddings(label: str) -> UsageError:
