@@ -228,8 +228,6 @@ class Evaluate(Stage):
         from itrpipe.mining.filters import DuplicateCaptions
 
         settings, evaluation, split = job.settings, Evaluation(job), _averaged(job)
-        if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
-            job.warn(cut)
         unknown_words = evaluation.manifest.metrics.get(train.UNKNOWN_WORDS.format(settings.split), 0)
         train.tell_unknown_words(job, settings.split, unknown_words)
         if settings.rerank:

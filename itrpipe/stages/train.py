@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from itrpipe.training.loop import Trainer
 
 INITIAL, MINED = "initial", "mine_negatives"
-CUT = "cut_captions"
-"""Of each split the line that says how many captions are longer than the model reads."""
 UNKNOWN_WORDS = "unknown_percent_of_{}_words"
 """Metric of the splits val and test, where the model has a vocabulary of its own."""
 _MOST_UNKNOWN = 50
@@ -236,8 +234,6 @@ class Train(Stage):
             )
             work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
         _record(job, trainer)
-        if cut := {name: told for name, data in splits.items() if (told := data.cut(f"{name} captions"))}:
-            job.metrics[CUT] = cut
         if not isinstance(tokens, PieceIds):
             for name, data in splits.items():
                 if name != "train":
@@ -399,7 +395,7 @@ def _record(job: Job, trainer: Trainer) -> None:
     """Numbers that tables show."""
     best = trainer.position.history[trainer.position.best_row]
     job.metrics |= {
-        "validation_rsum": round(best["val_rsum"], 2),
+        "validation_rsum": best["val_rsum"],
         "best_epoch": best["epoch"],
         "epochs": trainer.position.history[-1]["epoch"] if job.settings.loss.trains else 0,
     }

@@ -267,13 +267,10 @@ def test_training_and_evaluation_say_how_much_of_the_captions_is_not_read(
     small = sets(*BATCHES, *PIXELS, *random_encoders("max_words=2"), ONE)
     done(invoke("evaluate", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", defined, *small))
     trained, evaluated = (only(defined, f"{stage}/triplet.dual-encoder") for stage in ("train", "evaluate"))
-    said = {
-        name: [line for line in read_manifest(folder).messages if "2 words that the model reads" in line]
-        for name, folder in (("training", trained), ("test", evaluated))
-    }
-    assert [line.split("captions")[0].split()[-1] for lines in said.values() for line in lines] == list(said)
+    said = [*read_manifest(trained).messages, *read_manifest(evaluated).messages]
+    (line,) = [each for each in said if "2 words that the model reads" in each]
+    assert all(f" {split} captions" in line for split in ("train", "val", "test"))
     metrics = read_manifest(trained).metrics
-    assert metrics["cut_captions"].keys() == {"train", "val", "test"}
     assert [metrics[f"unknown_percent_of_{split}_words"] for split in ("val", "test")] == [0, 100]
     for folder in (trained, evaluated):
         assert any("100 % of the words of test captions" in line for line in read_manifest(folder).messages)
