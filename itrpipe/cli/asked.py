@@ -217,7 +217,7 @@ def run_stage(
         if step.state == "up to date":
             load_stage(stage).show(folder, reporter)
         reporter.say(str(folder))
-        remedy = f"restore the files, remove {folder} and run the same command again"
+        remedy = f"correct these files, remove {folder} and run the same command again"
         refuse_incomplete(folder, "image", remedy, strict=getattr(step.execution, "strict", False))
     return folder
 

@@ -218,7 +218,16 @@ class Commands(TyperGroup):
         return [*self.commands]
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
-        """Reads the options before the command; what click refuses is told as all else is."""
+        """Reads the options before the command; what click refuses is told as all else is.
+
+        Raises:
+            UsageError: the command line is wrong, or holds bytes that are no text, as a path may.
+        """
+        given = " ".join([*arguments[1], os.environ.get("ITRPIPE_DATA", "")])
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{given!r} is not valid UTF-8; rename the file, or set PYTHONUTF8=1") from None
         with _in_one_line():
             return super().make_context(*arguments, **settings)
 

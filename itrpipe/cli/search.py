@@ -374,7 +374,7 @@ def _slug(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 PairsOption = Annotated[

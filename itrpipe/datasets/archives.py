@@ -11,8 +11,27 @@ from pathlib import Path
 
 from itrpipe.errors import DataError
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+ENDINGS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 """Of photographs in the formats that are decoded, see `itrpipe.datasets.pictures`; in any case of letters."""
+UNREAD = (
+    ".heic",
+    ".heif",
+    ".hif",
+    ".avif",
+    ".jxl",
+    ".jp2",
+    ".dng",
+    ".cr2",
+    ".cr3",
+    ".nef",
+    ".arw",
+    ".orf",
+    ".rw2",
+    ".raf",
+    ".pef",
+    ".srw",
+)
+"""Endings of photographs in formats that are not decoded."""
 TAR = ".tar"
 _HELD = 64
 """Files of which a process knows the members."""

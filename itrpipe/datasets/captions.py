@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,12 +60,15 @@ class Annotations:
         root: folder that every `ImageRecord.file` is relative to and may not leave.
         notes: a line for each decision that the files did not settle and that the user has to see, such as a split by
             hash, in the order in which they were taken.
+        places: where the source puts an image, by its id: images of equal pixels become one only within a place. None
+            is given to an image whose split was drawn for it alone; each image of a published dataset has its own.
     """
 
     images: list[ImageRecord]
     captions: list[CaptionRecord]
     root: Path
     notes: tuple[str, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 def checked_annotations(annotations: Annotations, source: Path) -> Annotations:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, NamedTuple, NotRequired
@@ -12,14 +11,12 @@ from pydantic import AliasChoices, Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
 from itrpipe.config import unknown
-from itrpipe.datasets.archives import ENDINGS, TAR, members, read_member
-from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
+from itrpipe.datasets.archives import ENDINGS, TAR, UNREAD, members, read_member
+from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
 from itrpipe.datasets.paths import image_key, locate_images
 from itrpipe.datasets.source_files import STRICT, Id, data_files, files_present, load_json, rows, text_lines
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.storage.disk import reading
-
-_PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
 
 
 class _Image(NamedTuple):
@@ -53,6 +50,7 @@ class Format(NamedTuple):
         images: folders in which the images may lie, below that of the data files.
         by_year: whether there may be several of one year, each with a split.
         archives: whether all of them are read together.
+        published: whether it is that of datasets with published results, whose images all stay.
     """
 
     names: tuple[str, ...]
@@ -60,6 +58,7 @@ class Format(NamedTuple):
     images: tuple[str, ...]
     by_year: bool = False
     archives: bool = False
+    published: bool = False
 
     def files(self, source: Path) -> list[Path]:
         """The data files that a source is or holds; a results.csv must have Flickr's header."""
@@ -112,12 +111,8 @@ def read_annotations(
             groups = {image.image_id: image.group or image.image_id for image in images}
             of_group = hash_split(groups.values(), val, test, seed)
             splits = {image_id: of_group[group] for image_id, group in groups.items()}
-            counts, shares = Counter(splits.values()), {"train": 1 - val - test, "val": val, "test": test}
-            numbers = ", ".join(f"{name} {counts[name]:,}" for name in SPLITS)
             what = "group" if any(image.group for image in images) else "image"
-            note = f"names no splits, so a hash puts each {what} into one: {numbers}"
-            if empty := [name for name, share in shares.items() if share and not counts[name]]:
-                note += f". No image is left for {' and '.join(empty)}; add photographs, or give a column split"
+            note = f"names no splits, so a hash puts each {what} into one"
         files = [image.file for image in images]
         within = [f"{image.folder}/{image.file}" for image in images if image.folder]
         layouts = [within, files] if len(within) == len(images) else [files]
@@ -126,8 +121,14 @@ def read_annotations(
             ImageRecord(each.image_id, file, splits.get(each.image_id, each.split or ""))
             for each, file in zip(images, located, strict=True)
         ]
+        places = dict(whole.places)
+        for each, record in zip(images, records, strict=True):
+            if form.published:
+                places[record.image_id] = record.image_id
+            elif each.split or each.group:
+                places[record.image_id] = record.split
         notes = (f"{path}: {note}",) if note else ()
-        whole = Annotations(whole.images + records, whole.captions + captions, root, whole.notes + notes)
+        whole = Annotations(whole.images + records, whole.captions + captions, root, whole.notes + notes, places)
     return checked_annotations(whole, source)
 
 
@@ -164,7 +165,7 @@ def recognise(source: Path) -> str:
             f"{tables[0]}: a table of captions is called captions{tables[0].suffix} and lies next to the photographs "
             "or above their folder images/; rename it, or move it there"
         )
-    photograph = next((path for path in files if path.suffix.lower() in _PHOTOGRAPHS), None)
+    photograph = next((path for path in files if path.suffix.lower() in ENDINGS + UNREAD), None)
     if photograph is not None:
         raise MissingInputError(
             f"{source}: holds photographs, such as {photograph.name}, and no captions; write captions.csv next to "
@@ -397,16 +398,19 @@ FORMATS = {
         _read_coco,
         ("", "images"),
         by_year=True,
+        published=True,
     ),
     "flickr_tokens": Format(
         ("Flickr8k.token.txt", "results_20130124.token", "results.csv"),
         _read_flickr,
         ("", "images", "flickr30k-images", "flickr30k_images", "Flicker8k_Dataset"),
+        published=True,
     ),
     "karpathy": Format(
         ("dataset.json", "dataset_flickr8k.json", "dataset_flickr30k.json", "dataset_coco.json"),
         _read_karpathy,
         ("images", "", "flickr30k-images", "Flicker8k_Dataset"),
+        published=True,
     ),
     "webdataset": Format(_SHARDS, _read_shards, ("",), archives=True),
 }

@@ -42,7 +42,7 @@ def write_prepared(folder: Path, annotations: Annotations, facts: Mapping[str, I
         facts: of `image_check.check_images`, for every image.
     """
     image_ids, files, splits = zip(*annotations.images, strict=True)
-    shas, widths, heights = zip(*(facts[file] for file in files), strict=True)
+    shas, widths, heights, _ = zip(*(facts[file] for file in files), strict=True)
     caption_ids, owners, texts = zip(*annotations.captions, strict=True)
     row_of = {image_id: row for row, image_id in enumerate(image_ids)}
     images = {"image_id": image_ids, "file": files, "split": splits, "width": widths, "height": heights, "sha256": shas}

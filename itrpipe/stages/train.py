@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from itrpipe.training.loop import Trainer
 
 INITIAL, MINED = "initial", "mine_negatives"
+UNKNOWN_WORDS = "unknown_percent_of_{}_words"
+"""Metric of the splits val and test, where the model has a vocabulary of its own."""
+_MOST_UNKNOWN = 50
 _READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
 _REMEDIES = {
     "regions": "name features with regions by --features, such as those of butd",
@@ -205,6 +208,7 @@ class Train(Stage):
         from itrpipe.features.embeddings import EMBEDDINGS
         from itrpipe.models.base import DualEncoder as AnyDualEncoder
         from itrpipe.training.assembly import sources_of, trainer_of
+        from itrpipe.training.captions import PieceIds
         from itrpipe.training.distributed import World, joined_by
         from itrpipe.training.encoding import Encoding
         from itrpipe.training.optimizers import merge_adapters
@@ -225,6 +229,21 @@ class Train(Stage):
             )
             work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
         _record(job, trainer)
+        if not isinstance(tokens, PieceIds):
+            for name, data in splits.items():
+                if name != "train":
+                    tell_unknown_words(job, name, data.unknown_words())
+
+
+def tell_unknown_words(job: Job, split: str, percent: int) -> None:
+    """Notes how many words of a split's captions the model does not know, and warns where it is more than half."""
+    job.metrics[UNKNOWN_WORDS.format(split)] = percent
+    if percent > _MOST_UNKNOWN:
+        job.warn(
+            f"{percent} % of the words of {split} captions are unknown to the model, which reads words between blanks "
+            "that are frequent in training; where a language has no blanks, train a model with a tokenizer, such as "
+            "--backbone dual-encoder --text bert-base-multilingual-cased"
+        )
 
 
 def _require_encoder(step: Step, name: str, model: str, revision: str) -> None:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
+from itrpipe.datasets.vocabulary import END, UNKNOWN, Vocabulary
 from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
@@ -222,6 +222,11 @@ class SplitData:
     def cut(self) -> Cut:
         """Captions that are longer than the model reads."""
         return self._texts.cut
+
+    def unknown_words(self) -> int:
+        """Percent of the captions' words that are not in the vocabulary, which is no tokenizer's."""
+        ids = self.texts(np.arange(self.num_captions)).tokens
+        return round(100 * float((ids == UNKNOWN).sum() / (ids > END).sum()))
 
     def pair_sizes(self) -> np.ndarray:
         """[T] words of each caption and regions of its image together."""

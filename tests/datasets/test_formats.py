@@ -297,8 +297,7 @@ def test_the_hash_split_is_fixed_for_ever_and_told_with_its_shares(tmp_path: Pat
             hash_split(ids, val, test, 0)
     found = read_annotations(SOURCES["csv"].write(tmp_path, "file,caption\na.bmp,x\nb.bmp,y\n"), "", "", 0.5, 0.25, 3)
     assert {each.image_id: each.split for each in found.images} == hash_split(["a.bmp", "b.bmp"], 0.5, 0.25, 3)
-    assert "train 0, val 1, test 1" in found.notes[0]
-    assert found.notes[0].endswith("No image is left for train; add photographs, or give a column split")
+    assert "names no splits" in found.notes[0]
     table = "file,caption,group\na.bmp,x,red mug\nb.bmp,y,red mug\n"
     for seed in range(5):
         found = read_annotations(SOURCES["csv"].write(tmp_path, table), "", "", 0.25, 0.25, seed)
@@ -341,7 +340,11 @@ def test_links_are_followed_inside_the_root_only_which_may_be_one(tmp_path: Path
         resolve = ImageRoot(start, start).resolve
         assert resolve("inner.jpg", "path") == resolve("a.jpg", "path") == (root / "a.jpg").resolve()
         for relative in ("file.jpg", "folder/a.jpg"):
-            refusal(DataError, "leads through a symbolic link", resolve, relative, "path")
+            refusal(DataError, "links that lead out of", resolve, relative, "path")
+    files = ["inner.jpg", "file.jpg", "folder/a.jpg"]
+    told = refusal(DataError, "2 of 3 images are symbolic links", locate_images, root, root, [files], files, [""])
+    assert str(outside / "a.jpg") in told
+    assert "cp -rL" in told
 
 
 def test_images_are_found_in_the_first_layout_and_folder_that_hold_one(tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def _image_files(
         file, reason = next(iter(problems.items()))
         raise DataError(
             f"benchmark {name}: {len(problems):,} of {len(set(files)):,} images cannot be used "
-            f"({benchmark.root / file} {reason}); restore them"
+            f"({benchmark.root / file} {reason}); correct them"
         )
     whole = [box or (0, 0, facts[file].width, facts[file].height) for file, box in shown]
     boxes = np.array(whole, dtype=np.int64)
