@@ -93,12 +93,23 @@ def read_text(path: Path) -> str:
         UnavailableError: it cannot be read now.
     """
     try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert it, for example with iconv") from error
+        content = path.read_bytes()
     except OSError as error:
         missing = MissingInputError(f"{path}: cannot be read ({error.strerror}); check the path")
         raise unavailable(error, path) or missing from error
+    return decoded(content, path)
+
+
+def decoded(content: bytes, path: Path) -> str:
+    """Returns UTF-8 as text, without its byte order mark.
+
+    Raises:
+        DataError: it is not UTF-8; the message names the path.
+    """
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert it, for example with iconv") from error
 
 
 def text_lines(path: Path) -> Iterator[str]:
@@ -122,7 +133,7 @@ def load_json(path: Path, kind: TypeAdapter[Kind]) -> Kind:
         DataError: the file is not UTF-8, not JSON or of another kind; the message names the place and the value.
         MissingInputError: the file cannot be opened.
     """
-    return _validated(kind.validate_json, read_text(path), path)
+    return validated(kind.validate_json, read_text(path), path)
 
 
 def rows(path: Path, kind: TypeAdapter[Kind]) -> Iterator[tuple[str, Kind]]:
@@ -154,7 +165,7 @@ def rows(path: Path, kind: TypeAdapter[Kind]) -> Iterator[tuple[str, Kind]]:
     else:
         numbered = _delimited(path, suffix)
     for number, row in numbered:
-        yield str(number), _validated(validate, row, path, f"{word} {number}")
+        yield str(number), validated(validate, row, path, f"{word} {number}")
 
 
 def _delimited(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
@@ -178,7 +189,7 @@ def _delimited(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
         raise DataError(f"{path}: line {reader.line_num}: {error}; {remedy}") from error
 
 
-def _validated(validate: Callable[[Any], Kind], content: Any, path: Path, where: str = "") -> Kind:
+def validated(validate: Callable[[Any], Kind], content: Any, path: Path, where: str = "") -> Kind:
     """The content as a record.
 
     Raises:
