@@ -107,10 +107,7 @@ def read_member(archive: Path, name: str) -> bytes:
         DataError: it is not there, or the tar file cannot be used. The message is the reason alone.
         OSError: it cannot be read.
     """
-    try:
-        known = members(archive)
-    except DataError as error:
-        raise DataError(f"lies in {archive.name}, which {error}") from error
+    known = members(archive)
     if name not in known:
         raise DataError(f"is not in {archive.name}")
     offset, size = known[name]

@@ -30,7 +30,7 @@ from itrpipe.datasets.source_files import (
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.storage.disk import reading
 
-_UNREAD = {
+_PACKED = {
     r"\.(tar\.\w+|tgz|zip)$": "compressed files are not read; unpack it",
     r"\.(parquet|arrow)$": "Parquet and Arrow are not read; write photographs with a captions.csv (file, caption)",
 }
@@ -136,7 +136,6 @@ def read_annotations(
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
             splits, drawn = _drawn_splits(images, val, test, seed)
             note = "; ".join(filter(None, (note, drawn)))
-        _check_groups(path, images)
         files = [image.file for image in images]
         within = [f"{image.folder}/{image.file}" for image in images if image.folder]
         layouts = [within, files] if len(within) == len(images) else [files]
@@ -168,21 +167,11 @@ def _drawn_splits(images: Sequence[_Image], val: float, test: float, seed: int) 
     return splits, note
 
 
-def _check_groups(path: Path, images: Iterable[_Image]) -> None:
-    """Refuses a group whose images the data file puts into two splits."""
-    first: dict[str, _Image] = {}
-    for image in images:
-        if image.group:
-            other = first.setdefault(image.group, image)
-            if image.split != other.split:
-                both = f"{other.split!r} ({other.where}) and {image.split!r}"
-                raise DataError(
-                    f"{path}: {image.where}: group {image.group!r} is in the splits {both}; put it into one"
-                )
-
-
 def _of_rows(path: Path, rows: Iterable[tuple[_Image, CaptionRecord]]) -> _Read:
-    """Returns the images and captions of rows; an image has the one split and group that its rows name."""
+    """Returns the images and captions of rows; an image has the one split and group that its rows name.
+
+    A group is in one split, too.
+    """
     images: dict[str, _Image] = {}
     captions = []
     for image, caption in rows:
@@ -196,6 +185,12 @@ def _of_rows(path: Path, rows: Iterable[tuple[_Image, CaptionRecord]]) -> _Read:
             both = f"{first.group!r} ({first.where}) and {image.group!r}"
             raise DataError(f"{where} is in the groups {both}; give it one")
         captions.append(caption)
+    of_group: dict[str, _Image] = {}
+    for image in images.values():
+        first = of_group.setdefault(image.group, image)
+        if image.group and image.split != first.split:
+            both = f"{first.split!r} ({first.where}) and {image.split!r}"
+            raise DataError(f"{path}: {image.where}: group {image.group!r} is in the splits {both}; put it into one")
     return _Read([*images.values()], captions)
 
 
@@ -219,7 +214,7 @@ def recognise(source: Path) -> str:
             "or above their folder images/; rename it, or move it there"
         )
     for path in [source] if source.is_file() else sorted(source.rglob("*")):
-        for pattern, remedy in _UNREAD.items():
+        for pattern, remedy in _PACKED.items():
             if re.search(pattern, path.name, re.IGNORECASE):
                 raise MissingInputError(f"{path}: {remedy}")
     photograph = next((path for path in files if path.suffix.lower() in ENDINGS), None)
