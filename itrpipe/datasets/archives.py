@@ -26,15 +26,10 @@ _COMPRESSED = re.compile(rb"\x1f\x8b|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd|PK")
 """Beginnings of files of gzip, bzip2, xz, zstd and zip."""
 
 
-def is_archive(path: Path) -> bool:
-    """Whether a file has the name of a tar file, in any case of letters."""
-    return path.suffix.lower() == TAR
-
-
 def in_archive(path: Path) -> tuple[Path, str] | None:
     """The tar file that a path leads into, and the member's name; None of other paths."""
     for archive in path.parents:
-        if is_archive(archive) and archive.is_file():
+        if archive.suffix.lower() == TAR and archive.is_file():
             return archive, path.relative_to(archive).as_posix()
     return None
 

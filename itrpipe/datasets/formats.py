@@ -13,14 +13,13 @@ from pydantic import AliasChoices, Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
 from itrpipe.config import unknown
-from itrpipe.datasets.archives import ENDINGS, TAR, is_archive, members, read_member
+from itrpipe.datasets.archives import ENDINGS, TAR, members, read_member
 from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
 from itrpipe.datasets.paths import image_key, locate_images
 from itrpipe.datasets.source_files import (
     STRICT,
     Id,
     data_files,
-    decoded,
     files_present,
     load_json,
     rows,
@@ -391,24 +390,16 @@ def _table_rows(path: Path) -> Iterator[tuple[_Image, CaptionRecord]]:
         yield image, CaptionRecord(str(number), file, row["caption"])
 
 
-_SPLIT_WORDS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
-}
-_IN_NAMES = re.compile(rf"(?<![^\W\d_])(?:{'|'.join(sorted(_SPLIT_WORDS, reverse=True))})+(?![^\W\d_])")
-"""One word of a split between characters that are no letters, or several without a gap."""
+_SPLIT_WORDS = re.compile(
+    r"(?<![^\W\d_])(?:(train(?:ing)?)|(val(?:id(?:ation)?)?|dev)|(test(?:ing)?))+(?![^\W\d_])", re.IGNORECASE
+)
+"""Words of the splits, in the order of `SPLITS`, between characters that are no letters; also several in one."""
 
 
 def _shards(source: Path) -> list[Path]:
     """Returns the tar files below a folder, but for hidden ones, or the one that the source is."""
     if source.is_file():
-        return [source] if is_archive(source) else []
+        return [source] if source.suffix.lower() == TAR else []
     found = []
     for path in sorted(source.rglob("*.[tT][aA][rR]")):
         hidden = any(part.startswith(".") for part in path.relative_to(source).parts)
@@ -419,10 +410,11 @@ def _shards(source: Path) -> list[Path]:
 
 def _split_of_shard(archive: Path, name: str) -> str | None:
     """Returns the split that the name of a tar file, or of a folder above it, says."""
-    words = _IN_NAMES.findall(name.lower())
-    splits = {_SPLIT_WORDS.get(word) for word in words}
-    if len(splits) > 1 or None in splits:
-        raise DataError(f"{archive}: {' and '.join(words)} name no single split; rename it, such as train-00000.tar")
+    splits: set[str] = set()
+    for words in _SPLIT_WORDS.findall(name):
+        splits.update(split for split, word in zip(SPLITS, words, strict=True) if word)
+    if len(splits) > 1:
+        raise DataError(f"{archive}: its name is that of several splits; rename it, such as train-00000.tar")
     return splits.pop() if splits else None
 
 
@@ -474,7 +466,7 @@ def _samples(archive: Path) -> dict[str, dict[str, str]]:
 def _lacks(files: Mapping[str, str], photograph: str) -> str:
     """Returns why the files of a sample are not enough, and what would be."""
     if photograph:
-        return "have no caption, as KEY.txt or in KEY.json as caption or captions"
+        return "have a photograph and no caption; write it into KEY.txt, or into KEY.json as caption"
     if any(ending.endswith(ENDINGS) for ending in files):
         return "have names with further full stops; a key ends at the first one, so rename them"
     return f"have no photograph ({', '.join(ENDINGS)})"
@@ -490,21 +482,22 @@ _SAMPLE = TypeAdapter(_Sample)
 
 
 def _captions_of_sample(archive: Path, files: Mapping[str, str]) -> list[str]:
-    """Returns the captions of a sample; a blank one is none."""
-    content = {}
+    """Returns the captions of a sample; blank ones are none."""
     for ending in (".txt", ".json"):
-        if ending in files:
-            where = archive / files[ending]
-            with reading(where, "the captions of a sample", "make the file again"):
-                content[ending] = decoded(read_member(archive, files[ending]), where)
-    # The end of a file's last line is no part of its text.
-    caption = re.sub(r"\r?\n\Z", "", content.get(".txt", ""))
-    if ".json" in content and not caption.strip():
-        sample = validated(_SAMPLE.validate_json, content[".json"], archive / files[".json"])
-        if several := sample.get("captions"):
-            return several
-        caption = sample.get("caption") or ""
-    return [caption] if caption.strip() else []
+        if ending not in files:
+            continue
+        where = archive / files[ending]
+        with reading(where, "captions in UTF-8", "make the file again"):
+            content = read_member(archive, files[ending]).decode("utf-8-sig")
+        if ending == ".txt":
+            # The end of a file's last line is no part of its text.
+            texts = [re.sub(r"\r?\n\Z", "", content)]
+        else:
+            sample = validated(_SAMPLE.validate_json, content, where)
+            texts = sample.get("captions") or [sample.get("caption") or ""]
+        if any(text.strip() for text in texts):
+            return texts
+    return []
 
 
 FORMATS = {

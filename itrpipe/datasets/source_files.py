@@ -93,23 +93,12 @@ def read_text(path: Path) -> str:
         UnavailableError: it cannot be read now.
     """
     try:
-        content = path.read_bytes()
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert it, for example with iconv") from error
     except OSError as error:
         missing = MissingInputError(f"{path}: cannot be read ({error.strerror}); check the path")
         raise unavailable(error, path) or missing from error
-    return decoded(content, path)
-
-
-def decoded(content: bytes, path: Path) -> str:
-    """Returns UTF-8 as text, without its byte order mark.
-
-    Raises:
-        DataError: it is not UTF-8; the message names the path.
-    """
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not UTF-8 ({error.reason}); convert it, for example with iconv") from error
 
 
 def text_lines(path: Path) -> Iterator[str]:
