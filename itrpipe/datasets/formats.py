@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from collections import Counter
@@ -400,12 +401,14 @@ def _shards(source: Path) -> list[Path]:
     """Returns the tar files below a folder, but for hidden ones, or the one that the source is."""
     if source.is_file():
         return [source] if source.suffix.lower() == TAR else []
-    found = []
-    for path in sorted(source.rglob("*.[tT][aA][rR]")):
-        hidden = any(part.startswith(".") for part in path.relative_to(source).parts)
-        if path.is_file() and not hidden:
-            found.append(path)
-    return found
+    found: list[Path] = []
+    for folder, folders, names in os.walk(source):
+        found += [Path(folder, name) for name in names if name.lower().endswith(TAR)]
+        for path in (Path(folder, name) for name in folders):
+            # Such a link is not followed, but refused where it leads to tar files.
+            if path.is_symlink() and not path.resolve().is_relative_to(source.resolve()):
+                found += path.glob("*.[tT][aA][rR]")
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
 
 
 def _split_of_shard(archive: Path, name: str) -> str | None:

@@ -249,6 +249,15 @@ def test_photographs_are_read_where_they_lie_in_tar_files(tmp_path: Path) -> Non
         read_image(tmp_path / "val.tar" / "e.jpg")
 
 
+def test_links_to_tar_files_elsewhere_are_refused(tmp_path: Path) -> None:
+    shard(tmp_path / "other" / "train.tar", {"a.jpg": b"x", "a.txt": b"a dog"})
+    shard(tmp_path / "source" / "val.tar", {"a.jpg": b"x", "a.txt": b"a dog"})
+    (tmp_path / "source" / "inside").symlink_to(".")
+    assert len(read_annotations(tmp_path / "source").images) == 1
+    (tmp_path / "source" / "linked").symlink_to("../other")
+    refused(tmp_path / "source", DataError, "link")
+
+
 def with_header(whole: bytes, place: int, content: bytes, at: int = 512 * 2) -> bytes:
     """A tar file with other bytes in the header that begins at `at`, whose checksum is right."""
     header = bytearray(whole[at : at + 512])
