@@ -77,12 +77,10 @@ def _walk(stream: BinaryIO, size: int) -> dict[str, tuple[int, int]]:
             if member.issparse():
                 raise DataError(f"holds {name} as a sparse file; pack it without --sparse")
             # After a negative size tarfile would read the same headers for ever.
-            if member.size < 0 or tar.offset < member.offset_data:
-                raise DataError(f"gives {name} {member.size:,} bytes; {_AGAIN}")
+            if member.size < 0 or tar.offset < member.offset_data or member.offset_data + member.size > size:
+                raise DataError(f"ends before {name} does, or gives it a wrong size; {_AGAIN}")
             if not member.isreg():
                 continue
-            if member.offset_data + member.size > size:
-                raise DataError(f"ends before {name} does; {_AGAIN}")
             if name in found:
                 raise DataError(f"holds {name} twice; give each file a name of its own")
             found[name] = member.offset_data, member.size

@@ -30,11 +30,8 @@ from itrpipe.datasets.source_files import (
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.storage.disk import reading
 
-_PACKED = {
-    r"\.(tar\.\w+|tgz|zip)$": "compressed files are not read; unpack it",
-    r"\.(parquet|arrow)$": "Parquet and Arrow are not read; write photographs with a captions.csv (file, caption)",
-}
-"""Endings of files that datasets are published in, and what to do with them."""
+_PACKED = re.compile(r"\.(tar\.\w+|tgz|zip|parquet|arrow)$", re.IGNORECASE)
+"""Endings of files that datasets are published in, and that are not read."""
 
 
 class _Image(NamedTuple):
@@ -214,9 +211,9 @@ def recognise(source: Path) -> str:
             "or above their folder images/; rename it, or move it there"
         )
     for path in [source] if source.is_file() else sorted(source.rglob("*")):
-        for pattern, remedy in _PACKED.items():
-            if re.search(pattern, path.name, re.IGNORECASE):
-                raise MissingInputError(f"{path}: {remedy}")
+        if _PACKED.search(path.name):
+            remedy = "unpack it, or write its photographs into a folder, with captions.csv (file, caption)"
+            raise MissingInputError(f"{path}: compressed files, Parquet and Arrow are not read; {remedy}")
     photograph = next((path for path in files if path.suffix.lower() in ENDINGS), None)
     if photograph is not None:
         raise MissingInputError(
