@@ -10,7 +10,6 @@ import tarfile
 import unicodedata
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
 
 from itrpipe.errors import DataError, reason_of
 
@@ -57,36 +56,34 @@ def members(archive: Path) -> dict[str, tuple[int, int]]:
 
 @lru_cache(_HELD)
 def _members(archive: Path, changed: int, size: int) -> dict[str, tuple[int, int]]:
-    with archive.open("rb") as stream:
-        try:
-            return _walk(stream, size)
-        except (DataError, OSError):
-            raise
-        except Exception as error:  # tarfile does not list what damage makes it raise
-            stream.seek(0)
+    found: dict[str, tuple[int, int]] = {}
+    try:
+        with (
+            archive.open("rb") as stream,
+            tarfile.open(fileobj=stream, mode="r:", encoding="utf-8", errors="backslashreplace") as tar,
+        ):
+            for member in tar:
+                name = "/".join(path_parts(unicodedata.normalize("NFC", member.name)))
+                if member.issparse():
+                    raise DataError(f"holds {name} as a sparse file; pack it without --sparse")
+                # After a negative size tarfile would read the same headers for ever.
+                if member.size < 0 or tar.offset < member.offset_data or member.offset_data + member.size > size:
+                    raise DataError(f"ends before {name} does, or gives it a wrong size; {_AGAIN}")
+                if not member.isreg():
+                    continue
+                if name in found:
+                    raise DataError(f"holds {name} twice; give each file a name of its own")
+                found[name] = member.offset_data, member.size
+            # tarfile takes a damaged header for the end.
+            stream.seek(tar.offset)
+            padding = stream.read(_LONGEST_PADDING + 1)
+    except (DataError, OSError):
+        raise
+    except Exception as error:  # tarfile does not list what damage makes it raise
+        with archive.open("rb") as stream:
             if _COMPRESSED.match(stream.read(8)):
                 raise DataError("is compressed and no tar file; unpack it") from error
-            raise DataError(f"is no tar file that can be read ({reason_of(error)}); {_AGAIN}") from error
-
-
-def _walk(stream: BinaryIO, size: int) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
-    with tarfile.open(fileobj=stream, mode="r:", encoding="utf-8", errors="backslashreplace") as tar:
-        for member in tar:
-            name = "/".join(path_parts(unicodedata.normalize("NFC", member.name)))
-            if member.issparse():
-                raise DataError(f"holds {name} as a sparse file; pack it without --sparse")
-            # After a negative size tarfile would read the same headers for ever.
-            if member.size < 0 or tar.offset < member.offset_data or member.offset_data + member.size > size:
-                raise DataError(f"ends before {name} does, or gives it a wrong size; {_AGAIN}")
-            if not member.isreg():
-                continue
-            if name in found:
-                raise DataError(f"holds {name} twice; give each file a name of its own")
-            found[name] = member.offset_data, member.size
-        # tarfile takes a damaged header for the end.
-        stream.seek(tar.offset)
-        padding = stream.read(_LONGEST_PADDING + 1)
+        raise DataError(f"is no tar file that can be read ({reason_of(error)}); {_AGAIN}") from error
     if not padding or padding.strip(b"\0") or len(padding) > _LONGEST_PADDING:
         where = f"does not end at byte {tar.offset:,} as tar files do"
         raise DataError(f"{where}: it is damaged or not whole, or another one follows; {_AGAIN}")

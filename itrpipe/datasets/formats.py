@@ -6,7 +6,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, NamedTuple, NotRequired
 
@@ -131,8 +131,18 @@ def read_annotations(
         if bare := [image for image in images if image.split is None]:
             if len(bare) < len(images):
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
-            splits, drawn = _drawn_splits(images, val, test, seed)
-            note = "; ".join(filter(None, (note, drawn)))
+            groups = {image.image_id: image.group or image.member or image.image_id for image in images}
+            of_group = hash_split(groups.values(), val, test, seed)
+            splits = {image_id: of_group[group] for image_id, group in groups.items()}
+            counts, shares = Counter(splits.values()), {"train": 1 - val - test, "val": val, "test": test}
+            numbers = ", ".join(f"{name} {counts[name]:,}" for name in SPLITS)
+            alone = sum(not image.group for image in images)
+            what = "image" if alone == len(images) else "group"
+            note += f"{'; ' if note else ''}names no splits, so a hash puts each {what} into one: {numbers}"
+            if what == "group" and alone:
+                note += f". {alone:,} images have no group and are drawn one by one"
+            if empty := [name for name, share in shares.items() if share and not counts[name]]:
+                note += f". No image is left for {' and '.join(empty)}; add photographs, or give a column split"
         files = [image.file for image in images]
         within = [f"{image.folder}/{image.file}" for image in images if image.folder]
         layouts = [within, files] if len(within) == len(images) else [files]
@@ -144,24 +154,6 @@ def read_annotations(
         notes = (f"{path}: {note}",) if note else ()
         whole = Annotations(whole.images + records, whole.captions + captions, root, whole.notes + notes)
     return checked_annotations(whole, source)
-
-
-def _drawn_splits(images: Sequence[_Image], val: float, test: float, seed: int) -> tuple[dict[str, str], str]:
-    """Returns the split of each image id by a hash of the image's group or path, and what the user has to know."""
-    groups = {image.image_id: image.group or image.member or image.image_id for image in images}
-    of_group = hash_split(groups.values(), val, test, seed)
-    splits = {image_id: of_group[group] for image_id, group in groups.items()}
-    counts = Counter(splits.values())
-    numbers = ", ".join(f"{name} {counts[name]:,}" for name in SPLITS)
-    alone = sum(not image.group for image in images)
-    what = "image" if alone == len(images) else "group"
-    note = f"names no splits, so a hash puts each {what} into one: {numbers}"
-    if what == "group" and alone:
-        note += f". {alone:,} images have no group and are drawn one by one"
-    shares = {"train": 1 - val - test, "val": val, "test": test}
-    if empty := [name for name, share in shares.items() if share and not counts[name]]:
-        note += f". No image is left for {' and '.join(empty)}; add photographs, or give a column split"
-    return splits, note
 
 
 def _of_rows(path: Path, rows: Iterable[tuple[_Image, CaptionRecord]]) -> _Read:
@@ -350,7 +342,7 @@ def _read_flickr(path: Path, restval: str) -> _Read:
     splits: dict[str, str] = {}
     for split, file in lists.items():
         for name in map(image_key, filter(str.strip, text_lines(file))):
-            image_id = PurePosixPath(name).stem if name.lower().endswith((".jpg", ".jpeg", ".png")) else name
+            image_id = PurePosixPath(name).stem if name.lower().endswith(ENDINGS) else name
             if splits.setdefault(image_id, split) != split:
                 other = lists[splits[image_id]].name
                 raise DataError(f"{file}: image {image_id} is in {other} too; keep it in one list")
@@ -438,7 +430,12 @@ def _read_shards(source: Path, restval: str) -> _Read:
             file = next((files[ending] for ending in ENDINGS if ending in files), "")
             texts = _captions_of_sample(archive, files) if file else []
             if not texts:
-                left_out.setdefault(_lacks(files, file), []).append(image_id)
+                lacks = f"have no photograph ({', '.join(ENDINGS)})"
+                if file:
+                    lacks = "have a photograph and no caption; write it into KEY.txt, or into KEY.json as caption"
+                elif any(ending.endswith(ENDINGS) for ending in files):
+                    lacks = "have names with further full stops; a key ends at the first one, so rename them"
+                left_out.setdefault(lacks, []).append(image_id)
                 continue
             images.append(_Image(image_id, f"{name}/{file}", split, f"{name}: {key}", member=file))
             captions += [CaptionRecord(f"{image_id}#{row}", image_id, text) for row, text in enumerate(texts)]
@@ -461,15 +458,6 @@ def _samples(archive: Path) -> dict[str, dict[str, str]]:
         key, _, ending = file.partition(".")
         samples.setdefault(f"{folder}/{key}".lstrip("/"), {})[f".{ending.lower()}"] = name
     return samples
-
-
-def _lacks(files: Mapping[str, str], photograph: str) -> str:
-    """Returns why the files of a sample are not enough, and what would be."""
-    if photograph:
-        return "have a photograph and no caption; write it into KEY.txt, or into KEY.json as caption"
-    if any(ending.endswith(ENDINGS) for ending in files):
-        return "have names with further full stops; a key ends at the first one, so rename them"
-    return f"have no photograph ({', '.join(ENDINGS)})"
 
 
 @STRICT
