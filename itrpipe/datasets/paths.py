@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
-from itrpipe.datasets.archives import in_archive, members
+from itrpipe.datasets.archives import in_archive, members, path_parts
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 # Bytes that a file name and a path may have on the file systems in use.
@@ -36,7 +36,7 @@ _SHOWN = 200
 def image_key(name: str) -> str:
     """One path for all spellings of it: without `.`, doubled slashes and spaces around it, in Unicode's form NFC."""
     whole = unicodedata.normalize("NFC", name.strip())
-    return "/" * whole.startswith("/") + "/".join(_parts(whole))
+    return "/" * whole.startswith("/") + "/".join(path_parts(whole))
 
 
 def locate_images(
@@ -106,7 +106,7 @@ class ImageRoot:
     def as_stored(self, relative: str) -> str:
         """Returns a path with each name as its folder spells it, where that is another Unicode form."""
         stored = ""
-        for part in _parts(relative):
+        for part in path_parts(relative):
             stored += f"/{part if part.isascii() else self._names(stored).get(image_key(part), part)}"
         return stored[1:]
 
@@ -153,7 +153,7 @@ class ImageRoot:
 
     def _follow(self, relative: str) -> str:
         """The path of a file without links."""
-        *folders, name = _parts(relative)
+        *folders, name = path_parts(relative)
         folder = "/".join(folders)
         if folder not in self._real_folders:
             self._real_folders[folder] = os.path.realpath(os.path.join(self._real_root, folder))
@@ -175,8 +175,3 @@ class ImageRoot:
 def _is_file(path: Path) -> bool:
     inside = in_archive(path)
     return inside[1] in members(inside[0]) if inside else path.is_file()
-
-
-def _parts(relative: str) -> list[str]:
-    # pathlib gives the same, but for 100,000 paths it costs seconds.
-    return [part for part in relative.split("/") if part not in ("", ".")]

@@ -384,7 +384,9 @@ def _tar(mined: Mined, direction: str, with_scores: bool, path: Path, captions: 
                 "images": [{"image_id": each["docid"], "file": each["image"]} | _facts(each) for each in images],
                 "captions": [{"caption_id": each["docid"], "text": each["text"]} | _facts(each) for each in texts],
             }
-            members = {ending: photograph[1], "json": _as_json(told).encode(), "txt": text["text"].encode()}
+            # A reader takes one line end at the end for that of the file.
+            caption_file = f"{text['text']}\n" if text["text"].endswith("\n") else text["text"]
+            members = {ending: photograph[1], "json": _as_json(told).encode(), "txt": caption_file.encode()}
             for suffix, content in members.items():
                 header = tarfile.TarInfo(f"{caption:09}.{suffix}")
                 header.size = len(content)

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
+from itrpipe.datasets.formats import read_annotations
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.errors import DataError
@@ -192,6 +193,16 @@ def test_libraries_read_the_negatives_that_were_recorded(
     counts = [[each.config, len(each.rows), each.left_out] for each in tables]
     rows = [hashlib.sha256(json.dumps(plain(row)).encode()).hexdigest()[:8] for row in read(tmp_path / "out", tmp_path)]
     assert [counts, rows] == json.loads(GOLDEN.read_text())[case]
+
+
+def test_exported_samples_are_read_back_as_they_were(world: World, tmp_path: Path) -> None:
+    odd = dataclasses.replace(world, folder=tmp_path / "world")
+    texts = [f"{text}\r\n" if row % 2 else text for row, text in enumerate(world.texts)]
+    write_world(tmp_path / "world" / "prepared", tmp_path / "world" / "photographs", world.files, world.owners, texts)
+    for name in ("mined", "sentences"):
+        (odd.folder / name).symlink_to(world.folder / name)
+    (table,) = export(odd, tmp_path / "out", "webdataset")
+    assert [each.text for each in read_annotations(tmp_path / "out").captions] == [texts[row] for row in table.rows]
 
 
 def test_an_image_that_changed_or_went_is_no_sample(world: World, tmp_path: Path) -> None:

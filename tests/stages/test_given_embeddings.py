@@ -156,6 +156,8 @@ FORMS: dict[str, tuple[str, object, str]] = {
     "one row": ("texts.npy", np.ones(4), "no texts"),
     "too few ids": ("texts.ids.json", ["a"], "4 vectors and 1 ids"),
     "id twice": ("texts.ids.json", ["a", "b", "c", "a"], "1 of 4 ids of captions .*'a' in row 3"),
+    "id without a character": ("texts.ids.json", ["a", "", "c", "d"], "1 of 4 ids of captions are empty.*'' in row 1"),
+    "id with a NUL": ("texts.ids.json", ["\0a", "b", "c", "d"], "1 of 4 ids of captions are empty.*in row 0"),
     "no list": ("texts.ids.json", {"a": 1}, "expected a list"),
     "large ids": ("texts.ids.json", [2**70, 1, 2, 3], "texts.ids.json"),
     "no ids": ("texts.ids.json", ["a", None, "b", "c"], "texts.ids.json"),
