@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from itrpipe import __version__
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.help import command, option
-from itrpipe.cli.options import AskingOptions, GuardOption, Split, Text
+from itrpipe.cli.options import AskingOptions, GuardOption, Number, Split, Text
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.exporting.folder import new_folder, open_target
@@ -402,7 +402,9 @@ class WantedNegatives:
         "sentence-transformers", "--format", "Format of the files; see above.", metavar="NAME"
     )
     twins: bool = option(False, "--twins", "Twins of synthesize instead of mined lists.")
-    negatives: int = option(8, "--negatives", "Mined ones of a row.", metavar="N", min=1)
+    negatives: Number = option(
+        None, "--negatives", "Mined ones of a row; default: 8, or as many as the lists hold.", metavar="N", min=1
+    )
     direction: Literal["t2i", "i2t", "both"] = option(
         "both", "--direction", "t2i (images for captions), i2t (captions for images) or both."
     )
@@ -451,7 +453,6 @@ def export_negatives(given: ExportNegativesOptions, wanted: WantedNegatives) -> 
     if wanted.twins:
         if wanted.synthetic:
             raise UsageError("--synthetic adds sentences to mined lists; leave out --synthetic or --twins")
-        wanted.negatives = 1
         of_stage = given.overrides(*({"method"} - given.given))
         asked = Asked(*given.where, of_stage, **given.how)
     else:
@@ -498,7 +499,7 @@ def _refuse_short(step: Step, wanted: WantedNegatives) -> None:
         )
     for side in ({"t2i": "images", "i2t": "texts"}[each] for each in DIRECTIONS[wanted.direction]):
         count = getattr(settings, f"rescore_{side}") or getattr(settings, f"num_{side}")
-        if count < wanted.negatives:
+        if wanted.negatives and count < wanted.negatives:
             raise UsageError(
                 f"--negatives {wanted.negatives}: the lists hold num_{side} = {count}; give --negatives {count}, "
                 f"or mine more with --set num_{side}={wanted.negatives}"
@@ -509,49 +510,59 @@ def _write(
     made: list[Artifact], definition: DatasetDefinition, wanted: WantedNegatives, target: Path, reporter: Reporter
 ) -> None:
     from itrpipe.exporting.card import dataset_card
-    from itrpipe.exporting.negatives import FORMATS, open_mined, open_twins
+    from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_copies
 
-    form = FORMATS[wanted.form]
+    form, directions = FORMATS[wanted.form], DIRECTIONS[wanted.direction]
     lists, prepared = made[0], made[0].input("prepare")
     images = image_root(prepared.manifest.settings, prepared.folder, definition)
     sources = prepared.folder, lists.folder, images
+    how: dict[str, Any] = {"image_root": wanted.image_root, "holds_images": form.holds_images}
     if wanted.twins:
-        mined = open_twins(*sources, image_root=wanted.image_root, mirrors=form.mirrors)
+        mined = open_twins(*sources, **how)
     else:
         mined = open_mined(
             *sources,
-            wanted.negatives,
-            image_root=wanted.image_root,
+            wanted.negatives or MOST,
+            **how,
             sentences=made[1].folder if wanted.synthetic else None,
             writer=wanted.synthetic or "",
             most_sentences=wanted.most_sentences,
         )
-    tables = [*form.tables(mined, DIRECTIONS[wanted.direction], wanted.with_scores)]
+    if not wanted.negatives:
+        mined = replace(mined, negatives=max(1, min(mined.negatives, mined.most(directions))))
+    if wanted.image_root:
+        refuse_wrong_root(mined, wanted.image_root)
+    tables = [*form.tables(mined, directions, wanted.with_scores)]
     for table in (each for each in tables if not len(each.rows)):  # which no reader takes for data
         if wanted.twins:
             raise UsageError(
                 f"no caption has a twin that files of {wanted.form} can hold; see `itrpipe show synthesize`"
             )
-        raise UsageError(f"--negatives {wanted.negatives}: no caption has so many left for {table.pattern}; give fewer")
+        raise UsageError(f"--negatives {mined.negatives}: no caption has so many left for {table.pattern}; give fewer")
     options = {name: value for name, value in vars(wanted).items() if name not in ("target", "form", "force")}
-    options |= {"format": wanted.form, "sentences": wanted.most_sentences}
+    options |= {"format": wanted.form, "negatives": mined.negatives, "sentences": wanted.most_sentences}
     fingerprints = _fingerprints(lists, *made)
     facts = {"itrpipe": __version__, "dataset": lists.manifest.dataset, "run": lists.manifest.label}
     facts |= {"options": without_places(options), "artifacts": fingerprints}
     facts |= {"tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables}}
-    repeats = {name: mined.repeats[name] for name in DIRECTIONS[wanted.direction]}
+    repeats = {name: mined.repeats[name] for name in directions}
     whole = Path(wanted.image_root).is_absolute()
+    files = [(table, name, rows) for table in tables for name, rows in table.shards(wanted.shard_rows)]
     with (
         new_folder(target, facts, force=wanted.force) as work,
         reporter.task("writing negatives", sum(len(table.rows) for table in tables), "rows") as task,
     ):
-        for table in tables:
-            for name, rows in table.shards(wanted.shard_rows):
-                (work / name).parent.mkdir(exist_ok=True)
-                table.write(work / name, rows)
-                task.advance(len(rows))
+        for table, name, rows in files:
+            (work / name).parent.mkdir(exist_ok=True)
+            table.write(work / name, rows)
+            task.advance(len(rows))
+        write_copies(mined, work)
         card = {
             **vars(wanted),
+            "negatives": mined.negatives,
+            "files": len(files),
+            "copied": any(image.get("copied") for image in mined.images),
+            "holds_images": not form.paths or all(image["image"] is None for image in mined.images),
             "dataset": lists.manifest.dataset,
             "tables": tables,
             "miner": lists.manifest.label,
