@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from itrpipe.cli.named import NamedModel
-from itrpipe.config import load_declaration
-from itrpipe.datasets.definition import DatasetDefinition, check_name, load_definition, remember, remember_model
+from itrpipe.cli.named import NAMING, NamedModel, datasets_of
+from itrpipe.config import COMMAND_LINE, load_declaration
+from itrpipe.datasets.definition import (
+    PIXELS,
+    DatasetDefinition,
+    check_name,
+    load_definition,
+    remember,
+    remember_model,
+)
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, UsageError
-from itrpipe.pipeline.planning import Override, Planner
+from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.pipeline.planning import EVERYWHERE, Override, Planner, is_execution
 from itrpipe.pipeline.run import run, say_costs
-from itrpipe.pipeline.steps import pending_steps
+from itrpipe.pipeline.steps import only_finished, pending_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need, Step, load_stage, prepare_need
-from itrpipe.storage.artifact import MANIFEST, read_manifest
+from itrpipe.storage.artifact import MANIFEST, folders_in, is_finished, read_manifest
 from itrpipe.training.settings import TrainExecution, TrainSettings
 
 
@@ -33,6 +42,8 @@ class Asked:
         no_deps: fail where something is missing.
         dry_run: print the plan and what it will cost, and make nothing.
         as_json: the answer is JSON on standard output, and everything else goes to standard error.
+        asks: it reads what is there: the only lists, evaluation or sentences of a model are taken whatever their
+            settings, unless the user gave some that differ.
         definition: of the dataset, if it is another than the data folder knows.
         steps: that were planned.
     """
@@ -43,6 +54,7 @@ class Asked:
     no_deps: bool = False
     dry_run: bool = False
     as_json: bool = False
+    asks: bool = False
     definition: DatasetDefinition = field(default_factory=DatasetDefinition)
     steps: list[Step] = field(default_factory=list, init=False)
 
@@ -78,7 +90,14 @@ class Asked:
         need = Need(stage, conf or default_conf(self.planner.definition, stage), settings)
         self.steps = [self.planner.plan(need), *(self.planner.plan(each, requested=False) for each in others)]
         self.planner.refuse_unused_overrides()
+        if self.asks and stage != "train":  # a training with other settings is another model
+            self.steps = [only_finished(step, self._given(step)) for step in self.steps]
         return self.step
+
+    def _given(self, step: Step) -> list[str]:
+        """Return the keys that the user gave a planned step."""
+        scopes = {step.need.stage, step.need.conf, *([None] if step is self.step else [])}
+        return [item.key for item in self.planner.overrides if item.scope in scopes]
 
     def made(self, what: str, *, whole: bool = False) -> bool:
         """Whether everything is there, which after a dry run it is not; what is missing is made, unless `no_deps`.
@@ -97,7 +116,7 @@ class Asked:
             if missing[0].state == "damaged":
                 raise DataError(missing[0].reason)
             reason = missing[0].reason or missing[0].state
-            remedy = f"run {_command(missing[0])}, or add --make to make it here"
+            remedy = f"run `{self.command_of(missing[0])}`, or add --make to make it here"
             raise UsageError(f"{location.stage}/{location.name} is not up to date ({reason}); {remedy}")
         if missing or self.dry_run or whole:
             self.reporter.say(f"{self.dataset}: {what} {self.label}", style="bold")
@@ -111,26 +130,98 @@ class Asked:
             say_costs(pending_steps(self.steps), self.reporter)
         return folder
 
+    def command_of(self, step: Step) -> str:
+        """Return the command that makes a planned step."""
+        location, settings = step.location, step.settings.model_dump()
+        if location.stage == "index" and step.definition:
+            dataset, _, named = settings["called"].partition(".")
+            named = named if named in load_definition(location.root, dataset).models else settings["model"]
+            options = ["--photos", str(step.definition.source), "--model", named]
+        elif location.stage == "synthesize":
+            options = ["--dataset", location.dataset, "--by", step.need.conf, *self._settings_for("synthesize")]
+        else:
+            options = self.model_options(step, location.stage)
+        return self._typed(location.stage.replace("_", "-"), *options)
 
-def _command(step: Step) -> str:
-    """The command that makes a step."""
-    location, settings = step.location, step.settings.model_dump()
-    command, data = f"itrpipe {location.stage.replace('_', '-')}", data_option(location.root)
-    if location.stage == "index" and step.definition:
-        dataset, _, named = settings["called"].partition(".")
-        named = named if named in load_definition(location.root, dataset).models else settings["model"]
-        return f"`{command} --photos {shlex.quote(str(step.definition.source))} --model {shlex.quote(named)}{data}`"
-    model = step if location.stage == "train" else step.inputs.get("train", step)
-    if name := getattr(model.execution, "name", ""):
-        usual = load_definition(location.root, location.dataset).models.get(name)
-        seed = train_settings(model).seed
-        chosen = ["--model", name, *(["--seed", str(seed)] if seed != (usual.seed if usual else 0) else [])]
-    else:
-        chosen = ["--dataset", location.dataset, "--by", step.need.conf]
-        if location.stage != "synthesize":
-            method = step.need.conf if location.stage == "train" else settings["method"]
-            chosen[2:] = ["--method", method, "--backbone", settings["backbone"]]
-    return f"`{command} {shlex.join(chosen)}{data}` with the same settings"
+    def model_options(self, step: Step, command: str) -> list[str]:
+        """Return the options by which another command names the model of a step.
+
+        Args:
+            step: trains the model, or reads it.
+            command: stage of the other command.
+        """
+        location = step.location
+        model = step if location.stage == "train" else step.inputs["train"]
+        dataset = ["--dataset", location.dataset]
+        if name := getattr(model.execution, "name", ""):
+            homes = [each for each in datasets_of(location.root) if name in load_definition(location.root, each).models]
+            usual = load_definition(location.root, location.dataset).models.get(name)
+            seed = train_settings(model).seed
+            options = ["--model", name, *(dataset if len(homes) > 1 else [])]
+            options += ["--seed", str(seed)] if seed != (usual.seed if usual else 0) else []
+            return [*options, *self._settings_for(command, of_model=False)]
+        backbone = train_settings(model).backbone
+        if is_given(backbone):
+            return [*dataset, "--model", backbone.removeprefix(f"{GIVEN}-")]
+        return [*dataset, "--method", model.need.conf, "--backbone", backbone, *self._settings_for(command)]
+
+    def _settings_for(self, command: str, *, of_model: bool = True) -> list[str]:
+        """Return the given settings as options of another command, without those of a model that has a name."""
+        own, options = self.step.location.stage, []
+        for item in self.planner.overrides:
+            scope = item.scope or own
+            if item.origin != COMMAND_LINE or scope == EVERYWHERE or item.key in ("method", "backbone"):
+                continue
+            if item.scope is None and (item.key in NAMING or is_execution(item, load_stage(own))):
+                options += [f"--{item.key}", str(item.value)] if of_model and item.key in NAMING else []
+            elif scope == command or (of_model and scope != "evaluate"):
+                value = item.value if isinstance(item.value, str) else json.dumps(item.value)
+                options.append(f"--set={scope}.{item.key}={value}")
+        return options
+
+    def _typed(self, *words: str) -> str:
+        """Return a command line as a shell reads it."""
+        return shlex.join(["itrpipe", *words]) + data_option(self.root)
+
+    def next_command(self) -> str:
+        """Return the command that comes after the one that made the first step; empty where none does."""
+        step, definition = self.step, load_definition(self.root, self.dataset)
+        location, conf = step.location, step.need.conf
+        dataset = ["--dataset", self.dataset]
+        if conf == GIVEN:
+            return ""
+        match location.stage:
+            case "prepare" | "extract":
+                known = [*definition.features]
+                features = conf if location.stage == "extract" else known[0] if known else "hog"  # needs no weights
+                name = "clip" if features == PIXELS else features
+                if name in definition.models:
+                    return self._typed("evaluate", "--model", name, *dataset)
+                if features == PIXELS:
+                    chosen = ["--method", "zero-shot", "--vision", "openai/clip-vit-base-patch32"]
+                else:
+                    chosen = [] if known == [features] else ["--features", features]
+                return self._typed("train", *dataset, "--name", name, *chosen)
+            case "parse":
+                return self._typed("synthesize", *dataset, "--by", "graph-edits")
+            case "synthesize":
+                source = ["twins"] if conf == "twins" else ["synthetic", f"--set=sentences={conf}"]
+                return self._typed("train", *dataset, "--name", f"with-{conf}", "--negatives", *source)
+            case "train":
+                return self._typed("evaluate", *self.model_options(step, "evaluate"))
+            case "mine_negatives":
+                several = len([*location.folder.parent.glob(f"{location.label}-????????")]) > 1
+                model = self.model_options(step, location.stage if several else "")
+                return self._typed("export-negatives", *model, "--to", f"{self.dataset}-negatives")
+            case "evaluate":
+                named = definition.named_trainings()
+                folders = filter(is_finished, folders_in(location.folder.parent))
+                trained = [read_manifest(folder).inputs["train"].name for folder in folders]
+                own = step.inputs["train"].location.name
+                others = {named[each] for each in trained if each in named} - {named.get(own)}
+                both = ["--compare", min(others), named[own]] if others and own in named else []
+                return self._typed("report", *dataset, *both)
+        return ""
 
 
 def data_option(root: Path) -> str:
@@ -217,6 +308,8 @@ def run_stage(
         if step.state == "up to date":
             load_stage(stage).show(folder, reporter)
         reporter.say(str(folder))
+        if command := asked.next_command():
+            reporter.say(f"next: {command}")
         remedy = f"restore the files, remove {folder} and run the same command again"
         refuse_incomplete(folder, "image", remedy, strict=getattr(step.execution, "strict", False))
     return folder

@@ -454,7 +454,7 @@ def export_negatives(given: ExportNegativesOptions, wanted: WantedNegatives) -> 
         if wanted.synthetic:
             raise UsageError("--synthetic adds sentences to mined lists; leave out --synthetic or --twins")
         of_stage = given.overrides(*({"method"} - given.given))
-        asked = Asked(*given.where, of_stage, **given.how)
+        asked = Asked(*given.where, of_stage, asks=True, **given.how)
     else:
         asked = given.asked("mine_negatives")
     definition = asked.planner.definition

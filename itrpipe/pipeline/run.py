@@ -115,7 +115,8 @@ def run(
         location = step.location
         remember_training(location.root, location.dataset, name, location.label, location.name)
         definition = load_definition(location.root, location.dataset)
-        if name in definition.models and (same := sorted(definition.names_of(location.name) - {name})):
+        asked = location.folder in requested
+        if asked and name in definition.models and (same := sorted(definition.names_of(location.name) - {name})):
             reporter.say(f"model {name} is the same as {', '.join(same)}: no setting differs", style="yellow")
     return [step.location.folder for step in steps]
 
