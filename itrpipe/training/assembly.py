@@ -393,13 +393,13 @@ def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
             f"torch cannot compile encoders for {device.type} here ({reason_of(error)}), to be faster; install "
             "what it misses, or give --set train.compile=false"
         ) from None
-    vision, mode = model.encoders().get("vision"), "max-autotune-no-cudagraphs" if device.type == "cuda" else None
+    vision = model.encoders().get("vision")
     parts = list(model.children())
     for part in parts:  # grows: nothing calls a list, but what it holds
         if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
             parts.extend(part.children())
         elif part is vision:
-            part.compile(dynamic=False, mode=mode)
+            part.compile(dynamic=False)
         else:
             part.compile()
 

@@ -209,7 +209,10 @@ def test_a_removed_model_and_without_the_dataset_any_has_no_baseline(seeded: Toy
 
 
 def run(settings: dict[str, Any] | None, seed: int = 0, mining: dict[str, Any] | None = None, **given: Any) -> Any:
-    made = [each and SimpleNamespace(settings={**each, "seed": seed}) for each in (settings or {"": 0}, mining)]
+    made = [
+        each and SimpleNamespace(settings={"adapter": "none", **each, "seed": seed})
+        for each in (settings or {"": 0}, mining)
+    ]
     member = SimpleNamespace(method_name="aoq", seed=seed, mining=mining and SimpleNamespace(manifest=made[1]))
     member.artifact = SimpleNamespace(manifest=None if settings is None else made[0])
     about = {"method": "AOQ", "backbone": "VSRN", "roles": (), "departures": {}}

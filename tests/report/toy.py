@@ -42,7 +42,8 @@ from tests.definitions import save_definition
 DATASET, WIDTH = "toy", 16
 SIZES = {"train": 40, "val": 6, "test": 30}
 HOSTILE = "<script>alert('caption')</script> & \"><img src=x onerror=alert(1)>"
-MODEL = {"backbone": "vsepp", "seed": 0, "features": "toy"}
+MODEL = {"backbone": "vsepp", "seed": 0, "features": "toy", "adapter": "none", "freeze": "none", "average": "none"}
+MODEL |= {"train_share": 1.0}
 EVALUATE = {"split": "test", "protocols": ("full",), "bootstrap_samples": 100, "interval_level": 0.95}
 EVALUATE |= {"ranking_depth": 20}
 NOISE = {"triplet": 1.6, "triplet-long": 1.5, "aoq": 0.7}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -94,17 +93,6 @@ def test_a_dataset_without_a_source_says_how_to_name_one(tmp_path: Path) -> None
     with pytest.raises(MissingInputError, match="run `itrpipe prepare --dataset NAME --source FOLDER`"):
         prepare.Prepare().sources(settings, StageDefinition(conf="files"), DigestCache(tmp_path / "digests"))
     assert prepare.Prepare().needs(settings, DatasetDefinition()) == {}
-
-
-def test_settings_that_scenes_lacked_before_count_where_they_are_set() -> None:
-    def fingerprinted(**changed: float) -> dict[str, Any]:
-        values = resolve(load_declaration("prepare"), "scenes").values | changed
-        return prepare.Prepare().fingerprinted(prepare.ScenesSettings.model_validate(values))
-
-    old = {"kind", "train", "val", "test", "seed", "family_size", "keep_probability"}
-    assert set(fingerprinted()) == old
-    for name, value in {"caption_detail": 0.2, "units": 5, "noise": 0.4, "occlusion": 0.5}.items():
-        assert fingerprinted(**{name: value}) == fingerprinted() | {name: value}
 
 
 def test_images_of_an_artifact_lie_below_it_or_below_the_source(

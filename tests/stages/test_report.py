@@ -64,13 +64,6 @@ def test_it_writes_a_page_its_tables_as_text_and_its_numbers(chain: Path, invoke
     assert (folder / report.PAGE).is_file()
 
 
-def test_published_scores_decide_about_the_fingerprint_only_where_there_are_some() -> None:
-    plain = report.Report().fingerprinted(settings())
-    assert not {"published", "tolerance", "tiny"} & plain.keys()
-    assert report.Report().fingerprinted(settings(tiny=True)) == plain
-    assert {"published", "tolerance", "tiny"} <= report.Report().fingerprinted(settings(published=[PUBLISHED])).keys()
-
-
 def test_other_declarations_make_another_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings are compared with those that are declared."""
     copies = {name: Path(shutil.copy(path, tmp_path)) for name, path in declared_stages().items()}

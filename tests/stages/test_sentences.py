@@ -21,11 +21,9 @@ from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch
-from itrpipe.pipeline.planning import Planner
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE
 from itrpipe.stages import synthesize
-from itrpipe.stages.base import Need, load_stage
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.synthesis.checks import read_scenes, synthesis_statistics, true_negatives
 from itrpipe.synthesis.generators import Generator, generator_names
@@ -295,19 +293,6 @@ def test_sentences_are_of_the_evaluated_split_and_their_nouns_of_the_training_sp
     captions = tagged_captions(folders[1], train.caption_ids.tolist(), train.texts)
     assert len(new - {"a", "an"}) > 3
     assert new - {"a", "an"} <= {word for each in captions for word in each.words}
-
-
-def test_nothing_that_is_finished_goes_stale(tmp_path: Path) -> None:
-    """Neither evaluations without sentences nor sentences of the training split know the new settings."""
-    planner = Planner(tmp_path, "scenes")
-    for stage, conf, name, other in (
-        ("evaluate", "recall", "discriminate", ("vse-c",)),
-        ("synthesize", "vse-c", "split", "test"),
-    ):
-        settings, _, _ = planner.configure_checked(Need(stage, conf))
-        module = load_stage(stage)
-        assert name not in module.fingerprinted(settings)
-        assert name in module.fingerprinted(settings.model_copy(update={name: other}))
 
 
 @pytest.mark.parametrize(

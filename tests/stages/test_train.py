@@ -16,7 +16,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from itrpipe.config import bind, load_declaration, resolve
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.vocabulary import SPECIALS
@@ -31,13 +30,11 @@ from itrpipe.models.base import TextBatch
 from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.pipeline.run import cost_of, earlier_artifacts
 from itrpipe.stages.base import Need
-from itrpipe.stages.train import Train
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, MANIFEST, Manifest, read_manifest
 from itrpipe.training import loop
 from itrpipe.training.captions import PieceIds, Reading, ends_of
 from itrpipe.training.encoding import Encoding, Refreshing
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
-from itrpipe.training.settings import TrainSettings, backbones, newer_defaults
 from tests.chains import ONCE, Invoke, copied, done, history, interrupted, made, only, refused, same_files, sets
 from tests.conftest import TINY, TINY_AOQ, Outcome
 from tests.definitions import save_definition
@@ -166,15 +163,6 @@ def test_the_epoch_is_chosen_on_the_validation_split(chain: Path, invoke: Invoke
     assert manifest.metrics["encode_chunk"] == 0
     again = train(invoke, chain, *given, "train.encode_chunk=3", options=("--dry-run",))
     assert f"✓ train/{folder.name}" in again.out
-
-
-def test_settings_that_came_later_leave_older_trainings_up_to_date() -> None:
-    resolved = resolve(load_declaration("train"), "triplet", backbones=backbones(), backbone="vsrn")
-    usual = bind(TrainSettings, resolved, "train")
-    newer, seen = {name for name, _ in newer_defaults()}, Train().fingerprinted
-    assert seen(usual).keys().isdisjoint(newer)
-    for setting, value in (("validate_every", 3), ("layer_decay", 0.75), ("average", "ema:0.99"), ("patience", 3)):
-        assert seen(usual.model_copy(update={setting: value})).keys() & newer == {setting}
 
 
 # Generated positives
