@@ -348,6 +348,20 @@ def test_an_export_without_a_row_is_refused(export_lists: Invoke, tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
+def test_the_only_lists_are_taken_with_as_many_negatives_as_they_hold(
+    chain: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *sets(*TINY[:-1]))
+    done(invoke("export-negatives", *where, "--to", tmp_path / "only"))
+    assert "negative_4" not in (names := pq.read_schema(next((tmp_path / "only" / "i2t").iterdir())).names)
+    assert "negative_3" in names
+    refused(invoke("export-negatives", *where, "--to", tmp_path / "other", "--set", "num_texts=4"), 2, "num_texts=4")
+    done(invoke("mine-negatives", *where, *sets("num_texts=4", "num_images=2")))
+    refused(invoke("export-negatives", *where, "--to", tmp_path / "two"), 2, "itrpipe mine-negatives")
+    done(invoke("export-negatives", *where, "--to", tmp_path / "two", "--set", "num_texts=4"))
+    assert "negative_3" not in pq.read_schema(next((tmp_path / "two" / "t2i").iterdir())).names
+
+
 def test_what_is_missing_is_planned_and_named(export_lists: Invoke, chain: Path, tmp_path: Path) -> None:
     shutil.rmtree(only(chain, "mine_negatives/exact.triplet.vsepp"))
     plan = done(export_lists(tmp_path / "out", "--dry-run", "--synthetic", "vse-c"))
