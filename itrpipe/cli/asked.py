@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from itrpipe.cli.named import NAMING, NamedModel, datasets_of
+from itrpipe.cli.named import NAMING, NamedModel
 from itrpipe.config import COMMAND_LINE, load_declaration
 from itrpipe.datasets.definition import (
     PIXELS,
@@ -29,6 +29,20 @@ from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need, Step, load_stage, prepare_need
 from itrpipe.storage.artifact import MANIFEST, folders_in, is_finished, read_manifest
 from itrpipe.training.settings import TrainExecution, TrainSettings
+
+TWINS = "twins"
+NEXT = {
+    "prepare": "train {dataset} --name first --features {features}",
+    "extract": "train {dataset} --name {features} --features {features}",
+    PIXELS: "train {dataset} --name clip --method zero-shot --vision openai/clip-vit-base-patch32",
+    "parse": "synthesize {dataset} --by graph-edits",
+    "synthesize": "train {dataset} --name {by} --negatives synthetic --set sentences={by}",
+    TWINS: "train {dataset} --name twins --negatives twins",
+    "train": "evaluate {model}",
+    "mine_negatives": "export-negatives {model} --to {name}-negatives",
+    "evaluate": "report {dataset}{compared}",
+}
+"""Stage, its configuration where that is a key, or features -> the command that comes next."""
 
 
 @dataclass
@@ -133,95 +147,69 @@ class Asked:
     def command_of(self, step: Step) -> str:
         """Return the command that makes a planned step."""
         location, settings = step.location, step.settings.model_dump()
+        command = f"itrpipe {location.stage.replace('_', '-')}"
         if location.stage == "index" and step.definition:
             dataset, _, named = settings["called"].partition(".")
             named = named if named in load_definition(location.root, dataset).models else settings["model"]
-            options = ["--photos", str(step.definition.source), "--model", named]
+            chosen = f"--photos {shlex.quote(str(step.definition.source))} --model {shlex.quote(named)}"
         elif location.stage == "synthesize":
-            options = ["--dataset", location.dataset, "--by", step.need.conf, *self._settings_for("synthesize")]
+            chosen = f"--dataset {self.dataset} --by {step.need.conf}{self._given_for('synthesize')}"
         else:
-            options = self.model_options(step, location.stage)
-        return self._typed(location.stage.replace("_", "-"), *options)
+            chosen = self.model_options(step, location.stage)
+        return f"{command} {chosen}{data_option(self.root)}"
 
-    def model_options(self, step: Step, command: str) -> list[str]:
-        """Return the options by which another command names the model of a step.
-
-        Args:
-            step: trains the model, or reads it.
-            command: stage of the other command.
-        """
+    def model_options(self, step: Step, stage: str) -> str:
+        """Return the options by which the command of a stage names the model that a planned step trains or reads."""
         location = step.location
         model = step if location.stage == "train" else step.inputs["train"]
-        dataset = ["--dataset", location.dataset]
+        backbone = train_settings(model).backbone
         if name := getattr(model.execution, "name", ""):
-            homes = [each for each in datasets_of(location.root) if name in load_definition(location.root, each).models]
             usual = load_definition(location.root, location.dataset).models.get(name)
             seed = train_settings(model).seed
-            options = ["--model", name, *(dataset if len(homes) > 1 else [])]
-            options += ["--seed", str(seed)] if seed != (usual.seed if usual else 0) else []
-            return [*options, *self._settings_for(command, of_model=False)]
-        backbone = train_settings(model).backbone
+            other_seed = f" --seed {seed}" if seed != (usual.seed if usual else 0) else ""
+            return f"--model {name}{other_seed}{self._given_for(stage, of_model=False)}"
         if is_given(backbone):
-            return [*dataset, "--model", backbone.removeprefix(f"{GIVEN}-")]
-        return [*dataset, "--method", model.need.conf, "--backbone", backbone, *self._settings_for(command)]
+            return f"--dataset {self.dataset} --model {backbone.removeprefix(f'{GIVEN}-')}"
+        method = f"--method {model.need.conf} --backbone {backbone}"
+        return f"--dataset {self.dataset} {method}{self._given_for(stage)}"
 
-    def _settings_for(self, command: str, *, of_model: bool = True) -> list[str]:
-        """Return the given settings as options of another command, without those of a model that has a name."""
-        own, options = self.step.location.stage, []
+    def _given_for(self, stage: str, *, of_model: bool = True) -> str:
+        """Return the given settings as options of another stage, those of the model only where it has no name."""
+        own, options = self.step.location.stage, ""
         for item in self.planner.overrides:
-            scope = item.scope or own
+            scope, value = item.scope or own, item.value
             if item.origin != COMMAND_LINE or scope == EVERYWHERE or item.key in ("method", "backbone"):
                 continue
-            if item.scope is None and (item.key in NAMING or is_execution(item, load_stage(own))):
-                options += [f"--{item.key}", str(item.value)] if of_model and item.key in NAMING else []
-            elif scope == command or (of_model and scope != "evaluate"):
-                value = item.value if isinstance(item.value, str) else json.dumps(item.value)
-                options.append(f"--set={scope}.{item.key}={value}")
+            if item.scope is None and item.key in NAMING:
+                options += f" --{item.key} {value}" if of_model else ""
+            elif not is_execution(item, load_stage(own)) and (scope == stage or (of_model and scope != "evaluate")):
+                text = value if isinstance(value, str) else json.dumps(value)
+                options += f" --set {shlex.quote(f'{scope}.{item.key}={text}')}"
         return options
-
-    def _typed(self, *words: str) -> str:
-        """Return a command line as a shell reads it."""
-        return shlex.join(["itrpipe", *words]) + data_option(self.root)
 
     def next_command(self) -> str:
         """Return the command that comes after the one that made the first step; empty where none does."""
-        step, definition = self.step, load_definition(self.root, self.dataset)
-        location, conf = step.location, step.need.conf
-        dataset = ["--dataset", self.dataset]
-        if conf == GIVEN:
-            return ""
-        match location.stage:
-            case "prepare" | "extract":
-                known = [*definition.features]
-                features = conf if location.stage == "extract" else known[0] if known else "hog"  # needs no weights
-                name = "clip" if features == PIXELS else features
-                if name in definition.models:
-                    return self._typed("evaluate", "--model", name, *dataset)
-                if features == PIXELS:
-                    chosen = ["--method", "zero-shot", "--vision", "openai/clip-vit-base-patch32"]
-                else:
-                    chosen = [] if known == [features] else ["--features", features]
-                return self._typed("train", *dataset, "--name", name, *chosen)
-            case "parse":
-                return self._typed("synthesize", *dataset, "--by", "graph-edits")
-            case "synthesize":
-                source = ["twins"] if conf == "twins" else ["synthetic", f"--set=sentences={conf}"]
-                return self._typed("train", *dataset, "--name", f"with-{conf}", "--negatives", *source)
-            case "train":
-                return self._typed("evaluate", *self.model_options(step, "evaluate"))
-            case "mine_negatives":
-                several = len([*location.folder.parent.glob(f"{location.label}-????????")]) > 1
-                model = self.model_options(step, location.stage if several else "")
-                return self._typed("export-negatives", *model, "--to", f"{self.dataset}-negatives")
-            case "evaluate":
-                named = definition.named_trainings()
-                folders = filter(is_finished, folders_in(location.folder.parent))
-                trained = [read_manifest(folder).inputs["train"].name for folder in folders]
-                own = step.inputs["train"].location.name
-                others = {named[each] for each in trained if each in named} - {named.get(own)}
-                both = ["--compare", min(others), named[own]] if others and own in named else []
-                return self._typed("report", *dataset, *both)
-        return ""
+        location, conf = self.step.location, self.step.need.conf
+        definition, stage = load_definition(self.root, self.dataset), location.stage
+        values = {"dataset": f"--dataset {self.dataset}", "name": self.dataset, "features": conf, "by": conf}
+        if stage == "prepare":
+            values["features"] = next(iter(definition.features), "hog")  # which needs no weights
+        if stage in ("prepare", "extract") and values["features"] == PIXELS:
+            stage = PIXELS
+        elif stage == "mine_negatives":  # the only lists of a model are taken without their settings
+            several = len([*location.folder.parent.glob(f"{location.label}-????????")]) > 1
+            values["model"] = self.model_options(self.step, stage if several else "")
+        elif stage == "train":
+            values["model"] = self.model_options(self.step, "evaluate")
+        elif stage == "evaluate":
+            named = definition.named_trainings()
+            own = named.get(self.step.inputs["train"].location.name)
+            folders = filter(is_finished, folders_in(location.folder.parent))
+            trained = {read_manifest(folder).inputs["train"].name for folder in folders}
+            others = sorted({named[each] for each in trained & named.keys()} - {own})
+            values["compared"] = f" --compare {others[0]} {own}" if own and others else ""
+        command = NEXT.get(stage if conf not in (GIVEN, TWINS) else conf, "").format(**values)
+        return f"itrpipe {command}{data_option(self.root)}" if command else ""
 
 
 def data_option(root: Path) -> str:

@@ -34,6 +34,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 import tarfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,12 +72,7 @@ COPIES = "photographs"
 """Folder of an export with copies of photographs."""
 MOST = 8
 """Negatives of a row where no number is given, if the lists hold as many."""
-_MISSING = frozenset(
-    (
-        *("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN"),
-        *("<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"),
-    )
-)
+_MISSING = re.compile(r"|#N/A N/A|#N/A|#NA|-?1\.#IND|-?1\.#QNAN|-?NaN|-?nan|<NA>|N/A|NA|NULL|None|n/a|null")
 """Captions that pandas reads as missing values, however they are quoted."""
 _OPENED = 3
 """Photographs that are opened to see whether `--image-root` is right."""
@@ -364,7 +360,7 @@ def _with_each_other(mined: Mined, direction: str) -> np.ndarray:
     """Return the captions that pandas reads and that have a hard caption, and a hard image that has such one, too."""
     neighbours = mined.lists["t2i"]["row"][:, : mined.negatives]
     kept = mined.rows_with("i2t")
-    kept = kept[[mined.captions[caption]["text"] not in _MISSING for caption in kept]]
+    kept = kept[[not _MISSING.fullmatch(mined.captions[caption]["text"]) for caption in kept]]
     while True:
         images = np.isin(np.arange(len(mined.images)), mined.owners[kept])
         rest = kept[((neighbours[kept] != NO_ROW) & images[neighbours[kept]]).any(axis=1)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import shlex
 import shutil
 import sys
@@ -260,24 +259,16 @@ def _read_by(inputs: Mapping[str, Artifact]) -> dict[str, str]:
 
 def _execute(job: Job, resumed: bool) -> OthersMissing | None:
     """Runs the stage in its partial folder; returns what other jobs have to do first."""
-    start, processor = time.monotonic(), _processor_seconds()
+    start = time.monotonic()
     try:
         load_stage(job.folder.parent.name).run(job)
     except OthersMissing as others:
         return others
-    job.timings |= {
-        "total": round(time.monotonic() - start, 3),
-        "processor": round(_processor_seconds() - processor, 3),
-    }
+    job.timings["total"] = round(time.monotonic() - start, 3)
     job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
     if resumed:
         job.messages.append(RESUMED)
     return None
-
-
-def _processor_seconds() -> float:
-    """Time that this process, and children that it has waited for, have computed; other work does not change it."""
-    return sum(os.times()[:4])
 
 
 def _record(step: Step, job: Job) -> dict[str, Any]:

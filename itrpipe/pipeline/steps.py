@@ -111,21 +111,18 @@ def only_finished(step: Step, given: Iterable[str]) -> Step:
     planned = dict(leaves(step.settings.model_dump(mode="json")))
     fixed = [key for key in planned for name in given if f".{key}".endswith(f".{name}")]
     found = []
-    for folder, manifest in _of_same_label(step.location):
+    for _, manifest in _of_same_label(step.location):
         settings = dict(leaves(manifest.settings))
         as_given = all(settings.get(key) == planned[key] for key in fixed)
         shared = step.inputs.keys() & manifest.inputs.keys()
         of_inputs = all(manifest.inputs[name].fingerprint == step.inputs[name].location.fingerprint for name in shared)
         of_version = manifest.schema_version == load_stage(step.need.stage).schema_version
-        if as_given and of_inputs and of_version and not _made_again(manifest, step):
-            found.append((folder, manifest))
-    if len(found) != 1:
-        return step
-    ((folder, manifest),) = found
-    artifacts.check_artifact(folder)
-    location = dataclasses.replace(step.location, fingerprint=manifest.fingerprint)
-    settings = type(step.settings).model_validate(manifest.settings)
-    return dataclasses.replace(step, settings=settings, location=location, state="up to date", reason="")
+        if as_given and of_inputs and of_version:
+            location = dataclasses.replace(step.location, fingerprint=manifest.fingerprint)
+            own = type(step.settings).model_validate(manifest.settings)
+            other = dataclasses.replace(step, settings=own, location=location, state="up to date", reason="")
+            found += [other] if state_of(other)[0] == "up to date" else []
+    return found[0] if len(found) == 1 else step
 
 
 def _made_again(manifest: Manifest, step: Step) -> str:
