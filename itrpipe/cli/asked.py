@@ -32,8 +32,8 @@ from itrpipe.training.settings import TrainExecution, TrainSettings
 
 TWINS = "twins"
 NEXT = {
-    "prepare": "train {dataset} --name first --features {features}",
-    "extract": "train {dataset} --name {features} --features {features}",
+    "prepare": "train {dataset} --name first{features}",
+    "extract": "train {dataset} --name {by}{features}",
     PIXELS: "train {dataset} --name clip --method zero-shot --vision openai/clip-vit-base-patch32",
     "parse": "synthesize {dataset} --by graph-edits",
     "synthesize": "train {dataset} --name {by} --negatives synthetic --set sentences={by}",
@@ -191,11 +191,15 @@ class Asked:
         """Return the command that comes after the one that made the first step; empty where none does."""
         location, conf = self.step.location, self.step.need.conf
         definition, stage = load_definition(self.root, self.dataset), location.stage
-        values = {"dataset": f"--dataset {self.dataset}", "name": self.dataset, "features": conf, "by": conf}
-        if stage == "prepare":
-            values["features"] = next(iter(definition.features), "hog")  # which needs no weights
-        if stage in ("prepare", "extract") and values["features"] == PIXELS:
-            stage = PIXELS
+        values = {"dataset": f"--dataset {self.dataset}", "name": self.dataset, "by": conf}
+        if stage in ("prepare", "extract"):
+            features = [*definition.features] or ["hog"]  # which needs no weights
+            chosen = conf if stage == "extract" else features[-1]
+            values["features"] = "" if [*definition.features] == [chosen] else f" --features {chosen}"
+            stage = PIXELS if chosen == PIXELS else stage
+            name = {"prepare": "first", PIXELS: "clip"}.get(stage, conf)
+            if name in definition.models:
+                stage, values["model"] = "train", f"--model {name}"
         elif stage == "mine_negatives":  # the only lists of a model are taken without their settings
             several = len([*location.folder.parent.glob(f"{location.label}-????????")]) > 1
             values["model"] = self.model_options(self.step, stage if several else "")
@@ -208,7 +212,8 @@ class Asked:
             trained = {read_manifest(folder).inputs["train"].name for folder in folders}
             others = sorted({named[each] for each in trained & named.keys()} - {own})
             values["compared"] = f" --compare {others[0]} {own}" if own and others else ""
-        command = NEXT.get(stage if conf not in (GIVEN, TWINS) else conf, "").format(**values)
+        alone = definition.prepare is not None and definition.prepare.conf == GIVEN  # neither captions nor photographs
+        command = "" if alone else NEXT.get(TWINS if conf == TWINS else stage, "").format(**values)
         return f"itrpipe {command}{data_option(self.root)}" if command else ""
 
 
