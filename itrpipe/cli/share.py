@@ -55,7 +55,6 @@ class Wanted:
     embeddings: Literal["parquet", "npy", "none"] = option(
         "none", "--embeddings", "Also embeddings of the split: parquet, npy or none.", metavar="FORM"
     )
-    index: bool = option(False, "--index", "Also indexes of faiss over these embeddings.")
     trec: bool = option(False, "--trec", "Also rankings and right answers as TREC files.")
     license: Text = option(None, "--license", "For the card, such as apache-2.0.", metavar="NAME")
     force: bool = option(False, "--force", "Replace an earlier export.")
@@ -116,18 +115,13 @@ def export_model(asked: Asked, wanted: Wanted) -> None:
 
     Raises:
         UsageError: the folder is taken or lies among artifacts, or the model has nothing of what is wanted.
-        MissingInputError: no folder can be made there, faiss is not installed, or what the model was made from was
-            removed.
+        MissingInputError: no folder can be made there, or what the model was made from was removed.
         DataError: a file of the model is damaged.
         DiskFullError: no space is left.
     """
     target = open_target(asked.root, wanted.target, force=wanted.force)
     if wanted.license is not None and not _LICENSE.fullmatch(wanted.license):
         raise UsageError(f"--license {wanted.license!r} is no identifier of the hub, such as apache-2.0 or cc-by-4.0")
-    if wanted.index:
-        from itrpipe.mining.faiss_engine import load_faiss
-
-        load_faiss()
     step = asked.plan("evaluate")
     _refuse_unfit(step, wanted)
     if not asked.made("export"):
@@ -152,26 +146,20 @@ def export_model(asked: Asked, wanted: Wanted) -> None:
 
 def _refuse_unfit(step: Step, wanted: Wanted) -> None:
     """Refuses before anything is trained what the model cannot give."""
-    from itrpipe.features.embeddings import ORDER
-
     settings = step.settings
     assert isinstance(settings, EvaluateSettings)
     model = getattr(step.inputs["train"].settings, "model", None)
-    embedded = "--index" if wanted.index else f"--embeddings {wanted.embeddings}" if wanted.embeddings != "none" else ""
-    refused = {
-        "the mean of several models is no model; export every one on its own": bool(settings.ensemble_with),
-        f"--open-clip: open_clip has no model like {settings.backbone}; leave it out": wanted.open_clip
-        and getattr(model, "images", None) != PIXELS,
-        f"{embedded}: {settings.backbone} scores images and captions together and has no embeddings; leave it out, or "
-        "export another --backbone, such as vsepp": embedded
-        and not training_settings.settings_of(settings.backbone).embeds,
-        f"{settings.backbone} cannot be exported: {NOT_HERE}": is_given(settings.backbone),
-        f"--index: {settings.backbone} compares embeddings by {ORDER}, which no index of faiss does; leave it out": (
-            wanted.index and getattr(model, "measure", None) == "order"
-        ),
-    }
-    for reason in (reason for reason, holds in refused.items() if holds):
-        raise UsageError(reason)
+    if settings.ensemble_with:
+        raise UsageError("the mean of several models is no model; export every one on its own")
+    if is_given(settings.backbone):
+        raise UsageError(f"{settings.backbone} cannot be exported: {NOT_HERE}")
+    if wanted.open_clip and getattr(model, "images", None) != PIXELS:
+        raise UsageError(f"--open-clip: open_clip has no model like {settings.backbone}; leave it out")
+    if wanted.embeddings != "none" and not training_settings.settings_of(settings.backbone).embeds:
+        raise UsageError(
+            f"--embeddings {wanted.embeddings}: {settings.backbone} scores images and captions together and has no "
+            "embeddings; leave it out, or export another --backbone, such as vsepp"
+        )
 
 
 def _native(chain: _Chain, wanted: Wanted) -> tuple[NativeModel | None, str]:
@@ -206,7 +194,6 @@ _ABOUT = {
     "metrics.json": "protocol → metric → value, low, high",
     "embeddings/*.parquet": "ids and `embedding` of `images` and `captions` of the evaluated split",
     "embeddings/*.npy": "embeddings of `images` and `captions` of the evaluated split: [rows, width]",
-    "embeddings/*.faiss": "flat indexes over them",
     "embeddings/*.ids.json": "the id of every row, in order",
     "trec/run.*.trec": "the best candidates of every image (`i2t`) and caption (`t2i`) of the split",
     "trec/qrels.*.trec": "right answers; whitespace and % in ids are written as in URLs",
@@ -226,12 +213,12 @@ def _write_all(work: Path, chain: _Chain, wanted: Wanted, native: NativeModel | 
 
         write_open_clip(work, native)
     write_json(work / METRICS, read_checked_json(evaluated.folder / METRICS))
-    if wanted.embeddings != "none" or wanted.index:
+    if wanted.embeddings != "none":
         from itrpipe.exporting.tools import EMBEDDINGS_FOLDER, write_embeddings
 
         (work / EMBEDDINGS_FOLDER).mkdir()
         split = read_embeddings(trained.folder / EMBEDDINGS, evaluated.manifest.settings["split"])
-        write_embeddings(work / EMBEDDINGS_FOLDER, split, wanted.embeddings, index=wanted.index)
+        write_embeddings(work / EMBEDDINGS_FOLDER, split, wanted.embeddings)
     if wanted.trec:
         from itrpipe.exporting.tools import write_qrels, write_runs
 
@@ -413,7 +400,7 @@ class WantedNegatives:
     image_root: str = option(
         "", "--image-root", "Before every path; default: relative to the images.", metavar="FOLDER"
     )
-    with_scores: bool = option(False, "--with-scores", "sentence-transformers: also columns of ids, ranks and scores.")
+    with_scores: bool = option(False, "--with-scores", "sentence-transformers: also columns of ids and scores.")
     shard_rows: int = option(0, "--shard-rows", "Rows of a file; 0 chooses by format.", metavar="ROWS", min=0)
     force: bool = option(False, "--force", "Replace an earlier export.")
 
@@ -477,15 +464,10 @@ def _refuse_unlike(wanted: WantedNegatives) -> None:
     """Refuses choices that the format does not have."""
     from itrpipe.exporting.negatives import FORMATS
 
-    form = FORMATS[wanted.form]
-    refused = {
-        f"--direction {wanted.direction}": form.whole and wanted.direction != "both",
-        "--with-scores": wanted.with_scores and not form.scores,
-        f"--image-root {wanted.image_root}": wanted.image_root and not form.paths,
-        f"--shard-rows {wanted.shard_rows}": wanted.shard_rows and form.single,
-    }
-    for option_ in (name for name, holds in refused.items() if holds):
-        raise UsageError(f"{option_}: files of {wanted.form} are always alike in this; leave it out")
+    for name in FORMATS[wanted.form].unread:
+        if getattr(wanted, name) not in ("both", False, ""):
+            option_ = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option_}: files of {wanted.form} are always alike in this; leave it out")
 
 
 def _refuse_short(step: Step, wanted: WantedNegatives) -> None:
@@ -562,7 +544,7 @@ def _write(
             "negatives": mined.negatives,
             "files": len(files),
             "copied": any(image.get("copied") for image in mined.images),
-            "holds_images": not form.paths or all(image["image"] is None for image in mined.images),
+            "holds_images": all(image["image"] is None for image in mined.images),
             "dataset": lists.manifest.dataset,
             "tables": tables,
             "miner": lists.manifest.label,

@@ -509,32 +509,20 @@ class Format:
         pattern: of its files, those of a direction, or one for both.
         rows: captions that have a row in a direction.
         documents: they are written, too.
-        paths: it names files of images instead of holding them.
         holds_images: it can hold an image that has no file of its own.
-        scores: it can leave scores out, and adds them on request.
+        unread: options that change nothing in its files.
     """
 
     write: Callable[..., None]
     pattern: str = "{}/*.jsonl"
     rows: Callable[[Mined, str], np.ndarray] = Mined.rows_with
     documents: bool = False
-    paths: bool = True
     holds_images: bool = False
-    scores: bool = False
-
-    @property
-    def whole(self) -> bool:
-        """A row tells of both directions, so that none can be chosen."""
-        return "{}" not in self.pattern
-
-    @property
-    def single(self) -> bool:
-        """It is one file."""
-        return "*" not in self.pattern
+    unread: tuple[str, ...] = ("with_scores",)
 
     def tables(self, mined: Mined, directions: Sequence[str], with_scores: bool) -> Iterator[Table]:
         """Of mined lists; that to read by default first."""
-        for name in ["default"] if self.whole else directions:
+        for name in directions if "{}" in self.pattern else ["default"]:
             rows, write = self.rows(mined, name), partial(self.write, mined, name, with_scores)
             yield Table(name, self.pattern.format(name), rows, len(mined.captions) - len(rows), write)
         texts = [*mined.captions, *(sentence for own in mined.sentences for sentence in own)]
@@ -550,16 +538,16 @@ FORMATS = {
         "{}/*.parquet",
         lambda mined, name: mined.rows_with(name, mined.width(name)),
         holds_images=True,
-        scores=True,
+        unread=(),
     ),
-    "negclip": Format(_tsv, "train.tsv", _with_each_other),
+    "negclip": Format(_tsv, "train.tsv", _with_each_other, unread=("direction", "with_scores", "shard_rows")),
     "jsonl": Format(_jsonl),
     "tevatron": Format(_tevatron, documents=True),
     "webdataset": Format(
         _tar,
         "*.tar",
         lambda mined, _: np.union1d(mined.rows_with("t2i"), mined.rows_with("i2t")),
-        paths=False,
         holds_images=True,
+        unread=("direction", "with_scores", "image_root"),
     ),
 }

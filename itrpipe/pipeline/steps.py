@@ -109,11 +109,10 @@ def only_finished(step: Step, given: Iterable[str]) -> Step:
     if step.state == "up to date":
         return step
     planned = dict(leaves(step.settings.model_dump(mode="json")))
-    fixed = [key for key in planned for name in given if f".{key}".endswith(f".{name}")]
+    fixed = {key: planned[key] for key in planned for name in given if f".{key}".endswith(f".{name}")}
     found = []
     for _, manifest in _of_same_label(step.location):
-        settings = dict(leaves(manifest.settings))
-        as_given = all(settings.get(key) == planned[key] for key in fixed)
+        as_given = fixed.items() <= dict(leaves(manifest.settings)).items()
         shared = step.inputs.keys() & manifest.inputs.keys()
         of_inputs = all(manifest.inputs[name].fingerprint == step.inputs[name].location.fingerprint for name in shared)
         of_version = manifest.schema_version == load_stage(step.need.stage).schema_version
