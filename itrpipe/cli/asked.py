@@ -22,12 +22,12 @@ from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.pipeline.planning import EVERYWHERE, Override, Planner, is_execution
-from itrpipe.pipeline.run import run, say_costs
+from itrpipe.pipeline.run import earlier_artifacts, run, say_costs
 from itrpipe.pipeline.steps import only_finished, pending_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need, Step, load_stage, prepare_need
-from itrpipe.storage.artifact import MANIFEST, folders_in, is_finished, read_manifest
+from itrpipe.storage.artifact import MANIFEST, read_manifest
 from itrpipe.training.settings import TrainExecution, TrainSettings
 
 TWINS = "twins"
@@ -208,10 +208,10 @@ class Asked:
         elif stage == "evaluate":
             named = definition.named_trainings()
             own = named.get(self.step.inputs["train"].location.name)
-            folders = filter(is_finished, folders_in(location.folder.parent))
-            trained = {read_manifest(folder).inputs["train"].name for folder in folders}
-            others = sorted({named[each] for each in trained & named.keys()} - {own})
-            values["compared"] = f" --compare {others[0]} {own}" if own and others else ""
+            evaluated = sorted(earlier_artifacts(location.folder.parent).values(), key=lambda each: each.finished)
+            others = [named.get(each.inputs["train"].name) for each in evaluated]
+            others = [name for name in others if name not in (None, own)]
+            values["compared"] = f" --compare {others[-1]} {own}" if own and others else ""
         alone = definition.prepare is not None and definition.prepare.conf == GIVEN  # neither captions nor photographs
         command = "" if alone else NEXT.get(TWINS if conf == TWINS else stage, "").format(**values)
         return f"itrpipe {command}{data_option(self.root)}" if command else ""

@@ -142,6 +142,7 @@ def export_model(asked: Asked, wanted: Wanted) -> None:
     for path in sorted(path for path in target.rglob("*") if path.is_file()):
         asked.reporter.say(f"  {path.relative_to(target).as_posix():<40} {path.stat().st_size / 2**10:>12,.1f} KiB")
     asked.reporter.say(str(target))
+    asked.reporter.say(f"next: {target / CARD} shows how to use it")
 
 
 def _refuse_unfit(step: Step, wanted: Wanted) -> None:
@@ -454,7 +455,8 @@ def export_negatives(given: ExportNegativesOptions, wanted: WantedNegatives) -> 
         asked.plan("synthesize", "twins")
     else:
         sentences = [Need("synthesize", wanted.synthetic)] if wanted.synthetic else []
-        _refuse_short(asked.plan("mine_negatives", None, *sentences), wanted)
+        asked.plan("mine_negatives", None, *sentences)
+        _refuse_short(asked, wanted)
     if asked.made("export-negatives"):
         made = [Artifact.of(step.location.folder) for step in asked.steps]
         _write(made, definition, wanted, target, asked.reporter)
@@ -470,9 +472,9 @@ def _refuse_unlike(wanted: WantedNegatives) -> None:
             raise UsageError(f"{option_}: files of {wanted.form} are always alike in this; leave it out")
 
 
-def _refuse_short(step: Step, wanted: WantedNegatives) -> None:
+def _refuse_short(asked: Asked, wanted: WantedNegatives) -> None:
     """Refuses before anything is made what the lists cannot give."""
-    settings = step.settings
+    settings = asked.step.settings
     assert isinstance(settings, MineSettings)
     if settings.candidates:
         raise UsageError(
@@ -484,7 +486,7 @@ def _refuse_short(step: Step, wanted: WantedNegatives) -> None:
         if wanted.negatives and count < wanted.negatives:
             raise UsageError(
                 f"--negatives {wanted.negatives}: the lists hold num_{side} = {count}; give --negatives {count}, "
-                f"or mine more with --set num_{side}={wanted.negatives}"
+                f"or mine more with `{asked.command_of(asked.step)} --set num_{side}={wanted.negatives}`"
             )
 
 
@@ -568,6 +570,7 @@ def _write(
         if count:
             reporter.say(f"  {direction}: {quantity(count, 'candidate')} that repeat the positive left out")
     reporter.say(str(target))
+    reporter.say(f"next: {target / CARD} shows how to train with them")
 
 
 def _first_row(work: Path, prepared: Artifact, mined: Mined, definition: DatasetDefinition) -> dict[str, str] | None:
