@@ -42,7 +42,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import PairSet
@@ -52,7 +51,8 @@ from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddin
 from itrpipe.mining.lists import DIRECTIONS, CandidateLists
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, existing_input, read_manifest
-from itrpipe.storage.disk import make_folder, on_disk, write_bytes
+from itrpipe.storage.disk import make_folder, write_bytes
+from itrpipe.storage.locks import changing
 from itrpipe.storage.tables import read_table, write_table
 
 FILE = "decisions.parquet"
@@ -232,7 +232,7 @@ class DecisionFile:
 
     def _change(self, rows: pa.Table, *, merging: bool = False) -> int:
         make_folder(self.path.parent)
-        with on_disk(self.path), FileLock(self.path.with_name(f".{self.path.name}.lock")):
+        with changing(self.path):
             known = self.read().rows
             whole = pa.concat_tables([known, rows])
             if merging:

@@ -190,7 +190,7 @@ def test_what_nothing_outdated_reads_is_left_alone(chain: Path, capsys: pytest.C
     for stage in ("extract", "mine_negatives"):
         shutil.rmtree(only(chain, f"{stage}/[!.]*"))
     before = set(chain.glob("tiny/*/[!.]*"))
-    (killed := chain / "tiny" / f".dataset.json.{socket.gethostname()}.{2**22 + 1}.tmp").touch()
+    (killed := chain / "tiny" / f".dataset.json.{socket.gethostname()}.{2**22 + 1}-0.tmp").touch()
     evaluate_aoq(chain)
     assert set(chain.glob("tiny/*/[!.]*")) == before
     assert not killed.exists()

@@ -120,6 +120,13 @@ def test_a_grid_makes_a_run_of_every_combination(tmp_path: Path) -> None:
     assert [run.overrides for run in load_recipe(written(tmp_path, "", run=RUN + grid)).run] == expected
 
 
+def test_a_row_with_a_grid_is_a_run_of_every_combination_with_the_grid_of_all_rows(tmp_path: Path) -> None:
+    run = RUN + "grid.margins = [{ margin = 0.1 }, { margin = 0.2 }]\nrows = [{}, { grid.epochs = [{ epochs = 1 }] }]\n"
+    runs = load_recipe(written(tmp_path, "", run=run)).run
+    margins = [{"margin": 0.1}, {"margin": 0.2}]
+    assert [each.overrides for each in runs] == [*margins, *({**each, "epochs": 1} for each in margins)]
+
+
 def test_rows_and_an_extended_recipe_fill_in_what_is_not_told(tmp_path: Path) -> None:
     head = 'extends = "flickr30k"\ndataset = "mine"\n[source.expected]\ntrain = 7\n'
     run = (
@@ -143,6 +150,8 @@ OUTSIDE = ["../src", "/etc/hostname", "a/../../b", ".."]
 DAMAGED = [
     *(("", RUN + f"grid = {grid}", "grid is a table of lists") for grid in ("1", "{}", "{ a = [] }", "{ a = [1] }")),
     *(("", RUN + f"rows = {rows}", "rows is a list of tables") for rows in ("1", "[]", "[1]", "{ a = 1 }")),
+    ("", RUN + "rows = [{ rows = [{}] }]", "rows is a list of tables"),
+    (f"set{'.a' * 1200} = 1\n", RUN, "has hundreds of tables in each other"),
     ("", "", "run: "),
     ("", RUN + "seed = 1", "run.0.seed: "),
     ("set = { train.epochs = {} }\n", RUN, "set: train.epochs is an empty table"),

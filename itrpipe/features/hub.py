@@ -52,9 +52,13 @@ def local_folder(model: str) -> Path | None:
 
     Raises:
         MissingInputError: it reads like a path, or is a file.
+        DataError: there is a pipe or a device in the folder.
     """
     path = Path(model).expanduser()
     if os.path.isdir(path):
+        for file in path.iterdir():
+            if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe would be waited for
+                raise DataError(f"{file} is no regular file; put the file of the model there")
         modules = path / "modules.json"
         listed = modules.read_text("utf-8", errors="replace") if modules.is_file() else ""
         if further := set(re.findall(r'"type":\s*"[^"]*\.(\w+)"', listed)) - _READ_MODULES:
