@@ -40,10 +40,10 @@ UNKNOWN_WORDS = "unknown_percent_of_{}_words"
 _MOST_UNKNOWN = 50
 _READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
 _REMEDIES = {
-    "regions": "name features with regions by --features, such as those of butd",
-    "boxes": "name features with boxes by --features, such as those of butd; where regions are the cells of a grid, "
-    "say of which by --set precomp.grid=[6,6]",
-    "global": "name features with global vectors by --features, such as those of vit",
+    "regions": "add --features hog, which has regions and needs no weights",
+    "boxes": "add --features hog, which has boxes and needs no weights; where regions are the cells of a grid, say of "
+    "which by --set precomp.grid=[6,6]",
+    "global": "add --features hog, which has global vectors and needs no weights",
     "pixels": "give --features pixels",
 }
 
@@ -283,7 +283,8 @@ def _refuse_other_features(step: Step, settings: TrainSettings) -> None:
     for name in settings.model.reads():
         if name not in held:
             made = "+".join(part.kind.replace("_", "-") for part in parts)
-            remedy = ", or ".join(filter(None, (_REMEDIES[name], settings.model.without(name))))
+            encoders = "name encoders that read pixels by --vision and --text" if "pixels" in held else ""
+            remedy = ", or ".join(filter(None, (_REMEDIES[name], encoders, settings.model.without(name))))
             raise UsageError(
                 f"backbone {settings.backbone!r} reads {_READ[name]}, which features {settings.features!r} (made by "
                 f"{made}) do not hold; {remedy}"
