@@ -116,6 +116,7 @@ class ExactMining(Work[Searcher]):
         rows = self.images_of(part.content)
         images, anchors = worker.block(0, rows), rows[rows < self.searched.anchors[0]]
         by_image = TopLists(images.rows < self.searched.anchors[0], image_width, texts)
+        worker.guess(images, by_image)
         arrays: dict[str, Any] = {
             FLOORS: ("<f4", (texts,)),
             COUNTS: ("<i4", (texts,)),
@@ -126,11 +127,10 @@ class ExactMining(Work[Searcher]):
             for tile, captions in worker.tiles(1, self._block):
                 by_text = TopLists(captions.rows < self.searched.anchors[1], text_width, count)
                 worker.compare(images, captions, by_image, by_text)
-                keys, floors = by_text.fetched()
-                found = keys != NO_CANDIDATE
+                keys, counts, floors = by_text.entries()
                 writer.write(FLOORS, tile.start, floors)
-                writer.write(COUNTS, tile.start, found.sum(axis=1))
-                writer.append(KEYS, keys[found])
+                writer.write(COUNTS, tile.start, counts)
+                writer.append(KEYS, keys)
             keys = by_image.sorted()[: len(anchors)]
             lacking = np.flatnonzero(keys[:, -1] == NO_CANDIDATE)
             for some, found in self._search_again(worker, 0, anchors[lacking]):

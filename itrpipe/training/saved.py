@@ -217,7 +217,7 @@ def chosen_precision(asked: str, device: torch.device) -> str:
     """
     if asked != "auto":
         return asked
-    return "bf16" if device.type == CUDA and has_bfloat16_units(CUDA) else "fp32"
+    return "bf16" if device.type == CUDA and has_bfloat16_units() else "fp32"
 
 
 def build_model(
