@@ -139,13 +139,6 @@ def resolve_device(device: str) -> str:
     return device
 
 
-def has_bfloat16_units() -> bool:
-    """Whether the GPU is faster with products in bfloat16: from compute capability 8 on."""
-    import torch
-
-    return torch.cuda.get_device_capability() >= (8, 0)
-
-
 Answer = tuple[BaseException | None, float]
 """Of a part: why it is not made, or None; and the largest memory of its process so far, GiB."""
 

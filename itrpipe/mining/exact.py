@@ -186,10 +186,11 @@ class ExactMining(Work[Searcher]):
             anchors = worker.block(side, rows[part])
             lists = TopLists(anchors.rows >= 0, self.searched.widths[side])
             for _, others in worker.tiles(1 - side, len(anchors.rows)):
+                nobodys = TopLists(others.rows < 0, 1)
                 if side == 0:
-                    worker.compare(anchors, others, lists, None)
+                    worker.compare(anchors, others, lists, nobodys)
                 else:
-                    worker.compare(others, anchors, None, lists)
+                    worker.compare(others, anchors, nobodys, lists)
             keys = lists.sorted()
             if short := int((keys[:, -1] == NO_CANDIDATE).sum()):
                 raise DataError(

@@ -38,7 +38,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from itrpipe.engine.work import CUDA, has_bfloat16_units
+from itrpipe.engine.work import CUDA
 from itrpipe.mining.lists import Searched, slices
 from itrpipe.models.base import to_device
 from itrpipe.storage.arrays import take
@@ -101,10 +101,11 @@ def faster_products(device: str) -> torch.dtype:
     Processors with instructions for bfloat16 may take a third of the time with them, or half as long again.
     """
     if device == CUDA:
-        return torch.bfloat16 if has_bfloat16_units() else torch.float32
-    seconds = product_seconds()
-    is_worth_it = _MARGIN * seconds[torch.bfloat16] < seconds[torch.float32]
-    return torch.bfloat16 if is_worth_it else torch.float32
+        is_faster = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        seconds = product_seconds()
+        is_faster = _MARGIN * seconds[torch.bfloat16] < seconds[torch.float32]
+    return torch.bfloat16 if is_faster else torch.float32
 
 
 @one_thread()
@@ -236,10 +237,7 @@ class TopLists:
             return torch.full_like(bounds, -math.inf)
         groups = min(seen, _GROUPS * rank)
         largest = products[:, : seen - seen % groups].reshape(len(products), -1, groups).amax(dim=1).float()
-        if on_gpu(largest):
-            floors = largest.kthvalue(groups - rank + 1, dim=1).values
-        else:
-            floors = torch.from_numpy(np.partition(largest.numpy(), groups - rank, axis=1)[:, groups - rank].copy())
+        floors = _sorted(largest)[:, groups - rank]
         # Where nothing is guessed, k products do reach the floor; the scores behind them may be less, by the rounding
         # of the product and the bound.
         return floors - floors.abs() * 2**-8 - bounds if share == 1 else floors
@@ -264,7 +262,6 @@ class TopLists:
         if sum(len(waiting) for waiting, _ in self._waiting) > self.keys.numel():
             self.merge()
 
-    @one_thread()
     def merge(self) -> None:
         """Puts all keys that wait into the lists; the last of a full list becomes its floor."""
         if not self._waiting:
@@ -310,9 +307,9 @@ class TopLists:
         return keys[found], found.sum(axis=1), floors
 
 
-def _sorted(keys: Tensor) -> Tensor:
-    """Keys [A, n], rising in every row; NumPy has vector instructions for it."""
-    return keys.sort(dim=1).values if on_gpu(keys) else torch.from_numpy(np.sort(keys.numpy(), axis=1))
+def _sorted(rows: Tensor) -> Tensor:
+    """Rows [A, n] whose numbers rise; NumPy has vector instructions for it."""
+    return rows.sort(dim=1).values if on_gpu(rows) else torch.from_numpy(np.sort(rows.numpy(), axis=1))
 
 
 def reaching(products: Tensor, row_limits: Tensor, column_limits: Tensor) -> tuple[Tensor, Tensor]:
@@ -431,31 +428,24 @@ class Searcher:
         own = images.rows[column] == texts.owners[:, None]
         return products.scatter_(1, column, products.gather(1, column).masked_fill(own, -math.inf))
 
-    def compare(self, images: Block, texts: Block, by_image: TopLists | None, by_text: TopLists | None) -> None:
-        """Lets the lists of images [b] and of captions [t] take in each other; None leaves a direction alone."""
+    def compare(self, images: Block, texts: Block, by_image: TopLists, by_text: TopLists) -> None:
+        """Lets the lists of images [b] and of captions [t] take in each other, where these want a list."""
         products = self.products(images, texts)
-        limits = []
-        for lists, seen, ours, others in ((by_text, products, texts, images), (by_image, products.T, images, texts)):
-            bounds = ours.bounds(others)
-            limits.append(lists.limits(seen, bounds) if lists else torch.full_like(bounds, math.inf))
-        by_row, by_column = limits
+        row_limits = by_text.limits(products, texts.bounds(images))
+        column_limits = by_image.limits(products.T, images.bounds(texts))
 
-        def find(part: slice) -> list[tuple[TopLists, tuple[Tensor, Tensor]]]:
-            row, column = reaching(products[part], by_row[part], by_column)
+        def find(part: slice) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+            row, column = reaching(products[part], row_limits[part], column_limits)
             scores = pair_scores(texts.exact[part], images.exact, row, column)
             row += part.start
-            found = []
-            if by_text:
-                found.append((by_text, by_text.entering(row, images.rows[column], scores)))
-            if by_image:
-                found.append((by_image, by_image.entering(column, texts.rows[row], scores)))
-            return found
+            of_texts = by_text.entering(row, images.rows[column], scores)
+            return of_texts, by_image.entering(column, texts.rows[row], scores)
 
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-            for found in in_threads(find, products):
-                for lists, entering in found:
-                    lists.put(*entering)
+            for of_texts, of_images in in_threads(find, products):
+                by_text.put(*of_texts)
+                by_image.put(*of_images)
 
 
 def _multiply(texts: Tensor, images: Tensor) -> Tensor:
