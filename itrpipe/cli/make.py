@@ -160,7 +160,11 @@ def train(
     name: Text = Option(None, "--name", help="Remember these options under this name, for --model."),
     like: Text = Option(None, "--like", metavar="NAME", help="With --name: begin with the settings of another model."),
     negatives: Text = Option(None, "--negatives", metavar="SOURCES", help="mined, synthetic, twins, or several."),
-    weigh: Text = Option(None, "--weigh", help="contrastive: none, hardest, fne, guard, positive-aware or truth."),
+    weigh: Text = Option(
+        None,
+        "--weigh",
+        help="contrastive: none, hardest, fne, guard, truth; positive-aware lost recall.",
+    ),
     objective: Text = Option(None, "--objective", help="contrastive: infonce, sigmoid, hardest or sum."),
     batches: Text = Option(None, "--batches", help="contrastive: shuffled or neighbours."),
     positives: Literal["ascl"] | None = Option(None, "--positives", help="triplet: captions joined or halved."),

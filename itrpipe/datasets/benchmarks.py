@@ -123,6 +123,11 @@ def read_benchmark(benchmark: Named) -> Benchmark:
         for number, row in rows(data_files(root, names)[0], TypeAdapter(record))
         for pair in row.pairs(f"{category}/{number}".removeprefix("/"), category)
     ]
+    for pair in pairs:
+        if pair.caption == pair.negative:
+            raise DataError(
+                f"{root}: the negative of pair {pair.id} is its caption, {pair.caption!r}; leave the pair out"
+            )
     first = {pair.file: f"pair {pair.id}" for pair in reversed(pairs)}
     if twice := repeated(pair.id for pair in pairs):
         raise DataError(f"{root}: pair {twice[0]} is given twice; an example has one line")

@@ -190,7 +190,8 @@ def hardest_triplet(
     """
     if log_weights is not None:
         candidates = candidates.masked_fill(log_weights.isneginf(), float("-inf"))
-    return hinge(positive, candidates.amax(dim=1), margin).mean()
+    hardest = F.pad(candidates, (0, 1), value=float("-inf")).amax(dim=1)  # there may be no candidate at all
+    return hinge(positive, hardest, margin).mean()
 
 
 def sum_of_triplets(

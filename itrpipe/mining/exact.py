@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +24,7 @@ from rich.console import Console
 from itrpipe.config import Resolved, bind
 from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.engine.work import Part, Work, numbered, resolve_device
-from itrpipe.errors import DataError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.filters import DuplicateCaptions, drop, lowest_positives, outside, positive_scores
 from itrpipe.mining.lists import (
     DIRECTIONS,
@@ -132,7 +133,7 @@ class ExactMining(Work[Searcher]):
                 writer.write(COUNTS, tile.start, counts)
                 writer.append(KEYS, keys)
             keys = by_image.sorted()[: len(anchors)]
-            lacking = np.flatnonzero(keys[:, -1] == NO_CANDIDATE)
+            lacking = np.flatnonzero(self._is_short(0, anchors, keys))
             for some, found in self._search_again(worker, 0, anchors[lacking]):
                 keys[lacking[some]] = found
             writer.write(IMAGE_KEYS, 0, keys)
@@ -175,7 +176,7 @@ class ExactMining(Work[Searcher]):
             keys = lists.sorted()
             # A candidate that a floor has kept out belongs to the list if it is better than the last one there.
             last = unpack(torch.from_numpy(keys[:, -1]))[0].numpy()
-            unproven.append(rows[~(last >= floors) | (keys[:, -1] == NO_CANDIDATE)])
+            unproven.append(rows[~(last >= floors) | self._is_short(1, rows, keys)])
             self._write(writer, 1, rows, keys)
             advance(len(rows))
         return np.concatenate(unproven)
@@ -192,12 +193,16 @@ class ExactMining(Work[Searcher]):
                 else:
                     worker.compare(others, anchors, nobodys, lists)
             keys = lists.sorted()
-            if short := int((keys[:, -1] == NO_CANDIDATE).sum()):
+            if short := int(self._is_short(side, rows[part], keys).sum()):
                 raise DataError(
                     f"{short} lists lack candidates that exist: products are less exact on this machine than they have "
                     "to be; mine with precision fp32"
                 )
             yield part, keys
+
+    def _is_short(self, side: int, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """Return which lists of anchors [r] have fewer candidates than exist, from their keys [r, k]; bool [r]."""
+        return (keys != NO_CANDIDATE).sum(axis=1) < self.searched.lengths(side, rows)
 
     def _write(self, writer: ArrayWriter, side: int, rows: np.ndarray, keys: np.ndarray) -> None:
         """Writes the lists of anchors [r], rising, from their keys [r, k]."""
@@ -261,7 +266,7 @@ def mine(
         num_images: images mined for each text.
         range_min, range_max, min_score, max_score, absolute_margin, relative_margin: see `WindowSettings`.
             The positive of an image is its own text with the lowest score.
-        captions: T texts; candidates that read like one of the positive's, but for case and punctuation, are dropped.
+        captions: T texts; candidates that say what one of the positive's says are dropped, see `plain_text`.
         precision: of the products; `bf16+fp32` finds the lists of `fp32` in bfloat16 and checks them in single
             precision; `bf16` rounds the vectors themselves.
         device: `auto` takes CUDA where there is one.
@@ -293,6 +298,9 @@ def mine(
     rows = _array("owners", owners, 1, "iu", "one row of an image for each text").astype(np.int64)
     if captions is not None and len(captions) != len(rows):
         raise DataError(f"there are {len(captions):,} captions and {len(rows):,} owners; give one for each text")
+    for row, caption in enumerate(captions or ()):
+        if not isinstance(caption, str):
+            raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")
     reporter = Reporter(SafeConsole(stderr=True) if progress else Console(quiet=True))
     searched = Searched((left, right), rows, (num_texts, num_images))
     work = ExactMining(searched, precision=precision, device=device, memory=memory)
@@ -302,11 +310,18 @@ def mine(
         lists = MinedFile(Path(name) / "mined.arrays").lists()
     positives = positive_scores(left, right, rows)
     same, kept = None if captions is None else DuplicateCaptions(captions, rows), list[np.ndarray]()
+    reasons = Counter[str]()
     for direction, scores in zip(DIRECTIONS, (lowest_positives(positives, rows, len(images)), positives), strict=True):
         found: CandidateLists = getattr(lists, direction)
         going = {} if same is None else {"duplicates": same.mark(direction, slice(0, len(scores)), found)}
-        kept += vars(drop(found, going | outside(window, found, scores))[0]).values()
-    return MinedLists(*kept)
+        remaining, dropped = drop(found, going | outside(window, found, scores))
+        kept += vars(remaining).values()
+        reasons.update(dropped)
+    mined = MinedLists(*kept)
+    if not mined.texts_for_images.counts.any() and not mined.images_for_texts.counts.any():
+        counts = ", ".join(f"{name} {count:,}" for name, count in reasons.items())
+        raise UsageError(f"no candidates are left, which were dropped by {counts}; widen the limits")
+    return mined
 
 
 def _array(name: str, given: Any, axes: int, kinds: str, what: str) -> np.ndarray:

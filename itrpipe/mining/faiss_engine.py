@@ -141,7 +141,7 @@ class Searching(ListWork[Callable[[int], Any]]):
         load_faiss()
         super().__init__(searched.shapes, dict.fromkeys(DIRECTIONS, block))
         self.searched, self.indexes, self.again, self.device = searched, indexes, again, device
-        more, own = _FETCHED if again else 1, (searched.largest_own, 1)
+        more, own = _FETCHED if again else 1, (int(searched.own_counts.max()), 1)
         wanted = (more * width + own[side] for side, width in enumerate(searched.widths))
         self.fetch = tuple(map(min, searched.counts[::-1], wanted))
         self.key = json.dumps([block, indexes is None, again, *searched.anchors])

@@ -9,21 +9,18 @@ holds for all these pairs only if it holds for that one.
 
 from __future__ import annotations
 
-import string
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
-from itertools import filterfalse
 from typing import Any
 
 import numpy as np
 
-from itrpipe.datasets.truth import PairSet
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, slices
 from itrpipe.mining.settings import WindowSettings
 from itrpipe.storage.arrays import Rows, take
-from itrpipe.storage.ragged import Ragged
 
 _PAIRS_AT_ONCE = 1 << 12
 
@@ -126,8 +123,7 @@ class DuplicateCaptions:
     """Finds candidates that are no negatives because captions say the same.
 
     Photographs of one scene are often captioned in the same words. The pair of an image and a foreign caption counts
-    as a duplicate when the image has an own caption that is equal to it after lower-casing and without punctuation and
-    white space.
+    as a duplicate when the image has an own caption with the same `plain_text`.
 
     Args:
         captions: [T] texts; they are read once and not kept. Empty ones are not known, and no duplicates.
@@ -135,13 +131,13 @@ class DuplicateCaptions:
 
     Example:
         >>> same = DuplicateCaptions(["A dog.", "a dog", "A cat"], np.array([0, 1, 2]))
-        >>> same.are_duplicates(np.array([0, 0]), np.array([1, 2])).tolist()
+        >>> same.has(np.array([1, 2]), np.array([0, 0])).tolist()
         [True, False]
     """
 
     def __init__(self, captions: Iterable[str], caption_image: np.ndarray) -> None:
         # 64 bits of a text tell texts apart as surely as is needed for counting.
-        plain = (hash(plain_text(text) if text else f"\0{row}") for row, text in enumerate(captions))
+        plain = (hash(plain_text(text) or f"\0{row}") for row, text in enumerate(captions))
         hashes = np.fromiter(plain, np.int64, count=len(caption_image))
         _, self._keys, counts = np.unique(hashes, return_inverse=True, return_counts=True)
         self._groups, self._images = len(counts), int(caption_image.max(initial=-1)) + 1
@@ -151,16 +147,9 @@ class DuplicateCaptions:
         self._shared = images_of_group[self._keys] > 1  # [T] several images have this text
         self._marked, self._seen = Counter[str](), Counter[str]()
 
-    def are_duplicates(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
-        """Whether an image has an own caption equal to a given one.
-
-        Args:
-            images: [P] image rows.
-            captions: [P] caption rows.
-
-        Returns:
-            [P] bool.
-        """
+    def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
+        """Whether each caption says what an own caption of the image says; rows, bool of the shape of both."""
+        captions, images = np.broadcast_arrays(captions, images)
         found = self._shared[captions]  # a text that a single image has is no duplicate under any other
         wanted = images[found].astype(np.int64) * self._groups + self._keys[captions[found]]
         place = np.searchsorted(self._owned, wanted).clip(max=len(self._owned) - 1)
@@ -176,20 +165,6 @@ class DuplicateCaptions:
         np.put_along_axis(found, order[:, 1:], ordered[:, 1:] == ordered[:, :-1], axis=1)
         return found
 
-    def pairs(self, caption_image: np.ndarray, images: int) -> PairSet:
-        """All pairs of an image and a foreign caption of equal text.
-
-        Args:
-            caption_image: [T] image row of each caption, as before.
-            images: N.
-        """
-        having = Ragged.of_owners(self._owned % self._groups, self._groups, self._owned // self._groups)
-        shared = np.flatnonzero(self._shared)
-        found = having.take(self._keys[shared])
-        captions = shared[found.owners()]
-        foreign = caption_image[captions] != found.values
-        return PairSet.of(captions[foreign], found.values[foreign], images)
-
     def mark(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
         """Marks candidates that are duplicates of a positive, and counts them.
 
@@ -203,10 +178,10 @@ class DuplicateCaptions:
         """
         row, column = (lists.candidates != NO_ROW).nonzero()
         anchors, candidates = row + part.start, lists.candidates[row, column].astype(np.int64)
-        pairs = (anchors, candidates) if direction == DIRECTIONS[0] else (candidates, anchors)
+        images, captions = (anchors, candidates) if direction == DIRECTIONS[0] else (candidates, anchors)
         marks = np.zeros(lists.candidates.shape, dtype=bool)
-        known = (pairs[0] < self._images) & (pairs[1] < len(self._keys))  # of further candidates there are no texts
-        marks[row[known], column[known]] = self.are_duplicates(*(each[known] for each in pairs))
+        known = (images < self._images) & (captions < len(self._keys))  # of further candidates there are no texts
+        marks[row[known], column[known]] = self.has(captions[known], images[known])
         self._marked[direction] += int(marks.sum())
         self._seen[direction] += len(row)
         return marks
@@ -224,13 +199,47 @@ class DuplicateCaptions:
         return {**counts, "candidates": candidates, "share": share}
 
 
+_APOSTROPHES = re.compile(r"(?<=[^\W\d_])'(?=[^\W\d_])")
+"""Within a word: "it's" reads like "its"."""
+_PUNCTUATION = re.compile(
+    r"""
+    (                               # What stays, since it changes what is said:
+        (?<=\d) [.,:/'-] (?=\d)     # within a number, as in 1.5, 1/2 and 10:30
+      | (?<!\w) - (?=\.?\d)        # a sign
+      | (?<!\w) \. (?=\d)          # .5
+      | (?<=[^\W\d_]) \#           # C#
+      | \# (?=\d)
+      | %
+    )
+    | [!-#%-*,-/:;?@\[-\]_{}`^]     # ASCII's punctuation; of its symbols + < = > | ~ and $ stay
+    """,
+    re.VERBOSE,
+)
+
+
 @cache
-def _separates(character: str) -> bool:
-    """Whether a character is white space or punctuation: of ASCII, or of Unicode's classes P and Z."""
-    known = character.isspace() or character in string.punctuation
-    return known or unicodedata.category(character)[0] in "PZ"
+def _plain_character(character: str) -> str:
+    """Return a character without what the eye does not see: no format characters, one kind of dash and of blank."""
+    category = unicodedata.category(character)
+    if category == "Cf":
+        return ""
+    if category == "Pd" or character == "\u2212":
+        return "-"
+    if category[0] in "PZ" and not character.isascii():
+        return " "
+    return character
 
 
 def plain_text(caption: str) -> str:
-    """A caption in lower case without punctuation and white space."""
-    return "".join(filterfalse(_separates, caption.lower()))
+    """Return what a caption says, for comparing it with others.
+
+    Case, blanks and punctuation do not count, nor how characters are encoded (NFKC, zero-width characters). Numbers
+    with their signs and separators, currencies, `%`, `+`, and the `#` of `C#` do: "1.5 V" is not "15 V".
+    """
+    seen = caption.casefold()
+    if not seen.isascii():
+        seen = unicodedata.normalize("NFKC", seen).casefold().replace("\u2019", "'")
+        seen = "".join(map(_plain_character, seen))
+    joined = _APOSTROPHES.sub("", seen)
+    said = _PUNCTUATION.sub(lambda sign: sign[1] or " ", joined).replace("%", " % ")
+    return " ".join(said.split())

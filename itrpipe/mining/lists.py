@@ -122,9 +122,9 @@ class Searched:
     Attributes:
         sides: [N, D] one vector per image, and [T, D] one per caption.
         owners: [T] row of the image that each caption belongs to, -1 for none; these pairs are never candidates.
-        widths: captions wanted per image, and images per caption; fewer where an anchor has fewer candidates.
+        widths: captions wanted per image, and images per caption; at most those that any anchor has as candidates.
         first: how many images and captions get lists, the others being candidates alone; None for all.
-        largest_own: captions of one image, at most.
+        own_counts: [N] captions of each image.
 
     Raises:
         DataError: the arrays do not fit each other; or a vector holds NaN or infinity, or vectors are so long that a
@@ -166,12 +166,15 @@ class Searched:
                 f"captions name image rows {owners.min()}..{owners.max()}, but {num_images} images are embedded: "
                 "encode the whole split"
             )
-        self.largest_own = int(np.bincount(owners[owners >= 0], minlength=1).max())
-        most = num_texts - self.largest_own, num_images - 1
-        if min(*most, *self.widths) < 1:
+        self.own_counts = np.bincount(owners[owners >= 0], minlength=num_images)
+        own_texts, owned = self.own_counts[: self.anchors[0]], owners[: self.anchors[1]] >= 0
+        fewest = num_texts - int(own_texts.max()), num_images - int(owned.max())
+        most = num_texts - int(own_texts.min()), num_images - int(owned.min())
+        if min(*fewest, *self.widths) < 1:
             raise UsageError(
                 f"{self.widths[0]} captions per image and {self.widths[1]} images per caption were asked for, and "
-                f"{most[0]} and {most[1]} are candidates; it takes one of each at least, so two images with captions"
+                f"{fewest[0]} and {fewest[1]} are candidates of some; it takes one of each at least, so two images "
+                "with captions"
             )
         self.widths = min(self.widths[0], most[0]), min(self.widths[1], most[1])
         lengths = _longest("image", images), _longest("caption", texts)
@@ -180,6 +183,16 @@ class Searched:
                 f"scores are NaN or infinite: the longest vectors have norms {lengths[0]:g} and {lengths[1]:g}; "
                 "normalise the embeddings"
             )
+
+    def lengths(self, side: int, rows: np.ndarray) -> np.ndarray:
+        """Return how long the list of each anchor is: its candidates, or what was asked for if these are more.
+
+        Args:
+            side: 0 for images, 1 for captions.
+            rows: [r] of this side.
+        """
+        own = self.own_counts[rows] if side == 0 else self.owners[rows] >= 0
+        return np.minimum(self.counts[1 - side] - own, self.widths[side])
 
 
 def _longest(name: str, values: Rows) -> float:

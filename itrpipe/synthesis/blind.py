@@ -1,11 +1,14 @@
 """Captions and hard negatives as models see them that have seen no image.
 
 Such a model can tell a negative where it is odd English (trigrams of the training captions find it), or where its words
-stand in negatives more often than in captions (a naive Bayes classifier finds them, which has learned from the pairs
-of other images). An accuracy says something about images as far as both are at chance.
+stand in negatives more often than in captions (naive Bayes and logistic regression find them, which have learned from
+the pairs of other images). An accuracy says something about images as far as all are at chance.
 
     blind_points(pairs, ...)    which pairs each of them tells apart
-    refined(pairs, trigrams)    pairs of which either is right about as often as wrong
+    refined(pairs, trigrams)    pairs of which trigrams and naive Bayes are right about as often as wrong
+
+Pairs that two of the models have chosen leave these at chance by construction: logistic regression, which also reads
+pairs of words with one between them, chooses none and says what is left.
 
 Shapes: P pairs, W words of all sentences with their ends.
 
@@ -15,7 +18,7 @@ models are n-grams.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +27,7 @@ import pyarrow as pa
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.evaluation.intervals import mean_intervals
 
-MODELS = ("trigrams", "naive Bayes")
+MODELS = ("trigrams", "naive Bayes", "logistic regression")
 LIMIT = 55.0
 """Percent above which pairs can be answered without the image."""
 _ORDERS = (1, 2, 3)
@@ -34,7 +37,9 @@ FEWEST = 100
 """Pairs that can be refined: of fewer, hardly one would stay."""
 _FOLDS, _ROUNDS, _LEVELS = 5, 3, 4
 _BITS = 21
-_START, _END = 0, 1
+_START, _END = 1, 2
+"""No number is 0, so that n-grams of different orders are different numbers, and 0 stands for any word."""
+_STEPS = 100
 
 
 class Pairs(NamedTuple):
@@ -84,6 +89,10 @@ class _Words:
             found = (found << _BITS) | self.ids[self.places - before]
         return found
 
+    def gapped(self) -> np.ndarray:
+        """int64 [W], each word with the one two before it, as one number."""
+        return (self.ids[self.places - 2] << 2 * _BITS) | self.ids[self.places]
+
 
 class _Counts:
     """How often numbers occur."""
@@ -94,6 +103,8 @@ class _Counts:
 
     def of(self, numbers: np.ndarray) -> np.ndarray:
         """int64, of each of some numbers."""
+        if not len(self._numbers):
+            return np.zeros(len(numbers), np.int64)
         places = np.minimum(np.searchsorted(self._numbers, numbers), len(self._numbers) - 1)
         return np.where(self._numbers[places] == numbers, self._counts[places], 0)
 
@@ -102,7 +113,7 @@ class _English:
     """Probabilities of words after the two before them."""
 
     def __init__(self, captions: _Words) -> None:
-        self._total = len(captions.row) + len(captions.known)
+        self._total = max(1, len(captions.row) + len(captions.known))
         self._found = [_Counts(captions.ngrams(order)) for order in _ORDERS]
         self._before = [_Counts(captions.ngrams(order - 1, 1)) for order in _ORDERS]
 
@@ -139,52 +150,118 @@ class Trigrams:
         return np.bincount(sentences.row, np.log(chances)) / np.bincount(sentences.row)
 
 
-def _margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
-    """By how much each model prefers the caption; float64 [2, P], 0 where it cannot tell."""
+def _words_of(pairs: Pairs, trigrams: Trigrams) -> tuple[_Words, _Words]:
     known = dict(trigrams.known)
     tokens = ([tokenize(text) for text in texts] for texts in pairs[:2])
     captions, negatives = (_Words(pa.array(each, pa.list_(pa.string())), known) for each in tokens)
+    return captions, negatives
+
+
+def _margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
+    """By how much trigrams and naive Bayes prefer the caption; float64 [2, P], 0 where they cannot tell."""
+    captions, negatives = _words_of(pairs, trigrams)
     english = trigrams.scores(captions, pairs.images) - trigrams.scores(negatives, pairs.images)
-    return np.stack([english, _learned(captions, negatives, pairs.images % _FOLDS)]).round(9)
+    ngrams = [[each.ngrams(order) for order in _ORDERS] for each in (captions, negatives)]
+    differences = _Differences.between((captions, negatives), ngrams, len(pairs.images))
+    return np.stack([english, differences.margins(pairs.images % _FOLDS, _Differences.odds)]).round(9)
 
 
-def _learned(captions: _Words, negatives: _Words, folds: np.ndarray) -> np.ndarray:
-    """The logarithm of the odds by the n-grams that differ, of each pair by counts over the pairs of other folds."""
-    rows = np.concatenate([each.row for each in (captions, negatives) for _ in _ORDERS])
-    numbers = np.concatenate([each.ngrams(order) for each in (captions, negatives) for order in _ORDERS])
-    kinds, columns = np.unique(numbers, return_inverse=True)
-    signs = np.repeat([1, -1], [len(_ORDERS) * len(each.row) for each in (captions, negatives)])
-    places, where = np.unique(rows * len(kinds) + columns, return_inverse=True)
-    more = np.bincount(where, signs)  # how much more often an n-gram stands in the caption
-    rows, columns = np.divmod(places[more != 0], len(kinds))
-    more, margins = more[more != 0], np.zeros(len(folds))
-    for fold in range(_FOLDS):
-        learned, asked = folds[rows] != fold, folds[rows] == fold
-        true, false = (np.bincount(columns[learned & side], minlength=len(kinds)) for side in (more > 0, more < 0))
-        odds = np.log(true + 1) - np.log(false + 1)
-        margins += np.bincount(rows[asked], more[asked] * odds[columns[asked]], minlength=len(folds))
-    return margins
+def _third_margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
+    """By how much logistic regression prefers the caption; float64 [P]."""
+    words = _words_of(pairs, trigrams)
+    ngrams = [[*map(each.ngrams, _ORDERS), each.gapped()] for each in words]
+    differences = _Differences.between(words, ngrams, len(pairs.images))
+    return differences.margins(pairs.images % _FOLDS, _Differences.regression).round(9)
+
+
+class _Differences(NamedTuple):
+    """How much more often n-grams stand in captions than in their negatives.
+
+    Attributes:
+        rows: int64 [D], pair of each difference.
+        columns: int64 [D], n-gram.
+        more: float64 [D], not 0.
+        pairs, ngrams: how many there are.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    more: np.ndarray
+    pairs: int
+    ngrams: int
+
+    @classmethod
+    def between(cls, words: Sequence[_Words], ngrams: Sequence[Sequence[np.ndarray]], pairs: int) -> _Differences:
+        """Return the differences of captions and negatives, given the n-grams of each."""
+        rows = np.concatenate([np.tile(each.row, len(own)) for each, own in zip(words, ngrams, strict=True)])
+        numbers = [np.concatenate(own) for own in ngrams]
+        kinds, columns = np.unique(np.concatenate(numbers), return_inverse=True)
+        signs = np.repeat([1, -1], [len(own) for own in numbers])
+        places, where = np.unique(rows * len(kinds) + columns, return_inverse=True)
+        more = np.bincount(where, signs)
+        rows, columns = np.divmod(places[more != 0], len(kinds))
+        return cls(rows, columns, more[more != 0], pairs, len(kinds))
+
+    def only(self, chosen: np.ndarray) -> _Differences:
+        """Return some of them, by a mask."""
+        return self._replace(rows=self.rows[chosen], columns=self.columns[chosen], more=self.more[chosen])
+
+    def sums(self, weights: np.ndarray) -> np.ndarray:
+        """Return the sum of weighted differences of each pair; float64 [P]."""
+        return np.bincount(self.rows, self.more * weights[self.columns], minlength=self.pairs)
+
+    def margins(self, folds: np.ndarray, learn: Callable[[_Differences], np.ndarray]) -> np.ndarray:
+        """Return how much each pair's caption is preferred by weights that are learned from the other folds."""
+        margins = np.zeros(self.pairs)
+        for fold in range(_FOLDS):
+            asked = folds[self.rows] == fold
+            margins += self.only(asked).sums(learn(self.only(~asked)))
+        return margins
+
+    def odds(self) -> np.ndarray:
+        """Return the weights of naive Bayes."""
+        true = np.bincount(self.columns[self.more > 0], minlength=self.ngrams)
+        false = np.bincount(self.columns[self.more < 0], minlength=self.ngrams)
+        return np.log(true + 1) - np.log(false + 1)
+
+    def regression(self) -> np.ndarray:
+        """Return the weights of logistic regression with a penalty of half their squares.
+
+        Steps are those of Nesterov's method, each weight's by a bound of the curvature.
+        """
+        sizes = np.bincount(self.rows, np.abs(self.more), minlength=self.pairs)
+        curvature = 1 + np.bincount(self.columns, np.abs(self.more) * sizes[self.rows], minlength=self.ngrams) / 4
+        weights = ahead = np.zeros(self.ngrams)
+        for step in range(_STEPS):
+            wrong = 1 / (1 + np.exp(self.sums(ahead)))
+            gradient = ahead - np.bincount(self.columns, self.more * wrong[self.rows], minlength=self.ngrams)
+            moved = ahead - gradient / curvature
+            ahead = moved + step / (step + 3) * (moved - weights)
+            weights = moved
+        return weights
 
 
 def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams) -> np.ndarray:
-    """Percent that each model gets for each pair; float64 [P, 2]: 100, 50 of a tie, or 0.
+    """Percent that each model gets for each pair; float64 [P, 3]: 100, 50 of a tie, or 0.
 
     Args:
         pairs: captions and negatives.
-        kinds: text [P]; the classifier learns each apart.
+        kinds: text [P]; classifiers learn each apart.
         trigrams: of the training captions.
     """
     points = np.full((len(kinds), len(MODELS)), 50.0)
     for kind in np.unique(kinds):
-        points[kinds == kind] += 50.0 * np.sign(_margins(pairs.only(np.flatnonzero(kinds == kind)), trigrams)).T
+        own = pairs.only(np.flatnonzero(kinds == kind))
+        margins = np.vstack([_margins(own, trigrams), _third_margins(own, trigrams)])
+        points[kinds == kind] += 50.0 * np.sign(margins).T
     return points
 
 
 def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: float) -> dict[str, Any]:
-    """Percent of pairs that the better model tells apart.
+    """Percent of pairs that the best model tells apart.
 
     Args:
-        points: [P, 2] of `blind_points`; one pair at least.
+        points: [P, 3] of `blind_points`; one pair at least.
         images: int64 [P], row of each pair's image.
         samples: resampled test sets, of images with all their pairs.
         level: share of them inside an interval, 0..1.
@@ -200,7 +277,9 @@ def blind_accuracy(points: np.ndarray, images: np.ndarray, samples: int, level: 
 
 
 def refined(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
-    """Rows of pairs, ascending, of which both models are right about as often as wrong; all of fewer than `FEWEST`.
+    """Return ascending rows of pairs of which trigrams and naive Bayes are right about as often as wrong.
+
+    Of fewer than `FEWEST` pairs all stay.
 
     Pairs by how sure each model is, and whether they agree, lie in cells; of a cell as many stay that are answered
     rightly as wrongly. The models then learn from what stayed, and it is done again by the mean of what they say now

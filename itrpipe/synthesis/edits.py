@@ -57,6 +57,12 @@ from itrpipe.synthesis.tagged import NOUN, Image, Option, Statement, TaggedCapti
 
 _COUNTS = [word for word, value in NUMBER_VALUES.items() if word.isalpha() and 2 <= value <= 5]
 _SIDES = {"left": "right", "right": "left"}
+_NOT_OF_PLACE = frozenset(
+    {"amount", "angle", "answer", "choice", "color", "colour", "decision", "direction", "equipment", "fit", "height"}
+    | {"idea", "kind", "length", "moment", "mood", "number", "order", "people", "person", "place", "position", "size"}
+    | {"sort", "spot", "thing", "time", "tool", "type", "way", "weather", "word"}
+)
+"""Nouns before which "right" means "correct"."""
 
 
 class Corpus:
@@ -182,13 +188,24 @@ def relation_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iter
 def side_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:
     """Left becomes right and right left, where a caption names sides."""
     named = {at: _SIDES[word] for at, word in enumerate(caption.words) if word in _SIDES}
-    if not named or any({"the", "of"}.isdisjoint(caption.words[max(at - 1, 0) : at + 2]) for at in named):
+    if not named or not all(_is_side(caption, at) for at in named):
         return
     placed = [each for each in caption.relations if not named.keys().isdisjoint(each.tokens)]
     pairs = [(caption.nouns[each.subject], caption.nouns[each.object]) for each in placed]
     if image.has_one(*(pairs[0] if len(named) == 1 and pairs else caption.nouns)):
         written = {word for each in image.captions for word in each.words} & WRITTEN
         yield Option(partial(caption.replaced, named), sides=not written)
+
+
+def _is_side(caption: TaggedCaption, at: int) -> bool:
+    """Return whether "left" or "right" is a side: after "the", before "of"; not a verb, nor "correct"."""
+    before = caption.words[at - 1] if at > 0 else ""
+    after = caption.words[at + 1 : at + 3]
+    if after == ["of", "way"] or before in ("has", "have", "had", "all"):
+        return False
+    if before == "the":
+        return not after or singular(after[0]) not in _NOT_OF_PLACE
+    return after[:1] == ["of"]
 
 
 def count_edits(caption: TaggedCaption, image: Image, corpus: Corpus) -> Iterator[Option]:

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from itrpipe.config import leaves
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import PairSet, known_matches
+from itrpipe.datasets.truth import known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
@@ -250,18 +250,13 @@ def _method(job: TrainingJob, train: SplitData, tokens: CaptionTokens, model: An
     if loss.counts_matches:
         train.matches = known_matches(inputs["prepare"].folder, train.split)
     lists: dict[str, np.ndarray] = {}
-    fitting: list[PairSet] = []
     if "mine_negatives" in inputs:
         folder, ids = inputs["mine_negatives"].folder, (train.split.image_ids, train.split.caption_ids)
         lists = _mined_lists(folder, train)
         if decided := Decided.read(folder, *ids):
-            fitting.append(decided.fits)
+            train.fitting = [decided.fits]
     if getattr(loss, "drop_duplicates", False):
-        owners = train.caption_image
-        fitting.append(DuplicateCaptions(train.split.texts, owners).pairs(owners, train.num_images))
-    if fitting:
-        codes = np.unique(np.concatenate([each.codes for each in fitting]))
-        train.decided_matches = PairSet(codes, train.num_images).lists(train.num_captions)
+        train.fitting = [*train.fitting, DuplicateCaptions(train.split.texts, train.caption_image)]
     return method_module(job.settings.method).build(loss, train, lists)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +33,9 @@ from itrpipe.training.distributed import ALONE, OwnImages, World
 from itrpipe.training.saved import SavedModel
 
 if TYPE_CHECKING:
+    from itrpipe.datasets.truth import PairSet
     from itrpipe.learning.sentences import CaptionMasks, SentenceBank
+    from itrpipe.mining.filters import DuplicateCaptions
     from itrpipe.models.dual_encoder.network import Encoders
 
 _ORDER = 1
@@ -153,8 +155,7 @@ class SplitData:
         matches: rows of all captions that are true of each image, `texts_for_images` [N, K], and of all images that
             each caption is true of, `images_for_texts` [T, L], -1 behind the last; None where the dataset does not
             know.
-        decided_matches: likewise, what people have found to fit beside the own ones, or what says the same; None where
-            nothing is known.
+        fitting: what tells pairs that fit although they are of two images: people's decisions, equal texts.
     """
 
     masks: CaptionMasks
@@ -163,7 +164,7 @@ class SplitData:
     ends: tuple[int, int]
     max_tokens: int
     matches: dict[str, np.ndarray] | None = None
-    decided_matches: dict[str, np.ndarray] | None = None
+    fitting: Sequence[PairSet | DuplicateCaptions] = ()
 
     _texts: TokenTexts | PhraseTexts
 

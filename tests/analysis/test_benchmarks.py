@@ -12,7 +12,7 @@ GROUPS = ("on", "in", "")
 
 def pairs_of(rows: list[tuple[float, float, int, str, str]]) -> ScoredPairs:
     scores, negatives, images, categories, groups = map(np.array, zip(*rows, strict=True))
-    blind = np.full((len(rows), 2), 50.0)
+    blind = np.full((len(rows), 3), 50.0)
     return ScoredPairs(scores.astype(np.float32), negatives.astype(np.float32), images, categories, groups, blind)
 
 

@@ -58,6 +58,14 @@ def test_losses_and_gradients_are_those_of_open_clip(name, objective):
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
+def test_anchors_without_a_column_of_candidates_cost_what_no_negatives_cost(name):
+    positive, none = torch.tensor([0.3, 0.6]), torch.empty(2, 0)
+    one = torch.full((2, 1), 0.9)
+    loss = OBJECTIVES[name](positive, none)
+    assert loss.item() == pytest.approx(OBJECTIVES[name](positive, one, torch.full((2, 1), NONE)).item())
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("left", [4, 0])
 def test_a_candidate_without_weight_is_as_if_it_were_not_there(name, left):
     positive, candidates = leaves(torch.randn(4), torch.randn(4, 7))

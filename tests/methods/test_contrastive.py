@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from itrpipe.datasets.truth import PairSet
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.contrastive import method as contrastive
 from itrpipe.methods.contrastive.declaration import Contrastive
 from itrpipe.methods.contrastive.method import ContrastiveMethod
+from itrpipe.mining.filters import DuplicateCaptions
 from tests.methods.toys import WIDTH, KnownPairs, Lookup
 
 IMAGES = 8
@@ -76,15 +79,43 @@ def one_match() -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize(("name", "given"), [("matches", {"weigh": "truth"}), ("decided_matches", {})])
-def test_known_matches_are_dropped_and_what_people_have_found_to_fit_whatever_the_weights_are(name, given):
+def test_known_matches_are_dropped():
     rows = Rows()
-    setattr(rows, name, one_match())
+    rows.matches = one_match()  # pyright: ignore
     scores = rows.scores[CAPTION_IMAGE[BATCH]][:, BATCH] / 0.5
     of_images = scores.masked_fill(torch.from_numpy((BATCH[:, None] == 3) & (BATCH == 4)), float("-inf"))
     own = torch.arange(len(BATCH))
     expected = (F.cross_entropy(of_images, own) + F.cross_entropy(scores.T, own)) / 2
-    assert step(*made(rows, **given))[1] == pytest.approx(expected.item(), rel=1e-5)
+    assert step(*made(rows, weigh="truth"))[1] == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("by", ["decision", "equal texts"])
+def test_what_is_known_to_fit_is_no_negative_in_either_direction(by: str) -> None:
+    rows = Rows()
+    texts = [str(row) for row in range(TEXTS)]
+    texts[3] = texts[4]
+    decided = PairSet.of(np.array([4, 3]), CAPTION_IMAGE[[3, 4]], IMAGES)
+    rows.fitting = [decided if by == "decision" else DuplicateCaptions(texts, CAPTION_IMAGE)]  # pyright: ignore
+    scores = rows.scores[CAPTION_IMAGE[BATCH]][:, BATCH] / 0.5
+    pair = (BATCH[:, None] == 3) & (BATCH == 4)
+    left = scores.masked_fill(torch.from_numpy(pair | pair.T), float("-inf"))
+    own = torch.arange(len(BATCH))
+    expected = (F.cross_entropy(left, own) + F.cross_entropy(left.T, own)) / 2
+    assert step(*made(rows))[1] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_equal_texts_of_many_images_take_little_memory() -> None:
+    """Of 3,000 images with one text there are nine million pairs."""
+    rows = Rows()
+    rows.caption_image = np.arange(3_000)
+    rows.num_images = rows.num_captions = 3_000
+    tracemalloc.start()
+    rows.fitting = [DuplicateCaptions(["one"] * 3_000, rows.caption_image)]  # pyright: ignore
+    method = contrastive.build(Contrastive(), rows, {})  # pyright: ignore
+    known = method.collate(np.arange(8), np.random.default_rng(0)).candidates["texts_for_images"].known["decided"]
+    assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    tracemalloc.stop()
+    assert len(known[0]) == 8 * 7
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import itrpipe
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining import search
 from itrpipe.mining.exact import ExactMining
-from itrpipe.mining.lists import HeldRows, MinedLists, Searched
+from itrpipe.mining.lists import MinedLists, Searched
 from itrpipe.mining.search import BYTES_PER_PAIR, NO_CANDIDATE, Searcher, pack, pair_scores, unpack
 from tests.mining.mine import as_gpu, assert_same, exact_work, mine, searched
 from tests.waits import Waits
@@ -233,10 +234,13 @@ def test_more_rows_than_keys_tell_apart_are_refused():
         Searched(sides, np.zeros(9, int), (2, 2))
 
 
-def test_lists_are_no_longer_than_what_every_anchor_can_be_compared_with():
-    owners = np.array([0, 0, 0, 1, 2, 2])
-    sides = HeldRows(np.eye(3, dtype=np.float32)), HeldRows(np.eye(6, 3, dtype=np.float32))
-    assert Searched(sides, owners, (9, 9)).widths == (3, 2)
+def test_every_anchor_gets_all_its_candidates_where_more_are_asked_for():
+    owners = np.array([0, 0, 0, 1, 2, -1])
+    lists = itrpipe.mine(np.eye(3), np.eye(6, 3), owners, num_texts=9, num_images=9)
+    texts = [sorted(row[row >= 0].tolist()) for row in lists.texts_per_image]
+    images = [sorted(row[row >= 0].tolist()) for row in lists.images_per_text]
+    assert texts == [[3, 4, 5], [0, 1, 2, 4, 5], [0, 1, 2, 3, 5]]
+    assert images == [[1, 2], [1, 2], [1, 2], [0, 2], [0, 1], [0, 1, 2]]
 
 
 SIDES = [np.random.default_rng(0).standard_normal((rows, 16)).astype(np.float32) for rows in (40, 200)]

@@ -6,7 +6,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from itrpipe.synthesis.blind import FEWEST, MODELS, Pairs, Trigrams, blind_accuracy, blind_points, refined
+from itrpipe.synthesis.blind import (
+    FEWEST,
+    MODELS,
+    Pairs,
+    Trigrams,
+    _Differences,
+    blind_accuracy,
+    blind_points,
+    refined,
+)
 
 NOUNS = ("dog", "cat", "horse", "bird", "car", "boat", "cup", "chair")
 COLOURS = ("red", "blue", "green", "black")
@@ -62,6 +71,34 @@ def test_a_pair_is_answered_by_what_was_learned_from_other_images_and_kinds() ->
     ):
         points = blind_points(Pairs(own, negatives, images), kinds, FAIR)
         assert (points[:, learned] == expected).all()
+
+
+def test_captions_that_are_judged_are_judged_by_captions_of_other_images() -> None:
+    captions, images = [f"a word{image}" for image in range(10)], np.arange(10)
+    tokens = pa.chunked_array([pa.array([caption.split() for caption in captions])])
+    pairs = Pairs(captions, [f"a other{image}" for image in images], images)
+    points = [blind_points(pairs, np.zeros(10), Trigrams(tokens, known))[:, 0] for known in (None, images)]
+    assert (points[0] == 100).all()  # read before
+    assert (points[1] == 50).all()
+    alone = Trigrams(tokens.slice(0, 1), images[:1])  # nothing is left to learn from
+    assert blind_points(pairs.only(images[:1]), np.zeros(1), alone).tolist() == [[50, 50, 50]]
+
+
+def test_logistic_regression_is_at_the_minimum_of_its_loss_and_reads_pairs_of_words_with_one_between() -> None:
+    rng = np.random.default_rng(0)
+    rows, columns = np.divmod(rng.choice(400, 120, replace=False), 8)
+    more = rng.choice([-1.0, 1.0, 2.0], 120)
+    weights = _Differences(rows, columns, more, 50, 8).regression()
+    matrix = np.zeros((50, 8))
+    matrix[rows, columns] = more
+    slope = weights - matrix.T @ (1 / (1 + np.exp(matrix @ weights)))
+    assert np.abs(slope).max() < 1e-3
+    # Only the first word with the third tells captions from negatives.
+    ends, between = rng.permuted(np.tile([0, 1], (400, 1)), axis=1), rng.integers(0, 60, 400)
+    words = list(zip(ends[:, 0], between, strict=True))
+    captions, negatives = ([f"{'xy'[end]} w{word} {'xy'[end ^ odd]}" for end, word in words] for odd in (0, 1))
+    points = blind_points(Pairs(captions, negatives, np.arange(400)), np.zeros(400), FAIR).mean(axis=0)
+    assert points[MODELS.index("logistic regression")] > 90
 
 
 def test_of_refined_pairs_nothing_can_be_guessed() -> None:

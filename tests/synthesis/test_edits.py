@@ -87,6 +87,9 @@ def test_left_and_right_change_places_where_they_are_sides() -> None:
         ("side", "a dog left of a cat", "some dogs"),
         ("side", "a dog left of a cat that has left", "a dog"),
         ("side", "a dog has left", "a dog"),
+        ("side", "a train that has just left the station", "a train"),
+        ("side", "a cup with the right amount of food", "a cup"),
+        ("side", "a car gives a dog the right of way", "a car"),
     ],
 )
 def test_nothing_is_written_that_may_be_true(kind: str, text: str, own: str) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from itrpipe.engine.work import resolve_device
 from itrpipe.evaluation.tables import Number, as_lines
 from itrpipe.methods.declaration import MethodSettings
@@ -18,6 +20,7 @@ from itrpipe.storage.integrity import read_checked_json
 from itrpipe.training.settings import method_of, settings_of
 
 if TYPE_CHECKING:
+    from itrpipe.features.embeddings import SplitScores
     from itrpipe.synthesis.blind import Trigrams
     from itrpipe.training.data import Sources
     from itrpipe.training.saved import SavedModel
@@ -125,16 +128,26 @@ BESIDE = (
 
 
 def blind_number(found: Mapping[str, Any] | None) -> Number | None:
-    """What models without images reach, see `itrpipe.synthesis.blind.blind_accuracy`; earlier evaluations lack it."""
+    """What models without images reach, see `itrpipe.synthesis.blind.blind_accuracy`."""
     return None if found is None else Number.of(found, marked=found["guessed"])
 
 
-def trigrams_of(evaluation: Evaluation) -> Trigrams:
-    """Of the captions that the model was trained on."""
+def trigrams_of(evaluation: Evaluation, split: SplitScores) -> Trigrams:
+    """Return trigrams of the captions that the model was trained on; captions of these are judged by those of others.
+
+    Args:
+        evaluation: of the model.
+        split: whose captions are judged.
+    """
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.synthesis.blind import Trigrams
 
-    return Trigrams(PreparedDataset.open(evaluation.existing("prepare")).split("train").captions["tokens"])
+    dataset = PreparedDataset.open(evaluation.existing("prepare"))
+    train = dataset.split("train").share(evaluation.manifest.settings["train_share"])
+    if evaluation.settings.split != train.name:
+        return Trigrams(train.captions["tokens"])
+    judged = train.without(np.setdiff1d(train.image_ids, split.image_ids).tolist())
+    return Trigrams(judged.captions["tokens"], judged.caption_image)
 
 
 @functools.cache

@@ -26,13 +26,15 @@ from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import BENCHMARKS, SCENES_FILE, read_manifest
 from itrpipe.storage.disk import make_folder, require_space, write_json
-from itrpipe.storage.tables import write_table
+from itrpipe.storage.tables import rows_of, write_table
 from itrpipe.synthesis.blind import FEWEST, Pairs, Trigrams, blind_accuracy, blind_points, refined
 
 if TYPE_CHECKING:
     from itrpipe.features.extraction import ImageFiles
 
 BENCHMARK_PAIRS = "benchmark_pairs.parquet"
+_TIED = 1e-6
+"""Scores that differ by less are those of the same tokens."""
 _CANDIDATES = 4
 """Edits of an image and category from which one is chosen."""
 _TITLES = {
@@ -102,7 +104,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     from itrpipe.analysis.sentences import compared, sentence_parser
 
     settings, parse, extract = evaluation.settings, sentence_parser(evaluation), evaluation.existing("extract")
-    trigrams = trigrams_of(evaluation)
+    trigrams = trigrams_of(evaluation, split)
     figures, tables = dict[str, Any](), []
     for asked in map(named, settings.benchmark):
         name, measures = asked.name, ("pairs",)
@@ -121,10 +123,15 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         rows = np.arange(len(pairs))
         negative_scores, scores = compared(evaluation, parse, shown, features, negatives, rows, name)
         files, categories, groups = (np.array(table[column].to_pylist()) for column in ("file", "category", "group"))
-        images = np.unique(files, return_inverse=True)[1]
+        images = np.unique(files, return_inverse=True)[1] if asked.folder else _rows_of(files, split)
         texts = Pairs([pair.caption for pair in pairs], [pair.negative for pair in pairs], images)
         blind = blind_points(texts, categories, trigrams)
         scored = ScoredPairs(scores, negative_scores, images, categories, groups, blind)
+        if tied := int(np.isclose(scores, negative_scores, rtol=0, atol=_TIED).sum()):
+            evaluation.warn(
+                f"{name}: {tied:,} of {len(pairs):,} negatives score like their caption, as where both differ in case "
+                "alone or behind the last token that the model reads; they count as wrong"
+            )
         columns = {"score": scores, "negative_score": negative_scores, "right": scored.right}
         for column, values in columns.items():
             table = table.append_column(column, pa.array(values))
@@ -161,7 +168,7 @@ def pairs_of_scenes(evaluation: Evaluation, split: SplitScores, trigrams: Trigra
             f"{evaluation.prepare}: no caption of the split {evaluation.settings.split} can be edited; prepare more "
             "images, or leave --benchmark scenes out"
         )
-    images = np.unique([each.image_id for each in every], return_inverse=True)[1]
+    images = _rows_of([each.image_id for each in every], split)
     texts = Pairs([each.caption for each in every], [each.negative for each in every], images)
     of_kind = [np.flatnonzero([each.category == category for each in every]) for category in CATEGORIES]
     kept = [rows[refined(texts.only(rows), trigrams)] for rows in of_kind]
@@ -173,6 +180,11 @@ def pairs_of_scenes(evaluation: Evaluation, split: SplitScores, trigrams: Trigra
         Pair(f"{each.image_id}/{each.category}", each.image_id, each.caption, each.negative, each.category)
         for each in (every[row] for row in chosen)
     ]
+
+
+def _rows_of(image_ids: Sequence[str] | np.ndarray, split: SplitScores) -> np.ndarray:
+    """Return the rows of images in a split; int64."""
+    return rows_of(pa.array(image_ids, pa.string()), pa.array(split.image_ids, pa.string()))
 
 
 def _features_of(
@@ -249,7 +261,7 @@ class ScoredPairs(NamedTuple):
         negative_scores: float32 [P], of the image with the negative.
         images: int64 [P], row of the image file.
         categories, groups: text [P]; empty: none.
-        blind: float64 [P, 2], percent that models without the image get, see `itrpipe.synthesis.blind`.
+        blind: float64 [P, models], percent that models without the image get, see `itrpipe.synthesis.blind`.
     """
 
     scores: np.ndarray

@@ -112,7 +112,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     rows = PreparedDataset.open(evaluation.existing("prepare")).split(settings.split)
     rows = rows.without(np.setdiff1d(rows.image_ids, split.image_ids).tolist())
     features, found = FeatureFile.open(evaluation.existing("extract") / FEATURES), {}
-    trigrams = trigrams_of(evaluation)
+    trigrams = trigrams_of(evaluation, split)
     for name, folder in evaluation.sentences.items():
         kept, owners = kept_sentences(folder, rows)
         scores = captions = np.empty(0, dtype=np.float32)

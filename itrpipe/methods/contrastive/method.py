@@ -122,9 +122,9 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
 
     def __init__(self, settings: Contrastive, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
         super().__init__(settings, data, lists)
-        asked = {"matching": getattr(data, "matches", None), "decided": getattr(data, "decided_matches", None)}
-        self._matches = {name: each for name, each in asked.items() if each is not None}
-        if settings.weigh == "truth" and "matching" not in self._matches:
+        self._matches = getattr(data, "matches", None)
+        self._fitting = getattr(data, "fitting", ())
+        if settings.weigh == "truth" and self._matches is None:
             raise UsageError(
                 "loss.weigh = truth needs a dataset that knows all correct matches, such as scenes; give fne or "
                 "guard, which estimate them"
@@ -179,8 +179,13 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             if not self.settings.shared:
                 belongs = torch.from_numpy((drawn[:, :, None] == rows).any(axis=1))
         everything = np.concatenate([present, rows])
-        told = {name: true[direction][anchors] for name, true in self._matches.items()}
-        known = {name: known_pairs(true, np.full(true.shape, _NONE), everything) for name, true in told.items()}
+        known = {}
+        if self._matches is not None:
+            true = self._matches[direction][anchors]
+            known["matching"] = known_pairs(true, np.full(true.shape, _NONE), everything)
+        if self._fitting:
+            places = np.nonzero(self._fits(direction, anchors[:, None], everything))
+            known["decided"] = *map(torch.from_numpy, places), torch.full((len(places[0]),), _NONE)
         if self.settings.weigh == "guard":
             guarded, probability = (self._lists[name][anchors] for name in (direction, PROBABILITY_OF + direction))
             at, places, chances = known_pairs(guarded, probability, everything)
@@ -193,6 +198,14 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             some_captions = self.captions_of.values[self.captions_of.offsets[rows]]
             found, images = self.data.pairs(rows, some_captions, rng)[0], rows
         return Candidates(found, torch.from_numpy(images), belongs, known)
+
+    def _fits(self, direction: str, anchors: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+        """Return which candidates [C] of anchors [B, 1] are known to fit, those of the own image aside; bool [B, C]."""
+        images, captions = (anchors, candidates) if direction == TEXTS else (candidates, anchors)
+        found = np.zeros((len(anchors), len(candidates)), dtype=bool)
+        for pairs in self._fitting:
+            found |= pairs.has(captions, images)
+        return found & (self.data.caption_image[captions] != images)
 
     def attach(self, model: Any) -> ContrastiveState:
         """Makes temperature and bias, and statistics.
