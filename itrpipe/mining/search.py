@@ -133,7 +133,8 @@ def in_threads(function: Callable[[slice], Found], products: Tensor) -> list[Fou
         What it returned, slice after slice.
     """
     rows, cores = len(products), torch.get_num_threads()
-    at_once = rows if on_gpu(products) else max(_FEWEST_ROWS, math.ceil(rows / cores / 2))
+    alone = cores == 1 or on_gpu(products)
+    at_once = rows if alone else max(_FEWEST_ROWS, math.ceil(rows / cores / 2))
     with one_thread(), ThreadPoolExecutor(cores) as pool:
         run = map if rows <= at_once else pool.map
         return list(run(function, slices(rows, at_once)))
