@@ -57,10 +57,14 @@ class Reporter:
 
     Args:
         console: where to print; standard output by default.
+
+    Attributes:
+        warnings: that were shown.
     """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or SafeConsole()
+        self.warnings: set[str] = set()
 
     def say(self, message: str, style: str | None = None) -> None:
         """Prints one line, whatever the names and captions in it hold; square brackets are printed as they are."""

@@ -22,7 +22,7 @@ from itrpipe.models.base import TextBatch
 from itrpipe.scene_graph.build import SentenceParser
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.data import SplitData, blocks, open_split
+from itrpipe.training.data import SplitData, blocks, longer_captions, open_split
 from itrpipe.training.saved import SavedModel
 
 GRAPHS = "graphs"
@@ -80,7 +80,7 @@ def compared(
     words = pa.array([tokenize(text) for text in texts["text"].to_pylist()], pa.list_(pa.string()))
     texts = texts.append_column("caption_id", ids).append_column("tokens", words)
     data = _opened(saved, Split(split.name, split.images, texts), features, parse)
-    if reason := data.cut("captions and negatives"):
+    if reason := longer_captions({"captions and negatives": data}):
         evaluation.warn(reason)
     found = np.empty(len(order), dtype=np.float32)
     with evaluation.reporter.task(f"scoring {what}", len(order), "captions and negatives") as task:

@@ -382,6 +382,7 @@ def _called(root: Path, name: str, evaluations: list[Manifest], definition: Data
             names |= definition.names_of(each.inputs["train"].name)
             backbone = each.settings["backbone"]
             names |= {backbone, backbone.removeprefix(f"{GIVEN}-")} if is_given(backbone) else set()
+            names |= {own.partition("@")[0] for own in names}  # all seeds of a training elsewhere
         if name in names or re.fullmatch(rf"{re.escape(name)}\.s\d+", each.label):
             found[folder] = each
     found = {folder: each for folder, each in found.items() if not each.settings.get("rerank")} or found

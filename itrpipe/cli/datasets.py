@@ -19,7 +19,7 @@ from itrpipe.storage.artifact import read_manifest
 
 ALONE = "embeddings"
 """Dataset of embeddings that none is named for."""
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*(@[0-9]+)?")
 _ARRAYS = (".parquet", ".npy", ".h5", ".hdf5")
 _IN_FOLDER = {
     "images": [f"images{end}" for end in _ARRAYS],
@@ -193,7 +193,7 @@ def define_embeddings(
         dataset: its name.
         split: that the files are of.
         files: of the embeddings.
-        name: to know them by, for several models side by side.
+        name: to know them by, for several models side by side; `NAME@SEED` where it was trained with several seeds.
         measure: how they are compared; None as usual.
 
     Returns:
@@ -207,7 +207,9 @@ def define_embeddings(
     from itrpipe.features.given import GivenSplit
 
     if name is not None and not _NAME.fullmatch(check_name(name)):
-        raise UsageError(f"--name {name!r} must be lower-case letters, digits, '_' and '-'")
+        raise UsageError(
+            f"--name {name!r} must be lower-case letters, digits, '_' and '-', or such a name and a seed: NAME@1"
+        )
     opened = GivenSplit(files, split)
     backbone = GIVEN if name is None else f"{GIVEN}-{name}"
     known = load_definition(root, dataset)

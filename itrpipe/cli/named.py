@@ -150,12 +150,16 @@ def _like(root: Path, dataset: str, name: str) -> NamedModel:
 
 
 def home_of(root: Path, name: str) -> str | None:
-    """The dataset that has a model of this name; None where none has.
+    """The dataset that has a model of this name, or seeds of it, `NAME@SEED`; None where none has.
 
     Raises:
         UsageError: several have one.
     """
-    found = [each for each in datasets_of(root) if name in load_definition(root, each).models]
+    found = []
+    for dataset in datasets_of(root):
+        models = load_definition(root, dataset).models
+        if name in models or any(own.partition("@")[0] == name for own in models):
+            found.append(dataset)
     if len(found) > 1:
         raise UsageError(f"datasets {', '.join(found)} have a model {name}; add --dataset")
     return found[0] if found else None

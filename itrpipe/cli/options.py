@@ -292,7 +292,7 @@ class GivenOptions(ModelOptions):
     embeddings: File = option(None, "--embeddings", "Files of any model's embeddings.", metavar="IMAGES [CAPTIONS]")
     captions: Annotated[File, typer.Argument(metavar="CAPTIONS", help="With --embeddings: of the captions.")] = None
     owners: File = option(None, "--owners", "With --embeddings: row or id of each caption's image.", metavar="FILE")
-    name: Text = option(None, "--name", "With --embeddings: for those of several models side by side.")
+    name: Text = option(None, "--name", "With --embeddings: for those of several models, NAME@1 for a seed.")
     measure: Measure | None = option(None, "--measure", "With --embeddings: cosine (default), inner-product or order.")
 
     def defined(self, split: str) -> DatasetDefinition | None:

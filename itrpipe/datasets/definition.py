@@ -25,7 +25,7 @@ WITHOUT_CHOICE = (PIXELS, "hog")
 """Features that need no weights, and are made where a model reads them, without having been asked for."""
 LONGEST_NAME = 100
 """Characters of a name, which folders hold beside what else their names say."""
-_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+-]{{,{LONGEST_NAME - 1}}}")
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._+@-]{{,{LONGEST_NAME - 1}}}")
 
 
 class StageDefinition(BaseModel):
@@ -129,7 +129,7 @@ def check_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         shown = name if len(name) <= LONGEST_NAME else f"{name[:20]}…"
-        raise UsageError(f"name {shown!r} must be letters, digits, '.', '_', '+' and '-', {LONGEST_NAME} at most")
+        raise UsageError(f"name {shown!r} must be letters, digits, '.', '_', '+', '@' and '-', {LONGEST_NAME} at most")
     return name
 
 

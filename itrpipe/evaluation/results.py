@@ -105,4 +105,4 @@ def summed_up(results: Mapping[str, Figures]) -> dict[str, Any]:
     """The numbers that tables of artifacts show."""
     full = {name: figure["value"] for name, figure in results[FULL].items()}
     recalls = {f"{side} R@1/5/10": " / ".join(f"{full[f'{side}_r{k}']:.1f}" for k in CUTOFFS) for side in SIDES}
-    return recalls | {f"{name} rsum": round(values[RSUM]["value"], 2) for name, values in results.items()}
+    return recalls | {f"{name} rsum": values[RSUM]["value"] for name, values in results.items()}

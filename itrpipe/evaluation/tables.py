@@ -63,11 +63,6 @@ class Number:
             return ""
         return f"{self._digits(self.low)}{' to ' if self.signed else DASH}{self._digits(self.high)}"
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether all of its interval has one sign."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
-
     def _digits(self, value: float) -> str:
         return signed(value, self.digits) if self.signed else with_minus(value, self.digits)
 

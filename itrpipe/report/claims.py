@@ -11,14 +11,13 @@ the baseline that trained for as much time (`baseline = "time"`), where it was r
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from itrpipe.config import baseline_kind, leaves, root_conf
+from itrpipe.config import baseline_kind, root_conf
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.intervals import Difference, paired_intervals, seed_interval, significances
@@ -36,20 +35,40 @@ from itrpipe.evaluation.metrics import (
 )
 from itrpipe.evaluation.tables import Number, mean, signed
 from itrpipe.report.names import shown, some
-from itrpipe.report.runs import DECLARED, FIRST, FULL, OBJECTIVE, PLAIN, UNTRAINED, Model, Run, Series, by_seed
+from itrpipe.report.runs import (
+    DECLARED,
+    FIRST,
+    FULL,
+    MINING,
+    OBJECTIVE,
+    PLAIN,
+    UNTRAINED,
+    Model,
+    Run,
+    Series,
+    by_seed,
+)
 from itrpipe.training.settings import FIRST_TRAINING, unread
 
 COMPARED = (*RECALLS, RSUM)
 UPDATES, TIME = "updates", "time"
-BETTER, WORSE, NONE, ONE_SEED = "better", "worse", "no measurable difference", "one seed"
-_STAGE, _LOSS = "train", "loss."
-_OF_SCHEDULE = {"decay_at", "decay_every", "decay_factor", "warmup_updates", "max_updates", "patience"}
-_NOT_SHARED = {"seed", "epochs", "schedule", *_OF_SCHEDULE}
+BETTER, WORSE, NONE = "better", "worse", "no measurable difference"
+ONE_SEED, AT_CHANCE = "one seed is too few", "both at chance"
+WORDS = (BETTER, WORSE, NONE, ONE_SEED, AT_CHANCE)
+"""Verdicts on two models."""
+_STAGE = "train"
+_OF_SCHEDULE = {"epochs", "schedule", "warmup_updates", "max_updates", "patience"}
+_OF_SCHEDULE |= {"decay_at", "decay_every", "decay_factor"}
 """Settings in which a training and its twin on in-batch negatives may differ, beside the loss."""
-_OF_NEGATIVES = {"seed", "method", "sentences", "loss.negatives", "loss.teacher", "loss.twins"}
-"""Settings that say which negatives a training has, and its seed."""
+_OF_NEGATIVES = {"sentences", "loss.negatives", "loss.teacher", "loss.twins"}
+"""Settings that say which negatives a training has."""
+_OPTIONS = {"method": "loss.", "backbone": "model."}
+"""Settings whose value decides which options there are -> what the keys of these begin with."""
+_OF_GUARDS = {"loss.weigh", "loss.false_negatives", "loss.drop_above"}
+_OF_GUARDS |= {f"{MINING}{name}" for name in ("guard", "guard_prior", "guard_batch_size")}
+"""Settings of false negatives that mining marks, and of what a training does with them."""
 _NAMED = 3
-"""Models that a sentence names."""
+"""Models, or settings, that a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +81,7 @@ class Claim:
         seeds: that both have.
         own: difference of every metric in `COMPARED`, a caption's own image being its only match.
         oracle: the same with all correct matches counted; None where the truth is not known.
+        at_chance: whether neither of the two is above chance.
     """
 
     series: Series
@@ -69,6 +89,7 @@ class Claim:
     seeds: list[int]
     own: dict[str, Difference]
     oracle: dict[str, Difference] | None
+    at_chance: bool = False
 
     @property
     def rsum(self) -> Difference:
@@ -77,31 +98,35 @@ class Claim:
 
     @property
     def word(self) -> str:
-        """`better`, `worse`, `no measurable difference`, or `one seed`, which allows none of these."""
+        """Return one of `WORDS`."""
+        if self.at_chance:
+            return AT_CHANCE
         if self._is_trained and len(self.seeds) == 1:
             return ONE_SEED
-        images = self.rsum.images
-        found = self.rsum.significant if self._is_trained else images.excludes_zero
-        return NONE if not found else BETTER if self.rsum.value > 0 else WORSE
+        is_found = self.rsum.significant if self._is_trained else self.rsum.images.excludes_zero
+        if not is_found:
+            return NONE
+        return BETTER if self.rsum.value > 0 else WORSE
 
     def sentence(self, name: str = "") -> str:
-        """The difference with its intervals, in words; the model by another name than its own where one is given."""
-        rsum, own, other = self.rsum, self.series, self.baseline
-        name, change = name or own.name, signed(rsum.value)
-        baseline = other.method if other.first.backbone == own.first.backbone else other.name
-        told = (
-            "one seed does not show how much seeds differ"
-            if rsum.images.excludes_zero
-            else "inconclusive with one seed"
-        )
-        said = {
-            ONE_SEED: f"{name} changed RSum by {change} against {baseline}: {told}",
-            NONE: f"{name} against {baseline}: no measurable difference, RSum {change}",
-        }
-        better = f"{name} is {self.word} than {baseline} by {abs(rsum.value):.1f} points of RSum"
-        found = {f"over {rsum.count} seeds": rsum.seeds, "over images": rsum.images}
-        spans = [f"{over} {signed(each.low)} to {signed(each.high)}" for over, each in found.items() if each]
-        sentence = f"{said.get(self.word, better)} ({100 * rsum.level:g} % interval {', '.join(spans)})."
+        """Return the verdict with the difference and its intervals.
+
+        Args:
+            name: of the model, where it is to be another than its own.
+        """
+        rsum = self.rsum
+        name = name or self.series.name
+        has_one_backbone = self.baseline.first.backbone == self.series.first.backbone
+        baseline = self.baseline.method if has_one_backbone else self.baseline.name
+        if self.word in (BETTER, WORSE):
+            verdict = f"{name} is {self.word} than {baseline} by {abs(rsum.value):.1f} points of RSum"
+        else:
+            verdict = f"{name} against {baseline}: {self.word}, RSum {signed(rsum.value)}"
+
+        intervals = [f"over images {signed(rsum.images.low)} to {signed(rsum.images.high)}"]
+        if rsum.seeds is not None:
+            intervals.insert(0, f"over {rsum.count} seeds {signed(rsum.seeds.low)} to {signed(rsum.seeds.high)}")
+        sentence = f"{verdict} ({100 * rsum.level:g} % interval {', '.join(intervals)})."
         return sentence[0].upper() + sentence[1:]
 
     @property
@@ -130,13 +155,15 @@ def claims_of(
 
 def judged(groups: Sequence[Sequence[Claim]]) -> list[list[Claim]]:
     """Marks the differences in RSum that are significant among all that the page shows, over all of its test sets."""
-    shown = [each.rsum for group in groups for each in group if len(each.seeds) > 1]
-    marks = dict(zip(map(id, shown), significances(shown), strict=True))
-
-    def marked(one: Claim) -> Claim:
-        return replace(one, own={**one.own, RSUM: replace(one.rsum, significant=marks.get(id(one.rsum), False))})
-
-    return [[marked(each) for each in group] for group in groups]
+    several = [each for group in groups for each in group if len(each.seeds) > 1]
+    marks = iter(significances([each.rsum for each in several]))
+    found = []
+    for group in groups:
+        found.append([])
+        for each in group:
+            rsum = replace(each.rsum, significant=len(each.seeds) > 1 and next(marks))
+            found[-1].append(replace(each, own={**each.own, RSUM: rsum}))
+    return found
 
 
 def claim(series: Series, baseline: Series, caption_image: np.ndarray, samples: int, level: float) -> Claim:
@@ -148,7 +175,8 @@ def claim(series: Series, baseline: Series, caption_image: np.ndarray, samples: 
         found.append(_differences(known, caption_image, samples, level) if len(known) == len(pairs) else None)
     own, oracle = found
     assert own is not None
-    return Claim(series, baseline, [*runs], own, oracle)
+    at_chance = all(is_at_chance(run) for pair in runs.values() for run in pair)
+    return Claim(series, baseline, [*runs], own, oracle, at_chance)
 
 
 def _differences(
@@ -263,27 +291,27 @@ def _place(reference: Run, run: Run, kind: str) -> int | None:
 
 def _is_plain_twin(reference: Run, run: Run) -> bool:
     """Whether both differ in seed and schedule, and in that the run has learned from more than its batches, alone."""
-    models = [each.members[0] for each in (reference, run)]
-    alone = len(reference.members) == len(run.members) == 1 and models[0].method_name == models[1].method_name
-    plain = PLAIN in reference.roles and PLAIN not in run.roles
-    return alone and plain and _shared(models[0]) == _shared(models[1])
-
-
-def _shared(model: Model) -> dict[str, Any]:
-    """All settings but those of loss and schedule, and the objective."""
-    skipped = _NOT_SHARED | unread(model.settings)
-    known = {key: value for key, value in leaves(model.settings) if key not in skipped and not key.startswith(_LOSS)}
-    return {**known, OBJECTIVE: model.choices[OBJECTIVE]}
+    plain, model = reference.members[0], run.members[0]
+    if not len(reference.members) == len(run.members) == 1 or plain.method_name != model.method_name:
+        return False
+    if PLAIN not in reference.roles or PLAIN in run.roles or plain.choices[OBJECTIVE] != model.choices[OBJECTIVE]:
+        return False
+    return all(key in _OF_SCHEDULE or key.startswith(_OPTIONS["method"]) for key in _differing(plain, model))
 
 
 # -- What a page says first
 
 
+def is_at_chance(run: Run) -> bool:
+    """Whether chance lies within or above the interval of its RSum."""
+    return run.metrics[FULL][RSUM]["low"] <= random_recalls(*run.size)[RSUM]
+
+
 def why_collapsed(run: Run) -> str:
-    """Chance within the interval of its RSum, or few answers to most queries; empty for a run that has not."""
-    rsum, chance = run.metrics[FULL]["rsum"], random_recalls(*run.size)["rsum"]
-    if rsum["low"] <= chance:
-        return f"its RSum of {rsum['value']:.1f} is not significantly above chance, {chance:.1f}"
+    """Return that it is at chance, or gives few answers to most queries; empty for a run that has not collapsed."""
+    if is_at_chance(run):
+        rsum, chance = run.metrics[FULL][RSUM]["value"], random_recalls(*run.size)[RSUM]
+        return f"its RSum of {rsum:.1f} is not significantly above chance, {chance:.1f}"
     for side, items, what in zip(SIDES, run.size[::-1], ("captions", "images"), strict=True):
         answers = run.rankings[side]["candidate_ids"].combine_chunks()
         listed = answers.flatten()
@@ -294,37 +322,102 @@ def why_collapsed(run: Run) -> str:
     return ""
 
 
-def _also_differ(claim: Claim) -> str:
-    """Settings in which two trainings differ beside their negatives and seed, the baseline's first; often nothing."""
-    models = [each.first.members[0] for each in (claim.baseline, claim.series)]
-    own, other = (dict(leaves(each.settings)) for each in models)
-    shared = (own.keys() & other.keys()) - _OF_NEGATIVES - unread(models[0].settings) - unread(models[1].settings)
-    return some(
-        [f"{key} ({shown(own[key])}, {shown(other[key])})" for key in sorted(shared) if own[key] != other[key]], _NAMED
-    )
+def differing_settings(claim: Claim) -> list[str]:
+    """Return the settings in which the trainings of a claim differ, apart from negatives and seed.
+
+    Each reads "key (the baseline's value, the model's value)".
+    """
+    baselines, models = claim.baseline.first.members, claim.series.first.members
+    if len(baselines) != len(models):
+        return [f"models ({len(baselines)}, {len(models)})"]
+    differences = {}
+    for baseline, model in zip(baselines, models, strict=True):
+        for key in _differing(baseline, model):
+            before, after = baseline.values.get(key), model.values.get(key)
+            differences[f"{key} ({shown(before)}, {shown(after)})"] = None
+    return list(differences)
+
+
+def _differing(baseline: Model, model: Model) -> list[str]:
+    """Return the keys of settings in which two trainings differ apart from negatives and seed, the method's first.
+
+    Options that only one of two methods, or of two backbones, has are told by the method and the backbone.
+    """
+    baseline_values, values = baseline.values, model.values
+    skipped = _OF_NEGATIVES | unread(baseline.settings) | unread(model.settings)
+    if baseline.has_idle_guard or model.has_idle_guard:
+        skipped |= _OF_GUARDS
+
+    one_sided = baseline_values.keys() ^ values.keys()
+    for owner, prefix in _OPTIONS.items():
+        if baseline_values.get(owner) != values.get(owner):
+            skipped |= {key for key in one_sided if key.startswith(prefix)}
+    if baseline.mining is None or model.mining is None:
+        skipped |= {key for key in one_sided if key.startswith(MINING)}
+
+    keys = (baseline_values.keys() | values.keys()) - skipped
+    differing = [key for key in keys if baseline_values.get(key) != values.get(key)]
+    return sorted(differing, key=lambda key: (key not in _OPTIONS, key))
 
 
 def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
-    """Which models are better than their baselines, or what there is in place of that, and which have collapsed."""
-    trained = [each for each in series if UNTRAINED not in each.first.roles]
-    found = [f"{each.name} ({why_collapsed(each.first)})" for each in trained if all(map(why_collapsed, each.all))]
-    collapsed = f"Learned little: {some(found, _NAMED, '; ')}. {REMEDY.capitalize()}." if found else ""
-    if len(found) == len(series):
+    """Return which models are better than their baselines, or what there is in place of that, and which collapsed."""
+    reasons = [f"{each.name} ({why_collapsed(each.first)})" for each in series if all(map(why_collapsed, each.all))]
+    collapsed = ""
+    if reasons:
+        are_both = len(series) == 2 and all(is_at_chance(each.first) for each in series)
+        verdict = AT_CHANCE.capitalize() if are_both else "Learned little"
+        collapsed = f"{verdict}: {some(reasons, _NAMED, '; ')}."
+        if any(UNTRAINED not in each.first.roles for each in series):
+            collapsed += f" {REMEDY.capitalize()}."
+    if len(reasons) == len(series):
         return collapsed
-    asked = [each for each in claims if PLAIN not in each.series.first.roles] or list(claims)
+    asked = [each for each in claims if PLAIN not in each.series.first.roles and not _repeats(each, claims)]
+    asked = asked or list(claims)
     if len(asked) == 1:
-        trained_both = not any(UNTRAINED in each.first.roles for each in (asked[0].baseline, asked[0].series))
-        also = _also_differ(asked[0]) if trained_both else ""
-        mines = trained_both and asked[0].series.first.members[0].mining and not also
-        said = asked[0].sentence("training with mined negatives" if mines else "")
-        said += f" They also differ in {also}." if also else ""
+        said = _one(asked[0])
     elif asked:
-        best, words = max(asked, key=lambda each: rsum_of(each.series)), Counter(each.word for each in asked)
-        counts = ", ".join(f"{words[word]} {word}" for word in (BETTER, WORSE, NONE, ONE_SEED) if words[word])
-        said = f"{best.sentence()} Of {len(asked)} models against their baselines: {counts}."
+        said = _several(asked)
     else:
         first = max(series, key=rsum_of)
         chance = random_recalls(*first.first.size)[RSUM]
         said = f"{first.name} reaches an RSum of {rsum_of(first):.1f} of 600; chance gives {chance:.1f}."
         said += " No baseline was evaluated."
     return f"{said} {collapsed}".rstrip()
+
+
+def _repeats(claim: Claim, claims: Sequence[Claim]) -> bool:
+    """Whether the model of a claim is that of another one, but for a guard that marked nothing."""
+    model = claim.series.first.members[0]
+    if not model.has_idle_guard:
+        return False
+    for each in claims:
+        other = each.series.first.members[0]
+        has_same_negatives = other.choices.get("negatives") == model.choices.get("negatives")
+        if has_same_negatives and not other.has_idle_guard and not _differing(other, model):
+            return True
+    return False
+
+
+def _one(claim: Claim) -> str:
+    """Return what one comparison shows; mined negatives are credited where nothing else differs."""
+    for side in (claim.baseline, claim.series):
+        if UNTRAINED in side.first.roles or not _is_known(side):
+            return claim.sentence()
+    if differences := differing_settings(claim):
+        return f"{claim.sentence()} They also differ in {some(differences, _NAMED)}."
+    baseline, model = claim.baseline.first.members[0], claim.series.first.members[0]
+    is_credited = model.mining is not None and baseline.mining is None
+    return claim.sentence("training with mined negatives" if is_credited else "")
+
+
+def _several(claims: Sequence[Claim]) -> str:
+    """Return the verdicts on all models before what the best of them reaches, which the choice flatters."""
+    verdicts = []
+    for word in WORDS:
+        names = [each.series.name for each in claims if each.word == word]
+        if names:
+            verdicts.append(f"{word}: {some(names, _NAMED)}")
+    best = max(claims, key=lambda each: rsum_of(each.series))
+    verdict = f"Of {len(claims)} models against their baselines, {'; '.join(verdicts)}."
+    return f"{verdict} The highest RSum, flattered by the choice: {best.sentence()}"

@@ -12,18 +12,17 @@ from pathlib import Path
 
 from itrpipe.analysis.questions import discrimination
 from itrpipe.analysis.questions.base import questions
-from itrpipe.analysis.questions.discrimination import gained
+from itrpipe.analysis.questions.discrimination import gained_and_lost
 from itrpipe.analysis.second_round import recommend
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import MissingInputError
-from itrpipe.evaluation.metrics import RECALLS
 from itrpipe.evaluation.tables import Measured, Number, Row, Table, duration
 from itrpipe.exporting.places import text_without_places
 from itrpipe.progress import PEAK_MEMORY
 from itrpipe.report import negatives, scores
 from itrpipe.report.chain import Artifact, commands_of
 from itrpipe.report.claims import TIME, Claim, answer, claims_of, judged, rsum_of, score_of, two, why_collapsed
-from itrpipe.report.names import Declared, listed, shown
+from itrpipe.report.names import Declared, listed, shown, some
 from itrpipe.report.pictures import Album, Examples, Gallery, Picture, retrieval_examples
 from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of, training_curves
 from itrpipe.report.published import Published, ReportSettings
@@ -33,8 +32,8 @@ from itrpipe.storage.artifact import DISCRIMINATION, SECOND_ROUND, Manifest
 
 _MOST_SHOWN = 4
 """Models that the first drawing and the first table show: the best, and the baseline."""
-_MOST_PANELS = 8
-"""Models that get a drawing of their recalls; more have the table."""
+_MOST_NAMED = 2
+"""Artifacts that one warning names."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,9 @@ class Group:
                 [run.wrote(DISCRIMINATION) for run in side.all if run.wrote(DISCRIMINATION)]
                 for side in (each.series, each.baseline)
             )
-            if kinds := gained(own, others):
-                said.append(f"{each.series.name} prefers captions to edits of {'; '.join(kinds)}.")
+            for often, kinds in zip(("", "less often "), gained_and_lost(own, others), strict=True):
+                if kinds:
+                    said.append(f"{each.series.name} prefers captions {often}to edits of {'; '.join(kinds)}.")
         return " ".join([*said, answer(self.series, self.claims)])
 
     @cached_property
@@ -331,13 +331,6 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
 def _scores(group: Group) -> Iterator[Part]:
     yield from scores.score_tables(group.series, group.published)
     yield from filter(None, (scores.recall_differences(group.claims, oracle=oracle) for oracle in (False, True)))
-    if 0 < len(group.claims) <= _MOST_PANELS:
-        labels, plots = [f"{each[0]}→{each[2]} R@{each.rpartition('r')[2]}" for each in RECALLS], []
-        for number, claim in enumerate(group.claims):
-            rows, look = [scores.over_images(claim.own[each]) for each in RECALLS], group.looks[claim.series.name]
-            name = f"{group.prefix}-difference-{number}"
-            plots.append(intervals(name, claim.series.name, labels, rows, [look] * len(rows), None))
-        yield Panels(plots, {}, "Differences to the baseline in percentage points; hollow: the interval includes zero.")
     facts = []
     for each in group.series:  # what is not as declared, then what else tells a series from others of its name
         departures = each.first.departures
@@ -391,7 +384,11 @@ def _provenance(artifacts: Sequence[Artifact]) -> Iterator[Facts]:
     for _, manifest in known:
         for package, version in manifest.versions.items():
             versions.setdefault(package, {})[version] = None
-    messages = [(each.path, text_without_places(text)) for each, manifest in known for text in manifest.messages]
+    paths: dict[str, list[str]] = {}
+    for each, manifest in known:
+        for message in manifest.messages:
+            paths.setdefault(text_without_places(message), []).append(each.path)
+    messages = [(some(which, _MOST_NAMED), message) for message, which in paths.items()]
     commands = [("", each) for each in commands_of(artifacts)]
     yield Facts("Commands", commands, "In the order in which they finished.", code=True)
     if messages:

@@ -6,14 +6,14 @@ unlike with like, the report says of every model what differs from `stages/*.tom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from itrpipe.config import DATASET_SELECTORS, backbone_shown_as, conf_title, leaves
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.methods.declaration import methods
+from itrpipe.methods.declaration import MethodSettings, methods
 from itrpipe.report.chain import Artifact
 from itrpipe.storage.artifact import Manifest
 from itrpipe.training.settings import unread
@@ -41,14 +41,24 @@ def method_title(name: str) -> str:
     return conf_title("train", name) or name.upper()
 
 
+def loss_of(settings: Mapping[str, Any]) -> MethodSettings | None:
+    """Return the options of the method of a trained model; None of a plug-in that was removed.
+
+    Args:
+        settings: of the trained model.
+    """
+    declared = methods().get(settings["method"])
+    return None if declared is None else declared.model_construct(**settings.get("loss", {}))
+
+
 def choices_of(settings: Mapping[str, Any]) -> dict[str, str]:
     """What the method of a trained model was put together from, see `MethodSettings.choices`; often nothing.
 
     Args:
         settings: of the trained model.
     """
-    declared = methods().get(settings["method"])  # none of a plug-in that was removed
-    return {} if declared is None else declared.model_construct(**settings.get("loss", {})).choices()  # of any version
+    loss = loss_of(settings)
+    return {} if loss is None else loss.choices()
 
 
 def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
@@ -117,6 +127,26 @@ def departures(model: Artifact, declared: Declared) -> dict[str, Departure]:
 def listed(found: Mapping[str, Departure], most: int = MOST_LISTED) -> str:
     """The departures as a list: `epochs 1 instead of 6, loss.alpha 0.4 instead of 0.3, 3 more`."""
     return some([f"{key} {each}" for key, each in found.items()], most)
+
+
+def distinctions(
+    titles: Sequence[str], facts: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yield for each of several things the facts in which things of its title differ, and as many as tell it apart.
+
+    Args:
+        titles: of the things.
+        facts: of the things.
+    """
+    for title, own in zip(titles, facts, strict=True):
+        rivals = [other for name, other in zip(titles, facts, strict=True) if name == title and other]
+        differing = {key: value for key, value in own.items() if len({str(each.get(key)) for each in rivals}) > 1}
+        parts = []
+        for key, value in differing.items():
+            if len(rivals) > 1:  # itself is one
+                parts.append(f"{key} {shown(value)}")
+                rivals = [each for each in rivals if str(each.get(key)) == str(value)]
+        yield differing, parts
 
 
 def some(items: Sequence[str], most: int, apart: str = ", ") -> str:

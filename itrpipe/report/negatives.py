@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from itrpipe.config import conf_title
+from itrpipe.config import conf_title, leaves
 from itrpipe.evaluation.tables import Number, Row, Table
 from itrpipe.mining.files import FILES, MinedList, read_list
 from itrpipe.mining.statistics import beaten_percent
 from itrpipe.report.chain import Artifact
-from itrpipe.report.names import backbone_title, method_title, model_title
+from itrpipe.report.names import backbone_title, distinctions, method_title, model_title
 from itrpipe.report.pictures import SHOWN, Examples, Gallery, choose
-from itrpipe.report.runs import Run
+from itrpipe.report.runs import LIKELY, Run
 from itrpipe.report.words import MIDDLE, Coloured, ColouredWords, Line, Parts, Seen
 from itrpipe.storage.artifact import HARD_CANDIDATES, STATISTICS
 from itrpipe.storage.integrity import read_checked_json
@@ -30,8 +30,6 @@ TRAIN = "train"
 TOPS = (1, 10)
 """Depths of the lists at which correct matches are counted."""
 _LISTS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
-LIKELY = 0.5
-"""Probability above which a candidate is likelier a match than not."""
 _HARDEST = 4
 """Sentences of a caption."""
 _REJECTED = {
@@ -65,15 +63,15 @@ def mined(
         seed: of their choice.
     """
     rows, examples = [], []
-    for each in artifacts:
-        if each.stage == "mine_negatives" and each.manifest is not None:
-            name, gallery = mining_name(each, names), gallery_of(each, TRAIN)
-            # Large lists are read for examples once, and else only where they can be judged.
-            lists = {} if gallery is None or (examples and gallery.truth is None) else _read_lists(each, gallery)
-            statistics = read_checked_json(each.folder / STATISTICS)
-            rows += [_mined_row(name, direction, statistics, lists, gallery and gallery.truth) for direction in _LISTS]
-            if gallery is not None and not examples:
-                examples = _mined_examples(name, lists, gallery, count, seed)
+    minings = [each for each in artifacts if each.stage == "mine_negatives" and each.manifest is not None]
+    for each, name in zip(minings, _mining_names(minings, names), strict=True):
+        gallery = gallery_of(each, TRAIN)
+        # Large lists are read for examples once, and else only where they can be judged.
+        lists = {} if gallery is None or (examples and gallery.truth is None) else _read_lists(each, gallery)
+        statistics = read_checked_json(each.folder / STATISTICS)
+        rows += [_mined_row(name, direction, statistics, lists, gallery and gallery.truth) for direction in _LISTS]
+        if gallery is not None and not examples:
+            examples = _mined_examples(name, lists, gallery, count, seed)
     table = Table(
         "What was mined",
         ["own score", "mined score", "hardest beats own, %", "hardest also true, %", f"of {TOPS[1]} also true, %"],
@@ -84,6 +82,17 @@ def mined(
         head="mined by",
     )
     return [table, *examples] if rows else []
+
+
+def _mining_names(minings: Sequence[Artifact], names: Mapping[str, str]) -> list[str]:
+    """Name minings as `mining_name` does, with the settings that tell those of one name apart."""
+    titles, facts = [], []
+    for each in minings:
+        assert each.manifest is not None
+        titles.append(mining_name(each, names))
+        miner = each.manifest.inputs.get(TRAIN)
+        facts.append({**dict(leaves(each.manifest.settings)), "model": miner and miner.name})
+    return [", ".join([title, *parts]) for title, (_, parts) in zip(titles, distinctions(titles, facts), strict=True)]
 
 
 def mining_name(mining: Artifact, names: Mapping[str, str]) -> str:
@@ -249,6 +258,8 @@ def _written_examples(artifact: Artifact, gallery: Gallery, count: int, seed: in
     file = SentenceFile(artifact.folder)
     captions = file.kept(["caption_id"])["caption_id"].unique().to_pylist()
     chosen = [captions[place] for place in np.random.default_rng([seed, 20]).permutation(len(captions))[:count]]
+    if not chosen:
+        return None
     wanted = pc.field("kept") & pc.field("caption_id").isin(chosen)
     rows = pa.concat_tables(each.filter(wanted) for each in file.row_groups(_SENTENCE)).to_pylist()
     if twins := [row for row in rows if row["twin_image_id"]]:
@@ -265,7 +276,7 @@ def _written_examples(artifact: Artifact, gallery: Gallery, count: int, seed: in
         "the right the score with the image by the model that wrote."
     )
     title = "Captions with the hardest sentences made of them"
-    return ColouredWords(title, note, ("", ""), (), seen) if seen else None
+    return ColouredWords(title, note, ("", ""), (), seen)
 
 
 def _twins(name: str, rows: list[dict[str, Any]], gallery: Gallery, count: int) -> ColouredWords:

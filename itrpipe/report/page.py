@@ -106,7 +106,7 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
         "rerank": run.rerank,
         "artifact": run.evaluation.name,
         "shown_as": run.method,
-        "baseline": run.is_baseline,
+        "baseline": bool(run.roles),
         "setting": setting,
         **{key: run.settings[key] for key in keys},
         "not_as_declared": {key: asdict(each) for key, each in run.departures.items()},

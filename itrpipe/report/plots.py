@@ -2,7 +2,7 @@
 backbone. Runs of several seeds are thin lines around their thick mean.
 
 Matplotlib draws with marker colours that are then replaced by the page's CSS variables, so that one drawing
-serves a light and a dark page. A hollow point is a difference whose interval includes zero.
+serves a light and a dark page.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from itrpipe.report.runs import Model
 
 SERIES = 6
 """Distinguishable colours beside the grey of the first training; more than that start over."""
-_INK, _MUTED, _RULE, _PAPER, _FIRST = "#010101", "#020202", "#030303", "#040404", "#050500"
+_INK, _MUTED, _RULE, _FIRST = "#010101", "#020202", "#030303", "#050500"
 _COLOURS = [f"#05050{index + 1}" for index in range(SERIES)]
-_VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _PAPER: "paper", _FIRST: "series-0"} | {
+_VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _FIRST: "series-0"} | {
     colour: f"series-{index + 1}" for index, colour in enumerate(_COLOURS)
 }
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
@@ -135,13 +135,13 @@ def looks_of(series: Sequence[Series]) -> dict[str, Look]:
 def intervals(
     name: str, title: str, labels: Sequence[str], rows: Sequence[Number], looks: Sequence[Look], band: Number | None
 ) -> Plot:
-    """Values with their intervals below each other; hollow where that of a difference includes zero.
+    """Draw values with their intervals below each other.
 
     Args:
         name: of the drawing.
         title: of it.
         labels: of the rows.
-        rows: each with an interval; differences are drawn around zero.
+        rows: each with an interval.
         looks: of the rows.
         band: what they are to be compared with, drawn across with its interval; or None.
     """
@@ -154,17 +154,10 @@ def intervals(
         axes.axvline(band.value, color=_MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
         axes.axvspan(*_ends(band), color=_RULE, alpha=_BAND, linewidth=0)
     for place, row, look in zip(places, rows, looks, strict=True):
-        face = _PAPER if row.signed and not row.excludes_zero else look.colour
         axes.plot(_ends(row), [place, place], color=look.colour, linewidth=2.2)
-        axes.plot(
-            [row.value], [place], "o", color=look.colour, markersize=6.5, markerfacecolor=face, markeredgewidth=1.6
-        )
+        axes.plot([row.value], [place], "o", color=look.colour, markersize=6.5, markeredgewidth=1.6)
         over = {"xytext": (0, 6), "textcoords": "offset points", "horizontalalignment": "center"}
         axes.annotate(row.text, xy=(row.value, place), fontsize=_VALUE_SIZE, color=_INK, **over)
-    if any(row.signed for row in rows):
-        axes.axvline(0, color=_INK, linewidth=0.9)
-        bound = 1.08 * max(abs(end) for row in rows for end in _ends(row)) or 1.0
-        axes.set_xlim(-bound, bound)
     axes.set_yticks(places, ["\n".join(each) for each in wrapped])
     axes.set_ylim(ends[-1], -0.3)
     axes.grid(visible=False, axis="y")

@@ -15,7 +15,6 @@ from itrpipe.storage.integrity import read_checked_json
 
 RSUM = "rsum"
 RECALLS = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10")
-DIRECTIONS = ("i2t", "t2i")
 RECALLS_OF_RSUM = len(RECALLS)
 LONGEST_NAME = 40
 """Characters of a name that others are aligned with."""
@@ -213,12 +212,10 @@ def _headline(published: Published, scores: Sequence[Score], tolerance: Toleranc
     chosen = [score for score in scores if score.metric == RSUM] or list(scores)
     if len(chosen) == 1:
         return chosen[0]
-    parts, names = [score.measured for score in chosen], [score.metric for score in chosen]
+    parts = [score.measured for score in chosen]
     measured = None if None in parts else sum(each for each in parts if each is not None)
     expected = sum(score.expected for score in chosen)
-    what = "recalls" if set(names) <= {*RECALLS} else "scores"
-    sides = {side for side in DIRECTIONS for name in names if side in name.replace("_", ".").split(".")}
-    title = f"sum of {len(names)} {f'{min(sides)} ' if len(sides) == 1 else ''}{what}"
+    title = f"sum of {len(chosen)} scores"
     return Score(title, expected, measured, _judge(published, expected, measured, tolerance, len(chosen), tiny))
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from itrpipe.config import baseline_kind, declared_stages, leaves
 from itrpipe.evaluation.metrics import Ranks
+from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.report.chain import Artifact
 from itrpipe.report.names import (
     Declared,
@@ -23,12 +24,13 @@ from itrpipe.report.names import (
     backbone_title,
     choices_of,
     departures,
+    distinctions,
+    loss_of,
     method_title,
     model_title,
-    shown,
     title_by_choices,
 )
-from itrpipe.storage.artifact import HISTORY, METRICS, RANKINGS, Manifest
+from itrpipe.storage.artifact import HISTORY, METRICS, RANKINGS, STATISTICS, Manifest
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.storage.tables import read_table
 from itrpipe.training.settings import FIRST_TRAINING, began_with, trains, unread
@@ -39,12 +41,18 @@ OBJECTIVE = "objective"
 FIRST, DECLARED, PLAIN, UNTRAINED = "first", "declared", "plain", "untrained"
 """Roles of a model that others are compared with: of the first training; declared as a baseline; of a method that could
 take other negatives, weights and batches, and takes in-batch ones; a pretrained model as it is, or embeddings from
-files, in which seeds change nothing."""
+files, in which seeds change nothing: it is not one of several seeds that were trained elsewhere."""
+MINING, SEED = "mining ", "seed"
+"""What stands before the keys of a mining; the setting that repeats a training."""
+LIKELY = 0.5
+"""Probability above which a candidate is likelier a match than not."""
 _START, _MODEL = "start", "train"
 _COSTS = {"train": "training", "mine_negatives": "total", "synthesize": "total"}
 """Stages that training a model costs, with the phase of their timings that counts."""
 _NAMED = re.compile(r"([^.]+)\.(.+?)(?:\.s(\d+))?-[^-]+")
 """Configuration, backbone and seed in the name of an artifact, see `itrpipe.training.settings.run_label`."""
+_SEED_ELSEWHERE = re.compile(r"(.+)@(\d+)")
+"""Name and seed of a model that was trained elsewhere."""
 _REMEDY = "remove its folder and run the same command again"
 
 
@@ -56,7 +64,8 @@ class Model:
         method_name, backbone_name, seed: that it was trained with.
         artifact: of `train`, possibly removed; then nothing is known of its settings.
         declared: settings by the declarations.
-        named: what the user calls it; often nothing.
+        named: what the user calls it, without its seed; often nothing.
+        is_seed_elsewhere: whether the seed is of a training elsewhere, as its name `NAME@SEED` says.
     """
 
     method_name: str
@@ -65,11 +74,32 @@ class Model:
     artifact: Artifact
     declared: Declared
     named: str = ""
+    is_seed_elsewhere: bool = False
 
     @cached_property
     def settings(self) -> Mapping[str, Any]:
         """It was trained with; empty when it was removed."""
         return {} if self.artifact.manifest is None else self.artifact.manifest.settings
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """What it and the lists that it drew from were made with, but the seed, by dotted keys; nothing if removed."""
+        values = {key: value for key, value in leaves(self.settings) if key != SEED}
+        if self.mining is not None and self.mining.manifest is not None:
+            for key, value in leaves(self.mining.manifest.settings):
+                if key != SEED:
+                    values[f"{MINING}{key}"] = value
+        return values
+
+    @cached_property
+    def has_idle_guard(self) -> bool:
+        """Whether it was to avoid false negatives that mining marks, and mining marked none."""
+        loss = loss_of(self.settings) if self.settings else None
+        mined = None if loss is None else loss.mined()
+        if mined is None or not mined.guard or self.mining is None or self.mining.manifest is None:
+            return False
+        marked = read_checked_json(self.mining.folder / STATISTICS)["guard"]["above"]
+        return not any(counts[str(LIKELY)] for counts in marked.values())
 
     @cached_property
     def choices(self) -> Mapping[str, str]:
@@ -83,7 +113,7 @@ class Model:
             FIRST: self.method_name == FIRST_TRAINING,
             DECLARED: baseline_kind("train", self.method_name),
             PLAIN: self.choices and not any(value for part, value in self.choices.items() if part != OBJECTIVE),
-            UNTRAINED: self.settings and not trains(self.settings),
+            UNTRAINED: self.settings and not trains(self.settings) and not self.is_seed_elsewhere,
         }
         return frozenset(role for role, is_so in holds.items() if is_so)
 
@@ -94,15 +124,21 @@ class Model:
 
     @property
     def backbone(self) -> str:
-        """The backbone as papers write it."""
+        """The backbone as papers write it; of embeddings from files their name."""
+        if is_given(self.backbone_name) and self.named:
+            return self.named
         return backbone_title(self.backbone_name)
 
     @property
     def method(self) -> str:
-        """The method as papers write it, with its choices where it names them, and its name."""
+        """The method as papers write it, with its choices and its name; of what was not trained here the name alone."""
+        if self.named and self.settings and not trains(self.settings):
+            return self.named
         chosen = title_by_choices(self.method_name, self.settings) if self.settings else ""
         title = chosen or method_title(self.method_name)
-        return f"{title} ({self.named})" if self.named else title
+        notes = [self.named] if self.named else []
+        notes += ["marked nothing"] if self.has_idle_guard else []
+        return f"{title} ({'; '.join(notes)})" if notes else title
 
     @cached_property
     def mining(self) -> Artifact | None:
@@ -116,8 +152,8 @@ class Model:
 
     @cached_property
     def departures(self) -> dict[str, Departure]:
-        """Settings that are not as declared."""
-        return departures(self.artifact, self.declared)
+        """Settings that are not as declared; none of a training elsewhere, which its name tells."""
+        return {} if self.is_seed_elsewhere else departures(self.artifact, self.declared)
 
     @cached_property
     def epochs(self) -> float | None:
@@ -196,11 +232,6 @@ class Run:
     def roles(self) -> frozenset[str]:
         """Those of all its members."""
         return frozenset.intersection(*(each.roles for each in self.members))
-
-    @property
-    def is_baseline(self) -> bool:
-        """Whether it learned from the negatives of its batches alone, so that others are compared with it."""
-        return all(each.roles for each in self.members)
 
     @property
     def backbone(self) -> str:
@@ -286,7 +317,14 @@ class Run:
         found = _NAMED.fullmatch(artifact.name)  # told by its name even when it was removed
         assert found is not None
         conf, backbone, seed = found.groups()
-        return Model(conf, backbone, int(seed or 0), artifact, self.declared, self.names.get(artifact.name, ""))
+        named = self.names.get(artifact.name, "")
+        if is_given(backbone) and backbone != GIVEN:
+            named = backbone_title(backbone)
+        is_trained_here = artifact.manifest is None or trains(artifact.manifest.settings)
+        repeated = None if is_trained_here else _SEED_ELSEWHERE.fullmatch(named)
+        if repeated is not None:
+            named, seed = repeated.groups()
+        return Model(conf, backbone, int(seed or 0), artifact, self.declared, named, repeated is not None)
 
 
 def collect(
@@ -314,8 +352,8 @@ def collect(
 
 
 def _place(run: Run) -> tuple[str | int, ...]:
-    begun = FIRST in run.roles or (run.is_baseline and len(run.members) == 1)  # others may begin with it
-    place = 0 if begun else 2 if run.is_baseline else 1
+    begun = FIRST in run.roles or (run.roles and len(run.members) == 1)  # others may begin with it
+    place = 0 if begun else 2 if run.roles else 1
     return (run.settings["backbone"], place, run.settings["method"], len(run.members), run.rerank, run.seed, run.label)
 
 
@@ -332,9 +370,6 @@ def all_artifacts(runs: Iterable[Run]) -> list[Artifact]:
     order = list(declared_stages())
     found = {artifact.path: artifact for run in runs for artifact in run.evaluation.chain()}
     return sorted(found.values(), key=lambda each: (order.index(each.stage), each.name))
-
-
-SEED = "seed"
 
 
 @dataclass(frozen=True)
@@ -383,14 +418,8 @@ def series_of(items: Sequence[Run]) -> list[Series]:
             key = json.dumps(told, sort_keys=True, default=str)
         groups.setdefault(key, (title, facts or {}, []))[2].append(item)
     found = []
-    for title, own, runs in groups.values():
-        rivals = [facts for name, facts, _ in groups.values() if name == title and facts]
-        differing = {key: value for key, value in own.items() if len({str(each.get(key)) for each in rivals}) > 1}
-        parts = []
-        for key, value in differing.items():
-            if len(rivals) > 1:  # itself is one
-                parts.append(f"{key} {shown(value)}")
-                rivals = [facts for facts in rivals if str(facts.get(key)) == str(value)]
+    titles, facts_of, runs_of = zip(*groups.values(), strict=True)
+    for title, runs, (differing, parts) in zip(titles, runs_of, distinctions(titles, facts_of), strict=True):
         more = len(differing) - len(parts)
         parts += [f"{more} more setting{'s' if more > 1 else ''}"] if more else []
         found.append(Series(f"{title} ({', '.join(parts)})" if parts else title, tuple(runs), differing))
@@ -400,22 +429,16 @@ def series_of(items: Sequence[Run]) -> list[Series]:
 def _facts(item: Run) -> dict[str, Any] | None:
     """Settings of training and mining but the seed, by their dotted keys; None when a model was removed.
 
-    Of the models that they were made from, what is not as declared.
+    Of the models that they were made from, what is not as declared; nothing of a training elsewhere.
     """
     facts: dict[str, Any] = {}
     for number, member in enumerate(item.members, 1):
         if member.artifact.manifest is None:
             return None
-        mining = member.mining.manifest if member.mining else None
-        prefix = member_prefix(number)
-        settings = member.artifact.manifest.settings
-        read = {key: value for key, value in _but_seed(settings).items() if key not in unread(settings)}
-        facts |= {f"{prefix}{key}": value for key, value in read.items()}
-        if mining is not None:
-            facts |= {f"{prefix}mining {key}": value for key, value in _but_seed(mining.settings).items()}
+        if member.is_seed_elsewhere:
+            continue
+        skipped = unread(member.settings)
+        for key, value in member.values.items():
+            if key not in skipped:
+                facts[f"{member_prefix(number)}{key}"] = value
     return facts | {key: each.value for key, each in item.departures.items()}
-
-
-def _but_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a training or a mining as dotted keys, without the seed."""
-    return {key: value for key, value in leaves(settings) if key != SEED}

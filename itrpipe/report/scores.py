@@ -12,10 +12,10 @@ import numpy as np
 from itrpipe.evaluation.intervals import Difference
 from itrpipe.evaluation.metrics import PROTOCOLS, RSUM, random_recalls
 from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean
-from itrpipe.report.claims import COMPARED, Claim, rsum_of, score_of, why_collapsed
+from itrpipe.report.claims import AT_CHANCE, COMPARED, Claim, rsum_of, score_of, why_collapsed
 from itrpipe.report.names import listed
 from itrpipe.report.published import Published
-from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, UNTRAINED, Run, Series, by_seed
+from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, Run, Series, by_seed
 from itrpipe.storage.artifact import METRICS
 
 _GLANCE = {"RSum": RSUM, "R@1 image → text": "i2t_r1", "R@1 text → image": "t2i_r1"}
@@ -53,7 +53,8 @@ def glance(
             cells[_WORD] = "baseline"
         if each.name in of_time:
             cells[_TIME] = over_images(of_time[each.name])
-        if UNTRAINED not in each.first.roles and all(map(why_collapsed, each.all)):
+        is_told = claim is not None and claim.word == AT_CHANCE
+        if not is_told and all(map(why_collapsed, each.all)):
             cells[_WORD] = "learned little"
         against_ = f", against {claim.baseline.method}" if claim and len(baselines) > 1 else ""
         rows.append(Row(f"{each.name}{against_}", [cells.get(column) for column in columns], _note(each)))
@@ -158,12 +159,12 @@ def score_tables(series: Sequence[Series], published: Sequence[Published]) -> li
 
 def recall_differences(claims: Sequence[Claim], *, oracle: bool = False) -> Table | None:
     """Differences of all recalls to the baseline; None where none were measured."""
-    found = {each.series.name: each.oracle if oracle else each.own for each in claims}
-    rows = [
-        Row(name, [over_images(own[metric]) for metric in COMPARED], f"against {each.baseline.name}")
-        for each, (name, own) in zip(claims, found.items(), strict=True)
-        if own is not None
-    ]
+    rows = []
+    for each in claims:
+        differences = each.oracle if oracle else each.own
+        if differences is not None:
+            cells = [over_images(differences[metric]) for metric in COMPARED]
+            rows.append(Row(each.series.name, cells, f"against {each.baseline.name}"))
     if not rows:
         return None
     places = [*_PLACES.values()]

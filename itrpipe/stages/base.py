@@ -166,9 +166,11 @@ class Job:
         return make_parts(work, self.work / folder, self.execution, self.reporter, self.warn, more=more)
 
     def warn(self, message: str) -> None:
-        """Shows a warning now and keeps it in the manifest."""
+        """Keeps a warning in the manifest and shows it, once where several stages of a command have the same."""
         self.messages.append(message)
-        self.reporter.say(f"  warning: {message}", style="yellow")
+        if message not in self.reporter.warnings:
+            self.reporter.warnings.add(message)
+            self.reporter.say(f"  warning: {message}", style="yellow")
 
 
 class Stage:

@@ -18,7 +18,6 @@ from itrpipe.features.declaration import NOT_HERE, is_given, passes_of
 from itrpipe.features.hub import require_reachable
 from itrpipe.mining.settings import decisions_file
 from itrpipe.progress import Reporter
-from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS, SUMMARY, existing_input
 from itrpipe.storage.disk import write_json, write_text
@@ -228,8 +227,6 @@ class Evaluate(Stage):
         from itrpipe.mining.filters import DuplicateCaptions
 
         settings, evaluation, split = job.settings, Evaluation(job), _averaged(job)
-        if cut := evaluation.manifest.metrics.get(train.CUT, {}).get(settings.split):
-            job.warn(cut)
         if settings.rerank:
             split = reranked(evaluation, split)
         full = ranks(split.matrix, split.caption_image)

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from itrpipe.training.loop import Trainer
 
 INITIAL, MINED = "initial", "mine_negatives"
-CUT = "cut_captions"
-"""Of each split the line that says how many captions are longer than the model reads."""
 _READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
 _REMEDIES = {
     "regions": "name features with regions by --features, such as those of butd",
@@ -232,8 +230,6 @@ class Train(Stage):
             )
             work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
         _record(job, trainer)
-        if cut := {name: told for name, data in splits.items() if (told := data.cut(f"{name} captions"))}:
-            job.metrics[CUT] = cut
 
 
 def _require_encoder(step: Step, name: str, model: str, revision: str) -> None:
@@ -380,7 +376,7 @@ def _record(job: Job, trainer: Trainer) -> None:
     """Numbers that tables show."""
     best = trainer.position.history[trainer.position.best_row]
     job.metrics |= {
-        "validation_rsum": round(best["val_rsum"], 2),
+        "validation_rsum": best["val_rsum"],
         "best_epoch": best["epoch"],
         "epochs": trainer.position.history[-1]["epoch"] if job.settings.loss.trains else 0,
     }

@@ -38,7 +38,7 @@ from itrpipe.training.captions import (
     read_sentences,
     token_captions,
 )
-from itrpipe.training.data import Sources, SplitData, load_splits
+from itrpipe.training.data import Sources, SplitData, load_splits, longer_captions
 from itrpipe.training.distributed import AnyMatcher, World, tensors_of
 from itrpipe.training.encoding import Refreshing
 from itrpipe.training.loop import Trainer
@@ -152,7 +152,8 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
         _refreshing(job, train, mine),
     )
     _compile(job, model, train, place, trainer.steps)
-    for reason in (train.cut("training captions"), trainer.never_warm()):
+    captions = {f"{name} captions": data for name, data in splits.items()}
+    for reason in (longer_captions(captions), trainer.never_warm()):
         if reason:
             job.warn(reason)
     mined = loss.mined()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,20 +49,20 @@ class TokenTexts:
     Attributes:
         tokens: int32 [T, W].
         lengths: int32 [T].
-        cut: those of which the end is not read; None where all is.
+        cut: those of which the end is not read.
         multiple: of which the width of batches is one.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
-    cut: Cut | None = None
+    cut: Cut
     multiple: int = 1
 
     @classmethod
     def of(cls, split: Split, tokens: CaptionTokens) -> TokenTexts:
         """The captions of a split."""
         ids, lengths = tokens.encode_split(split)
-        return cls(ids, lengths, tokens.cut(split, lengths) if isinstance(tokens, WordIds | PieceIds) else None)
+        return cls(ids, lengths, tokens.cut(split, lengths) if isinstance(tokens, WordIds | PieceIds) else Cut(0, ""))
 
     @property
     def num_captions(self) -> int:
@@ -215,11 +215,10 @@ class SplitData:
         if isinstance(self._texts, TokenTexts):
             self._texts = replace(self._texts, multiple=multiple)
 
-    def cut(self, what: str) -> str:
-        """How many of the captions, which are called `what`, are longer than the model reads; empty for none."""
-        count, limit = self._texts.cut or (0, "")
-        told = f"longer than the {limit} that the model reads: {count:,} of {self.num_captions:,} {what}"
-        return told if count else ""
+    @property
+    def cut(self) -> Cut:
+        """Captions that are longer than the model reads."""
+        return self._texts.cut
 
     def pair_sizes(self) -> np.ndarray:
         """[T] words of each caption and regions of its image together."""
@@ -233,6 +232,20 @@ class SplitData:
 
     def train_on(self, world: World, device: torch.device) -> None:
         """Tells where the pairs go: to all of these processes, which have this data too, and there to this device."""
+
+
+def longer_captions(splits: Mapping[str, SplitData]) -> str:
+    """Return how many captions are longer than the model reads; empty for none.
+
+    Args:
+        splits: what their captions are called -> data.
+    """
+    limit, counts = "", []
+    for name, data in splits.items():
+        if data.cut.count:
+            limit = data.cut.limit
+            counts.append(f"{data.cut.count:,} of {data.num_captions:,} {name}")
+    return f"longer than the {limit} that the model reads: {', '.join(counts)}" if counts else ""
 
 
 class PhraseSplitData(SplitData):

@@ -10,7 +10,7 @@ import pytest
 
 from itrpipe.analysis.questions import alignment
 from itrpipe.analysis.questions.alignment import alignment_and_uniformity
-from itrpipe.analysis.questions.discrimination import gained
+from itrpipe.analysis.questions.discrimination import gained_and_lost
 from itrpipe.analysis.questions.eccv_caption import Truth, eccv_caption_metrics, ground_truth
 from itrpipe.analysis.questions.query_length import recall_by_length
 from itrpipe.errors import DataError
@@ -28,16 +28,18 @@ def edits(blind: bool = False, **kinds: tuple[float, float]) -> dict[str, Any]:
     return {"graph-edits": {"kinds": told}}
 
 
-def test_kinds_of_edits_that_a_model_gained_are_told() -> None:
+def test_kinds_of_edits_that_a_model_gained_and_lost_are_told_alike() -> None:
     """By every seed, by ten points, and where they cannot be told without the image."""
     before = [edits(side=(49, 3), attribute=(80, 1)), edits(side=(51, 3), attribute=(82, 1))]
     after = [edits(side=(92, 2), attribute=(90, 1)), edits(side=(94, 2), attribute=(90, 1))]
-    assert gained(after, before) == ["left and right in 93.0 % (baseline 50.0 %, without the image 51.0 %)"]
-    assert not gained([after[0], edits(side=(55, 2))], before)
-    assert not gained([edits(True, side=(92, 2))], before)
-    assert not gained(after, [])
-    assert not gained([], before)
-    assert not gained(after, [{"graph-edits": {}}])
+    told = "left and right in {} % (baseline {} %, without the image 51.0 %)"
+    assert gained_and_lost(after, before) == ([told.format("93.0", "50.0")], [])
+    assert gained_and_lost(before, after) == ([], [told.format("50.0", "93.0")])
+    none = [], []
+    assert gained_and_lost([after[0], edits(side=(55, 2))], before) == none
+    assert gained_and_lost([edits(True, side=(92, 2))], before) == none
+    assert gained_and_lost(after, []) == gained_and_lost([], before) == none
+    assert gained_and_lost(after, [{"graph-edits": {}}]) == none
 
 
 @pytest.mark.parametrize("values", [1 << 22, 40])

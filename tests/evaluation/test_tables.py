@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from itrpipe.evaluation.results import summed_up
 from itrpipe.evaluation.tables import (
     DASH,
     MINUS,
@@ -41,9 +42,10 @@ def test_a_number_has_its_digits_sign_and_uncertainty(number: Number | None, tex
     assert whole_text(number) == text
 
 
-def test_an_interval_excludes_zero_where_both_ends_have_one_sign() -> None:
-    ends = ((0.5, 2.0), (-2.0, -0.5), (-1.0, 2.0), (None, None))
-    assert [Number(1.0, *each).excludes_zero for each in ends] == [True, True, False, False]
+def test_a_number_that_is_kept_for_tables_is_rounded_only_where_it_is_shown() -> None:
+    recalls = {f"{side}_r{k}": {"value": 350.4545 / 6} for side in ("i2t", "t2i") for k in (1, 5, 10)}
+    kept = summed_up({"full": {**recalls, "rsum": {"value": 350.4545}}})["full rsum"]
+    assert f"{kept:.4g}" == Number(350.4545).text == "350.5"
 
 
 def test_the_mean_of_seeds_has_their_deviation_and_one_seed_keeps_its_interval() -> None:

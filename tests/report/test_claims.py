@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +16,11 @@ from itrpipe.errors import UsageError
 from itrpipe.evaluation.intervals import Difference, Interval, paired_intervals
 from itrpipe.evaluation.metrics import RSUM, Ranks, metrics
 from itrpipe.evaluation.tables import Number
-from itrpipe.report import plots
-from itrpipe.report.claims import Claim, judged
-from itrpipe.report.plots import SERIES, Look, _ends, looks_of
-from itrpipe.report.runs import Series, series_of
-from tests.report.toy import Toy, add
+from itrpipe.report.claims import Claim, differing_settings, judged
+from itrpipe.report.plots import SERIES, _ends, looks_of
+from itrpipe.report.runs import Model, Series, series_of
+from itrpipe.storage.artifact import read_manifest
+from tests.report.toy import MINE, Toy, add, change, rewrite
 
 SEEDS = (0, 1, 2)
 METHODS = ("triplet", "triplet-long", "aoq")
@@ -114,18 +115,23 @@ def test_the_same_training_with_in_batch_negatives_is_the_baseline(copy: Toy, mo
         made.append(add(copy, method, "dual-encoder", conf=conf, like=like, trained={**CLIP, **settings}))
     claims = copy.report(tuple(made)).results["claims"]
     claims = [each for each in claims if "mined" in each["model"] or len(models) == 2]
-    assert [each["result"] for each in claims] == (["one seed"] if baseline else [])
+    assert [each["result"] for each in claims] == (["one seed is too few"] if baseline else [])
     assert all(baseline in each["baseline"] for each in claims)
 
 
 def claim(
-    value: float, seeds: tuple[float, float] | None, images: tuple[float, float], *, untrained: bool = False
+    value: float,
+    seeds: tuple[float, float] | None,
+    images: tuple[float, float],
+    *,
+    untrained: bool = False,
+    at_chance: bool = False,
 ) -> Claim:
     over_seeds = None if seeds is None else Interval(value, *seeds)
     difference = Difference(value, over_seeds, Interval(value, *images), 1 if seeds is None else 2, 0.95)
     first: Any = SimpleNamespace(backbone="VSRN", roles={"untrained"} if untrained else set())
     one, other = (Series(f"VSRN, {name}", (first,)) for name in ("AOQ", "first training"))
-    return Claim(one, other, [0] if seeds is None else [0, 1], {RSUM: difference}, None)
+    return Claim(one, other, [0] if seeds is None else [0, 1], {RSUM: difference}, None, at_chance)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +141,7 @@ def claim(
         ((1, 5), (2, 4), "no measurable difference"),  # both exclude zero, but not at once and after Holm's correction
         ((-1, 5), (2, 4), "no measurable difference"),
         ((1, 5), (-2, 8), "no measurable difference"),
-        (None, (2.9, 3.1), "one seed"),
+        (None, (2.9, 3.1), "one seed is too few"),
     ],
 )
 def test_one_word_needs_both_intervals_and_all_comparisons_of_the_page(seeds: Any, images: Any, word: str) -> None:
@@ -148,13 +154,6 @@ def test_one_word_needs_both_intervals_and_all_comparisons_of_the_page(seeds: An
     assert marked.word == word.replace("better", "worse")
 
 
-def test_differences_are_drawn_around_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "svg", lambda figure, *_: figure)
-    drawn: Any = plots.intervals("x", "x", ["a"], [Number(2.0, 1, 3, signed=True)], [Look("red", ())], None)
-    (axes,) = drawn.svg.axes
-    assert (axes.lines[-1].get_xdata(), sum(axes.get_xlim())) == ([0, 0], 0)
-
-
 def test_of_models_that_were_not_trained_the_images_decide() -> None:
     assert claim(0.5, None, (0.1, 5), untrained=True).word == "better"
     assert claim(3.0, None, (-1, 5), untrained=True).word == "no measurable difference"
@@ -164,9 +163,10 @@ def test_of_models_that_were_not_trained_the_images_decide() -> None:
     ("one", "parts"),
     [
         (claim(3.0, (2.9, 3.1), (2, 4)), ["better than first training by 3.0", "2 seeds +2.9 to +3.1", "+2.0 to +4.0"]),
-        (claim(1.4, None, (-4, 6.7)), ["changed RSum by +1.4", "inconclusive with one seed", "−4.0 to +6.7"]),
-        (claim(5.0, None, (4, 6)), ["changed RSum by +5.0", "one seed does not show"]),
-        (claim(0.5, (-1, 2), (-1, 2)), ["no measurable difference", "+0.5"]),
+        (claim(1.4, None, (-4, 6.7)), ["AOQ against first training: one seed is too few, RSum +1.4", "−4.0 to +6.7"]),
+        (claim(5.0, None, (4, 6)), ["AOQ against first training: one seed is too few, RSum +5.0"]),
+        (claim(0.5, (-1, 2), (-1, 2)), ["AOQ against first training: no measurable difference, RSum +0.5"]),
+        (claim(0.5, (-1, 2), (-1, 2), at_chance=True), ["AOQ against first training: both at chance, RSum +0.5"]),
     ],
 )
 def test_one_sentence_has_the_difference_and_its_intervals(one: Claim, parts: list[str]) -> None:
@@ -180,6 +180,66 @@ def test_marks_are_corrected_over_all_test_sets_of_a_page() -> None:
     assert p_value <= 0.05 < 41 * p_value  # as Holm corrects the smallest of 41
     assert judged([[one]])[0][0].rsum.significant
     assert not judged([[one], [none] * 40])[0][0].rsum.significant
+
+
+TRIPLET, AOQ = {"method": "triplet", "margin": 0.2}, {"method": "aoq", "margin": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("baseline", "model", "differences"),
+    [
+        ((TRIPLET,), (AOQ, MINE), ["method (triplet, aoq)"]),
+        ((TRIPLET | {"loss": {"a": 1}},), (AOQ | {"loss": {"b": 1}}, MINE), ["method (triplet, aoq)"]),
+        ((AOQ,), (AOQ | {"depth": 3}, MINE), ["depth (none, 3)"]),
+        ((AOQ, MINE), (AOQ, MINE | {"num_texts": 60}), ["mining num_texts (12, 60)"]),
+        ((AOQ | {"sentences": "a"},), (AOQ | {"sentences": "b"}, MINE), []),
+    ],
+)
+def test_all_in_which_two_trainings_differ_but_their_negatives_is_named(
+    baseline: Any, model: Any, differences: list[str]
+) -> None:
+    sides = [
+        Series(name, (SimpleNamespace(members=[trained(settings, 0, *mining)]),))  # type: ignore[arg-type]
+        for name, (settings, *mining) in (("before", baseline), ("after", model))
+    ]
+    assert differing_settings(Claim(sides[1], sides[0], [0], {}, None)) == differences
+
+
+def test_mined_negatives_are_credited_where_nothing_else_differs(copy: Toy, done: Any) -> None:
+    assert "They also differ in method (triplet, aoq)." in done.results["answers"][0]
+    change(copy.made["triplet"], "triplet", settings={"method": "aoq"})
+    assert copy.report().results["answers"][0].startswith("Training with mined negatives against first training: one")
+
+
+def test_a_guard_that_marked_nothing_is_named_so_and_makes_no_model_of_its_own(copy: Toy) -> None:
+    guarded = shutil.copytree(copy.made["mining"], copy.made["mining"].with_name("exact.triplet.vsepp-0"))
+    statistics = json.loads((guarded / "statistics.json").read_text())
+    statistics["guard"] = {"above": {"texts_for_images": {"0.5": 0}, "images_for_texts": {"0.5": 0}}}
+    rewrite(guarded / "statistics.json", json.dumps(statistics).encode())
+    change(guarded, "exact", settings={"guard": "fne"})
+    name = add(copy, "aoq", "vsepp", trained={"loss": {"false_negatives": "drop"}})
+    record = read_manifest(copy.made[name]).inputs["train"]
+    mining = {"stage": "mine_negatives", "name": guarded.name, "fingerprint": read_manifest(guarded).fingerprint}
+    change(copy.root / "toy" / "train" / record.name, "aoq", inputs={"mine_negatives": mining})
+    report = copy.report(("triplet.vsepp", "aoq.vsepp", name))
+    (answer,) = report.results["answers"]
+    assert answer.startswith("VSE++, AOQ against first training")
+    assert "VSE++, AOQ (marked nothing)" in baselines(report)
+    (mined,) = [each for each in report.results["tables"] if each["title"] == "What was mined"]
+    rows = [row["name"] for row in mined["rows"]]
+    assert len({*rows}) == len(rows) == 4
+
+
+def test_models_trained_elsewhere_have_their_names_and_several_seeds(copy: Toy) -> None:
+    made, named = [], []
+    for name, like in (("a@1", "triplet"), ("a@2", "triplet"), ("b@1", "aoq"), ("b@2", "aoq")):
+        of_folder = {"model": {"vision": name, "text": "clip"}}
+        made.append(add(copy, "zero-shot", "dual-encoder", like=f"{like}.vsepp", conf="zero-shot", trained=of_folder))
+        named.append((read_manifest(copy.made[made[-1]]).inputs["train"].name, name))
+    report = copy.report(tuple(made), names=sorted(named), compare=made[:2])
+    (claim,) = report.results["claims"]
+    assert (claim["model"], claim["baseline"]) == ("dual encoder, b", "dual encoder, a")
+    assert (claim["seeds"], claim["result"]) == ([1, 2], "better")
 
 
 def test_two_models_that_do_not_compare_are_refused(seeded: Toy) -> None:
@@ -208,15 +268,18 @@ def test_a_removed_model_and_without_the_dataset_any_has_no_baseline(seeded: Toy
 # -- What series are called, and how they are drawn
 
 
+def trained(settings: dict[str, Any] | None, seed: int = 0, mining: Any = None, name: str = "") -> Model:
+    """A model by its settings, and those of the lists that it was trained with."""
+    usual = {"adapter": "none", "method": "aoq", "seed": seed}
+    manifests = [each and SimpleNamespace(settings={**usual, **each}) for each in (settings, mining)]
+    lists = mining and SimpleNamespace(manifest=manifests[1])
+    artifact: Any = SimpleNamespace(manifest=manifests[0], input=lambda _: lists)
+    return Model("aoq", "vsrn", seed, artifact, lambda _: None, name)
+
+
 def run(settings: dict[str, Any] | None, seed: int = 0, mining: dict[str, Any] | None = None, **given: Any) -> Any:
-    made = [
-        each and SimpleNamespace(settings={"adapter": "none", **each, "seed": seed})
-        for each in (settings or {"": 0}, mining)
-    ]
-    member = SimpleNamespace(method_name="aoq", seed=seed, mining=mining and SimpleNamespace(manifest=made[1]))
-    member.artifact = SimpleNamespace(manifest=None if settings is None else made[0])
     about = {"method": "AOQ", "backbone": "VSRN", "roles": (), "departures": {}}
-    return SimpleNamespace(members=[member], **{**about, **given})
+    return SimpleNamespace(members=[trained(settings, seed, mining)], **{**about, **given})
 
 
 def names(*runs: Any) -> list[str]:

@@ -21,7 +21,7 @@ from itrpipe.errors import DataError
 from itrpipe.report import negatives, words
 from itrpipe.report.pictures import Picture
 from itrpipe.report.words import MIDDLE, TONES, Coloured, Line
-from tests.report.toy import HOSTILE, Element, Report, Toy, add, build, with_sentences
+from tests.report.toy import HOSTILE, Element, Report, Toy, add, build, change, with_sentences
 
 LISTS = ("texts_for_images", "images_for_texts")
 NUMBERS = "051699568ddc7c3c"
@@ -117,6 +117,24 @@ def test_sentences_stand_beside_their_captions_with_their_changes(copy: Toy) -> 
         changes = [[(a.text(), b.text()) for a, b in zip(e.all("del"), e.all("ins"), strict=True)] for e in lines]
         plain = [[("plain", "painted")], [("plain", "grand"), ("caption", "copy")]]
         assert changes == (plain if caption.text().startswith("a plain") else [[("alert", "<b>bad</b>")]])
+
+
+def test_where_no_sentence_could_be_written_the_table_says_so(copy: Toy) -> None:
+    report = copy.report((with_sentences(copy, kept=False), "triplet.vsepp"))
+    (cells,) = table(report, "Written sentences").values()
+    assert cells["number"]["value"] == 0
+    assert not section(report, "written-sentences").all("article")
+
+
+def test_a_warning_of_several_artifacts_is_shown_once(copy: Toy) -> None:
+    for name in ("triplet", "aoq"):
+        folder = copy.made[name]
+        text = (folder / "manifest.json").read_text()
+        (folder / "manifest.json").write_text(text.replace('"messages": []', '"messages": ["captions are long"]'))
+        change(folder, name)
+    page = copy.report().page.text()
+    assert page.count("captions are long") == 1
+    assert page.count(f"train/{copy.made['aoq'].name}, train/") + page.count(f", train/{copy.made['aoq'].name}") == 1
 
 
 @pytest.mark.parametrize(

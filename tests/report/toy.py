@@ -225,8 +225,8 @@ def add(
     return made.name
 
 
-def write_sentences(job: Job) -> None:
-    """Two sentences kept of every caption for training, the harder one first, and one rejected, by the product's code.
+def write_sentences(kept: bool, job: Job) -> None:
+    """Two sentences kept of every caption for training, the harder one first, and one rejected, or none of all this.
 
     Of hostile captions the second `alert` is changed, of plain ones a word and then two of them.
     """
@@ -238,15 +238,18 @@ def write_sentences(job: Job) -> None:
         made = zip(("#0", "#1", "#1"), texts, (0.5, 2.5, 1.5), strict=True)
         rows += [Sentence(f"{name}{k}", name, text, edits, s, 2.0, -1.0, -0.5, True, "kept") for k, text, s in made]
         rows.append(Sentence(f"{name}#1", name, "", [], None, 2.0, None, None, False, "identical"))
-    write_part(job.work / "part.parquet", rows, {"kept": 3 * count, "identical": count})
+    drawn = {"kept": 3 * count, "identical": count} if kept else {}
+    write_part(job.work / "part.parquet", rows if kept else [], drawn)
     join_parts([job.work / "part.parquet"], job.folder)
     (job.folder / "statistics.json").write_text(json.dumps(synthesis_statistics(SentenceFile(job.folder), 2 * count)))
 
 
-def with_sentences(toy: Toy) -> str:
-    """Adds sentences and a model that learned from them; the name of its evaluation."""
+def with_sentences(toy: Toy, *, kept: bool = True) -> str:
+    """Adds sentences, or none, and a model that learned from them; the name of its evaluation."""
     given = {"maker": "model", "method": "pretrain", "backbone": "uniter", "seed": 1}
-    written = seal(toy.root, "synthesize", "phrases", given, {"prepare": toy.made["prepare"]}, write_sentences)
+    written = seal(
+        toy.root, "synthesize", "phrases", given, {"prepare": toy.made["prepare"]}, partial(write_sentences, kept)
+    )
     return add(toy, "tags", conf="tags-static", inputs={"synthesize": written})
 
 

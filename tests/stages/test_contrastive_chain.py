@@ -254,16 +254,13 @@ def test_both_rounds_from_random_encoders_with_pixels_that_nobody_asked_for(defi
     assert only(defined, "train/triplet.dual-encoder")
 
 
-def test_training_and_evaluation_say_how_many_captions_are_longer_than_is_read(defined: Path, invoke: Invoke) -> None:
+def test_a_training_says_once_how_many_captions_are_longer_than_is_read(defined: Path, invoke: Invoke) -> None:
     small = sets(*BATCHES, *PIXELS, *random_encoders("max_words=2"), ONE)
     done(invoke("evaluate", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", defined, *small))
     trained, evaluated = (only(defined, f"{stage}/triplet.dual-encoder") for stage in ("train", "evaluate"))
-    said = {
-        name: [line for line in read_manifest(folder).messages if "2 words that the model reads" in line]
-        for name, folder in (("training", trained), ("test", evaluated))
-    }
-    assert [line.split("captions")[0].split()[-1] for lines in said.values() for line in lines] == list(said)
-    assert read_manifest(trained).metrics["cut_captions"].keys() == {"train", "val", "test"}
+    said = [*read_manifest(trained).messages, *read_manifest(evaluated).messages]
+    (line,) = [each for each in said if "2 words that the model reads" in each]
+    assert all(f" {split} captions" in line for split in ("train", "val", "test"))
 
 
 def test_pretrained_encoders_in_folders_are_loaded_and_the_trained_model_needs_them_no_more(

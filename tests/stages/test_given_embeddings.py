@@ -122,6 +122,11 @@ def test_without_a_dataset_files_are_all_that_is_needed(
     evaluated = made(invoke("evaluate", *given, "--set=bootstrap_samples=100", "--split", "val"))
     assert not (evaluated / "query_length.json").exists()
     assert invoke("report", "--dataset", "embeddings").code == 0
+    for name in ("a@1", "a@2", "b@1", "b@2"):
+        done(invoke("evaluate", *given, "--set=bootstrap_samples=100", "--split", "val", "--name", name))
+    page = done(invoke("report", "--dataset", "embeddings", "--compare", "a", "b")).split()[-1]
+    (claim,) = json.loads((Path(page).parent / "results.json").read_text())["claims"]
+    assert (claim["baseline"], claim["model"], claim["seeds"]) == ("a", "b", [1, 2])
     assert f"✓ mine_negatives/{folder.name}" in invoke(*mine, "--dry-run").out  # another split changes nothing
     assert "train/given" not in invoke("gc", "--dataset", "embeddings", "--yes").out
     refused(invoke("gc"), 3, "embeddings")

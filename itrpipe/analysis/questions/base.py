@@ -9,8 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from itrpipe.engine.work import resolve_device
 from itrpipe.evaluation.tables import Number, as_lines
 from itrpipe.methods.declaration import MethodSettings
@@ -139,6 +137,8 @@ def trigrams_of(evaluation: Evaluation, split: SplitScores) -> Trigrams:
         evaluation: of the model.
         split: whose captions are judged.
     """
+    import numpy as np
+
     from itrpipe.datasets.prepared import PreparedDataset
     from itrpipe.synthesis.blind import Trigrams
 

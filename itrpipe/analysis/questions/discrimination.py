@@ -57,27 +57,32 @@ _GAIN = 10.0
 """Points between two models from which on a kind is named in a sentence."""
 
 
-def gained(own: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Kinds of edits that one model tells from captions better than another, each with its percentages.
+def gained_and_lost(
+    own: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]
+) -> tuple[list[str], list[str]]:
+    """Return kinds of edits that one model tells from captions better than another, and those that it tells worse.
 
-    Those count that cannot be told without the image, where each interval of the one lies above all of the other.
+    Each has its percentages. Those count that cannot be told without the image, where each interval of the one lies
+    beyond all of the other.
 
     Args:
         own, others: what evaluations of each wrote, by seed.
     """
-    found, first = [], own[0] if own else {}
+    gains, losses, first = [], [], own[0] if own else {}
     for name, kind in [(name, kind) for name, whole in first.items() for kind in whole.get("kinds", {})]:
         sides = [[each.get(name, {}).get("kinds", {}).get(kind) for each in side] for side in (own, others)]
         if not sides[1] or not all(each and each["sentences"] for side in sides for each in side):
             continue
         ours, theirs = ([each["percent"] for each in side] for side in sides)
         means = [float(np.mean([each["value"] for each in side])) for side in (ours, theirs)]
-        apart = min(each["low"] for each in ours) > max(each["high"] for each in theirs)
         blind = sides[0][0]["blind"]
-        if apart and means[0] - means[1] >= _GAIN and not blind["guessed"]:
-            told = f"{means[0]:.1f} % (baseline {means[1]:.1f} %, without the image {blind['value']:.1f} %)"
-            found.append(f"{TITLES.get(kind, kind)} in {told}")
-    return found
+        if abs(means[0] - means[1]) < _GAIN or blind["guessed"]:
+            continue
+        told = f"{means[0]:.1f} % (baseline {means[1]:.1f} %, without the image {blind['value']:.1f} %)"
+        for found, upper, lower in ((gains, ours, theirs), (losses, theirs, ours)):
+            if min(each["low"] for each in upper) > max(each["high"] for each in lower):
+                found.append(f"{TITLES.get(kind, kind)} in {told}")
+    return gains, losses
 
 
 SHOWN = (
