@@ -67,11 +67,6 @@ class MineNegatives(Stage):
         models = "+".join(filter(None, (settings.backbone, settings.rescore_with)))
         return f"{found}.{run_label(settings.method, models, settings.seed)}"
 
-    def fingerprinted(self, settings: MineSettings) -> dict[str, Any]:
-        """The library by the name that it had when the first lists were mined."""
-        values = settings.counted()
-        return values | {"engine": values.pop("library")}
-
     def needs(self, settings: MineSettings, definition: DatasetDefinition) -> dict[str, Need]:
         """The captions and the mining model's embeddings; a second model, and the features that it looks at.
 
