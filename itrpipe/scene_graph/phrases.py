@@ -1,6 +1,12 @@
 """The phrases of a whole dataset as flat arrays, and the words of its captions that are masked together.
 
-`itrpipe.scene_graph.graph.phrases_of` gives the phrases of one graph and says what a phrase is.
+Each element of a graph has a phrase: a set of token numbers, which is what a mask needs, and a label, which is what two
+captions can have in common. An element stands in its phrase with the heads of the objects that it is said of; the label
+holds lemmas, modifiers before what they modify and subject before predicate before object, so that `the frisbee is
+yellow` gives `yellow frisbee`. A phrase lacks tokens altogether if the words of its object, of an attribute, or of one
+side of a relation are not in the caption. A model sees the phrases with tokens, each set of tokens once per kind.
+
+Source: SSAMT, Sec. 3.1, which does not say how many phrases a caption may have.
 """
 
 from __future__ import annotations
@@ -14,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.errors import DataError
-from itrpipe.scene_graph.graph import KINDS, MAX_PHRASES
+from itrpipe.scene_graph.graph import KINDS
 from itrpipe.scene_graph.stored import ELEMENTS, SceneGraphFile, flattened
 from itrpipe.storage.ragged import Ragged
 from itrpipe.storage.tables import rows_of
 
-MAX_WORDS = 64
+MAX_WORDS, MAX_PHRASES = 64, 32
 COLUMNS = ("tokens", *ELEMENTS)
 LABELS_AT_ONCE = 2**16
 LAST = np.iinfo(np.int64).max
