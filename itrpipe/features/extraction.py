@@ -109,6 +109,7 @@ class Extraction(Work["Decoders"]):
     """
 
     unit, overlap, in_one_thread = "images", 2, True
+    untold = ("extractor", "images")
 
     title: str
     images: ImageFiles
@@ -117,10 +118,6 @@ class Extraction(Work["Decoders"]):
     batch: int = 0
     decoders: int = 0
     strict: bool = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Each worker opens its own, and is told of the images of each part alone."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("extractor", "images")}
 
     @cached_property
     def extractor(self) -> Extractor:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -114,13 +114,10 @@ class Parsing(Work[RulesParser]):
     """
 
     title, unit, suffix = "parsing", "captions", ".arrow"
+    untold = ("_items",)
 
     def __init__(self, items: Sequence[Item], build: Callable[[], RulesParser]) -> None:
         self._items, self._build = items, build
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Workers are told of the captions of each part alone."""
-        return self.__dict__ | {"_items": ()}
 
     def parts(self) -> list[Part]:
         """Chunks of captions."""

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -186,14 +185,11 @@ class Painting(Work[None]):
     """
 
     title, unit, suffix = "drawing scenes", "images", ".arrow"
+    untold = ("_scenes",)
 
     def __init__(self, scenes: Sequence[Scene], difficulty: Difficulty = EASY) -> None:
         self._scenes = scenes
         self._difficulty = difficulty
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Workers are told of the scenes of each part alone."""
-        return self.__dict__ | {"_scenes": ()}
 
     def parts(self) -> list[Part]:
         """Scenes, some at a time."""
