@@ -196,7 +196,9 @@ def _fragments(
     words = [("word", [number]) for number in range(min(len(graph.tokens), opened.model.settings.max_words))]
     own = texts[pair["example"] : pair["example"] + 1].narrowed()
     kinds = [KINDS[kind] for kind in own.kinds[0].tolist()]
-    phrases = [(kind, tokens.nonzero()[:, 0].tolist()) for kind, tokens in zip(kinds, own.phrase_tokens[0], strict=True)]
+    phrases = [
+        (kind, tokens.nonzero()[:, 0].tolist()) for kind, tokens in zip(kinds, own.phrase_tokens[0], strict=True)
+    ]
     for (kind, tokens), (score, holds) in zip(
         [*words, *phrases], [*scored[padded : padded + len(words)], *scored[: len(phrases)]], strict=True
     ):

@@ -195,7 +195,7 @@ class SentenceParser:
     """
 
     def __init__(self, captions: Path, manifest: Manifest, work: Path, reporter: Reporter) -> None:
-        settings = ParseSettings.recorded(manifest.settings)
+        settings = ParseSettings.model_validate(manifest.settings)
         if settings.file:
             raise UsageError(
                 f"{captions} holds graphs out of a file, and written sentences are in none; evaluate without "

@@ -73,21 +73,6 @@ class CaptionGroups:
 
 
 @dataclass(frozen=True)
-class PhraseBatch:
-    """Captions of a batch, padded to the longest: B captions, W words, P phrases.
-
-    Attributes:
-        words: int32 [B, W], numbers in `CaptionPhrases.words`; -1 is padding.
-        kinds: int8 [B, P], positions in `KINDS`; -1 is padding.
-        phrase_words: bool [B, P, W], which words make up a phrase.
-    """
-
-    words: np.ndarray
-    kinds: np.ndarray
-    phrase_words: np.ndarray
-
-
-@dataclass(frozen=True)
 class CaptionPhrases(CaptionGroups):
     """Words, phrases and labels of T captions of N images; the groups are the phrases.
 
@@ -165,10 +150,15 @@ class CaptionPhrases(CaptionGroups):
         """
         return _positions(self.image_ids, image_ids, "image")
 
-    def batch(self, rows: np.ndarray) -> PhraseBatch:
-        """Pads some captions, int64 [B], to the longest of them."""
+    def batch(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Pads some captions, int64 [B], to the longest of them: B captions, W words, P phrases.
+
+        Returns:
+            Numbers in `words`, int32 [B, W], -1 for padding; positions in `KINDS` of the phrases, int8 [B, P], -1 for
+            padding; and which words make up a phrase, bool [B, P, W].
+        """
         words, kinds = (each.take(rows).padded(fill=NONE) for each in (self.word_ids, self.kinds))
-        return PhraseBatch(words, kinds, self.masks(rows, words.shape[1]))
+        return words, kinds, self.masks(rows, words.shape[1])
 
     def positive(self, captions: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which words and phrases of captions are labels of images, or contained in one.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.scenes import ScenesDataset, generate, layout, world
+from itrpipe.scenes import ScenesDataset, generate, world
 from itrpipe.scenes.build import read_described, write_described
 from itrpipe.scenes.sayings import SAYINGS
 
@@ -20,13 +20,12 @@ def dataset() -> ScenesDataset:
 
 def test_tables_agree_and_everything_occurs(dataset: ScenesDataset) -> None:
     assert tuple(SAYINGS.nouns) == tuple(SAYINGS.plurals) == world.KINDS
-    assert set(SAYINGS.relations) == set(layout.RELATIONS)
     assert set(SAYINGS.settings) == set(world.SETTINGS) == {scene.setting for scene in dataset.scenes}
     objects = [item for scene in dataset.scenes for item in scene.objects]
     values = {"kind": world.KINDS, "colour": world.COLOURS, "pattern": world.PATTERNS, "size": world.SIZES}
     values["state"] = ("ground", "on", "held", "fly")
     assert all({getattr(item, name) for item in objects} == set(known) for name, known in values.items())
-    assert {name for scene in dataset.scenes for _, name, _ in scene.relations} == set(layout.RELATIONS)
+    assert {name for scene in dataset.scenes for _, name, _ in scene.relations} == set(SAYINGS.relations)
     assert {edit for scene in dataset.scenes for edit in scene.edit.split("+")} == {"base", *world.EDIT_NAMES}
 
 

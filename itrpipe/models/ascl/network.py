@@ -54,7 +54,6 @@ from itrpipe.models.base import (
     WordEncoding,
     changed,
     inner_products,
-    real_count,
     rows_of,
     tiled_scores,
     unit_vectors,
@@ -123,9 +122,8 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         """Regions and the whole image, projected; images may differ in their number of regions.
 
         Raises:
-            DataError: an image has no region, or the features have no vector of the whole image.
+            DataError: the features have no vector of the whole image.
         """
-        real_count(images)  # raises
         regions = unit_vectors(self.project_regions(images.regions.to(self.project_regions.weight.dtype)))
         if self.project_whole is None:
             return AsclImages(regions, images.count, None)

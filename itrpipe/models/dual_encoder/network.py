@@ -276,7 +276,7 @@ class RegionTower(nn.Module):
         """Returns vectors [B, D]; what is behind the number of an image's regions plays no part.
 
         Raises:
-            DataError: the images have no boxes and the model was trained with some, or an image has no region.
+            DataError: the images have no boxes and the model was trained with some.
         """
         if self.boxes and images.boxes is None:
             raise DataError(
@@ -362,10 +362,8 @@ class TransformerDualEncoder(Base):
     def description(self) -> dict[str, Any]:
         """The networks without their weights, for `restored`."""
         vision = self.vision.description() if isinstance(self.vision, VisionTower) else None
-        known: dict[str, Any] = {} if self._scale is None else {"scale": list(self._scale)}
-        if isinstance(self.vision, RegionTower):
-            known["boxes"] = self.vision.boxes
-        return {"vision": vision, "text": self.text.description(), **known}
+        boxes = isinstance(self.vision, RegionTower) and self.vision.boxes
+        return {"vision": vision, "text": self.text.description(), "scale": self._scale, "boxes": boxes}
 
     def pretrained_scale(self) -> tuple[float, float] | None:
         """Of CLIP and SigLIP, as they were when they were opened; training moves a scale of the method's."""
@@ -468,8 +466,8 @@ def restored(description: Mapping[str, Any]) -> Encoders:
     return Encoders(
         None if description["vision"] is None else restored_vision(description["vision"]),
         restored_text(description["text"]),
-        scale=tuple(description["scale"]) if "scale" in description else None,
-        boxes=description.get("boxes", False),
+        scale=description["scale"] and tuple(description["scale"]),
+        boxes=description["boxes"],
     )
 
 

@@ -42,7 +42,6 @@ from itrpipe.models.base import (
     Tensors,
     TextBatch,
     inner_products,
-    real_count,
     tiled_scores,
     unit_vectors,
 )
@@ -154,7 +153,6 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
 
     def encode_images(self, images: ImageBatch) -> SsamtImages:
         """Images through their own encoder."""
-        real_count(images)  # raises
         regions = self.embedding.regions(images.regions.float())  # [B, K, d]
         real = _real_positions(regions, images.count)
         allowed = _without_padding(torch.ones_like(real[:, None]), real)
