@@ -111,15 +111,11 @@ class CaptionPhrases(CaptionGroups):
 
         Raises:
             MissingInputError: there is no such file.
-            DataError: it is damaged, or the captions of an image do not follow each other.
+            DataError: it is damaged.
         """
         file = SceneGraphFile(folder)
         numbers = {image_id: row for row, image_id in enumerate(dict.fromkeys(file.image_ids))}
         caption_image = np.array([numbers[image_id] for image_id in file.image_ids], dtype=np.int64)
-        if np.any(np.diff(caption_image) < 0):
-            raise DataError(
-                f"{file.path}: the captions of an image do not follow each other; run `itrpipe parse` again"
-            )
         words, labels = _Numbers(), _Numbers()
         read = (_rows(table, words, labels, max_words, max_phrases) for table in file.row_groups(COLUMNS))
         word_ids, word_labels, element_labels, phrase_labels, kinds, tokens = map(

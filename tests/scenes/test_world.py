@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import UsageError
 from itrpipe.scenes import ScenesDataset, generate, world
 from itrpipe.scenes.build import read_described, write_described
 from itrpipe.scenes.sayings import SAYINGS
@@ -48,18 +48,13 @@ def test_scenes_of_things_alike_have_two_to_five_of_them_about_equally_often_and
     assert max(told.values()) < 2 * min(told.values())
 
 
-@pytest.mark.parametrize("damaged", ['{"scene": {}, "captions": []}', '{"scene": ', "", "7"])
-def test_lines_are_read_as_they_were_written_and_a_damaged_one_is_named(tmp_path: Path, damaged: str) -> None:
+def test_scenes_are_read_as_they_were_written(tmp_path: Path) -> None:
     path, crowded = tmp_path / "scenes.jsonl", generate(6, 0, 0, seed=2, units=5)
     write_described(path, crowded)
     found = read_described(path)
     assert list(found) == [scene.image_id for scene in crowded.scenes]
     assert [each.scene for each in found.values()] == crowded.scenes
     assert [list(each.captions) for each in found.values()] == crowded.captions
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:2], damaged, *lines[3:]]))
-    with pytest.raises(DataError, match=r"scenes\.jsonl: line 3 is damaged .*itrpipe prepare` again"):
-        read_described(path)
 
 
 @pytest.mark.parametrize(
