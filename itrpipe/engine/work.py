@@ -62,6 +62,7 @@ class Work(ABC, Generic[Worker]):
         device: where a worker computes: `cpu`, `cuda`, or `auto` for a GPU where there is one. A worker has a GPU for
             itself.
         key: what the parts depend on beside the fingerprint of the artifact.
+        on_every_core: whether as many processes suit it on this machine as it has cores, since it is Python all through.
         untold: names of attributes that a worker opens itself, or that parts tell it of as far as it needs them.
     """
 
@@ -70,6 +71,7 @@ class Work(ABC, Generic[Worker]):
     suffix: ClassVar[str] = ARRAYS
     overlap: ClassVar[int] = 1
     in_one_thread: ClassVar[bool] = False
+    on_every_core: ClassVar[bool] = False
     untold: ClassVar[tuple[str, ...]] = ()
     cores: int = 1
     device: str = "cpu"
@@ -99,10 +101,6 @@ class Work(ABC, Generic[Worker]):
         """
         check_stamp(path, AGAIN, None if self.suffix == ARRAYS else path.read_bytes())  # others are small
         return True
-
-    def local_workers(self) -> int:
-        """Processes that suit it on this machine."""
-        return 1
 
 
 def name_of(number: int) -> str:

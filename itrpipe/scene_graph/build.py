@@ -15,7 +15,6 @@ import pyarrow as pa
 from rich.text import Text
 from rich.tree import Tree
 
-from itrpipe.engine.local import usable_cores
 from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import UsageError
@@ -113,7 +112,7 @@ class Parsing(Work[RulesParser]):
         build: makes the parser; it is pickled.
     """
 
-    title, unit, suffix = "parsing", "captions", ".arrow"
+    title, unit, suffix, on_every_core = "parsing", "captions", ".arrow", True
     untold = ("_items",)
 
     def __init__(self, items: Sequence[Item], build: Callable[[], RulesParser]) -> None:
@@ -122,10 +121,6 @@ class Parsing(Work[RulesParser]):
     def parts(self) -> list[Part]:
         """Chunks of captions."""
         return cut(self._items, CHUNK)
-
-    def local_workers(self) -> int:
-        """One per core: parsing is Python all through."""
-        return usable_cores()
 
     def open(self) -> RulesParser:
         """The parser."""

@@ -14,7 +14,6 @@ from pydantic import TypeAdapter
 
 from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.image_check import ImageFacts
-from itrpipe.engine.local import usable_cores
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import UsageError
 from itrpipe.scenes.layout import HEIGHT, WIDTH, Scene, arrange
@@ -177,7 +176,7 @@ class Painting(Work[None]):
         difficulty: how hard they are to see.
     """
 
-    title, unit, suffix = "drawing scenes", "images", ".arrow"
+    title, unit, suffix, on_every_core = "drawing scenes", "images", ".arrow", True
     untold = ("_scenes",)
 
     def __init__(self, scenes: Sequence[Scene], difficulty: Difficulty = EASY) -> None:
@@ -187,10 +186,6 @@ class Painting(Work[None]):
     def parts(self) -> list[Part]:
         """Scenes, some at a time."""
         return cut(self._scenes, _SCENES)
-
-    def local_workers(self) -> int:
-        """One per core."""
-        return usable_cores()
 
     def open(self) -> None:
         """Nothing: the painter needs no state."""

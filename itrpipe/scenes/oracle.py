@@ -2,7 +2,7 @@
 
 `describes` is the definition. `Oracle` gives the same answers for all scenes of a split at once: it keeps, per
 scene, which objects fulfil a predicate as the bits of one byte, rules most scenes out with a few array
-operations, and searches the rest.
+operations, and looks at the rest one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from itrpipe.scenes.layout import PlacedObject, Scene, Triple
-from itrpipe.scenes.world import MAX_OBJECTS
 
 BoolArray = npt.NDArray[np.bool_]
 BitArray = npt.NDArray[np.uint8]
@@ -129,7 +128,7 @@ class Oracle:
 
     def __init__(self, scenes: Sequence[Scene]) -> None:
         self._settings = np.array([scene.setting for scene in scenes], dtype=object)
-        self._relation_sets = [frozenset(scene.relations) for scene in scenes]
+        self._scenes = scenes
         # (attribute, value) -> which objects of each scene have it, as bits.  # [N] each
         self._looks: dict[tuple[str, str], BitArray] = defaultdict(lambda: np.zeros(len(scenes), dtype=np.uint8))
         for number, scene in enumerate(scenes):
@@ -150,9 +149,7 @@ class Oracle:
         if len(form.objects) < 2:
             return possible  # the masks are exact: nothing is left to assign
         for index in np.flatnonzero(possible):
-            bits = [int(self._fulfilling(predicate)[index]) for predicate in form.objects]
-            candidates = [[slot for slot in range(MAX_OBJECTS) if value >> slot & 1] for value in bits]
-            possible[index] = _can_assign(form, candidates, self._relation_sets[index])
+            possible[index] = describes(form, self._scenes[index])
         return possible
 
     def _in_settings(self, settings: tuple[str, ...]) -> BoolArray:
