@@ -60,9 +60,9 @@ class FeatureSettings(Settings):
         return local_folders(self._named())
 
     def from_hub(self) -> dict[str, str]:
-        """The models of the hub that it computes with, and their revisions."""
-        here, revision = self.local_files(), getattr(self, "revision", "main")
-        return {value: revision for key, value in self._named().items() if key not in here}
+        """The models of the hub that it computes with, and their revisions; none where the settings know no revision."""
+        here, revision = self.local_files(), getattr(self, "revision", "")
+        return {value: revision for key, value in self._named().items() if revision and key not in here}
 
     def _named(self) -> dict[str, str]:
         return {key: value for key in _FILES if (value := getattr(self, key, "")) not in _NO_FILES}
