@@ -62,7 +62,7 @@ class Work(ABC, Generic[Worker]):
         device: where a worker computes: `cpu`, `cuda`, or `auto` for a GPU where there is one. A worker has a GPU for
             itself.
         key: what the parts depend on beside the fingerprint of the artifact.
-        on_every_core: whether as many processes suit it on this machine as it has cores, since it is Python all through.
+        on_every_core: whether a process for every core suits it on this machine, since it is Python all through.
         untold: names of attributes that a worker opens itself, or that parts tell it of as far as it needs them.
     """
 

@@ -60,7 +60,7 @@ class FeatureSettings(Settings):
         return local_folders(self._named())
 
     def from_hub(self) -> dict[str, str]:
-        """The models of the hub that it computes with, and their revisions; none where the settings know no revision."""
+        """The models of the hub that it computes with, and their revisions; none of settings without a revision."""
         here, revision = self.local_files(), getattr(self, "revision", "")
         return {value: revision for key, value in self._named().items() if revision and key not in here}
 

@@ -360,7 +360,7 @@ def join_features(
             names = file.keys() - {"rows"}  # none where all images of a part have failed
             if names:
                 rows = place[file["rows"].read()]
-                known = rows >= 0 if rows.min() < 0 else slice(None)
+                known = rows >= 0
                 yield rows[known], {name: file[name].mapped("r")[known] for name in names}
                 on_joined(len(rows))
 

@@ -18,6 +18,7 @@ from torch import nn
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.models.ascl.declaration import Ascl
 from itrpipe.models.base import TextBatch
+from itrpipe.models.dual_encoder.network import Encoders
 from itrpipe.models.registry import network_module
 from itrpipe.models.uniter.network import load_published
 from itrpipe.testing import IMAGE_DIM, VOCABULARY
@@ -122,7 +123,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
     "uniter: no boxes": (images("uniter", boxes=None), DataError, "boxes"),
     "ascl: no vector": (images("ascl", global_=None), DataError, "model.fusion=none"),
     "ascl: none ever": (
-        lambda _: network_module("ascl").build(Ascl(text="random"), 8, 9),
+        lambda _: network_module("ascl").build(Ascl(text="random"), 8, 9, Encoders()),
         DataError,
         "model.fusion=none",
     ),
