@@ -148,7 +148,7 @@ class Oracle:
             possible &= self._fulfilling(predicate) != 0
         if len(form.objects) < 2:
             return possible  # the masks are exact: nothing is left to assign
-        for index in np.flatnonzero(possible):
+        for index in np.flatnonzero(possible).tolist():
             possible[index] = describes(form, self._scenes[index])
         return possible
 
