@@ -27,18 +27,18 @@ class Sentence:
 
     Args:
         words: see `itrpipe.scene_graph.words.plain`.
+        tags: of the words; none before they are tagged.
 
     Attributes:
         size: number of words.
-        words, entries, tags: of each word, with `BEYOND` empty ones behind the last; tags are empty before words are
-            tagged.
+        words, entries, tags: of each word, with `BEYOND` empty ones behind the last.
     """
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(self, words: Sequence[str], tags: Sequence[str] = ()) -> None:
         self.size = len(words)
         self.words = [*words, *[""] * BEYOND]
         self.entries = [*map(look_up, words), *[Entry()] * BEYOND]
-        self.tags = [""] * len(self.words)
+        self.tags = [*tags, *[""] * (self.size - len(tags) + BEYOND)]
 
     @cached_property
     def lemmas(self) -> list[str]:
