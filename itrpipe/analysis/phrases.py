@@ -19,7 +19,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph.graph import phrases_of
+from itrpipe.scene_graph.graph import KINDS
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.stored import SceneGraphFile
 from itrpipe.training.data import PhraseSplitData, Sources, blocks
@@ -193,9 +193,12 @@ def _fragments(
     """The words of a caption, then its phrases; `scored` holds the phrases first."""
     graph = opened.graphs.graph_at(row)
     padded = texts.phrase_tokens.shape[1]
-    longest = opened.model.settings.max_words
-    words = [("word", (number,)) for number in range(min(len(graph.tokens), longest))]
-    phrases = [(phrase.kind, phrase.tokens) for phrase in phrases_of(graph, max_words=longest)[:padded]]
+    words = [("word", [number]) for number in range(min(len(graph.tokens), opened.model.settings.max_words))]
+    own = texts[pair["example"] : pair["example"] + 1].narrowed()
+    kinds = [KINDS[kind] for kind in own.kinds[0].tolist()]
+    phrases = [
+        (kind, tokens.nonzero()[:, 0].tolist()) for kind, tokens in zip(kinds, own.phrase_tokens[0], strict=True)
+    ]
     for (kind, tokens), (score, holds) in zip(
         [*words, *phrases], [*scored[padded : padded + len(words)], *scored[: len(phrases)]], strict=True
     ):
@@ -203,7 +206,7 @@ def _fragments(
             **pair,
             "text": graph.text,
             "kind": kind,
-            "tokens": list(tokens),
+            "tokens": tokens,
             "starts": [graph.tokens[token].start for token in tokens],
             "ends": [graph.tokens[token].end for token in tokens],
             "score": score,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,14 +59,11 @@ class ImageChecking(Work[ImageRoot]):
     """
 
     title, unit, suffix, overlap = "checking images", "images", ".json", 2
+    untold = ("_files",)
 
     def __init__(self, root: Path, files: Iterable[str]) -> None:
         self._root = root.absolute()
         self._files = list(dict.fromkeys(files))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Workers are told of the files of each part alone."""
-        return self.__dict__ | {"_files": []}
 
     def parts(self) -> list[Part]:
         """Files, some at a time."""

@@ -40,7 +40,7 @@ def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
 
         named = os.environ.get(GPUS)
         gpus = named.split(",") if named else list(map(str, range(torch.cuda.device_count())))
-    workers = min(execution.workers or len(gpus) or work.local_workers(), parts)
+    workers = min(execution.workers or len(gpus) or (usable_cores() if work.on_every_core else 1), parts)
     if workers <= 1:
         host = Host(work, usable_cores())
         yield Crew(1, host.parts + (host.parts > 1), lambda number: _Here(host))

@@ -62,6 +62,8 @@ class Work(ABC, Generic[Worker]):
         device: where a worker computes: `cpu`, `cuda`, or `auto` for a GPU where there is one. A worker has a GPU for
             itself.
         key: what the parts depend on beside the fingerprint of the artifact.
+        on_every_core: whether a process for every core suits it on this machine, since it is Python all through.
+        untold: names of attributes that a worker opens itself, or that parts tell it of as far as it needs them.
     """
 
     title: str
@@ -69,9 +71,15 @@ class Work(ABC, Generic[Worker]):
     suffix: ClassVar[str] = ARRAYS
     overlap: ClassVar[int] = 1
     in_one_thread: ClassVar[bool] = False
+    on_every_core: ClassVar[bool] = False
+    untold: ClassVar[tuple[str, ...]] = ()
     cores: int = 1
     device: str = "cpu"
     key: str = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what workers are told."""
+        return {name: value for name, value in self.__dict__.items() if name not in self.untold}
 
     @abstractmethod
     def parts(self) -> Sequence[Part]:
@@ -93,10 +101,6 @@ class Work(ABC, Generic[Worker]):
         """
         check_stamp(path, AGAIN, None if self.suffix == ARRAYS else path.read_bytes())  # others are small
         return True
-
-    def local_workers(self) -> int:
-        """Processes that suit it on this machine."""
-        return 1
 
 
 def name_of(number: int) -> str:

@@ -13,6 +13,7 @@ from itrpipe import plugins
 from itrpipe.config import Settings
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.registry import Registry
+from itrpipe.storage.integrity import local_folders
 
 # Larger images than any vision encoder takes would only fill disk and memory.
 ImageSide = Annotated[int, Field(ge=1, le=4096)]
@@ -56,13 +57,12 @@ class FeatureSettings(Settings):
 
     def local_files(self) -> dict[str, Path]:
         """The settings that name a file or folder of this machine, with its path."""
-        paths = {key: Path(value).expanduser() for key, value in self._named().items()}
-        return {key: path for key, path in paths.items() if path.is_absolute() or path.exists()}
+        return local_folders(self._named())
 
     def from_hub(self) -> dict[str, str]:
-        """The models of the hub that it computes with, and their revisions."""
-        here, revision = self.local_files(), getattr(self, "revision", "main")
-        return {value: revision for key, value in self._named().items() if key not in here}
+        """The models of the hub that it computes with, and their revisions; none of settings without a revision."""
+        here, revision = self.local_files(), getattr(self, "revision", "")
+        return {value: revision for key, value in self._named().items() if revision and key not in here}
 
     def _named(self) -> dict[str, str]:
         return {key: value for key in _FILES if (value := getattr(self, key, "")) not in _NO_FILES}

@@ -109,6 +109,7 @@ class Extraction(Work["Decoders"]):
     """
 
     unit, overlap, in_one_thread = "images", 2, True
+    untold = ("extractor", "images")
 
     title: str
     images: ImageFiles
@@ -117,10 +118,6 @@ class Extraction(Work["Decoders"]):
     batch: int = 0
     decoders: int = 0
     strict: bool = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Each worker opens its own, and is told of the images of each part alone."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("extractor", "images")}
 
     @cached_property
     def extractor(self) -> Extractor:
@@ -363,7 +360,7 @@ def join_features(
             names = file.keys() - {"rows"}  # none where all images of a part have failed
             if names:
                 rows = place[file["rows"].read()]
-                known = rows >= 0 if rows.min() < 0 else slice(None)
+                known = rows >= 0
                 yield rows[known], {name: file[name].mapped("r")[known] for name in names}
                 on_joined(len(rows))
 

@@ -310,9 +310,8 @@ def write_given(
         for kind, side, every in zip(("images", "texts"), sides, places, strict=True):
             for start, vectors, changed in side.read(unit=measure == COSINE):
                 place = every[start : start + len(vectors)]
-                if np.any(np.diff(place) < 0):
-                    order = np.argsort(place)
-                    place, vectors = place[order], vectors[order]
+                order = np.argsort(place)
+                place, vectors = place[order], vectors[order]
                 for first, stop in runs(place):
                     writer.write(kind, int(place[first]), vectors[first:stop])
                 made_unit += changed

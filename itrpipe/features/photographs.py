@@ -83,11 +83,30 @@ class Photographs:
             for rows, found, reasons in decoders.ahead(batches, lambda row: self._decoded(photographs[row]), list):
                 for row, reason in reasons.items():
                     refuse(row, reason)
-                decoded = dict(zip(rows, found, strict=True))
-                kept, arrays = self._extracted(decoded, photographs, refuse)
+                features: dict[str, np.ndarray] = {}
+                unusable: dict[int, str] = {}
+                sizes = np.array([size for size, _ in found], dtype=np.int64).reshape(-1, 2)
+                for place, (name, spec) in enumerate(self._specs.items()):
+                    extractor = self._extractors[name]
+                    features |= {each: np.zeros((len(found), *shape), TYPES[each]) for each, shape in spec.items()}
+                    for some in plan_batches(sizes, extractor.group, extractor.batch):
+                        pixels = stack([found[row][1][place] for row in some.tolist()])
+                        try:  # in the types of the file, so that a photograph is as exact as the dataset's images
+                            arrays, unfit = stored_rows(spec, extractor(pixels, sizes[some]))
+                        except DataError as error:
+                            first = rows[some[0]]
+                            raise DataError(f"{_name(photographs[first], first)}: {error}") from None
+                        unusable |= {int(some[at]): reason for at, reason in unfit.items()}
+                        for each, values in arrays.items():
+                            features[each][some] = values
+                for at, reason in unusable.items():
+                    refuse(rows[at], reason)
+                kept = [at for at in range(len(rows)) if at not in unusable]
                 if kept:
-                    names = np.array([ids[row] for row in kept], dtype=str)
-                    yield FeatureFile(Path(_name(photographs[kept[0]], kept[0])), self.name, names, arrays)
+                    names = np.array([ids[rows[at]] for at in kept], dtype=str)
+                    where = Path(_name(photographs[rows[kept[0]]], rows[kept[0]]))
+                    own = {name: values[kept] for name, values in features.items()}
+                    yield FeatureFile(where, self.name, names, own)
         finally:
             decoders.stop()
 
@@ -100,35 +119,6 @@ class Photographs:
                 raise told from None
             return refusal(error)
         return pixels.shape[:2], [each.transform(pixels) for each in self._extractors.values()]
-
-    def _extracted(
-        self, decoded: dict[int, _Decoded], photographs: Sequence[Photograph], refuse: Callable[[int, str], object]
-    ) -> tuple[list[int], dict[str, np.ndarray]]:
-        """The rows of photographs that have features, and their features in the types of the file.
-
-        So a photograph is as exact as the images of the dataset.
-        """
-        images, places = list(decoded.values()), list(decoded)
-        sizes = np.array([size for size, _ in images], dtype=np.int64).reshape(-1, 2)
-        found: dict[str, np.ndarray] = {}
-        refused: dict[int, str] = {}
-        for place, (name, spec) in enumerate(self._specs.items()):
-            extractor = self._extractors[name]
-            found |= {each: np.zeros((len(images), *shape), TYPES[each]) for each, shape in spec.items()}
-            for rows in plan_batches(sizes, extractor.group, extractor.batch):
-                pixels = stack([images[row][1][place] for row in rows.tolist()])
-                try:
-                    arrays, unfit = stored_rows(spec, extractor(pixels, sizes[rows]))
-                except DataError as error:
-                    first = places[rows[0]]
-                    raise DataError(f"{_name(photographs[first], first)}: {error}") from None
-                refused |= {int(rows[at]): reason for at, reason in unfit.items()}
-                for each, values in arrays.items():
-                    found[each][rows] = values
-        for row, reason in refused.items():
-            refuse(places[row], reason)
-        kept = [row for row in range(len(images)) if row not in refused]
-        return [places[row] for row in kept], {name: values[kept] for name, values in found.items()}
 
 
 def _name(photograph: Photograph, row: int) -> str:

@@ -200,7 +200,6 @@ def write_features(
             Together the pieces have every row of every dataset.
 
     Raises:
-        DataError: a piece has other datasets or types, as those of another version.
         DiskFullError: the disk cannot hold the file.
     """
     import h5py
@@ -220,13 +219,9 @@ def write_features(
             with temporary.open("r+b", buffering=0) as file:
                 for rows, arrays in pieces:
                     for name, values in arrays.items():
-                        kind = rows_of.get(name)
-                        if kind is None or (values.dtype, values.shape) != (kind.base, (len(rows), *kind.shape)):
-                            raise DataError(f"{path} was begun by another version of itrpipe ({name}); {_REMEDY}")
                         for first, stop in runs(rows):
-                            write_at(
-                                file.fileno(), offsets[name] + int(rows[first]) * kind.itemsize, values[first:stop]
-                            )
+                            offset = offsets[name] + int(rows[first]) * rows_of[name].itemsize
+                            write_at(file.fileno(), offset, values[first:stop])
                 os.fsync(file.fileno())
             os.replace(temporary, path)
             sync(path.parent)
@@ -301,9 +296,6 @@ class FeatureFile:
                 raise DataError(f"{path} has schema version {version}, this itrpipe reads {SCHEMA_VERSION}; {_REMEDY}")
             maps = {name: file.stored(name).mapped("r") for name in file}
             image_id = np.char.decode(maps.pop("image_id"), "utf-8")
-            for name, each in maps.items():
-                if each.dtype != TYPES[name] or len(each) != len(image_id):
-                    raise ValueError(f"{name} are {each.dtype} {list(each.shape)} for {len(image_id)} images")
             return cls(path, np.bytes_(about["extractor"]).decode("utf-8"), image_id, maps)
 
     def __len__(self) -> int:

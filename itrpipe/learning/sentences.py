@@ -24,7 +24,7 @@ Sentence n of a caption is draw n % L of its copy n // L.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -362,9 +362,9 @@ class SentenceBank:
     tokens: np.ndarray
     lengths: np.ndarray
     starts: np.ndarray
-    twins: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
-    details: tuple[np.ndarray, np.ndarray] = field(default_factory=lambda: (np.empty((2, 0, 0)), np.empty((2, 0))))
-    kinds: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    twins: np.ndarray
+    details: tuple[np.ndarray, np.ndarray]
+    kinds: np.ndarray
 
     @cached_property
     def _twinned(self) -> Ragged:

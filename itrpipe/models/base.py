@@ -411,18 +411,6 @@ def placed_regions(images: ImageBatch, boxes: bool) -> Tensor:
 
 
 def real_count(images: ImageBatch) -> Tensor | None:
-    """Number of real regions of each image [B], or None where all R are real.
-
-    Raises:
-        DataError: an image has no region, or more than the batch has room for.
-    """
-    if images.count is None:
-        return None
-    width = images.regions.shape[1]
-    low, high = (int(bound) for bound in images.count.aminmax())
-    if low < 1 or high > width:
-        raise DataError(
-            f"region counts run from {low} to {high} in a batch of {width} regions per image; "
-            f"each must lie in 1..{width}: run `itrpipe extract` again"
-        )
-    return images.count if low < width else None
+    """Number of real regions of each image [B], 1 to R, or None where all R are real."""
+    count = images.count
+    return None if count is None or bool((count == images.regions.shape[1]).all()) else count

@@ -8,14 +8,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from rich.text import Text
 from rich.tree import Tree
 
-from itrpipe.engine.local import usable_cores
 from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.engine.work import Part, Work, cut
 from itrpipe.errors import UsageError
@@ -113,22 +112,15 @@ class Parsing(Work[RulesParser]):
         build: makes the parser; it is pickled.
     """
 
-    title, unit, suffix = "parsing", "captions", ".arrow"
+    title, unit, suffix, on_every_core = "parsing", "captions", ".arrow", True
+    untold = ("_items",)
 
     def __init__(self, items: Sequence[Item], build: Callable[[], RulesParser]) -> None:
         self._items, self._build = items, build
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Workers are told of the captions of each part alone."""
-        return self.__dict__ | {"_items": ()}
-
     def parts(self) -> list[Part]:
         """Chunks of captions."""
         return cut(self._items, CHUNK)
-
-    def local_workers(self) -> int:
-        """One per core: parsing is Python all through."""
-        return usable_cores()
 
     def open(self) -> RulesParser:
         """The parser."""
@@ -198,7 +190,7 @@ class SentenceParser:
     """
 
     def __init__(self, captions: Path, manifest: Manifest, work: Path, reporter: Reporter) -> None:
-        settings = ParseSettings.recorded(manifest.settings)
+        settings = ParseSettings.model_validate(manifest.settings)
         if settings.file:
             raise UsageError(
                 f"{captions} holds graphs out of a file, and written sentences are in none; evaluate without "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from itrpipe.scene_graph.graph import Link
 from itrpipe.scene_graph.tag import Sentence
@@ -13,8 +13,7 @@ INSIDE = {"N": "AN", "J": "A", "CD": "Dmcn", "D": "D", "VBG": "A"}
 """Link from the noun to a word of its phrase, by the word's tag."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Neighbouring words that act as one.
 
     Attributes:

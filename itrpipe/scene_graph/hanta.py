@@ -10,11 +10,12 @@ import hashlib
 import inspect
 import io
 import pickle
-import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from itrpipe.errors import DataError, MissingInputError
 from itrpipe.scene_graph.tag import Sentence, tag_by_lexicon
@@ -170,7 +171,7 @@ def read_model(package: Path) -> tuple[Any, ...]:
 
 
 def decode(content: bytes) -> tuple[Any, ...]:
-    """The content of a pickle that holds builtin containers, text, numbers and NumPy's float64, which become floats.
+    """The content of a pickle that holds builtin containers, text, numbers and NumPy's numbers, which become floats.
 
     Raises:
         pickle.UnpicklingError: it names anything else.
@@ -178,28 +179,16 @@ def decode(content: bytes) -> tuple[Any, ...]:
     return _DataUnpickler(io.BytesIO(content)).load()
 
 
-class _Float64:
-    """In place of `numpy.dtype`; the model holds no other type than float64."""
-
-    def __init__(self, name: str, align: bool, copy: bool) -> None:
-        if name != "f8":
-            raise pickle.UnpicklingError(f"the model holds numbers of type {name!r}")
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        if state[1] != "<":
-            raise pickle.UnpicklingError(f"the model holds numbers of byte order {state[1]!r}")
-
-
-def _scalar(kind: _Float64, content: bytes) -> float:
+def _scalar(kind: np.dtype, content: bytes) -> float:
     """In place of `numpy._core.multiarray.scalar`."""
-    return struct.unpack("<d", content)[0]
+    return float(np.frombuffer(content, kind)[0])
 
 
 class _DataUnpickler(pickle.Unpickler):
-    """Loads nothing by name: the two names that the model has stand for functions of this module."""
+    """Loads nothing by name but the two names that the model has: NumPy's types, and a function of this module."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        known = {("numpy", "dtype"): _Float64, ("numpy._core.multiarray", "scalar"): _scalar}
+        known = {("numpy", "dtype"): np.dtype, ("numpy._core.multiarray", "scalar"): _scalar}
         if (module_name, global_name) not in known:
             raise pickle.UnpicklingError(f"the model names {module_name}.{global_name}, which is no data")
         return known[module_name, global_name]

@@ -1,6 +1,12 @@
 """The phrases of a whole dataset as flat arrays, and the words of its captions that are masked together.
 
-`itrpipe.scene_graph.graph.phrases_of` gives the phrases of one graph and says what a phrase is.
+Each element of a graph has a phrase: a set of token numbers, which is what a mask needs, and a label, which is what two
+captions can have in common. An element stands in its phrase with the heads of the objects that it is said of; the label
+holds lemmas, modifiers before what they modify and subject before predicate before object, so that `the frisbee is
+yellow` gives `yellow frisbee`. A phrase lacks tokens altogether if the words of its object, of an attribute, or of one
+side of a relation are not in the caption. A model sees the phrases with tokens, each set of tokens once per kind.
+
+Source: SSAMT, Sec. 3.1, which does not say how many phrases a caption may have.
 """
 
 from __future__ import annotations
@@ -14,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.errors import DataError
-from itrpipe.scene_graph.graph import KINDS, MAX_PHRASES
+from itrpipe.scene_graph.graph import KINDS
 from itrpipe.scene_graph.stored import ELEMENTS, SceneGraphFile, flattened
 from itrpipe.storage.ragged import Ragged
 from itrpipe.storage.tables import rows_of
 
-MAX_WORDS = 64
+MAX_WORDS, MAX_PHRASES = 64, 32
 COLUMNS = ("tokens", *ELEMENTS)
 LABELS_AT_ONCE = 2**16
 LAST = np.iinfo(np.int64).max
@@ -67,21 +73,6 @@ class CaptionGroups:
 
 
 @dataclass(frozen=True)
-class PhraseBatch:
-    """Captions of a batch, padded to the longest: B captions, W words, P phrases.
-
-    Attributes:
-        words: int32 [B, W], numbers in `CaptionPhrases.words`; -1 is padding.
-        kinds: int8 [B, P], positions in `KINDS`; -1 is padding.
-        phrase_words: bool [B, P, W], which words make up a phrase.
-    """
-
-    words: np.ndarray
-    kinds: np.ndarray
-    phrase_words: np.ndarray
-
-
-@dataclass(frozen=True)
 class CaptionPhrases(CaptionGroups):
     """Words, phrases and labels of T captions of N images; the groups are the phrases.
 
@@ -120,15 +111,11 @@ class CaptionPhrases(CaptionGroups):
 
         Raises:
             MissingInputError: there is no such file.
-            DataError: it is damaged, or the captions of an image do not follow each other.
+            DataError: it is damaged.
         """
         file = SceneGraphFile(folder)
         numbers = {image_id: row for row, image_id in enumerate(dict.fromkeys(file.image_ids))}
         caption_image = np.array([numbers[image_id] for image_id in file.image_ids], dtype=np.int64)
-        if np.any(np.diff(caption_image) < 0):
-            raise DataError(
-                f"{file.path}: the captions of an image do not follow each other; run `itrpipe parse` again"
-            )
         words, labels = _Numbers(), _Numbers()
         read = (_rows(table, words, labels, max_words, max_phrases) for table in file.row_groups(COLUMNS))
         word_ids, word_labels, element_labels, phrase_labels, kinds, tokens = map(
@@ -159,10 +146,15 @@ class CaptionPhrases(CaptionGroups):
         """
         return _positions(self.image_ids, image_ids, "image")
 
-    def batch(self, rows: np.ndarray) -> PhraseBatch:
-        """Pads some captions, int64 [B], to the longest of them."""
+    def batch(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Pads some captions, int64 [B], to the longest of them: B captions, W words, P phrases.
+
+        Returns:
+            Numbers in `words`, int32 [B, W], -1 for padding; positions in `KINDS` of the phrases, int8 [B, P], -1 for
+            padding; and which words make up a phrase, bool [B, P, W].
+        """
         words, kinds = (each.take(rows).padded(fill=NONE) for each in (self.word_ids, self.kinds))
-        return PhraseBatch(words, kinds, self.masks(rows, words.shape[1]))
+        return words, kinds, self.masks(rows, words.shape[1])
 
     def positive(self, captions: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Which words and phrases of captions are labels of images, or contained in one.

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import ValidationError
+from typing import Annotated, Literal
 
 from itrpipe.config import Outside, Settings
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import MissingInputError
 
 RULES_VERSION = "1"
 """Changes with every change of rules or word lists that changes a graph."""
@@ -30,21 +28,6 @@ class ParseSettings(Settings):
     tagger: Literal["hanta", "lexicon"]
     file: Annotated[str, Outside(lambda name, file, cache: {"graphs": cache.digest(Path(file).expanduser())})] = ""
     format: Literal["", "factual", "spice", "tuples"]
-
-    @classmethod
-    def recorded(cls, values: Any) -> ParseSettings:
-        """The settings that an artifact or the folder of a model records.
-
-        Raises:
-            DataError: there are none, or they are of another version.
-        """
-        try:
-            return cls.model_validate(values)
-        except ValidationError:
-            raise DataError(
-                "the parser that found the phrases is not recorded, or is one of another version of itrpipe; train or "
-                "export the model again"
-            ) from None
 
     def version(self) -> str:
         """Versions of all that decides a graph: rules, tagger and the packages behind them.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 MOST_WORDS = 400
 """Words of a caption that are parsed; published captions have fewer than 100, detailed descriptions fewer than 300."""
@@ -77,8 +76,7 @@ def _read(path: Path) -> SimpleNamespace:
 lists: Any = _read(Path(__file__).with_suffix(".toml"))
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """What the dictionary and the lists say of a word, whatever stands around it.
 
     Attributes:

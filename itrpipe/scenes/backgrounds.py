@@ -51,7 +51,7 @@ class _Backdrop:
         for _ in range(self.rng.randint(1, 3)):
             y = self.rng.uniform(0.05, 0.6) * self.horizon
             x, size = self.rng.uniform(0, self.width), self.rng.uniform(14, 26)
-            for dx, dy, part in ((-1.0, 0.2, 0.7), (0.0, 0.0, 1.0), (1.0, 0.2, 0.75), (0.4, 0.35, 0.8)):
+            for dx, dy, part in DRAWINGS["puffs"]:
                 across, up = size * part, 0.55 * size * part
                 left, top = x + dx * size, y + dy * size
                 self.draw.ellipse((left - across, top - up, left + across, top + up), "#f5f8fc")
@@ -143,8 +143,7 @@ class _Backdrop:
         mask.ellipse((0, 0, size - 1, size - 1), 255)
         mask.ellipse((0.32 * size, -0.1 * size, 1.22 * size, 0.85 * size), 0)
         self.image.paste("#f6f0cd", (int(rng.uniform(0.1, 0.85) * width), 12), moon)
-        peaks = [(0, 3), (0.2, -18), (0.45, 0), (0.7, -26), (1, 3)]
-        draw.polygon([(x * width, line + y) for x, y in peaks], "#18203e")
+        draw.polygon([(x * width, line + y) for x, y in DRAWINGS["peaks"]], "#18203e")
 
     def kitchen(self) -> None:
         draw, rng, line, width = self.draw, self.rng, self.horizon, self.width

@@ -9,15 +9,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord
 from itrpipe.datasets.image_check import ImageFacts
-from itrpipe.engine.local import usable_cores
 from itrpipe.engine.work import Part, Work, cut
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import UsageError
 from itrpipe.scenes.layout import HEIGHT, WIDTH, Scene, arrange
 from itrpipe.scenes.oracle import Caption
 from itrpipe.scenes.paint import EASY, PAINT_VERSION, Difficulty, paint
@@ -163,18 +161,11 @@ def read_described(path: Path) -> dict[str, DescribedScene]:
         image_id -> the scene and its captions.
 
     Raises:
-        DataError: a line is damaged.
+        DataError: the file is damaged.
     """
-    found: dict[str, DescribedScene] = {}
     with checked(path).open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                described = _DESCRIBED.validate_json(line)
-            except ValidationError as error:
-                reason = error.errors()[0]["msg"]
-                raise DataError(f"{path}: line {number} is damaged ({reason}); run `itrpipe prepare` again") from None
-            found[described.scene.image_id] = described
-    return found
+        described = [_DESCRIBED.validate_json(line) for line in lines]
+    return {each.scene.image_id: each for each in described}
 
 
 class Painting(Work[None]):
@@ -185,23 +176,16 @@ class Painting(Work[None]):
         difficulty: how hard they are to see.
     """
 
-    title, unit, suffix = "drawing scenes", "images", ".arrow"
+    title, unit, suffix, on_every_core = "drawing scenes", "images", ".arrow", True
+    untold = ("_scenes",)
 
     def __init__(self, scenes: Sequence[Scene], difficulty: Difficulty = EASY) -> None:
         self._scenes = scenes
         self._difficulty = difficulty
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Workers are told of the scenes of each part alone."""
-        return self.__dict__ | {"_scenes": ()}
-
     def parts(self) -> list[Part]:
         """Scenes, some at a time."""
         return cut(self._scenes, _SCENES)
-
-    def local_workers(self) -> int:
-        """One per core."""
-        return usable_cores()
 
     def open(self) -> None:
         """Nothing: the painter needs no state."""

@@ -20,7 +20,6 @@ import numpy.typing as npt
 from itrpipe.scenes.world import INDOOR_SETTINGS, KIND_TABLE, SceneObject, SymbolicScene, Unit
 
 WIDTH, HEIGHT = 192, 144
-RELATIONS = ("hold", "on", "under", "behind", "above", "left", "near")
 CONTACTS = ("hold", "on", "under")
 CLEARLY_LEFT = 0.16
 """Distance of two centres from which captions mention left and right."""

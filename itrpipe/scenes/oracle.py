@@ -2,7 +2,7 @@
 
 `describes` is the definition. `Oracle` gives the same answers for all scenes of a split at once: it keeps, per
 scene, which objects fulfil a predicate as the bits of one byte, rules most scenes out with a few array
-operations, and searches only the rest.
+operations, and looks at the rest one by one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from itrpipe.scenes.layout import RELATIONS, PlacedObject, Scene, Triple
-from itrpipe.scenes.world import MAX_OBJECTS
+from itrpipe.scenes.layout import PlacedObject, Scene, Triple
 
 BoolArray = npt.NDArray[np.bool_]
 BitArray = npt.NDArray[np.uint8]
@@ -129,21 +128,16 @@ class Oracle:
 
     def __init__(self, scenes: Sequence[Scene]) -> None:
         self._settings = np.array([scene.setting for scene in scenes], dtype=object)
-        self._relation_sets = [frozenset(scene.relations) for scene in scenes]
+        self._scenes = scenes
         # (attribute, value) -> which objects of each scene have it, as bits.  # [N] each
         self._looks: dict[tuple[str, str], BitArray] = defaultdict(lambda: np.zeros(len(scenes), dtype=np.uint8))
-        # Relation -> for every object the objects it has the relation to, as bits.  # [N, MAX_OBJECTS] each
-        self._reach = {name: np.zeros((len(scenes), MAX_OBJECTS), dtype=np.uint8) for name in RELATIONS}
         for number, scene in enumerate(scenes):
             for slot, item in enumerate(scene.objects):
                 for attribute in ("kind", *LOOKS):
                     self._looks[attribute, getattr(item, attribute)][number] |= 1 << slot
-            for first, name, second in scene.relations:
-                self._reach[name][number, first] |= 1 << second
         # Captions share what they say; each mask is made once for all of them.
         self._in_settings = cache(self._in_settings)
         self._fulfilling = cache(self._fulfilling)
-        self._related = cache(self._related)
 
     def matches(self, form: LogicalForm) -> BoolArray:
         """Truth of a logical form in every scene.  # [N]"""
@@ -152,14 +146,10 @@ class Oracle:
             possible &= _POPULATION[self._fulfilling(predicate)] == number
         for predicate in form.objects:
             possible &= self._fulfilling(predicate) != 0
-        for first, name, second in form.relations:
-            possible &= self._related(form.objects[first], name, form.objects[second])
-        if len(form.objects) <= 1 or (len(form.objects) == 2 and len(form.relations) == 1):
+        if len(form.objects) < 2:
             return possible  # the masks are exact: nothing is left to assign
-        for index in np.flatnonzero(possible):
-            bits = [int(self._fulfilling(predicate)[index]) for predicate in form.objects]
-            candidates = [[slot for slot in range(MAX_OBJECTS) if value >> slot & 1] for value in bits]
-            possible[index] = _can_assign(form, candidates, self._relation_sets[index])
+        for index in np.flatnonzero(possible).tolist():
+            possible[index] = describes(form, self._scenes[index])
         return possible
 
     def _in_settings(self, settings: tuple[str, ...]) -> BoolArray:
@@ -176,12 +166,6 @@ class Oracle:
             if (value := getattr(predicate, look)) is not None:
                 bits &= self._looks.get((look, value), nowhere)
         return bits
-
-    def _related(self, first: Predicate, name: str, second: Predicate) -> BoolArray:
-        """Scenes with an object that fulfils `first` in the relation to one that fulfils `second`.  # [N]"""
-        sources, targets = self._fulfilling(first), self._fulfilling(second)
-        reached = (self._reach[name] & targets[:, None]) != 0  # [N, MAX_OBJECTS]
-        return (reached & (sources[:, None] >> np.arange(MAX_OBJECTS, dtype=np.uint8) & 1).astype(bool)).any(axis=1)
 
 
 def true_matches(captions: Sequence[Caption], scenes: Sequence[Scene]) -> list[npt.NDArray[np.int64]]:

@@ -483,7 +483,7 @@ def _trained(folder: Path, device: str) -> _Opened:
     saved = load_model(folder)
     extract, parser = read_manifest(existing_input(folder, manifest, "extract")), None
     if saved.settings.reads_phrases:
-        parser = ParseSettings.recorded(read_manifest(existing_input(folder, manifest, "parse")).settings)
+        parser = ParseSettings.model_validate(read_manifest(existing_input(folder, manifest, "parse")).settings)
     return saved, manifest.label, *_reading(manifest.label, extract.conf, extract.settings, device), parser
 
 
@@ -496,7 +496,7 @@ def _exported(folder: Path, device: str) -> _Opened:
             f"{folder / CONFIG} does not say what the model reads of images; name a folder of `itrpipe export`, or of "
             "a training with its manifest.json"
         )
-    parser = ParseSettings.recorded(about.get("parser")) if saved.settings.reads_phrases else None
+    parser = ParseSettings.model_validate(about["parser"]) if saved.settings.reads_phrases else None
     label, features = about["run"], about["features"]
     read = _reading(label, features["extractor"], features["settings"], device, anywhere=features["of_anywhere"])
     return saved, label, *read, parser

@@ -233,6 +233,7 @@ class Encoding(Work["RetrievalModel"]):
     """
 
     title, unit = "encoding", "photographs"
+    untold = ("_photographs",)
 
     def __init__(
         self,
@@ -246,10 +247,6 @@ class Encoding(Work["RetrievalModel"]):
         self.device, self._batch, self._block = execution.device, execution.batch, execution.block
         listed = "\n".join(f"{each.file}\0{each.bytes}\0{each.changed}" for each in photographs)
         self.key = hashlib.sha256(f"{digest}\n{self._block}\n{listed}".encode()).hexdigest()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Each worker is told of the photographs of its parts alone."""
-        return {name: value for name, value in self.__dict__.items() if name != "_photographs"}
 
     def parts(self) -> list[Part]:
         """Photographs, some at a time."""

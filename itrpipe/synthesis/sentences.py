@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -156,13 +156,10 @@ class Writing(Work[SentenceMaker]):
     """
 
     title, unit, suffix, in_one_thread = "writing sentences", "captions", ".arrow", True
+    untold = ("opened",)
 
     def __init__(self, open_maker: Callable[[], Opened], block_size: int, device: str = "cpu") -> None:
         self._open_maker, self._block_size, self.device = open_maker, block_size, device
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Each worker opens its own."""
-        return {name: value for name, value in self.__dict__.items() if name != "opened"}
 
     @cached_property
     def opened(self) -> Opened:

@@ -114,12 +114,12 @@ class PhraseTexts:
 
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Words and phrases of the given caption rows [T], cut to the longest of them."""
-        batch = self.phrases.batch(self.graph_rows[rows])
-        kinds, tokens = torch.from_numpy(batch.kinds.astype(np.int64)), torch.from_numpy(batch.phrase_words)
+        words, *phrases = self.phrases.batch(self.graph_rows[rows])
+        kinds, tokens = torch.from_numpy(phrases[0].astype(np.int64)), torch.from_numpy(phrases[1])
         if not self.with_phrases:
             kinds, tokens = kinds[:, :0], tokens[:, :0]
         return TextBatch(
-            torch.from_numpy(self._ids[batch.words]), torch.from_numpy(self.lengths[rows]), PhraseBatch(kinds, tokens)
+            torch.from_numpy(self._ids[words]), torch.from_numpy(self.lengths[rows]), PhraseBatch(kinds, tokens)
         )
 
 

@@ -222,15 +222,12 @@ class Scoring(Work[_Scorer]):
     """
 
     unit, in_one_thread = "pairs", True
+    untold = ("opened",)
 
     def __init__(self, trained: Path, sources: Sources, split: str, block: int, device: str) -> None:
         self.title = f"scoring {split}"
         self._trained, self._sources, self._split, self._block = trained, sources, split, block
         self.device, self.key = device, str(block)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Each worker opens its own."""
-        return {name: value for name, value in self.__dict__.items() if name != "opened"}
 
     @cached_property
     def opened(self) -> Opened:

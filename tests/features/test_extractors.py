@@ -150,3 +150,8 @@ def test_the_shipped_detector_finds_and_names_what_is_drawn(opened: Callable[[st
         overlap, region = box_iou(objects, torch.tensor(rows["boxes"][row, 1:])).max(dim=1)
         assert (overlap > 0.5).all()
         assert rows["labels"][row, 1:][region].tolist() == [KINDS.index(item.kind) for item in scene.objects]
+
+
+def test_only_settings_with_a_revision_name_models_of_the_hub() -> None:
+    assert settings_of("frcnn", weights="COCO_V1").from_hub() == {}
+    assert settings_of("butd", weights="someone/model").from_hub() == {"someone/model": "main"}

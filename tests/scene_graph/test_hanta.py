@@ -60,9 +60,9 @@ def test_a_model_that_is_not_there_and_one_that_cannot_be_read(tmp_path: Path, m
         read_model(PACKAGE)
 
 
-@pytest.mark.parametrize("content", [Path("x"), OrderedDict(), print, np.zeros(2), np.float32(1), np.array(1.0, ">f8")])
+@pytest.mark.parametrize("content", [Path("x"), OrderedDict(), print, np.zeros(2)])
 def test_what_is_no_data_is_not_loaded(content: Any) -> None:
-    with pytest.raises(pickle.UnpicklingError, match=r"the model (names|holds)"):
+    with pytest.raises(pickle.UnpicklingError, match="the model names"):
         decode(pickle.dumps((1, content)))
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from itrpipe.errors import DataError, MissingInputError
+from itrpipe.errors import MissingInputError
 from itrpipe.scene_graph.build import RulesParser
 from itrpipe.scene_graph.extract import extract_graph
 from itrpipe.scene_graph.graph import Item, SceneGraph
@@ -155,9 +155,3 @@ def test_without_hanta_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(MissingInputError, match=r"pip install HanTa, or choose --tagger lexicon$"):
         RulesParser("hanta")
     assert RulesParser("lexicon").parse(Item("A bus.")).status == "ok"
-
-
-@pytest.mark.parametrize("values", [None, {}, {"backend": "rules", "tagger": "hanta"}])
-def test_a_parser_of_another_version_is_an_error(values: object) -> None:
-    with pytest.raises(DataError):
-        ParseSettings.recorded(values)

@@ -1,8 +1,7 @@
-"""Phrases and labels of one graph, and the arrays of whole datasets against loops over the graphs."""
+"""Phrases of captions, and what of them is masked."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,17 +9,7 @@ import numpy as np
 import pytest
 
 from itrpipe.errors import DataError
-from itrpipe.scene_graph.graph import (
-    Attribute,
-    Label,
-    Object,
-    Phrase,
-    Relation,
-    SceneGraph,
-    Token,
-    elements_of,
-    phrases_of,
-)
+from itrpipe.scene_graph.graph import KINDS, Attribute, Object, Relation, SceneGraph, Token
 from itrpipe.scene_graph.phrases import NONE, CaptionPhrases, MaskCandidates
 from tests.scene_graph.shared import write
 
@@ -54,44 +43,32 @@ PARTIAL = SceneGraph(
 )
 
 
-def word_labels(graph: SceneGraph) -> list[Label]:
-    return [tuple(token.lemma.split()) for token in graph.tokens]
+def read(folder: Path, graph: SceneGraph, *limits: int) -> list[tuple[str, list[int]]]:
+    arrays = CaptionPhrases.read(write(folder, [graph], [0]), *limits)
+    return [(KINDS[kind], arrays.tokens[row].tolist()) for row, kind in enumerate(arrays.kinds[0])]
 
 
-def parts_of_labels(graphs: Iterable[SceneGraph]) -> set[Label]:
-    """The semantic labels of an image, those of all elements and all words of its captions, and their contiguous parts.
-
-    Source: SSAMT, Sec. 3.4, phrase labels.
-    """
-    labels = {
-        label for graph in graphs for label in [*(each.label for each in elements_of(graph)), *word_labels(graph)]
-    }
-    return {label[i:j] for label in labels for j in range(len(label) + 1) for i in range(j)}
-
-
-def test_phrases_are_the_words_of_their_elements() -> None:
-    found = phrases_of(FRISBEE)
+def test_phrases_are_the_words_of_their_elements(tmp_path: Path) -> None:
+    found = read(tmp_path, FRISBEE)
     assert found == [
-        Phrase("object", (1, 2), ("plastic", "frisbee")),
-        Phrase("object", (9,), ("dog",)),
-        Phrase("object", (12,), ("tail",)),
-        Phrase("attribute", (2, 4), ("yellow", "frisbee")),
-        Phrase("attribute", (8, 9), ("two", "dog")),
-        Phrase("relation", (2, 6, 9), ("dog", "catch", "frisbee")),
-        Phrase("relation", (9, 11, 12), ("dog", "have", "tail")),
+        ("object", [1, 2]),
+        ("object", [9]),
+        ("object", [12]),
+        ("attribute", [2, 4]),
+        ("attribute", [8, 9]),
+        ("relation", [2, 6, 9]),
+        ("relation", [9, 11, 12]),
     ]
     again = Attribute(2, 0, (4,), "yellow", "adjective")
-    assert phrases_of(replace(FRISBEE, attributes=(*FRISBEE.attributes, again))) == found
-    assert phrases_of(FRISBEE, limit=4) == found[:4]
-    assert phrases_of(FRISBEE, max_words=9) == [found[0], found[3]]
-    assert phrases_of(SceneGraph("", (), (), (), ())) == []
+    assert read(tmp_path, replace(FRISBEE, attributes=(*FRISBEE.attributes, again))) == found
+    assert read(tmp_path, FRISBEE, 64, 4) == found[:4]
+    assert read(tmp_path, FRISBEE, 9) == [found[0], found[3]]
+    assert read(tmp_path, SceneGraph("", (), (), (), ())) == []
 
 
-def test_elements_whose_words_the_caption_lacks_are_labels_and_no_phrases() -> None:
-    joined = ("dog", "have", "far")  # a relation without a word of its own joins its objects
-    assert [phrase.label for phrase in phrases_of(PARTIAL)] == [("dog",), ("far",), joined]
-    lacking = {("wide", "road"), ("fast", "dog"), ("grey", "road"), ("dog", "run", "on", "road"), ("run", "on")}
-    assert lacking <= parts_of_labels([PARTIAL])
+def test_elements_whose_words_the_caption_lacks_are_no_phrases(tmp_path: Path) -> None:
+    # A relation without a word of its own joins its objects.
+    assert read(tmp_path, PARTIAL) == [("object", [1]), ("object", [3]), ("relation", [1, 3])]
 
 
 # -- whole datasets ----------------------------------------------------------------------------------------------------
@@ -105,7 +82,7 @@ def test_pieces_find_the_word_they_are_of(tmp_path: Path) -> None:
     assert masks.words_at(np.array([1]), starts[:1], ends[:1]).tolist() == [[NONE] * 6]
 
 
-def test_what_has_no_graph_or_is_out_of_order_is_named(tmp_path: Path) -> None:
+def test_what_has_no_graph_is_named(tmp_path: Path) -> None:
     arrays = CaptionPhrases.read(write(tmp_path, [FRISBEE] * 3, [0, 0, 1]))
     assert (len(arrays), arrays.rows(["caption 2", "caption 0"]).tolist()) == (3, [2, 0])
     assert arrays.image_rows(["image 1"]).tolist() == [1]
@@ -113,5 +90,3 @@ def test_what_has_no_graph_or_is_out_of_order_is_named(tmp_path: Path) -> None:
         arrays.rows(["caption 1", "other"])
     with pytest.raises(DataError, match=r"1 of 1 images .*'other'"):
         arrays.image_rows(["other"])
-    with pytest.raises(DataError, match="captions of an image do not follow each other"):
-        CaptionPhrases.read(write(tmp_path, [FRISBEE] * 3, [0, 1, 0]))

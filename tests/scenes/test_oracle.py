@@ -10,8 +10,9 @@ import pytest
 
 from itrpipe.scenes import LogicalForm, Oracle, Predicate, Scene, ScenesDataset, describes, generate
 from itrpipe.scenes.hard_negatives import hard_negatives
-from itrpipe.scenes.layout import RELATIONS, PlacedObject
+from itrpipe.scenes.layout import PlacedObject
 from itrpipe.scenes.readback import CaptionReader
+from itrpipe.scenes.sayings import SAYINGS
 
 
 @pytest.fixture(scope="module", params=[3, 5], ids=["usual", "crowded"])
@@ -46,7 +47,7 @@ def _random_form(rng: Random, scene: Scene) -> LogicalForm:
         looks = [name for name in ("colour", "pattern", "size", "state") if rng.random() < 0.3]
         predicates.append(Predicate(kinds, **{name: getattr(item, name) for name in looks}))
     pairs = [rng.sample(range(len(chosen)), 2) for _ in range(rng.randint(0, len(chosen) - 1))]
-    relations = tuple((first, rng.choice(RELATIONS), second) for first, second in pairs)
+    relations = tuple((first, rng.choice([*SAYINGS.relations]), second) for first, second in pairs)
     settings = (scene.setting, "park") if rng.random() < 0.3 else ()
     counts = ((Predicate((scene.objects[0].kind,)), rng.randint(1, 2)),) if rng.random() < 0.3 else ()
     return LogicalForm(tuple(predicates), relations, settings, counts)

@@ -344,17 +344,13 @@ class Import(Work[Source]):
     """
 
     unit = "images"
+    untold = ("source", "_match", "_images", "_sizes")
 
     def __init__(
         self, name: str, settings: FeatureSettings, path: Path, images: Sequence[WantedImage], sizes: np.ndarray
     ) -> None:
         self.title, self.key = f"importing {name}", str(IMAGES_PER_PART)
         self._settings, self._path, self._images, self._sizes = settings, path, images, sizes
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Each worker opens the files itself, and is told of the images of each part alone."""
-        opened = ("source", "_match", "_images", "_sizes")
-        return {name: value for name, value in self.__dict__.items() if name not in opened}
 
     @cached_property
     def source(self) -> Source:

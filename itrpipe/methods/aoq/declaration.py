@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -42,8 +42,8 @@ class Aoq(MethodSettings):
     Inherited from `MethodSettings`: `sum_epochs`, `mask_same_image`, `auxiliary_weight`.
     """
 
-    papers: ClassVar[tuple[Paper, ...]] = (AOQ,)
-    negatives_follow: ClassVar[bool] = True
+    papers = (AOQ,)
+    negatives_follow = True
 
     variant: Literal["adaptive-quintuplet", "quintuplet", "offline-triplet"] = "adaptive-quintuplet"
     online_term: bool = True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from itrpipe.methods.declaration import MethodSettings
-from itrpipe.papers import ASCL, Paper
+from itrpipe.papers import ASCL
 
 
 class Ascl(MethodSettings):
@@ -26,9 +26,9 @@ class Ascl(MethodSettings):
         max_tokens: longest caption that joining makes, start and end included.
     """
 
-    papers: ClassVar[tuple[Paper, ...]] = (ASCL,)
-    only_backbone: ClassVar[str] = "ascl"
-    unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "sum_epochs")
+    papers = (ASCL,)
+    only_backbone = "ascl"
+    unread = ("auxiliary_weight", "sum_epochs")
 
     mask_same_image: bool = True
     contrastive: bool = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -73,9 +73,9 @@ class Contrastive(WithTwins):
         neighbour_share: of the captions of an epoch, those that are put beside neighbours.
     """
 
-    papers: ClassVar[tuple[Paper, ...]] = (CLIP,)
-    counts_matches: ClassVar[bool] = True
-    chosen: ClassVar[tuple[str, ...]] = ("negatives", "weigh", "objective", "batches", "refresh_every", "twins")
+    papers = (CLIP,)
+    counts_matches = True
+    chosen = ("negatives", "weigh", "objective", "batches", "refresh_every", "twins")
 
     mask_same_image: bool = True
     negatives: tuple[Literal["batch", "mined", "synthetic"], ...] = ("batch",)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from itrpipe.methods.declaration import MethodSettings
-from itrpipe.papers import FNE, Paper
+from itrpipe.papers import FNE
 
 
 class Fne(MethodSettings):
@@ -41,9 +41,9 @@ class Fne(MethodSettings):
     Inherited from `MethodSettings`: `sum_epochs`, `auxiliary_weight`.
     """
 
-    papers: ClassVar[tuple[Paper, ...]] = (FNE,)
-    negatives_follow: ClassVar[bool] = True
-    answers: ClassVar[frozenset[str]] = frozenset({"false-negatives"})
+    papers = (FNE,)
+    negatives_follow = True
+    answers = frozenset({"false-negatives"})
 
     margin: float = Field(default=0.2, ge=0)
     candidates: Literal["drawn", "hardest"] = "drawn"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field, model_validator
 
 from itrpipe.methods.declaration import MOST, WithTwins
-from itrpipe.papers import UNITER, Paper
+from itrpipe.papers import UNITER
 
 
 class Itm(WithTwins):
@@ -20,9 +18,9 @@ class Itm(WithTwins):
             epochs the first drawn instead.
     """
 
-    papers: ClassVar[tuple[Paper, ...]] = (UNITER,)
-    only_backbone: ClassVar[str] = "uniter"
-    unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "mask_same_image")
+    papers = (UNITER,)
+    only_backbone = "uniter"
+    unread = ("auxiliary_weight", "mask_same_image")
 
     margin: float = Field(default=0.2, ge=0)
     sampled_negatives: int = Field(default=399, ge=1, le=MOST)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from itrpipe.methods.declaration import MOST, Masked, MethodSettings
-from itrpipe.papers import UNITER, Paper
+from itrpipe.papers import UNITER
 
 
 class Pretrain(MethodSettings):
@@ -21,9 +21,9 @@ class Pretrain(MethodSettings):
         weight_matching: of the loss of matching.
     """
 
-    papers: ClassVar[tuple[Paper, ...]] = (UNITER,)
-    only_backbone: ClassVar[str] = "uniter"
-    unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "mask_same_image", "sum_epochs")
+    papers = (UNITER,)
+    only_backbone = "uniter"
+    unread = ("auxiliary_weight", "mask_same_image", "sum_epochs")
 
     negatives: int = Field(default=1, ge=1, le=MOST)
     mask: Literal["words", "phrases"] = "words"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from itrpipe.methods.declaration import MOST, MethodSettings
-from itrpipe.papers import SSAMT, Paper
+from itrpipe.papers import SSAMT
 
 
 class Ssamt(MethodSettings):
@@ -24,9 +24,9 @@ class Ssamt(MethodSettings):
         label_stopwords: whether words outside every phrase take part in the phrase loss.
     """
 
-    papers: ClassVar[tuple[Paper, ...]] = (SSAMT,)
-    only_backbone: ClassVar[str] = "ssamt"
-    unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight",)
+    papers = (SSAMT,)
+    only_backbone = "ssamt"
+    unread = ("auxiliary_weight",)
 
     mask_same_image: bool = True
     phase: Literal["intra", "inter"] = "inter"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from itrpipe.methods.declaration import MOST_WRITTEN, Masked
 from itrpipe.methods.itm.declaration import Itm
-from itrpipe.papers import TAGS_DC, Paper
+from itrpipe.papers import TAGS_DC
 
 
 class Tags(Itm):
@@ -33,8 +33,8 @@ class Tags(Itm):
         weight_sentences: lambda_ISTM.
     """
 
-    papers: ClassVar[tuple[Paper, ...]] = (TAGS_DC,)
-    unread: ClassVar[tuple[str, ...]] = (*Itm.unread, "twins", "twin_weight")
+    papers = (TAGS_DC,)
+    unread = (*Itm.unread, "twins", "twin_weight")
 
     generator: Literal["dynamic", "static", "bank"] = "dynamic"
     writer: str = ""

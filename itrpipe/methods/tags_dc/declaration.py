@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -21,8 +21,8 @@ class TagsDc(Tags):
         correct: at which words: those `masked` when the sentence was written (released code), or `all`.
     """
 
-    heads: ClassVar[frozenset[str]] = frozenset({"word_match", "correction"})
-    answers: ClassVar[frozenset[str]] = frozenset({"words"})
+    heads = frozenset({"word_match", "correction"})
+    answers = frozenset({"words"})
 
     weight_discrimination: float = Field(default=1e-3, ge=0)
     weight_correction: float = Field(default=1e-3, ge=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -24,7 +24,7 @@ class Triplet(WithTwins):
             half that of the captions and half that of these (AsCL Eq. 7). `none` makes none.
     """
 
-    papers: ClassVar[tuple[Paper, ...]] = (VSEPP,)
+    papers = (VSEPP,)
 
     margin: float = Field(default=0.2, ge=0)
     max_violation: bool = True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from itrpipe.models.declaration import RANDOM, BackboneSettings, Depth, Length, Width
-from itrpipe.papers import ASCL, Paper
+from itrpipe.papers import ASCL
 
 
 class Ascl(BackboneSettings):
@@ -17,11 +17,11 @@ class Ascl(BackboneSettings):
     BERT that reads our own vocabulary of words.
     """
 
-    papers: ClassVar[tuple[Paper, ...]] = (ASCL,)
-    embeds: ClassVar[bool] = False
-    opens_encoders: ClassVar[bool] = True
-    answers: ClassVar[frozenset[str]] = frozenset({"mean-vectors"})
-    multiples: ClassVar[tuple[tuple[str, str], ...]] = (("embed_dim", "heads"), ("text_width", "text_heads"))
+    papers = (ASCL,)
+    embeds = False
+    opens_encoders = True
+    answers = frozenset({"mean-vectors"})
+    multiples = (("embed_dim", "heads"), ("text_width", "text_heads"))
 
     text: str = Field(
         default="bert-base-uncased", min_length=1, description="Text encoder: hub id, folder or 'random'."

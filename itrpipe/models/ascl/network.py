@@ -54,7 +54,6 @@ from itrpipe.models.base import (
     WordEncoding,
     changed,
     inner_products,
-    real_count,
     rows_of,
     tiled_scores,
     unit_vectors,
@@ -123,9 +122,8 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
         """Regions and the whole image, projected; images may differ in their number of regions.
 
         Raises:
-            DataError: an image has no region, or the features have no vector of the whole image.
+            DataError: the features have no vector of the whole image.
         """
-        real_count(images)  # raises
         regions = unit_vectors(self.project_regions(images.regions.to(self.project_regions.weight.dtype)))
         if self.project_whole is None:
             return AsclImages(regions, images.count, None)
@@ -327,19 +325,18 @@ def restored(description: Mapping[str, Any]) -> Encoders:
     return Encoders(text=restored_text(description["text"]), global_dim=description["global_dim"])
 
 
-def build(settings: Ascl, image_dim: int, vocabulary_size: int, encoders: Encoders | None = None) -> AsclEncoder:
+def build(settings: Ascl, image_dim: int, vocabulary_size: int, encoders: Encoders) -> AsclEncoder:
     """Make an AsCL model.
 
     Args:
         settings: the options of the model.
         image_dim: width of region features.
         vocabulary_size: number of token ids, of a random text encoder.
-        encoders: what was opened already; None for features without a vector of the whole image.
+        encoders: what was opened already.
 
     Raises:
         DataError: the fusion needs a vector of the whole image, and there is none.
     """
-    encoders = encoders or open_encoders(settings, 0)
     sizes = settings.text_width, settings.text_heads, settings.text_layers, settings.max_words
     text = encoders.text or random_text(vocabulary_size, *sizes, "mean")
     return AsclEncoder(settings, text, image_dim, encoders.global_dim)

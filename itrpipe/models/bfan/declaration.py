@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from itrpipe.models.declaration import PlacedRegionBackbone
-from itrpipe.papers import BFAN, Paper
+from itrpipe.papers import BFAN
 
 
 class Bfan(PlacedRegionBackbone):
     """BFAN: attention in both directions, on the relevant fragments only. Source: BFAN (Liu et al., ACM MM 2019)."""
 
-    papers: ClassVar[tuple[Paper, ...]] = (BFAN,)
-    embeds: ClassVar[bool] = False
+    papers = (BFAN,)
+    embeds = False
 
     focal: Literal["equal", "prob"] = Field(
         default="equal",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -22,10 +22,10 @@ class DualEncoder(BackboneSettings):
     of the given size with random weights: a ViT, or a BERT that reads our own vocabulary of words.
     """
 
-    papers: ClassVar[tuple[Paper, ...]] = (FNE,)
-    opens_encoders: ClassVar[bool] = True
-    answers: ClassVar[frozenset[str]] = frozenset({"word-maps"})
-    multiples: ClassVar[tuple[tuple[str, str], ...]] = (("width", "heads"),)
+    papers = (FNE,)
+    opens_encoders = True
+    answers = frozenset({"word-maps"})
+    multiples = (("width", "heads"),)
 
     images: Literal["pixels", "regions", "region-tokens", "global"] = Field(
         default="pixels",

@@ -247,7 +247,7 @@ class RegionTower(nn.Module):
         """Returns vectors [B, D]; what is behind the number of an image's regions plays no part.
 
         Raises:
-            DataError: the images have no boxes and the model was trained with some, or an image has no region.
+            DataError: the images have no boxes and the model was trained with some.
         """
         if self.boxes and images.boxes is None:
             raise DataError(
@@ -340,10 +340,8 @@ class TransformerDualEncoder(Base):
     def description(self) -> dict[str, Any]:
         """The networks without their weights, for `restored`."""
         vision = self.vision.description() if isinstance(self.vision, VisionTower) else None
-        known: dict[str, Any] = {} if self._scale is None else {"scale": list(self._scale)}
-        if isinstance(self.vision, RegionTower):
-            known["boxes"] = self.vision.boxes
-        return {"vision": vision, "text": self.text.description(), **known}
+        boxes = isinstance(self.vision, RegionTower) and self.vision.boxes
+        return {"vision": vision, "text": self.text.description(), "scale": self._scale, "boxes": boxes}
 
     def pretrained_scale(self) -> tuple[float, float] | None:
         """Of CLIP and SigLIP, as they were when they were opened; training moves a scale of the method's."""
@@ -428,12 +426,26 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0, boxes: bool = True
     Raises:
         MissingInputError: there is no such folder or hub id, it lacks a file, or the hub cannot be reached.
         DataError: a file is damaged, or weights are of another network.
-        UsageError: a model type is not supported, or its tokens cannot be pooled so.
+        UsageError: a model type is not supported, its tokens cannot be pooled so, or a random encoder has nothing that
+            the settings ask for.
     """
-    vision, notes = None, ()
-    if settings.images == "pixels":
-        opening = random_vision if settings.vision == RANDOM else pretrained_vision
-        vision, notes = opening(settings)
+    vision, notes, name = None, (), settings.vision
+    if settings.images == "pixels" and name == RANDOM:
+        if settings.normalisation == "own":
+            raise UsageError("a random vision encoder has no normalisation of its own; leave model.normalisation out")
+        pool = _pool(settings.image_pool, VISION_KINDS["vit"], name, "image")
+        sizes = _sizes(settings.width, settings.heads, settings.vision_layers)
+        config = transformers.ViTConfig(image_size=settings.image_size, patch_size=settings.patch_size, **sizes)
+        network = transformers.ViTModel(config, add_pooling_layer=pool == "own")
+        vision = VisionTower(network, pool, _CLIP_COLOURS, settings.image_size)
+    elif settings.images == "pixels":
+        pooled = settings.image_pool == "own"
+        opened, frames = open_vision(name, settings.vision_revision, VISION_KINDS, pooled=pooled)
+        own = settings.normalisation == "own" or (settings.normalisation == "auto" and opened.kind.own == "trained")
+        colours = (frames.mean, frames.std) if own else _CLIP_COLOURS
+        pool = _pool(settings.image_pool, opened.kind, name, "image")
+        vision = VisionTower(opened.network, pool, colours, frames.framing.frame)
+        vision.crops, notes = not isinstance(frames.framing.resize, tuple), opened.notes
     text = Encoders()
     if settings.text != RANDOM:
         text = pretrained_text(settings.text, settings.text_revision, settings.text_pool)
@@ -446,14 +458,12 @@ def restored(description: Mapping[str, Any]) -> Encoders:
     return Encoders(
         None if description["vision"] is None else restored_vision(description["vision"]),
         restored_text(description["text"]),
-        scale=tuple(description["scale"]) if "scale" in description else None,
-        boxes=description.get("boxes", False),
+        scale=description["scale"] and tuple(description["scale"]),
+        boxes=description["boxes"],
     )
 
 
-def build(
-    settings: DualEncoder, image_dim: int, vocabulary_size: int, encoders: Encoders | None = None
-) -> TransformerDualEncoder:
+def build(settings: DualEncoder, image_dim: int, vocabulary_size: int, encoders: Encoders) -> TransformerDualEncoder:
     """Make a dual encoder.
 
     Args:
@@ -462,7 +472,6 @@ def build(
         vocabulary_size: number of token ids, of a random text encoder.
         encoders: what was opened already.
     """
-    encoders = encoders or open_encoders(settings)
     vision = encoders.vision
     if settings.images == "region-tokens":
         pool = "mean" if settings.image_pool == "auto" else settings.image_pool
@@ -471,37 +480,6 @@ def build(
     sizes = settings.width, settings.heads, settings.text_layers, settings.max_words
     text = encoders.text or random_text(vocabulary_size, *sizes, settings.text_pool)
     return TransformerDualEncoder(settings, vision, text, image_dim, encoders.scale)
-
-
-def pretrained_vision(settings: DualEncoder) -> tuple[VisionTower, tuple[str, ...]]:
-    """Loads the vision encoder that settings name, and notes that a user should read.
-
-    Raises:
-        MissingInputError, DataError: as of `open_vision`.
-        UsageError: likewise, or its tokens cannot be pooled so.
-    """
-    name, wanted = settings.vision, settings.image_pool
-    opened, frames = open_vision(name, settings.vision_revision, VISION_KINDS, pooled=wanted == "own")
-    own = settings.normalisation == "own" or (settings.normalisation == "auto" and opened.kind.own == "trained")
-    colours = (frames.mean, frames.std) if own else _CLIP_COLOURS
-    tower = VisionTower(opened.network, _pool(wanted, opened.kind, name, "image"), colours, frames.framing.frame)
-    tower.crops = not isinstance(frames.framing.resize, tuple)
-    return tower, opened.notes
-
-
-def random_vision(settings: DualEncoder) -> tuple[VisionTower, tuple[str, ...]]:
-    """Makes a small ViT with random weights.
-
-    Raises:
-        UsageError: it has nothing that the settings ask for.
-    """
-    if settings.normalisation == "own":
-        raise UsageError("a random vision encoder has no normalisation of its own; leave model.normalisation out")
-    pool = _pool(settings.image_pool, VISION_KINDS["vit"], RANDOM, "image")
-    sizes = _sizes(settings.width, settings.heads, settings.vision_layers)
-    config = transformers.ViTConfig(image_size=settings.image_size, patch_size=settings.patch_size, **sizes)
-    network = transformers.ViTModel(config, add_pooling_layer=pool == "own")
-    return VisionTower(network, pool, _CLIP_COLOURS, settings.image_size), ()
 
 
 def restored_vision(description: Mapping[str, Any]) -> VisionTower:

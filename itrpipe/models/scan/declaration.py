@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from itrpipe.models.declaration import PlacedRegionBackbone
-from itrpipe.papers import SCAN, Paper
+from itrpipe.papers import SCAN
 
 
 class Scan(PlacedRegionBackbone):
     """SCAN: words attend to regions, or regions to words. Source: SCAN (Lee et al., ECCV 2018)."""
 
-    papers: ClassVar[tuple[Paper, ...]] = (SCAN,)
-    embeds: ClassVar[bool] = False
+    papers = (SCAN,)
+    embeds = False
 
     cross_attention: Literal["t2i", "i2t"] = Field(
         default="t2i", description="Direction of attention: words to regions (t2i), or regions to words (i2t)."

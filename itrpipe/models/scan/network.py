@@ -58,7 +58,6 @@ from itrpipe.models.base import (
     TextBatch,
     WordEncoding,
     placed_regions,
-    real_count,
     region_width,
     rows_of,
     tiled_scores,
@@ -151,12 +150,7 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
         self.text = BiGruWordEncoder(vocabulary_size, settings.word_dim, settings.embed_dim)
 
     def encode_images(self, images: ImageBatch) -> RegionEncoding:
-        """Regions [B, R, D] of unit length; images may differ in their number of regions.
-
-        Raises:
-            DataError: an image has no region, or more than the batch has room for.
-        """
-        real_count(images)  # raises
+        """Regions [B, R, D] of unit length; images may differ in their number of regions."""
         regions = self.fc(placed_regions(images, self.boxes).to(self.fc.weight.dtype))  # [B, R, D]
         return RegionEncoding(unit_vectors(regions), images.count)
 

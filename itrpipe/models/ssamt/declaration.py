@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from itrpipe.config import Settings
 from itrpipe.models.declaration import Depth, Dropout, Length, RegionBackbone, Width
-from itrpipe.papers import SSAMT, Paper
+from itrpipe.papers import SSAMT
 
 
 class Ssamt(RegionBackbone):
     """SSAMT: phrases, words and regions in one masked Transformer. Source: SSAMT (Fan et al., ICMR 2022)."""
 
-    papers: ClassVar[tuple[Paper, ...]] = (SSAMT,)
-    embeds: ClassVar[bool] = False
-    reads_phrases: ClassVar[bool] = True
-    multiples: ClassVar[tuple[tuple[str, str], ...]] = (("embed_dim", "heads"),)
+    papers = (SSAMT,)
+    embeds = False
+    reads_phrases = True
+    multiples = (("embed_dim", "heads"),)
 
     phase: Literal["intra", "inter"] = Field(
         default="inter",

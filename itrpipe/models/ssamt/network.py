@@ -42,7 +42,6 @@ from itrpipe.models.base import (
     Tensors,
     TextBatch,
     inner_products,
-    real_count,
     tiled_scores,
     unit_vectors,
 )
@@ -154,7 +153,6 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
 
     def encode_images(self, images: ImageBatch) -> SsamtImages:
         """Images through their own encoder."""
-        real_count(images)  # raises
         regions = self.embedding.regions(images.regions.float())  # [B, K, d]
         real = _real_positions(regions, images.count)
         allowed = _without_padding(torch.ones_like(real[:, None]), real)
@@ -259,15 +257,8 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
 
     def words(self, tokens: Tensor) -> Tensor:
-        """[T, W] ids to [T, W, d].
-
-        Raises:
-            DataError: a caption has more words than there are positions.
-        """
-        count, known = tokens.shape[1], self.position.num_embeddings
-        if count > known:
-            raise DataError(f"a caption has {count} words and the model {known} positions; raise --set max_words")
-        positions = torch.arange(count, device=tokens.device)
+        """[T, W] ids to [T, W, d]; W is `max_words` at most."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
         return self.dropout(self.word_norm(self.token(tokens) + self.position(positions) + self.segment))
 
     def regions(self, features: Tensor) -> Tensor:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import Field, model_validator
 
 from itrpipe.models.declaration import LONGEST, BackboneSettings, Depth, Dropout, Width
-from itrpipe.papers import UNITER, Paper
+from itrpipe.papers import UNITER
 
 
 class Uniter(BackboneSettings):
     """UNITER: words and regions in one BERT. Source: UNITER (Chen et al., ECCV 2020); the sizes are those of base."""
 
-    papers: ClassVar[tuple[Paper, ...]] = (UNITER,)
-    embeds: ClassVar[bool] = False
-    answers: ClassVar[frozenset[str]] = frozenset({"words", "writing"})
-    multiples: ClassVar[tuple[tuple[str, str], ...]] = (("embed_dim", "heads"),)
+    papers = (UNITER,)
+    embeds = False
+    answers = frozenset({"words", "writing"})
+    multiples = (("embed_dim", "heads"),)
 
     initial: str = Field(
         default="", description="Published weights to start from: a state dict of UNITER, TAGS or BERT; empty: random."

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from itrpipe.models.declaration import RegionBackbone
-from itrpipe.papers import VSEPP, Paper
+from itrpipe.papers import VSEPP
 
 
 class Vsepp(RegionBackbone):
     """VSE++ on region features: mean-pooled regions and a GRU. Source: VSE++ (Faghri et al., BMVC 2018)."""
 
-    papers: ClassVar[tuple[Paper, ...]] = (VSEPP,)
+    papers = (VSEPP,)
 
     measure: Literal["cosine", "order"] = Field(
         default="cosine",

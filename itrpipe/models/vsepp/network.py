@@ -8,8 +8,6 @@ for one vector per image; on region features the regions are averaged first, as 
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,8 +34,7 @@ _ORDER_TILE_VALUES = 1 << 24
 def image_projection(image_dim: int, embed_dim: int) -> nn.Linear:
     """Linear layer from region features to the joint space; weights uniform in +-sqrt(6 / (in + out)), bias 0."""
     projection = nn.Linear(image_dim, embed_dim)
-    bound = math.sqrt(6.0 / (image_dim + embed_dim))
-    nn.init.uniform_(projection.weight, -bound, bound)
+    nn.init.xavier_uniform_(projection.weight)
     nn.init.zeros_(projection.bias)
     return projection
 

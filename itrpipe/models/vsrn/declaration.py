@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from itrpipe.models.declaration import DEEPEST, LONGEST, Dropout, PlacedRegionBackbone, Width
-from itrpipe.papers import VSRN, Paper
+from itrpipe.papers import VSRN
 
 
 class Vsrn(PlacedRegionBackbone):
     """VSRN: region graph reasoning, a GRU over regions and a captioning branch. Source: VSRN (Li et al., ICCV 2019)."""
 
-    papers: ClassVar[tuple[Paper, ...]] = (VSRN,)
+    papers = (VSRN,)
 
     embed_dim: Width = Field(default=2048, description="Width D of the joint space of images and captions.")
     graph_layers: int = Field(

@@ -21,6 +21,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 from torch.nn.utils.rnn import pad_sequence
 from torchvision.models.resnet import Bottleneck, ResNet, resnet101
 from torchvision.ops import FrozenBatchNorm2d, clip_boxes_to_image, nms, roi_pool
@@ -290,9 +291,9 @@ def _fold_batch_norms(network: nn.Module) -> None:
         for (_, conv), (name, norm) in pairwise(list(parent.named_children())):
             if isinstance(conv, nn.Conv2d) and isinstance(norm, FrozenBatchNorm2d):
                 fixed = dict(norm.named_buffers())
-                scale = fixed["weight"] * (fixed["running_var"] + norm.eps).rsqrt()
-                conv.weight = nn.Parameter(conv.weight * scale[:, None, None, None], requires_grad=False)
-                conv.bias = nn.Parameter(fixed["bias"] - fixed["running_mean"] * scale, requires_grad=False)
+                running = fixed["running_mean"], fixed["running_var"], norm.eps
+                folded = fuse_conv_bn_weights(conv.weight, conv.bias, *running, fixed["weight"], fixed["bias"])
+                conv.weight, conv.bias = folded
                 setattr(parent, name, nn.Identity())
 
 

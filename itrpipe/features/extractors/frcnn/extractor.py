@@ -41,7 +41,7 @@ _STRIDE = 32
 _THINNEST = 2
 
 
-def build(settings: Frcnn, device: str | torch.device) -> FrcnnExtractor:
+def build(settings: Frcnn, device: torch.device) -> FrcnnExtractor:
     """Returns the extractor with the weights that the settings name.
 
     Raises:
@@ -52,7 +52,6 @@ def build(settings: Frcnn, device: str | torch.device) -> FrcnnExtractor:
     network.eval().requires_grad_(False)
     if settings.precision == "bf16":
         in_bfloat16(network, "backbone", "rpn.head.conv", "roi_heads.box_head")
-    device = torch.device(device)
     return FrcnnExtractor(network.to(memory_format=torch.channels_last).to(device), settings, device, notes)
 
 

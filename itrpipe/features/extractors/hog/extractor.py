@@ -33,17 +33,11 @@ GLOBAL_DIM = 5 * (ORIENTATIONS * PARTS**2 + COLOURS)
 _LEVELS = (1, 2)
 
 
-def build(settings: Hog, device: str | torch.device) -> HogExtractor:
-    """Returns the extractor."""
-    return HogExtractor(settings.grid, settings.cell, torch.device(device))
-
-
 class HogExtractor(Extractor):
     """Fills `/regions`, `/count`, `/boxes` and `/global`; see `Extractor`.
 
     Args:
-        grid: cells on each side.
-        cell: pixels of a cell's side.
+        settings: the grid and its cells.
         device: where it computes.
 
     Attributes:
@@ -51,9 +45,10 @@ class HogExtractor(Extractor):
         transform: resizes to a square.
     """
 
-    def __init__(self, grid: int, cell: int, device: torch.device) -> None:
+    def __init__(self, settings: Hog, device: torch.device) -> None:
+        grid, side = settings.grid, settings.grid * settings.cell
         self._grid, self._device = grid, device
-        self.transform = Resize(grid * cell, grid * cell, "stretch")
+        self.transform = Resize(side, side, "stretch")
         self.spec = FeatureSpec(grid * grid, REGION_DIM, GLOBAL_DIM, boxes=True)
         edges = np.linspace(0, 1, grid + 1, dtype=np.float32)
         top, left = np.meshgrid(edges[:-1], edges[:-1], indexing="ij")
@@ -75,6 +70,9 @@ class HogExtractor(Extractor):
             "count": np.full(len(colours), self.spec.regions, dtype=np.int16),
             "boxes": np.repeat(self._boxes[None], len(colours), axis=0),
         }
+
+
+build = HogExtractor
 
 
 def opponent_colours(images: torch.Tensor) -> torch.Tensor:

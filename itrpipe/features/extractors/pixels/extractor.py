@@ -14,7 +14,7 @@ from itrpipe.features.extractors.pixels.declaration import Pixels
 from itrpipe.features.store import FeatureSpec
 
 
-def build(settings: Pixels, device: str | torch.device) -> PixelExtractor:
+def build(settings: Pixels, device: torch.device) -> PixelExtractor:
     """Returns the extractor; decoding processes do all of its work, so the device has none."""
     return PixelExtractor(Resize(settings.height, settings.width, settings.fit), (settings.height, settings.width))
 

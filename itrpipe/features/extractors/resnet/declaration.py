@@ -1,7 +1,5 @@
 """What convolutional networks declare; read without torch."""
 
-from __future__ import annotations
-
 from itrpipe.features.declaration import NetworkSettings
 
 

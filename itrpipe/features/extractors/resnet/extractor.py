@@ -17,6 +17,6 @@ from itrpipe.features.extractors.vit.extractor import GridExtractor
 from itrpipe.features.hub import MAPS
 
 
-def build(settings: Resnet, device: str | torch.device) -> GridExtractor:
+def build(settings: Resnet, device: torch.device) -> GridExtractor:
     """Returns the extractor of a convolutional network; errors as of `open_vision`."""
-    return GridExtractor(settings, MAPS, torch.device(device), torch.channels_last)
+    return GridExtractor(settings, MAPS, device, torch.channels_last)

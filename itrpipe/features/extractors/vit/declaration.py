@@ -1,7 +1,5 @@
 """What vision transformers declare; read without torch."""
 
-from __future__ import annotations
-
 from itrpipe.features.declaration import NetworkSettings
 
 

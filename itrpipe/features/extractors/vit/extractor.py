@@ -38,9 +38,9 @@ from itrpipe.features.store import FeatureSpec
 from itrpipe.features.towers import Seen, open_vision, see
 
 
-def build(settings: Vit, device: str | torch.device) -> GridExtractor:
+def build(settings: Vit, device: torch.device) -> GridExtractor:
     """Returns the extractor of a vision transformer; errors as of `open_vision`."""
-    return GridExtractor(settings, PATCHES, torch.device(device))
+    return GridExtractor(settings, PATCHES, device)
 
 
 class GridExtractor(Extractor):

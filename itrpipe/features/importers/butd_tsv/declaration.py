@@ -1,7 +1,5 @@
 """What TSV files of bottom-up attention declares; read without torch."""
 
-from __future__ import annotations
-
 from itrpipe.features.declaration import REGIONS, FeatureSettings
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from itrpipe.features.declaration import Count, FeatureSettings
 
 
@@ -22,8 +20,3 @@ class Precomp(FeatureSettings):
 
     def may_hold(self) -> frozenset[str]:
         return self.holds | {"boxes"} if self.grid else self.holds
-
-    def fingerprinted(self) -> dict[str, Any]:
-        """The settings as the fingerprint sees them; a grid counts where there is one."""
-        values = super().fingerprinted()
-        return values if self.grid else {key: value for key, value in values.items() if key != "grid"}

@@ -1,7 +1,5 @@
 """What UNITER's folders declares; read without torch."""
 
-from __future__ import annotations
-
 from itrpipe.features.declaration import RegionSettings
 
 
