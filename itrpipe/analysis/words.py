@@ -34,7 +34,6 @@ from torch import Tensor
 
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
-from itrpipe.features.store import FeatureFile
 from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.sentences import NO_WORD, UNLABELLED
 from itrpipe.methods.tags_dc.declaration import TagsDc
@@ -43,7 +42,7 @@ from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.synthesis.language_model import LanguageModel, mean
 from itrpipe.synthesis.tokens import Spelled, respell
 from itrpipe.training.captions import PieceIds, caption_masks, special_tokens, token_captions
-from itrpipe.training.data import blocks, open_split
+from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.saved import SavedModel
 
 THRESHOLD = 0.5
@@ -250,28 +249,18 @@ class WordTest:
 
     Args:
         saved: for which `has_word_heads` holds.
-        split: images and captions.
-        features: of its images.
+        data: images and captions as the model reads them.
         device: `cpu` or `cuda`.
         graphs: artifact of `itrpipe parse` that a model was trained with which masks phrases; None for others.
-        seed: of the captions and sentences.
 
     Raises:
         DataError: a caption has no scene graph.
     """
 
-    def __init__(
-        self,
-        saved: SavedModel,
-        split: Split,
-        features: FeatureFile,
-        device: str,
-        graphs: Path | None = None,
-        seed: int = 0,
-    ) -> None:
-        self._reader = WordReader(saved, split, device)
-        self._data = open_split(split, features, saved.tokens, saved.settings)
-        self._device, self._seed = torch.device(device), seed
+    def __init__(self, saved: SavedModel, data: SplitData, device: str, graphs: Path | None) -> None:
+        self._reader = WordReader(saved, data.split, device)
+        self._data = data
+        self._device = torch.device(device)
         self._trained = TagsDc.model_validate(saved.config["loss"])
         assert (graphs is not None) == (self._trained.mask == "phrases")
         self._masks = caption_masks(self._reader.captions, saved.tokens, graphs, self._trained.compare)
@@ -283,7 +272,7 @@ class WordTest:
         """Writes sentences and reads them.
 
         Args:
-            captions: tested at most, chosen by the seed.
+            captions: tested at most, chosen at random.
             examples: of them that are shown.
             language_model: measures how fluent they are.
 
@@ -302,7 +291,7 @@ class WordTest:
             corrected sentence, which is null where the model was not trained to correct; scores are probabilities of a
             match.
         """
-        reader, rng = self._reader, np.random.default_rng(self._seed)
+        reader, rng = self._reader, np.random.default_rng(0)
         known, split = reader.captions, reader.captions.split
         chosen = rng.permutation(len(split.caption_ids))[:captions]
         shown, chosen = split.caption_ids[chosen[:examples]].tolist(), np.sort(chosen)

@@ -280,9 +280,9 @@ def _block(
             yield line("", [own[place][1] for place in places])
 
 
-def wrapped(text: str, indent: str = "") -> list[str]:
+def wrapped(text: str) -> list[str]:
     """Lines for a terminal."""
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.wrap(text, WIDTH, break_on_hyphens=False)
 
 
 def as_markdown(table: Table) -> str:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter, SplitScores
-from itrpipe.models.base import ImageBatch, TextBatch, changed
+from itrpipe.models.base import changed
 from itrpipe.models.vectors import at_least_single
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading
@@ -31,22 +31,6 @@ from itrpipe.training.saved import SavedModel, load_model
 
 _BLOCKS_AT_ONCE = 8
 """Blocks whose embeddings are copied from a GPU together."""
-
-
-class ImageRows(Protocol):
-    """Images that a model may see, by their rows, and nothing of which captions belong to them."""
-
-    def images(self, rows: np.ndarray) -> ImageBatch:
-        """The given image rows [B]."""
-        ...
-
-
-class TextRows(Protocol):
-    """Captions that a model may see, by their rows, and nothing of which images belong to them."""
-
-    def texts(self, rows: np.ndarray) -> TextBatch:
-        """The given caption rows [T]."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -73,12 +57,12 @@ class Encoder:
         """Of a trained model, which is moved to the device; in the precisions of its settings."""
         return cls(saved.model.to(device), device, block, saved.score_precision, saved.embed_precision(device))
 
-    def images(self, data: ImageRows, rows: np.ndarray) -> Iterator[Any]:
-        """Yields the encodings of the images of the given rows, block by block."""
+    def images(self, data: Any, rows: np.ndarray) -> Iterator[Any]:
+        """Yields the encodings of the images of the given rows, block by block; `data.images` reads a block."""
         return self._encoded(self.model.encode_images, data.images, rows)
 
-    def texts(self, data: TextRows, rows: np.ndarray) -> Iterator[Any]:
-        """Yields the encodings of the captions of the given rows, block by block."""
+    def texts(self, data: Any, rows: np.ndarray) -> Iterator[Any]:
+        """Yields the encodings of the captions of the given rows, block by block; `data.texts` reads a block."""
         return self._encoded(self.model.encode_texts, data.texts, rows)
 
     @torch.inference_mode()

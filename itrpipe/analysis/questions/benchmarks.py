@@ -57,8 +57,8 @@ _MEASURES = {
 def _rows(found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], str, Mapping[str, Any]]]:
     """Name of each row, measure in it, and what has both."""
     for name, whole in found.items():
-        guessed = whole.get("guessed")
-        summed = f"all but {', '.join(guessed)}" if guessed else "all"
+        guessed = ", ".join(whole["guessed"])
+        summed = f"all but {guessed}" if guessed else "all"
         for category, own in {summed: whole, **whole["categories"]}.items():
             for measure in (each for each in _MEASURES if each in own):
                 row = _TITLES.get(name, name), f"{category}{_MEASURES[measure]} ({own['pairs']:,} pairs)"
@@ -71,7 +71,7 @@ def _cells(found: Mapping[str, Any]) -> Cells:
 
 def _blind_cells(found: Mapping[str, Any]) -> Cells:
     """Of what models without images answer, in the rows of accuracies."""
-    return {row: blind_number(own.get("blind")) for row, measure, own in _rows(found) if measure == "accuracy"}
+    return {row: blind_number(own["blind"]) for row, measure, own in _rows(found) if measure == "accuracy"}
 
 
 SHOWN = (
