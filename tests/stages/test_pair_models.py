@@ -136,7 +136,8 @@ def test_matching_accuracy_is_that_of_pairs_one_by_one(ssamt_chain: Path) -> Non
     assert {each["pairs"] for sides in written.values() for each in sides.values()} == {20}
     folder = only(ssamt_chain, "train/ssamt.ssamt")
     read = read_manifest(folder).inputs
-    prepare, extract, parse = (ssamt_chain / "tiny" / name / read[name].name for name in ("prepare", "extract", "parse"))
+    dataset = ssamt_chain / "tiny"
+    prepare, extract, parse = (dataset / name / read[name].name for name in ("prepare", "extract", "parse"))
     saved: Any = load_model(folder)
     data: Any = reopened(saved, Sources(prepare, extract, parse), ["train"])["train"]
     opened = PhraseModel(saved.model, data, torch.device("cpu"), SceneGraphFile(parse))
