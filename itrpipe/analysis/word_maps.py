@@ -139,8 +139,8 @@ def _rows(
     """Rows of the words of all captions of a split, each with the image at its row [T] of `pairs`, matched or not."""
     features = FeatureFile.open(sources.extract / FEATURES)
     data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
-    assert isinstance(saved.tokens, (WordIds, PieceIds))
-    model, words = cast(Any, saved.model), located_words(saved.tokens, split)
+    model, tokens = cast(Any, saved.model), cast(Any, saved.tokens)
+    words = located_words(tokens, split)
     grid, frame, device = model.vision.grid(), model.vision.frame, next(model.parameters()).device
     # How photographs became pixels; of pixels that were imported nobody knows, and they count as whole.
     given = {key.rpartition(".")[2]: value for key, value in leaves(read_manifest(sources.extract).settings)}

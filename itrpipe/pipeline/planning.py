@@ -80,17 +80,6 @@ def is_execution(override: Override, stage: Stage) -> bool:
     return override.key.removeprefix("execution.") in stage.execution.model_fields
 
 
-def refuse_contradictions(need: Need, overrides: list[tuple[dict[str, Any], str]]) -> None:
-    """An input that is not what its reader asked for would carry a name that it does not deserve."""
-    for values, origin in overrides:
-        for key, value in values.items():
-            if key in need.settings and need.settings[key] != value:
-                raise UsageError(
-                    f"{need.stage}.{key} = {value!r} (from {origin}) contradicts {key} = {need.settings[key]!r} "
-                    f"of the step that reads it; set {key} of that step instead"
-                )
-
-
 def has_setting(settings: Settings, key: str) -> bool:
     """Whether a step has a setting of this dotted key; tables of free names have every key."""
     value: Any = settings
@@ -299,11 +288,16 @@ class Planner:
         completed = []
         for item in others:
             key = complete_key(item.key, known)
-            if item.scope != need.stage or has_setting(own, key):
-                self._applied.add(id(item))
-                completed.append(({key: item.value}, item.origin))
-        if not requested:
-            refuse_contradictions(need, completed)
+            if item.scope == need.stage and not has_setting(own, key):
+                continue
+            # An input that is not what its reader asked for would carry a name that it does not deserve.
+            if not requested and need.settings.get(key, item.value) != item.value:
+                raise UsageError(
+                    f"{need.stage}.{key} = {item.value!r} (from {item.origin}) contradicts {key} = "
+                    f"{need.settings[key]!r} of the step that reads it; set {key} of that step instead"
+                )
+            self._applied.add(id(item))
+            completed.append(({key: item.value}, item.origin))
         resolved = resolve_with(backbone, layers + completed)
         return resolved, bind(stage.execution, execution, need.stage)
 

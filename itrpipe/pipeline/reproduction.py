@@ -229,7 +229,16 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     if made:
         (folder,) = run([whole.plan_report(planned, made)], whole.reporter)
         load_stage("report").show(folder, whole.reporter)
-    _say_reproduced(whole, planned, made)
+    evaluations = {step.location.name: step.location.folder for step in made}
+    published = [score for each in planned for score in each.published]
+    found = reproductions(published, evaluations, recipe.tolerance, tiny=options.tiny)
+    if found:
+        limits = f"OK within {recipe.tolerance.ok:g}, close within {recipe.tolerance.close:g} points of RSum"
+        whole.reporter.say(f"published and measured ({'toy models' if options.tiny else limits})", style="bold")
+    for line in table_lines(found):
+        whole.reporter.say(f"  {line}")
+    if options.tiny:
+        whole.reporter.say(f"  toy models lie in {root}; commands of their report are for whole ones")
     if failed := [(each.title, each.error) for each in planned if each.error is not None]:
         (title, first), others = failed[0], [title for title, _ in failed[1:]]
         more = f"; so did {', '.join(others)}" if others else ""
@@ -257,17 +266,3 @@ def _check_sizes(expected: Mapping[Any, int], evaluation: Step, reporter: Report
             f"{path} has {told_sizes(found)} images instead of {told_sizes(expected)}, so published scores would not "
             "compare; complete it, or run a copy of the recipe without [source.expected] and `published`"
         )
-
-
-def _say_reproduced(whole: Reproduction, planned: Sequence[PlannedRun], made: Sequence[Step]) -> None:
-    """Published scores beside measured ones."""
-    evaluations = {step.location.name: step.location.folder for step in made}
-    tolerance, tiny = whole.recipe.tolerance, whole.options.tiny
-    found = reproductions([score for each in planned for score in each.published], evaluations, tolerance, tiny=tiny)
-    if found:
-        limits = f"OK within {tolerance.ok:g}, close within {tolerance.close:g} points of RSum"
-        whole.reporter.say(f"published and measured ({'toy models' if tiny else limits})", style="bold")
-    for line in table_lines(found):
-        whole.reporter.say(f"  {line}")
-    if tiny:
-        whole.reporter.say(f"  toy models lie in {whole.root}; commands of their report are for whole ones")

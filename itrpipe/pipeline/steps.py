@@ -91,9 +91,9 @@ def state_of(
 def _made_again(manifest: Manifest, step: Step) -> str:
     """Which input of an artifact has other bytes than it had when the artifact was made from it, or nothing."""
     for name, upstream in step.inputs.items():
-        record, now = manifest.inputs.get(name), _readable(upstream.location.folder)
+        record, now = manifest.inputs[name], _readable(upstream.location.folder)
         # An input that was removed since does not count.
-        if record is None or now is None or now.digest == record.digest:
+        if now is None or now.digest == record.digest:
             continue
         changed = [
             file

@@ -257,10 +257,7 @@ class Evaluate(Stage):
 
     def show(self, folder: Path, reporter: Reporter) -> None:
         """Prints the recalls of a finished evaluation, and what was answered in it."""
-        if (path := folder / SUMMARY).exists():
-            reporter.say_lines(checked(path).read_text(encoding="utf-8").rstrip("\n"))
-        else:
-            reporter.say(f"  made before evaluations kept their tables; {folder / METRICS} has the numbers")
+        reporter.say_lines(checked(folder / SUMMARY).read_text(encoding="utf-8").rstrip("\n"))
 
 
 def models_label(settings: EvaluateSettings) -> str:

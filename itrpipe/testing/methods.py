@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from itrpipe.methods.base import Batch, Method, StatefulMethod
-from itrpipe.models.base import Matcher
 from itrpipe.progress import Reporter
+from itrpipe.testing.backbones import AnyMatcher, BuildModel
 from itrpipe.testing.toy_pairs import ToyPairs, readable
 from itrpipe.training.loop import CHECKPOINT, Trainer
 from itrpipe.training.settings import LoopSettings
 
-AnyMatcher = Matcher[Any, Any]
 BuildMethod = Callable[[ToyPairs], Method]
-BuildModel = Callable[[], AnyMatcher]
 LOOP_SETTINGS = LoopSettings.model_construct(
     epochs=2,
     batch_size=6,

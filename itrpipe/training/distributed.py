@@ -85,10 +85,6 @@ class World:
         _joined.cache_clear()
         dist.destroy_process_group()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> World:
-        """A copy of a model is trained by the same processes."""
-        return self
-
     @property
     def leads(self) -> bool:
         """Whether this process writes and speaks."""
@@ -220,7 +216,7 @@ class Spread:
         self._seeds: Iterator[int] = count()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Spread:
-        """A copy of a model is divided alike."""
+        """A copy of a model is divided alike, by the same processes."""
         return self
 
     def averaged(self, *named: Mapping[str, float | Tensor]) -> list[dict[str, Tensor]]:

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter, SplitScores
 from itrpipe.models.base import changed
@@ -212,30 +212,21 @@ class Scoring(Work[_Scorer]):
         self._trained, self._sources, self._split, self._block = trained, sources, split, block
         self.device, self.key = device, str(block)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Each worker opens its own."""
-        return {name: value for name, value in self.__dict__.items() if name != "opened"}
-
-    @cached_property
-    def opened(self) -> Opened:
-        """The model with the split, opened once in every process."""
-        return _opened(self._trained, self._sources, [self._split], self._block, self.device)
-
     @property
-    def data(self) -> SplitData:
-        """The split as the model was trained on it."""
-        return self.opened[1][self._split]
+    def rows(self) -> Split:
+        """The images and captions of the split that the model was trained on."""
+        _, _, chosen = self._sources.splits([self._split])
+        return chosen[self._split]
 
     def parts(self) -> list[Part]:
         """Blocks of captions."""
-        return [
-            replace(part, rows=self.data.num_images * part.rows)
-            for part in cut(range(self.data.num_captions), self._block)
-        ]
+        images, captions = len(self.rows.image_ids), len(self.rows.caption_ids)
+        return [replace(part, rows=images * part.rows) for part in cut(range(captions), self._block)]
 
     def open(self) -> _Scorer:
         """The model, the split, and the encodings of all its images, block by block."""
-        (encoder, _), data = self.opened, self.data
+        encoder, splits = _opened(self._trained, self._sources, [self._split], self._block, self.device)
+        data = splits[self._split]
         return encoder, data, list(encoder.images(data, np.arange(data.num_images)))
 
     def make(self, worker: _Scorer, part: Part, path: Path) -> None:
@@ -246,11 +237,11 @@ class Scoring(Work[_Scorer]):
 
     def join(self, paths: Sequence[Path]) -> SplitScores:
         """Scores of the whole split, from all parts."""
-        data = self.data
-        matrix = np.empty((data.num_images, data.num_captions), dtype=np.float32)
+        split = self.rows
+        matrix = np.empty((len(split.image_ids), len(split.caption_ids)), dtype=np.float32)
         for part, path in zip(self.parts(), paths, strict=True):
             matrix[:, part.content.start : part.content.stop] = ArrayFile(path)[_SCORES].read().T
-        return SplitScores(matrix, data.split.image_ids, data.split.caption_ids, data.split.caption_image)
+        return SplitScores(matrix, split.image_ids, split.caption_ids, split.caption_image)
 
 
 Lists = Mapping[str, np.ndarray]
