@@ -130,7 +130,13 @@ class Resolved:
     def merge(self, layer: Mapping[str, Any], origin: str) -> None:
         """Lets every leaf of `layer` replace the present value and remembers `origin` for it."""
         for key, value in leaves(layer):
-            set_dotted(self.values, key, value)
+            *parents, last = key.split(".")
+            table = self.values
+            for parent in parents:
+                if not isinstance(table.get(parent), dict):
+                    table[parent] = {}
+                table = table[parent]
+            table[last] = value
             self.origins[key] = origin
 
 
@@ -169,7 +175,7 @@ def load_declaration(stage: str) -> Declaration:
     if others := set(tables) - {"defaults", "execution", "conf"}:
         raise DataError(f"{path}: unknown table [{min(others)}]; known are [defaults], [execution], [conf.<name>]")
     declared = {section: tables.get(section, {}) for section in ("defaults", "conf")}
-    files: dict[str, Path] = {}
+    files = {}
     for plugin in brought():
         if plugin.file and not plugin.problem and plugins.STAGES[plugin.group] == stage:
             for section, named in plugin.tables.items():
@@ -403,17 +409,6 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def set_dotted(table: dict[str, Any], key: str, value: Any) -> None:
-    """Sets `table[a][b][c]` for the key `a.b.c`, making tables on the way."""
-    *parents, last = key.split(".")
-    for parent in parents:
-        child = table.get(parent)
-        if not isinstance(child, dict):
-            child = table[parent] = {}
-        table = child
-    table[last] = value
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -30,7 +30,6 @@ from itrpipe.config import (
     load_declaration,
     parse_assignment,
     resolve,
-    set_dotted,
 )
 from itrpipe.engine.run import MapExecution, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -168,11 +167,11 @@ def test_the_longer_round_one_takes_the_epochs_of_both_rounds(data_root: Path, d
 
 
 @given(TABLES)
-def test_leaves_and_set_dotted_are_inverse(table: dict[str, Any]) -> None:
-    rebuilt: dict[str, Any] = {}
+def test_leaves_and_merging_are_inverse(table: dict[str, Any]) -> None:
+    rebuilt = Resolved()
     for key, value in leaves(table):
-        set_dotted(rebuilt, key, value)
-    assert rebuilt == table
+        rebuilt.merge({key: value}, "layer")
+    assert rebuilt.values == table
 
 
 # Binding

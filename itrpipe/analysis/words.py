@@ -295,7 +295,7 @@ class WordTest:
         chosen = rng.permutation(len(split.caption_ids))[:captions]
         shown, chosen = split.caption_ids[chosen[:examples]].tolist(), np.sort(chosen)
         drawn, right, counted = Counter[str](), Counter[str](), Counter[str]()
-        rows: list[dict[str, Any]] = []
+        rows = []
         for block in (chosen[part] for part in blocks(len(chosen), BLOCK)):
             images = reader.embed(self._data.images(split.caption_image[block]))
             own = known.tokens[block, : int(known.lengths[block].max())]

@@ -247,7 +247,7 @@ class Planner:
         stage = load_stage(need.stage)
         declaration = load_declaration(need.stage)
         conf = definition.conf if definition else need.conf
-        layers: list[tuple[Mapping[str, Any], str]] = [(need.settings, "required by the step that reads it")]
+        layers = [(need.settings, "required by the step that reads it")]
         remembered = definition.settings if definition else {}
         scopes = {need.stage, need.conf, *conf.split("+")}
         if need.conf == GIVEN and need.stage == "train":  # what holds for every training

@@ -216,7 +216,7 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
 
         redefine(root, recipe.dataset, told)
     if options.keep_going:
-        failures: dict[Path, ItrpipeError] = {}
+        failures = {}
         run([each.step for each in planned if each.step is not None], whole.reporter, failures=failures)
         planned = [
             replace(each, error=each.error or (each.step and failures.get(each.step.location.folder)))

@@ -21,7 +21,7 @@ MOST_CHANGES = 6
 
 def pending_steps(steps: Iterable[Step]) -> list[Step]:
     """The steps that have to run, in order: those asked for that are not up to date, and what these read."""
-    ordered: dict[Path, Step] = {}
+    ordered = {}
 
     def visit(step: Step) -> None:
         if step.state != "up to date" and step.location.folder not in ordered:
@@ -36,7 +36,7 @@ def pending_steps(steps: Iterable[Step]) -> list[Step]:
 
 def unique_steps(steps: Iterable[Step]) -> list[Step]:
     """All steps of several plans, each once, in an order in which they can run."""
-    ordered: dict[Path, Step] = {}
+    ordered = {}
     for step in steps:
         for each in step.upstream():
             ordered.setdefault(each.location.folder, each)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.methods.base import Batch, Method, StatefulMethod
+from itrpipe.methods.base import Method, StatefulMethod
 from itrpipe.progress import Reporter
 from itrpipe.testing.backbones import AnyMatcher, BuildModel
 from itrpipe.testing.toy_pairs import ToyPairs, readable
@@ -164,7 +164,7 @@ def _ready(build: BuildMethod, build_model: BuildModel) -> tuple[Method, AnyMatc
 
 def _step(method: Method, model: AnyMatcher, captions: np.ndarray, epoch: int) -> dict[str, Tensor]:
     torch.manual_seed(1)
-    batch: Batch = method.collate(captions, np.random.default_rng(2))
+    batch = method.collate(captions, np.random.default_rng(2))
     return method.losses(model, batch, epoch)
 
 

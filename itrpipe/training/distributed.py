@@ -319,7 +319,7 @@ def _spread_class(kind: type[AnyMatcher]) -> type[AnyMatcher]:
         return Anchors(rows, world.size * (rows.stop - rows.start) / count, world.total)
 
     methods = {name: divided(name) for name in kind.by_rows}
-    made: Any = type(f"Spread{kind.__name__}", (kind,), {**methods, "anchors": anchors, "undivided": kind})
+    made = type(f"Spread{kind.__name__}", (kind,), {**methods, "anchors": anchors, "undivided": kind})
     return made
 
 
@@ -363,7 +363,7 @@ def _at(arguments: Sequence[Any], places: Sequence[int], rows: slice) -> list[An
 
 def tensors_of(value: Any) -> list[Tensor]:
     """The tensors in a tensor or a dataclass of such, in order."""
-    found: list[Tensor] = []
+    found = []
     changed(value, lambda tensor: found.append(tensor) or tensor)
     return found
 
@@ -436,7 +436,7 @@ def _heard(wait: Callable[[], Any], whom: str = "") -> Any:
         wait: the call.
         whom: is printed where it takes long; empty where nobody has to know.
     """
-    waiting: Future[Any] = Future()
+    waiting = Future()
 
     def run() -> None:
         try:

@@ -122,7 +122,7 @@ def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> tuple[dic
     vision: Any = saved.model.vision
     stored, (height, width) = (extractor["height"], extractor["width"]), vision.frame
     whole = {"height": height, "width": width}
-    framing: dict[str, Any] = {"size": whole, "do_center_crop": False}
+    framing = {"size": whole, "do_center_crop": False}
     difference = ""
     if extractor["fit"] == "crop":
         if height != width or stored[0] != stored[1]:
@@ -182,8 +182,8 @@ def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> An
 
 def _steps(reading: Reading, max_tokens: int) -> list[Any]:
     """What `Reading.texts` does to a caption as steps of a normaliser; where tokens are cut first, words are not."""
-    replace: Any = normalizers.Replace
-    steps: list[Any] = []
+    replace = normalizers.Replace
+    steps = []
     if reading.cleaned:
         steps = [
             normalizers.Lowercase(),
@@ -281,7 +281,7 @@ def open_clip_config(native: NativeModel) -> dict[str, Any]:
 
 
 def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    found = {
         "layers": config["num_hidden_layers"],
         "width": config["hidden_size"],
         "mlp_ratio": config["intermediate_size"] / config["hidden_size"],

@@ -101,7 +101,7 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
     """
     with reading(path, "a checkpoint of this run", remedy := _REMEDY.format(partial_of(path))):
         check_stamp(path, remedy)
-        states: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+        states = defaultdict(dict)
         for key, tensor in load_file(path).items():
             place, _, name = key.rpartition("/")
             states[place][name] = tensor

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from itrpipe.analysis.questions.base import BESIDE, BLIND, Evaluation, blind_number, trigrams_of
-from itrpipe.datasets.benchmarks import SUITES, Benchmark, Box, Pair, named, read_benchmark
+from itrpipe.datasets.benchmarks import SUITES, Benchmark, Pair, named, read_benchmark
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import DataError
@@ -197,7 +197,7 @@ def _features_of(
     """
     from itrpipe.features.extraction import ImageFiles, extractions, join_features, notes_of
 
-    shown: dict[tuple[str, Box | None], int] = {}
+    shown = {}
     rows = [shown.setdefault((pair.file, pair.box), len(shown)) for pair in benchmark.pairs]
     ids, files = [str(row) for row in range(len(shown))], [file for file, _ in shown]
     facts, problems = check_images(
