@@ -41,9 +41,15 @@ class Encoder(AbsEncoder):
         if name.count("/") != 1 or not all(name.split("/")):
             raise UsageError(f"name = {name!r}: mteb names models organisation/model, such as itrpipe/vsrn-aoq")
         self.model = model
-        about = {"name": name, "revision": revision, "modalities": list(_MODALITIES), "framework": ["PyTorch"]}
-        similarity = {"similarity_fn_name": ScoringFunction.DOT_PRODUCT, "use_instructions": False}
-        self.mteb_model_meta = ModelMeta.create_empty({**about, **similarity})
+        about = {
+            "name": name,
+            "revision": revision,
+            "modalities": list(_MODALITIES),
+            "framework": ["PyTorch"],
+            "similarity_fn_name": ScoringFunction.DOT_PRODUCT,
+            "use_instructions": False,
+        }
+        self.mteb_model_meta = ModelMeta.create_empty(about)
 
     def encode(self, inputs: Any, *, task_metadata: Any, batch_size: int = 32, **kwargs: Any) -> np.ndarray:
         """Returns embeddings [N, D] float32 of N images or N captions.

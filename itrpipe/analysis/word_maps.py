@@ -59,7 +59,7 @@ def has_word_maps(saved: SavedModel) -> bool:
     """Whether `word_maps` is defined for a model: its scores are means over words and places, and words have places."""
     tokens = saved.tokens
     # Few tokenizers, written in Python, do not tell which characters a piece is of.
-    located = isinstance(tokens, WordIds) or (isinstance(tokens, PieceIds) and tokens.tokenizer.is_fast)
+    located = not isinstance(tokens, PieceIds) or tokens.tokenizer.is_fast
     return located and "word-maps" in saved.settings.answers and cast(Any, saved.model).has_word_maps
 
 
@@ -145,7 +145,7 @@ def _rows(
     # How photographs became pixels; of pixels that were imported nobody knows, and they count as whole.
     given = {key.rpartition(".")[2]: value for key, value in leaves(read_manifest(sources.extract).settings)}
     _, stored_height, stored_width, *_ = features.arrays["pixels"].shape
-    resize = Resize(stored_height, stored_width, "crop" if given.get("fit") == "crop" else "stretch")
+    resize = Resize(stored_height, stored_width, given.get("fit", "stretch"))
     sizes = [split.images[side].to_pylist() for side in ("height", "width")]
     texts = data.texts(np.arange(len(words))).to(device)
     for matched, images in pairs.items():

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
+from itrpipe.datasets.vocabulary import UNKNOWN
 from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.sentences import NO_WORD, UNLABELLED
 from itrpipe.methods.tags_dc.declaration import TagsDc
@@ -125,9 +125,7 @@ def trains_word_heads(settings: Mapping[str, Any]) -> bool:
 
 def has_word_heads(saved: SavedModel) -> bool:
     """Whether a model was trained to find wrong words, and its tokenizer tells which characters a piece is of."""
-    located = isinstance(saved.tokens, Vocabulary) or (
-        isinstance(saved.tokens, PieceIds) and saved.tokens.tokenizer.is_fast
-    )
+    located = not isinstance(saved.tokens, PieceIds) or saved.tokens.tokenizer.is_fast
     return located and "words" in saved.settings.answers and trains_word_heads(saved.config)
 
 

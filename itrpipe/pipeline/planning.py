@@ -139,7 +139,7 @@ class Planner:
 
         Raises:
             UsageError: an unknown stage, configuration or setting, a value out of range, or a step that cannot work.
-            MissingInputError: the dataset or one of its sources is not there.
+            MissingInputError: the dataset, one of its sources or a finished artifact that is read is not there.
         """
         if inputs:
             return self._plan(need, requested, inputs)
@@ -150,9 +150,16 @@ class Planner:
                 raise UsageError(f"{need.stage} {need.conf} would be made from itself; give it another start_from")
             self._underway.append(key)
             try:
+                given = {}
+                for name, place in need.pinned.items():
+                    folder = self.root / self.dataset / place
+                    if not folder.is_dir():
+                        raise MissingInputError(f"{folder} was removed; make it again, or name another model")
+                    given[name] = pinned_step(self.root, artifacts.read_manifest(folder))
                 # Trainings of named models have their own settings, and the seed of the step that reads them.
-                named = {name: self.of_model(model, need.settings["seed"]) for name, model in need.named.items()}
-                self._known[key] = self._plan(need, requested, self._pinned(need) | named)
+                for name, model in need.named.items():
+                    given[name] = self.of_model(model, need.settings["seed"])
+                self._known[key] = self._plan(need, requested, given)
             finally:
                 self._underway.pop()
             if not self._underway:
@@ -200,18 +207,6 @@ class Planner:
         known = self.definition.models.get(name)
         trained = {} if known is None else known.trained
         return trained.get(step.location.label, "") if name else None
-
-    def _pinned(self, need: Need) -> dict[str, Step]:
-        """Finished artifacts that a step reads whatever their settings.
-
-        Raises:
-            MissingInputError: one was removed.
-        """
-        folders = {name: self.root / self.dataset / place for name, place in need.pinned.items()}
-        for folder in folders.values():
-            if not folder.is_dir():
-                raise MissingInputError(f"{folder} was removed; make it again, or name another model")
-        return {name: pinned_step(self.root, artifacts.read_manifest(folder)) for name, folder in folders.items()}
 
     def of_model(self, model: str, seed: int) -> Step:
         """The training of a named model as the dataset's definition tells it, whatever else is planned.

@@ -273,10 +273,14 @@ def open_clip_config(native: NativeModel) -> dict[str, Any]:
             **reads,
         },
     }
-    framing = "shortest" if images["do_center_crop"] else "squash"
-    colours = {"mean": images["image_mean"], "std": images["image_std"]}
-    size = [vision["image_size"]] * 2
-    preprocess = {"size": size, "mode": "RGB", **colours, "interpolation": "bicubic", "resize_mode": framing}
+    preprocess = {
+        "size": [vision["image_size"]] * 2,
+        "mode": "RGB",
+        "mean": images["image_mean"],
+        "std": images["image_std"],
+        "interpolation": "bicubic",
+        "resize_mode": "shortest" if images["do_center_crop"] else "squash",
+    }
     return {"model_cfg": model, "preprocess_cfg": preprocess}
 
 
