@@ -280,6 +280,14 @@ def _block(
             yield line("", [own[place][1] for place in places])
 
 
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields rows of cells as lines for a terminal, indented: the first column to the left, others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *cells in rows:
+        columns = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        yield "  " + "  ".join([name.ljust(widths[0]), *columns]).rstrip()
+
+
 def wrapped(text: str) -> list[str]:
     """Lines for a terminal."""
     return textwrap.wrap(text, WIDTH, break_on_hyphens=False)
