@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -280,7 +280,9 @@ class WordTest:
             was written the caption's own: `percent` of `words` that are right, None where there is none, and None for
             both corrections where the model was not trained to correct; `below_caption`: `percent` of `sentences` that
             score below their caption. Words are tokens, so pieces of words where a tokenizer cuts them. With a language
-            model also `fluency`, see `_fluency`.
+            model also `fluency`: of `sentences`, the one of each caption with the highest score, the mean perplexities
+            as `written` and `corrected`, and that of their `captions`; None without a sentence, and of the corrected
+            ones where the model was not trained to correct. TAGS-DC, Table 3, does not say which sentences.
 
             And rows of `CORRECTION_SCHEMA`: of every shown caption the sentence with the highest score. `mismatch` is
             the probability that a word does not belong to the image, `flagged` whether that is above one half, `wrong`
@@ -335,7 +337,12 @@ class WordTest:
             "below_caption": figure("below_caption", "sentences"),
         }
         if language_model is not None:
-            figures["fluency"] = _fluency(rows, language_model)
+            kinds = {"captions": "caption", "written": "sentence", "corrected": "corrected"}
+            means = {}
+            for kind, column in kinds.items():
+                texts = [row[column] for row in rows if row[column] is not None]
+                means[kind] = mean(language_model.perplexities(texts))
+            figures["fluency"] = {"sentences": len(rows), **means}
         numbered = [{"example": n, **row} for n, row in enumerate(row for row in rows if row["caption_id"] in shown)]
         return figures, pa.Table.from_pylist(numbered, CORRECTION_SCHEMA)
 
@@ -407,21 +414,3 @@ class WordTest:
                     )
                 ],
             }
-
-
-def _fluency(rows: Sequence[Mapping[str, Any]], model: LanguageModel) -> dict[str, Any]:
-    """Mean perplexities of captions, of a sentence of each, and of these corrected.
-
-    Source: TAGS-DC, Table 3. It does not say which sentences; here it is that of a caption with the highest score.
-
-    Args:
-        rows: with `caption`, `sentence` and `corrected`.
-        model: reads them.
-
-    Returns:
-        `sentences`, how many of each kind, and the means of `captions`, `written` and `corrected`; None without a
-        sentence, and of the last where the model was not trained to correct.
-    """
-    kinds = {"captions": "caption", "written": "sentence", "corrected": "corrected"}
-    texts = {kind: [row[column] for row in rows if row[column] is not None] for kind, column in kinds.items()}
-    return {"sentences": len(rows), **{kind: mean(model.perplexities(read)) for kind, read in texts.items()}}

@@ -207,7 +207,18 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     if recipe.source is not None:
         if recipe.source.expected and not options.tiny and steps:
             # Before features are imported and anything is trained.
-            _check_sizes(recipe.source.expected, steps[0], whole.reporter)
+            prepared = next(each for each in steps[0].upstream() if each.location.stage == "prepare")
+            if prepared.state != "up to date":
+                run([prepared], whole.reporter)
+            counts = PreparedDataset.open(prepared.location.folder).counts()
+            sizes = {split: counts.get(split, (0, 0))[0] for split in recipe.source.expected}
+            if sizes != recipe.source.expected:
+                path = prepared.definition.source if prepared.definition else prepared.location.folder
+                raise DataError(
+                    f"{path} has {told_sizes(sizes)} images instead of {told_sizes(recipe.source.expected)}, so "
+                    "published scores would not compare; complete it, or run a copy of the recipe without "
+                    "[source.expected] and `published`"
+                )
             planned = whole.plan(runs)
 
         def told(now: DatasetDefinition) -> DatasetDefinition:
@@ -247,22 +258,3 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
             "missing"
         )
     return folder
-
-
-def _check_sizes(expected: Mapping[Any, int], evaluation: Step, reporter: Reporter) -> None:
-    """Refuses a dataset whose splits have other sizes than the recipe expects; makes it first where it is not there.
-
-    Raises:
-        DataError: likewise.
-    """
-    prepared = next(each for each in evaluation.upstream() if each.location.stage == "prepare")
-    if prepared.state != "up to date":
-        run([prepared], reporter)
-    counts = PreparedDataset.open(prepared.location.folder).counts()
-    found = {split: counts.get(split, (0, 0))[0] for split in expected}
-    if found != expected:
-        path = prepared.definition.source if prepared.definition else prepared.location.folder
-        raise DataError(
-            f"{path} has {told_sizes(found)} images instead of {told_sizes(expected)}, so published scores would not "
-            "compare; complete it, or run a copy of the recipe without [source.expected] and `published`"
-        )

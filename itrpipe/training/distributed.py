@@ -46,7 +46,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
@@ -391,7 +391,11 @@ def together(command: Callable[[], object]) -> None:
 
     def meet() -> World:
         store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
-        dist.init_process_group(backend, store=_fresh(store), rank=rank, world_size=size, timeout=PATIENCE)
+        if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+            # Without what processes wrote, such as their addresses, that the launcher has started again since. On
+            # several machines these do not count alike how often that was; stages/README.md says what helps there.
+            store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
         return World.joined()
 
     rank, size, address, port = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
@@ -451,16 +455,6 @@ def _heard(wait: Callable[[], Any], whom: str = "") -> Any:
         if not waiting.done():
             print(whom, file=sys.stderr, flush=True)
         return waiting.result()
-
-
-def _fresh(store: Store) -> Store:
-    """A store without what processes wrote that the launcher has started again since, such as their addresses.
-
-    On several machines these do not count alike how often that was; see stages/README.md for what helps there.
-    """
-    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
-        return store
-    return PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 @contextmanager
