@@ -6,8 +6,8 @@ all that a user sees: `itrpipe.cli` prints it without a traceback and exits with
 
 from __future__ import annotations
 
-BROKEN_PIPE = 141
-"""Exit code where nobody reads the output any more, as behind `| head`; that of other programs, and no error."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C or SIGTERM; that of other programs."""
 _LONGEST_REASON = 200
 """Characters of what a library says that a message repeats."""
 

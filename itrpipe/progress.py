@@ -9,14 +9,13 @@ import resource
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 
-from itrpipe.errors import BROKEN_PIPE
 from itrpipe.printable import printable, printable_json, printable_lines
 
 PLAIN_INTERVAL_SECONDS = 15.0
@@ -44,12 +43,6 @@ class SafeConsole(Console):
         """Segments of whatever is printed, with what steers a terminal written out; see `printable_lines`."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
-
-    def on_broken_pipe(self) -> None:
-        """Ends quietly where nobody reads on, as behind `| head`."""
-        with suppress(SystemExit):
-            super().on_broken_pipe()
-        raise SystemExit(BROKEN_PIPE)
 
 
 class Reporter:

@@ -42,17 +42,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock
 
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import PairSet
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
-from itrpipe.mining.lists import DIRECTIONS, CandidateLists
+from itrpipe.mining.lists import CandidateLists, matching
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, existing_input, read_manifest
-from itrpipe.storage.disk import make_folder, on_disk, write_bytes
+from itrpipe.storage.disk import make_folder, write_bytes
+from itrpipe.storage.locks import changing
 from itrpipe.storage.tables import read_table, write_table
 
 FILE = "decisions.parquet"
@@ -232,7 +232,7 @@ class DecisionFile:
 
     def _change(self, rows: pa.Table, *, merging: bool = False) -> int:
         make_folder(self.path.parent)
-        with on_disk(self.path), FileLock(self.path.with_name(f".{self.path.name}.lock")):
+        with changing(self.path):
             known = self.read().rows
             whole = pa.concat_tables([known, rows])
             if merging:
@@ -394,17 +394,11 @@ class Decided:
 
     def fit(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
         """Which candidates of consecutive anchors fit them, bool [A, K]."""
-        return _marked(self.fits, direction, part, lists)
+        return matching(self.fits, direction, part, lists)
 
     def differ(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
         """Which of them do not, bool [A, K]."""
-        return _marked(self.differs, direction, part, lists)
-
-
-def _marked(pairs: PairSet, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
-    anchors = np.arange(part.start, part.start + len(lists.candidates))[:, None]
-    captions, images = (lists.candidates, anchors) if direction == DIRECTIONS[0] else (anchors, lists.candidates)
-    return pairs.has(captions, images) & (lists.candidates >= 0)
+        return matching(self.differs, direction, part, lists)
 
 
 # What is asked

@@ -97,7 +97,8 @@ def done(outcome: Outcome) -> str:
 
 def made(outcome: Outcome) -> Path:
     """The artifact that a command has made or found."""
-    return Path(done(outcome).strip().splitlines()[-1])
+    lines = done(outcome).strip().splitlines()
+    return Path(lines[-2] if lines[-1].startswith("next: ") else lines[-1])
 
 
 def refused(outcome: Outcome, code: int, *parts: str) -> None:

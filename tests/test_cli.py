@@ -61,7 +61,7 @@ def test_without_arguments_it_says_where_one_stands(
     out = done(invoke())
     assert "holds no dataset yet" in out
     assert "itrpipe demo" in out
-    for command in ("advise", "export", "export-negatives", "explain", "review", "search", "serve"):
+    for command in ("export", "export-negatives", "explain", "review", "search", "serve"):
         given = {"search": ["a dog"], "explain": ["--image", "x", "--caption", "y"]}.get(command, [])
         refused(invoke(command, *given, *(["--to", tmp_path / "out"] if "export" in command else [])), 2)
         assert not (tmp_path / "nothing").exists(), "a command that only asks makes nothing"

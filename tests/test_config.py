@@ -166,6 +166,22 @@ def test_the_longer_round_one_takes_the_epochs_of_both_rounds(data_root: Path, d
         assert control == first + second, backbone
 
 
+@pytest.mark.parametrize(
+    ("conf", "dataset", "more", "patience"),
+    [
+        ("triplet", "mine", (), 5),
+        ("triplet", "mine", ("schedule=cosine",), 0),
+        ("triplet", "mine", ("schedule=cosine", "patience=3"), 3),
+        ("clip-finetune", "mine", (), 0),
+        *(("triplet", dataset, (), 0) for dataset in ("scenes", "flickr30k", "coco")),
+    ],
+)
+def test_training_ends_where_validation_is_flat_unless_a_recipe_or_a_schedule_has_its_epochs(
+    data_root: Path, conf: str, dataset: str, more: tuple[str, ...], patience: int
+) -> None:
+    assert configured(data_root, conf, *more, dataset=dataset)["patience"] == patience
+
+
 @given(TABLES)
 def test_leaves_and_merging_are_inverse(table: dict[str, Any]) -> None:
     rebuilt = Resolved()

@@ -107,6 +107,13 @@ def trains(conf: str, backbone: str) -> bool:
     return True
 
 
+def test_sentences_by_rules_are_written_once_for_all_seeds() -> None:
+    for conf, seed in (("twins-triplet", None), ("synthetic-triplet", 3)):
+        chosen = settings(conf, "vsrn").model_copy(update={"seed": 3})
+        needs = train.Train().needs(chosen, planner("vsrn").definition)
+        assert needs["synthesize"].settings.get("seed") == seed
+
+
 VARIANTS = ("aoq-guarded", "synthetic-triplet", "positives-triplet", "twins-triplet", *CONTRASTIVE)
 """Of methods for any backbone: one that embeds, with a loss of its own, and one that scores pairs are enough."""
 SPECIAL = ("ssamt-intra", "tags-static", "tags-synthetic", "fne-only", "ascl-triplet")

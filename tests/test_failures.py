@@ -115,7 +115,7 @@ def test_output_that_goes_nowhere_ends_a_command_by_its_code() -> None:
     os.close(reader)  # as `| head` does
     full = os.open("/dev/full", os.O_WRONLY)
     for command, out, code, said in (
-        (show, writer, 141, ""),
+        (show, writer, 0, ""),
         (show, full, 5, r"error: no space left [^\n]*\n"),
         (("-c", CLOSED), None, 0, ""),
     ):
@@ -125,6 +125,15 @@ def test_output_that_goes_nowhere_ends_a_command_by_its_code() -> None:
         assert re.fullmatch(said, ended.stderr)
     for descriptor in (writer, full):
         os.close(descriptor)
+
+
+def test_an_interrupt_before_the_command_is_imported_is_quiet(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    path = os.pathsep.join([str(tmp_path), str(CHECKOUT)])
+    command = [sys.executable, "-m", "itrpipe", "status"]
+    environment = os.environ | {"PYTHONPATH": path}
+    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (entry.INTERRUPTED, "")
 
 
 # Launchers of several processes

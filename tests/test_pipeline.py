@@ -92,7 +92,7 @@ def test_everything_is_missing_at_first_and_up_to_date_in_the_end(defined: Path,
 @pytest.mark.parametrize(
     ("change", "new", "where", "reason"),
     [
-        ("train.learning_rate=0.01", AFTER_FIRST, "train/triplet.vsepp", "learning_rate 0.0002 → 0.01"),
+        ("train.learning_rate=0.01", AFTER_FIRST, "train/triplet.vsepp", "learning_rate 0.001 → 0.01"),
         ("triplet.margin=0.3", AFTER_FIRST, "train/triplet.vsepp", "loss.margin 0.2 → 0.3"),
         ("triplet.margin=0.3", AFTER_FIRST, "train/aoq.vsepp", "mine_negatives changed"),
         ("mine_negatives.num_texts=6", AFTER_MINING, "mine_negatives/exact.triplet.vsepp", "num_texts 5 → 6"),
@@ -190,7 +190,7 @@ def test_what_nothing_outdated_reads_is_left_alone(chain: Path, capsys: pytest.C
     for stage in ("extract", "mine_negatives"):
         shutil.rmtree(only(chain, f"{stage}/[!.]*"))
     before = set(chain.glob("tiny/*/[!.]*"))
-    (killed := chain / "tiny" / f".dataset.json.{socket.gethostname()}.{2**22 + 1}.tmp").touch()
+    (killed := chain / "tiny" / f".dataset.json.{socket.gethostname()}.{2**22 + 1}-0.tmp").touch()
     evaluate_aoq(chain)
     assert set(chain.glob("tiny/*/[!.]*")) == before
     assert not killed.exists()
@@ -484,7 +484,7 @@ def test_show_prints_every_value_with_its_origin(defined: Path, capsys: pytest.C
     assert "\nexecution (not part of the fingerprint)\n" in printed
     lines = {line.split()[0]: line for line in printed.splitlines() if line.startswith("  ")}
     assert lines["loss.alpha"].split() == ["loss.alpha", "0.5", "command", "line"]
-    assert lines["model.embed_dim"].split() == ["model.embed_dim", "2048", "4_train.toml", "[defaults.vsrn]"]
+    assert lines["model.embed_dim"].split() == ["model.embed_dim", "2048", "4_train.toml", "[defaults.vsrn.coco]"]
     assert lines["decay_every"].endswith("4_train.toml [conf.aoq.vsrn]")
     assert lines["loss.teacher"].endswith("default")
     assert lines["device"].split()[:2] == ["device", "auto"]

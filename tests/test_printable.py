@@ -98,7 +98,7 @@ def test_a_name_cannot_forge_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     ("command", "code", "said"),
     [
         (("train", "--method", f"x{HOSTILE}"), 2, r"\x1b[2Jb"),
-        (("status", "--data", "none\udcff\x1b[2J"), 0, r"none\udcff\x1b[2J holds no dataset yet"),
+        (("status", "--data", "none\udcff\x1b[2J"), 2, r"none\udcff\x1b[2J"),
         (("parse", "--tagger", "lexicon", "--show", f"A dog{HOSTILE} in a red sweater"), 0, r"A doga\x1b[2Jb"),
     ],
 )

@@ -80,6 +80,13 @@ def small_flickr30k(folder: Path) -> str:
 # Files
 
 
+def test_features_of_a_recipe_reach_every_run_that_names_no_others(tmp_path: Path) -> None:
+    run = '[[run]]\nmethod = "triplet"\nbackbone = "dual-encoder"\n'
+    for more, expected in (("", "scenes"), ('features = "pixels"\n', "pixels")):
+        recipe = load_recipe(written(tmp_path, "", run=run + more))
+        assert recipe.features_of(recipe.run[0], tiny=False) == expected
+
+
 @pytest.mark.parametrize("name", RECIPES, ids=lambda name: Path(name).stem)
 def test_every_recipe_names_methods_backbones_and_metrics_that_exist(name: str) -> None:
     lines = [published.where + published.protocol for run in load_recipe(name).run for published in run.published]
@@ -120,6 +127,13 @@ def test_a_grid_makes_a_run_of_every_combination(tmp_path: Path) -> None:
     assert [run.overrides for run in load_recipe(written(tmp_path, "", run=RUN + grid)).run] == expected
 
 
+def test_a_row_with_a_grid_is_a_run_of_every_combination_with_the_grid_of_all_rows(tmp_path: Path) -> None:
+    run = RUN + "grid.margins = [{ margin = 0.1 }, { margin = 0.2 }]\nrows = [{}, { grid.epochs = [{ epochs = 1 }] }]\n"
+    runs = load_recipe(written(tmp_path, "", run=run)).run
+    margins = [{"margin": 0.1}, {"margin": 0.2}]
+    assert [each.overrides for each in runs] == [*margins, *({**each, "epochs": 1} for each in margins)]
+
+
 def test_rows_and_an_extended_recipe_fill_in_what_is_not_told(tmp_path: Path) -> None:
     head = 'extends = "flickr30k"\ndataset = "mine"\n[source.expected]\ntrain = 7\n'
     run = (
@@ -143,6 +157,8 @@ OUTSIDE = ["../src", "/etc/hostname", "a/../../b", ".."]
 DAMAGED = [
     *(("", RUN + f"grid = {grid}", "grid is a table of lists") for grid in ("1", "{}", "{ a = [] }", "{ a = [1] }")),
     *(("", RUN + f"rows = {rows}", "rows is a list of tables") for rows in ("1", "[]", "[1]", "{ a = 1 }")),
+    ("", RUN + "rows = [{ rows = [{}] }]", "rows is a list of tables"),
+    (f"set{'.a' * 1200} = 1\n", RUN, "has hundreds of tables in each other"),
     ("", "", "run: "),
     ("", RUN + "seed = 1", "run.0.seed: "),
     ("set = { train.epochs = {} }\n", RUN, "set: train.epochs is an empty table"),
@@ -420,7 +436,7 @@ def test_one_run_that_fails_does_not_lose_the_others(
     published = 'published = [{ where = "Table", rsum = 500.0 }]\n'
     # No word is as frequent as AOQ's first training wants it; the other encoder is not there at all.
     aoq = f'method = "aoq"\nbackbone = "vsepp"\nset = {{ "train.min_word_count" = 1000 }}\n{published}'
-    dual = 'method = ["triplet", "triplet-long"]\nbackbone = "dual-encoder"\n'
+    dual = 'method = ["triplet", "triplet-long"]\nbackbone = "dual-encoder"\nfeatures = "pixels"\n'
     absent = f'{dual}set = {{ "train.model.vision" = "/nowhere/encoder" }}\n{published}'
     runs = [aoq, absent, f'method = "triplet"\nbackbone = "vsepp"\n{published}']
     recipe = own(tmp_path, runs, TINY.replace(", model.embed_dim = 8, model.word_dim = 8", ""))

@@ -42,6 +42,12 @@ def places(saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     (folder / "broken" / "0.png").write_bytes(b"no picture")
     np.save(folder / "rows.npy", np.eye(3))
     (folder / "empty.json").write_text("{}")
+    for name, layers in (("bare", 2), ("flat", 0)):
+        (folder / name).mkdir()
+        part = {"num_hidden_layers": layers}
+        config = {"model_type": "clip", "vision_config": part, "text_config": part}
+        (folder / name / "config.json").write_text(json.dumps(config))
+        (folder / name / "vocab.json").touch()
     lists = "--set mine_negatives.num_texts=5 --set mine_negatives.num_images=3"
     drawn = "--set top_texts=5 --set top_images=3"
     small = "--set train.epochs=1 --set train.batch_size=16 --set train.min_word_count=1"
@@ -64,6 +70,8 @@ def places(saved_encoders: Path, tmp_path_factory: pytest.TempPathFactory) -> di
         "uniter": " ".join(sets(*UNITER)),
         "clip": clip,
         "bert": bert,
+        **{name: folder / name for name in ("bare", "flat")},
+        "vit": saved_encoders / "vit",
         "vsepp": f"{narrow} --set num_texts=5 --set num_images=3",
         "aoq": f"{narrow} {lists} {drawn}",
         "itm": "-m itm --set precomp.grid=[2,2] --set itm.loss.hard_negatives=3",

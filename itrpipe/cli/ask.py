@@ -1,4 +1,4 @@
-"""What asks trained models: evaluate, advise, explain, report."""
+"""What asks trained models: evaluate, explain, report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text as Coloured
 from typer import Option
 
-from itrpipe.cli.asked import Asked, data_option, default_conf, device_of, run_stage, train_settings
+from itrpipe.cli.asked import Asked, default_conf, device_of, run_stage, train_settings
 from itrpipe.cli.datasets import whole_file
 from itrpipe.cli.help import command, option
 from itrpipe.cli.named import home_of
@@ -29,10 +29,8 @@ from itrpipe.cli.options import (
     Texts,
     overrides_of,
 )
-from itrpipe.datasets.definition import DatasetDefinition, check_name, load_definition
+from itrpipe.datasets.definition import DatasetDefinition, check_name
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.evaluation.tables import Number as Figure
-from itrpipe.evaluation.tables import Row, Table, as_lines
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.pipeline.planning import pinned_step
 from itrpipe.progress import Reporter
@@ -41,7 +39,7 @@ from itrpipe.stages.report import MARKDOWN
 from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished
 from itrpipe.storage.disk import require_writable, write_text
 from itrpipe.storage.integrity import checked
-from itrpipe.training.settings import canonical_backbone, no_first_training
+from itrpipe.training.settings import canonical_backbone
 
 if TYPE_CHECKING:
     from itrpipe.analysis.words import CorrectedSentence, WordReader
@@ -91,83 +89,6 @@ def evaluate(given: EvaluateOptions) -> None:
     """
     definition = given.defined(given.split or "test")
     run_stage(*given.where, "evaluate", given.overrides(), definition=definition, **given.how)
-
-
-_DIRECTIONS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
-_ROWS = {
-    "rank": ("candidates ahead of it", 0, ""),
-    "score": ("its score", 3, ""),
-    "beaten": ("beats the pair", 1, " %"),
-    "active": ("comes within the margin", 1, " %"),
-    "false": ("is a correct match", 1, " %"),
-    "estimated_false": ("the same by FNE's estimate", 1, " %"),
-    "gradient": ("softmax: negatives", 1, " %"),
-    "mined_gradient": ("of these, one mined", 1, " %"),
-}
-
-
-@command()
-def advise(
-    given: AskingOptions,
-    verbose: bool = Option(False, "--verbose", help="Print every figure, of batches of other sizes, too."),
-    as_json: JsonOption = False,
-) -> None:
-    """Advise on a second training, from the first training alone.
-
-    It says what to do next and prints the command: train longer, mine, or mend the training first. Below is how
-    often the hardest negative of a batch, and of the whole training set, scores above the pair, and how many of these
-    are correct matches. The test split is not looked at.
-
-    Example: itrpipe advise --dataset scenes --backbone vsepp
-    """
-    asked = given.asked("train", as_json=as_json)
-    step = asked.plan("train", given.method)
-    if reason := no_first_training(train_settings(step).model_dump()):
-        raise UsageError(f"{asked.label}: {reason}")
-    if not asked.made("advise on"):
-        return
-    from itrpipe.analysis.questions.second_round import diagnose
-    from itrpipe.analysis.second_round import recommend
-
-    folder, reporter = step.location.folder, asked.reporter
-    found = diagnose(folder)
-    advice = recommend(found, load_definition(*given.where).named_trainings().get(folder.name, ""))
-    if as_json:
-        Reporter().say_json({"advice": advice._asdict(), **found})
-        return
-    reporter.say(f"{given.dataset}: is a second training worth it after {asked.label}?", style="bold")
-    reporter.say(advice.sentence, style="bold green")
-    heading = "if you mine" if advice.action == "by-heart" else "next"
-    reporter.say(f"{heading}: {advice.command}{data_option(given.data)}")
-    if advice.action != "collapsed":  # else negatives tell nothing
-        for line in (*_figures(found, verbose=verbose), advice.evidence):
-            reporter.say(line)
-
-
-def _figures(found: Mapping[str, Any], *, verbose: bool) -> Iterator[str]:
-    """What the advice was told by: three rows, or a table of each direction."""
-    size, truth = found["model"]["batch_size"], found["model"]["truth"]
-    false = "false" if truth else "estimated_false"
-    sides = {title: found["directions"][name] for name, title in _DIRECTIONS.items()}
-    own = [next(each for each in side["batches"] if each["size"] == size) for side in sides.values()]
-    hardest = [side["hardest"] for side in sides.values()]
-    rows = {
-        "hardest of a batch": [each["beaten"] for each in own],
-        "hardest of the dataset": [each["beaten"] for each in hardest],
-        "correct matches" if truth else "correct matches (FNE)": [each[false] for each in hardest],
-    }
-    shown = [Row(title, [Figure.of(each, unit=" %") for each in cells]) for title, cells in rows.items()]
-    pairs = next(iter(sides.values()))["anchors"]
-    title = f"Of {pairs:,} training pairs: beaten by their hardest negative, and correct matches among these"
-    yield from ("", *as_lines(Table(title, [*sides], shown, head="")), "")
-    for title, side in sides.items() if verbose else ():
-        columns = {f"batch {each['size']:,}": each for each in side["batches"]}
-        columns |= {"dataset": side["hardest"], f"its top {side['top']['size']}": side["top"]}
-        table = [
-            Row(name, [Figure.of(each.get(key), digits=digits, unit=unit) for each in columns.values()])
-            for key, (name, digits, unit) in _ROWS.items()
-        ]
-        yield from (*as_lines(Table(f"Hardest of {side['candidates']:,} {title}", [*columns], table, head="")), "")
 
 
 _TONES = ("", "black on #fbe8d6", "black on #f9d3ad", "black on #f6bd84", "bold black on #f2a65a")

@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from itrpipe.cli.named import NamedModel
-from itrpipe.config import load_declaration
-from itrpipe.datasets.definition import DatasetDefinition, check_name, load_definition, remember, remember_model
+from itrpipe.cli.named import NAMING, NamedModel
+from itrpipe.config import COMMAND_LINE, load_declaration
+from itrpipe.datasets.definition import (
+    PIXELS,
+    DatasetDefinition,
+    check_name,
+    load_definition,
+    remember,
+    remember_model,
+)
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, UsageError
-from itrpipe.pipeline.planning import Override, Planner
-from itrpipe.pipeline.run import run, say_costs
-from itrpipe.pipeline.steps import pending_steps
+from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.pipeline.planning import EVERYWHERE, Override, Planner, is_execution
+from itrpipe.pipeline.run import earlier_artifacts, run, say_costs
+from itrpipe.pipeline.steps import only_finished, pending_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.stages.base import Need, Step, load_stage, prepare_need
 from itrpipe.storage.artifact import MANIFEST, read_manifest
 from itrpipe.training.settings import TrainExecution, TrainSettings
+
+TWINS = "twins"
+NEXT = {
+    "prepare": "train {dataset} --name first{features}",
+    "extract": "train {dataset} --name {by}{features}",
+    PIXELS: "train {dataset} --name clip --method zero-shot --vision openai/clip-vit-base-patch32",
+    "parse": "synthesize {dataset} --by graph-edits",
+    "synthesize": "train {dataset} --name {by} --negatives synthetic --set sentences={by}",
+    TWINS: "train {dataset} --name twins --negatives twins",
+    "train": "evaluate {model}",
+    "mine_negatives": "export-negatives {model} --to {name}-negatives",
+    "evaluate": "report {dataset}{compared}",
+}
+"""Stage, its configuration where that is a key, or features -> the command that comes next."""
 
 
 @dataclass
@@ -33,6 +56,8 @@ class Asked:
         no_deps: fail where something is missing.
         dry_run: print the plan and what it will cost, and make nothing.
         as_json: the answer is JSON on standard output, and everything else goes to standard error.
+        asks: it reads what is there: the only lists, evaluation or sentences of a model are taken whatever their
+            settings, unless the user gave some that differ.
         definition: of the dataset, if it is another than the data folder knows.
         steps: that were planned.
     """
@@ -43,6 +68,7 @@ class Asked:
     no_deps: bool = False
     dry_run: bool = False
     as_json: bool = False
+    asks: bool = False
     definition: DatasetDefinition = field(default_factory=DatasetDefinition)
     steps: list[Step] = field(default_factory=list, init=False)
 
@@ -78,7 +104,14 @@ class Asked:
         need = Need(stage, conf or default_conf(self.planner.definition, stage), settings)
         self.steps = [self.planner.plan(need), *(self.planner.plan(each, requested=False) for each in others)]
         self.planner.refuse_unused_overrides()
+        if self.asks and stage != "train":  # a training with other settings is another model
+            self.steps = [only_finished(step, self._given(step)) for step in self.steps]
         return self.step
+
+    def _given(self, step: Step) -> list[str]:
+        """Return the keys that the user gave a planned step."""
+        scopes = {step.need.stage, step.need.conf, *([None] if step is self.step else [])}
+        return [item.key for item in self.planner.overrides if item.scope in scopes]
 
     def made(self, what: str, *, whole: bool = False) -> bool:
         """Whether everything is there, which after a dry run it is not; what is missing is made, unless `no_deps`.
@@ -97,7 +130,7 @@ class Asked:
             if missing[0].state == "damaged":
                 raise DataError(missing[0].reason)
             reason = missing[0].reason or missing[0].state
-            remedy = f"run {_command(missing[0])}, or add --make to make it here"
+            remedy = f"run `{self.command_of(missing[0])}`, or add --make to make it here"
             raise UsageError(f"{location.stage}/{location.name} is not up to date ({reason}); {remedy}")
         if missing or self.dry_run or whole:
             self.reporter.say(f"{self.dataset}: {what} {self.label}", style="bold")
@@ -111,26 +144,77 @@ class Asked:
             say_costs(pending_steps(self.steps), self.reporter)
         return folder
 
+    def command_of(self, step: Step) -> str:
+        """Return the command that makes a planned step."""
+        location, settings = step.location, step.settings.model_dump()
+        command = f"itrpipe {location.stage.replace('_', '-')}"
+        if location.stage == "index" and step.definition:
+            dataset, _, named = settings["called"].partition(".")
+            named = named if named in load_definition(location.root, dataset).models else settings["model"]
+            chosen = f"--photos {shlex.quote(str(step.definition.source))} --model {shlex.quote(named)}"
+        elif location.stage == "synthesize":
+            chosen = f"--dataset {self.dataset} --by {step.need.conf}{self._given_for('synthesize')}"
+        else:
+            chosen = self.model_options(step, location.stage)
+        return f"{command} {chosen}{data_option(self.root)}"
 
-def _command(step: Step) -> str:
-    """The command that makes a step."""
-    location, settings = step.location, step.settings.model_dump()
-    command, data = f"itrpipe {location.stage.replace('_', '-')}", data_option(location.root)
-    if location.stage == "index" and step.definition:
-        dataset, _, named = settings["called"].partition(".")
-        named = named if named in load_definition(location.root, dataset).models else settings["model"]
-        return f"`{command} --photos {shlex.quote(str(step.definition.source))} --model {shlex.quote(named)}{data}`"
-    model = step if location.stage == "train" else step.inputs.get("train", step)
-    if name := getattr(model.execution, "name", ""):
-        usual = load_definition(location.root, location.dataset).models.get(name)
-        seed = train_settings(model).seed
-        chosen = ["--model", name, *(["--seed", str(seed)] if seed != (usual.seed if usual else 0) else [])]
-    else:
-        chosen = ["--dataset", location.dataset, "--by", step.need.conf]
-        if location.stage != "synthesize":
-            method = step.need.conf if location.stage == "train" else settings["method"]
-            chosen[2:] = ["--method", method, "--backbone", settings["backbone"]]
-    return f"`{command} {shlex.join(chosen)}{data}` with the same settings"
+    def model_options(self, step: Step, stage: str) -> str:
+        """Return the options by which the command of a stage names the model that a planned step trains or reads."""
+        location = step.location
+        model = step if location.stage == "train" else step.inputs["train"]
+        backbone = train_settings(model).backbone
+        if name := getattr(model.execution, "name", ""):
+            usual = load_definition(location.root, location.dataset).models.get(name)
+            seed = train_settings(model).seed
+            other_seed = f" --seed {seed}" if seed != (usual.seed if usual else 0) else ""
+            return f"--model {name}{other_seed}{self._given_for(stage, of_model=False)}"
+        if is_given(backbone):
+            return f"--dataset {self.dataset} --model {backbone.removeprefix(f'{GIVEN}-')}"
+        method = f"--method {model.need.conf} --backbone {backbone}"
+        return f"--dataset {self.dataset} {method}{self._given_for(stage)}"
+
+    def _given_for(self, stage: str, *, of_model: bool = True) -> str:
+        """Return the given settings as options of another stage, those of the model only where it has no name."""
+        own, options = self.step.location.stage, ""
+        for item in self.planner.overrides:
+            scope, value = item.scope or own, item.value
+            if item.origin != COMMAND_LINE or scope == EVERYWHERE or item.key in ("method", "backbone"):
+                continue
+            if item.scope is None and item.key in NAMING:
+                options += f" --{item.key} {value}" if of_model else ""
+            elif not is_execution(item, load_stage(own)) and (scope == stage or (of_model and scope != "evaluate")):
+                text = value if isinstance(value, str) else json.dumps(value)
+                options += f" --set {shlex.quote(f'{scope}.{item.key}={text}')}"
+        return options
+
+    def next_command(self) -> str:
+        """Return the command that comes after the one that made the first step; empty where none does."""
+        location, conf = self.step.location, self.step.need.conf
+        definition, stage = load_definition(self.root, self.dataset), location.stage
+        values = {"dataset": f"--dataset {self.dataset}", "name": self.dataset, "by": conf}
+        if stage in ("prepare", "extract"):
+            features = [*definition.features] or ["hog"]  # which needs no weights
+            chosen = conf if stage == "extract" else features[-1]
+            values["features"] = "" if [*definition.features] == [chosen] else f" --features {chosen}"
+            stage = PIXELS if chosen == PIXELS else stage
+            name = {"prepare": "first", PIXELS: "clip"}.get(stage, conf)
+            if name in definition.models:
+                stage, values["model"] = "train", f"--model {name}"
+        elif stage == "mine_negatives":  # the only lists of a model are taken without their settings
+            several = len([*location.folder.parent.glob(f"{location.label}-????????")]) > 1
+            values["model"] = self.model_options(self.step, stage if several else "")
+        elif stage == "train":
+            values["model"] = self.model_options(self.step, "evaluate")
+        elif stage == "evaluate":
+            named = definition.named_trainings()
+            own = named.get(self.step.inputs["train"].location.name)
+            evaluated = sorted(earlier_artifacts(location.folder.parent).values(), key=lambda each: each.finished)
+            others = [named.get(each.inputs["train"].name) for each in evaluated]
+            others = [name for name in others if name not in (None, own)]
+            values["compared"] = f" --compare {others[-1]} {own}" if own and others else ""
+        alone = definition.prepare is not None and definition.prepare.conf == GIVEN  # neither captions nor photographs
+        command = "" if alone else NEXT.get(TWINS if conf == TWINS else stage, "").format(**values)
+        return f"itrpipe {command}{data_option(self.root)}" if command else ""
 
 
 def data_option(root: Path) -> str:
@@ -217,7 +301,9 @@ def run_stage(
         if step.state == "up to date":
             load_stage(stage).show(folder, reporter)
         reporter.say(str(folder))
-        remedy = f"restore the files, remove {folder} and run the same command again"
+        if command := asked.next_command():
+            reporter.say(f"next: {command}")
+        remedy = f"correct these files, remove {folder} and run the same command again"
         refuse_incomplete(folder, "image", remedy, strict=getattr(step.execution, "strict", False))
     return folder
 

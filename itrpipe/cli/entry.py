@@ -16,11 +16,10 @@ import typer
 from itrpipe import __version__
 from itrpipe.cli.help import Commands
 from itrpipe.cli.launcher import run_together
-from itrpipe.errors import BROKEN_PIPE, ItrpipeError, MissingInputError, MissingSourceError, UsageError
+from itrpipe.errors import INTERRUPTED, ItrpipeError, MissingInputError, MissingSourceError, UsageError
 from itrpipe.printable import printable, printable_lines
 from itrpipe.storage.disk import unavailable
 
-INTERRUPTED = 130
 _KINDS = {
     FileNotFoundError: "is not there",
     NotADirectoryError: "leads through something that is no folder",
@@ -82,7 +81,6 @@ def main() -> None:
         code = leaving.code if isinstance(leaving, SystemExit) else INTERRUPTED
         if code == INTERRUPTED:
             typer.echo("interrupted; the same command goes on where it stopped", err=True)
-        _flush()
         sys.exit(code)
     except (OSError, MemoryError, RuntimeError, ImportError) as error:
         known = known_failure(error)
@@ -147,19 +145,7 @@ def _end(error: ItrpipeError) -> NoReturn:
     shown = printable_lines if isinstance(error, MissingSourceError) else printable
     if sys.stderr is not None:  # closed by `2>&-`; typer would print UTF-8 on a stream that shows ASCII alone
         print(f"error: {shown(str(error))}", file=sys.stderr)
-    _flush()
     sys.exit(error.exit_code)
-
-
-def _flush() -> None:
-    """Writes what is still to be printed, or forgets it where nobody reads on, as behind `| head`."""
-    if sys.stdout is None:  # closed by `>&-`
-        return
-    try:
-        sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would try again at its end
-        sys.exit(BROKEN_PIPE)
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -42,7 +42,6 @@ PANELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Results": {
         "evaluate": ("ask", "Measure a trained model, or the mean of several, on a split."),
-        "advise": ("ask", "Advise on a second training, from the first training alone."),
         "explain": ("ask", "Show which words of a caption do not belong to an image, and what belongs there."),
         "search": ("search", "Find images for a sentence, captions for an image, or photographs like another one."),
         "serve": ("search", "Open local pages to search and to judge the hardest candidates."),
@@ -219,7 +218,16 @@ class Commands(TyperGroup):
         return [*self.commands]
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
-        """Reads the options before the command; what click refuses is told as all else is."""
+        """Reads the options before the command; what click refuses is told as all else is.
+
+        Raises:
+            UsageError: the command line is wrong, or holds bytes that are no text, as a path may.
+        """
+        given = " ".join([*arguments[1], os.environ.get("ITRPIPE_DATA", "")])
+        try:
+            given.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{given!r} is not valid UTF-8; rename the file, or set PYTHONUTF8=1") from None
         with _in_one_line():
             return super().make_context(*arguments, **settings)
 

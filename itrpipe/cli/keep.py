@@ -222,10 +222,10 @@ def show(
 
 
 def _unread(settings: Settings) -> set[str]:
-    """Keys of the method that it does not read as it is set."""
+    """Return the keys that nothing reads as the others are set."""
     if not isinstance(settings, TrainSettings):
         return set()
-    return {f"loss.{name}" for name in (*settings.loss.unread_options(), *settings.loss.unused_options())}
+    return {*settings.unused_options(), *(f"loss.{name}" for name in settings.loss.unread_options())}
 
 
 @command()

@@ -197,7 +197,7 @@ class ModelOptions(TrainedOptions):
         """What the command asks of a training, or of what a later stage makes with it."""
         self.choose()
         overrides = self.overrides(of_training=stage == "train", **more)
-        return Asked(*self.where, overrides, as_json=as_json, **self.how)
+        return Asked(*self.where, overrides, as_json=as_json, asks=True, **self.how)
 
     def completed(self, given: frozenset[str]) -> Any:
         """The options with which of them were given, and with what the model of `--model` was told.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import stat
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from itrpipe.cli.asked import Asked, called, device_of, refuse_incomplete, train_settings
+from itrpipe.cli.asked import Asked, called, data_option, device_of, refuse_incomplete, train_settings
 from itrpipe.cli.help import command, option
 from itrpipe.cli.options import (
     AnyModelOptions,
@@ -237,6 +238,8 @@ def index(
     """
     if found := up_to_date(given, photos, whole=True):
         found.reporter.say(str(found.folder))
+        place = f"--photos {shlex.quote(str(photos))}{data_option(given.data)}"
+        found.reporter.say(f"next: itrpipe search 'a dog on a beach' {place}")
         refuse_incomplete(found.folder, "photograph", "what is replaced is read by the next run")
 
 
@@ -374,7 +377,7 @@ def _slug(name: str) -> str:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 PairsOption = Annotated[

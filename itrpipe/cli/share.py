@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from itrpipe import __version__
 from itrpipe.cli.asked import Asked
 from itrpipe.cli.help import command, option
-from itrpipe.cli.options import AskingOptions, GuardOption, Split, Text
+from itrpipe.cli.options import AskingOptions, GuardOption, Number, Split, Text
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.exporting.folder import new_folder, open_target
@@ -55,7 +55,6 @@ class Wanted:
     embeddings: Literal["parquet", "npy", "none"] = option(
         "none", "--embeddings", "Also embeddings of the split: parquet, npy or none.", metavar="FORM"
     )
-    index: bool = option(False, "--index", "Also indexes of faiss over these embeddings.")
     trec: bool = option(False, "--trec", "Also rankings and right answers as TREC files.")
     license: Text = option(None, "--license", "For the card, such as apache-2.0.", metavar="NAME")
     force: bool = option(False, "--force", "Replace an earlier export.")
@@ -116,18 +115,13 @@ def export_model(asked: Asked, wanted: Wanted) -> None:
 
     Raises:
         UsageError: the folder is taken or lies among artifacts, or the model has nothing of what is wanted.
-        MissingInputError: no folder can be made there, faiss is not installed, or what the model was made from was
-            removed.
+        MissingInputError: no folder can be made there, or what the model was made from was removed.
         DataError: a file of the model is damaged.
         DiskFullError: no space is left.
     """
     target = open_target(asked.root, wanted.target, force=wanted.force)
     if wanted.license is not None and not _LICENSE.fullmatch(wanted.license):
         raise UsageError(f"--license {wanted.license!r} is no identifier of the hub, such as apache-2.0 or cc-by-4.0")
-    if wanted.index:
-        from itrpipe.mining.faiss_engine import load_faiss
-
-        load_faiss()
     step = asked.plan("evaluate")
     _refuse_unfit(step, wanted)
     if not asked.made("export"):
@@ -148,30 +142,25 @@ def export_model(asked: Asked, wanted: Wanted) -> None:
     for path in sorted(path for path in target.rglob("*") if path.is_file()):
         asked.reporter.say(f"  {path.relative_to(target).as_posix():<40} {path.stat().st_size / 2**10:>12,.1f} KiB")
     asked.reporter.say(str(target))
+    asked.reporter.say(f"next: {target / CARD} shows how to use it")
 
 
 def _refuse_unfit(step: Step, wanted: Wanted) -> None:
     """Refuses before anything is trained what the model cannot give."""
-    from itrpipe.features.embeddings import ORDER
-
     settings = step.settings
     assert isinstance(settings, EvaluateSettings)
     model = getattr(step.inputs["train"].settings, "model", None)
-    embedded = "--index" if wanted.index else f"--embeddings {wanted.embeddings}" if wanted.embeddings != "none" else ""
-    refused = {
-        "the mean of several models is no model; export every one on its own": bool(settings.ensemble_with),
-        f"--open-clip: open_clip has no model like {settings.backbone}; leave it out": wanted.open_clip
-        and getattr(model, "images", None) != PIXELS,
-        f"{embedded}: {settings.backbone} scores images and captions together and has no embeddings; leave it out, or "
-        "export another --backbone, such as vsepp": embedded
-        and not training_settings.settings_of(settings.backbone).embeds,
-        f"{settings.backbone} cannot be exported: {NOT_HERE}": is_given(settings.backbone),
-        f"--index: {settings.backbone} compares embeddings by {ORDER}, which no index of faiss does; leave it out": (
-            wanted.index and getattr(model, "measure", None) == "order"
-        ),
-    }
-    for reason in (reason for reason, holds in refused.items() if holds):
-        raise UsageError(reason)
+    if settings.ensemble_with:
+        raise UsageError("the mean of several models is no model; export every one on its own")
+    if is_given(settings.backbone):
+        raise UsageError(f"{settings.backbone} cannot be exported: {NOT_HERE}")
+    if wanted.open_clip and getattr(model, "images", None) != PIXELS:
+        raise UsageError(f"--open-clip: open_clip has no model like {settings.backbone}; leave it out")
+    if wanted.embeddings != "none" and not training_settings.settings_of(settings.backbone).embeds:
+        raise UsageError(
+            f"--embeddings {wanted.embeddings}: {settings.backbone} scores images and captions together and has no "
+            "embeddings; leave it out, or export another --backbone, such as vsepp"
+        )
 
 
 def _native(chain: _Chain, wanted: Wanted) -> tuple[NativeModel | None, str]:
@@ -206,7 +195,6 @@ _ABOUT = {
     "metrics.json": "protocol → metric → value, low, high",
     "embeddings/*.parquet": "ids and `embedding` of `images` and `captions` of the evaluated split",
     "embeddings/*.npy": "embeddings of `images` and `captions` of the evaluated split: [rows, width]",
-    "embeddings/*.faiss": "flat indexes over them",
     "embeddings/*.ids.json": "the id of every row, in order",
     "trec/run.*.trec": "the best candidates of every image (`i2t`) and caption (`t2i`) of the split",
     "trec/qrels.*.trec": "right answers; whitespace and % in ids are written as in URLs",
@@ -226,12 +214,12 @@ def _write_all(work: Path, chain: _Chain, wanted: Wanted, native: NativeModel | 
 
         write_open_clip(work, native)
     write_json(work / METRICS, read_checked_json(evaluated.folder / METRICS))
-    if wanted.embeddings != "none" or wanted.index:
+    if wanted.embeddings != "none":
         from itrpipe.exporting.tools import EMBEDDINGS_FOLDER, write_embeddings
 
         (work / EMBEDDINGS_FOLDER).mkdir()
         split = read_embeddings(trained.folder / EMBEDDINGS, evaluated.manifest.settings["split"])
-        write_embeddings(work / EMBEDDINGS_FOLDER, split, wanted.embeddings, index=wanted.index)
+        write_embeddings(work / EMBEDDINGS_FOLDER, split, wanted.embeddings)
     if wanted.trec:
         from itrpipe.exporting.tools import write_qrels, write_runs
 
@@ -402,7 +390,9 @@ class WantedNegatives:
         "sentence-transformers", "--format", "Format of the files; see above.", metavar="NAME"
     )
     twins: bool = option(False, "--twins", "Twins of synthesize instead of mined lists.")
-    negatives: int = option(8, "--negatives", "Mined ones of a row.", metavar="N", min=1)
+    negatives: Number = option(
+        None, "--negatives", "Mined ones of a row; default: 8, or as many as the lists hold.", metavar="N", min=1
+    )
     direction: Literal["t2i", "i2t", "both"] = option(
         "both", "--direction", "t2i (images for captions), i2t (captions for images) or both."
     )
@@ -411,7 +401,7 @@ class WantedNegatives:
     image_root: str = option(
         "", "--image-root", "Before every path; default: relative to the images.", metavar="FOLDER"
     )
-    with_scores: bool = option(False, "--with-scores", "sentence-transformers: also columns of ids, ranks and scores.")
+    with_scores: bool = option(False, "--with-scores", "sentence-transformers: also columns of ids and scores.")
     shard_rows: int = option(0, "--shard-rows", "Rows of a file; 0 chooses by format.", metavar="ROWS", min=0)
     force: bool = option(False, "--force", "Replace an earlier export.")
 
@@ -451,9 +441,8 @@ def export_negatives(given: ExportNegativesOptions, wanted: WantedNegatives) -> 
     if wanted.twins:
         if wanted.synthetic:
             raise UsageError("--synthetic adds sentences to mined lists; leave out --synthetic or --twins")
-        wanted.negatives = 1
         of_stage = given.overrides(*({"method"} - given.given))
-        asked = Asked(*given.where, of_stage, **given.how)
+        asked = Asked(*given.where, of_stage, asks=True, **given.how)
     else:
         asked = given.asked("mine_negatives")
     definition = asked.planner.definition
@@ -466,7 +455,8 @@ def export_negatives(given: ExportNegativesOptions, wanted: WantedNegatives) -> 
         asked.plan("synthesize", "twins")
     else:
         sentences = [Need("synthesize", wanted.synthetic)] if wanted.synthetic else []
-        _refuse_short(asked.plan("mine_negatives", None, *sentences), wanted)
+        asked.plan("mine_negatives", None, *sentences)
+        _refuse_short(asked, wanted)
     if asked.made("export-negatives"):
         made = [Artifact.of(step.location.folder) for step in asked.steps]
         _write(made, definition, wanted, target, asked.reporter)
@@ -476,20 +466,15 @@ def _refuse_unlike(wanted: WantedNegatives) -> None:
     """Refuses choices that the format does not have."""
     from itrpipe.exporting.negatives import FORMATS
 
-    form = FORMATS[wanted.form]
-    refused = {
-        f"--direction {wanted.direction}": form.whole and wanted.direction != "both",
-        "--with-scores": wanted.with_scores and not form.scores,
-        f"--image-root {wanted.image_root}": wanted.image_root and not form.paths,
-        f"--shard-rows {wanted.shard_rows}": wanted.shard_rows and form.single,
-    }
-    for option_ in (name for name, holds in refused.items() if holds):
-        raise UsageError(f"{option_}: files of {wanted.form} are always alike in this; leave it out")
+    for name in FORMATS[wanted.form].unread:
+        if getattr(wanted, name) not in ("both", False, ""):
+            option_ = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option_}: files of {wanted.form} are always alike in this; leave it out")
 
 
-def _refuse_short(step: Step, wanted: WantedNegatives) -> None:
+def _refuse_short(asked: Asked, wanted: WantedNegatives) -> None:
     """Refuses before anything is made what the lists cannot give."""
-    settings = step.settings
+    settings = asked.step.settings
     assert isinstance(settings, MineSettings)
     if settings.candidates:
         raise UsageError(
@@ -498,10 +483,10 @@ def _refuse_short(step: Step, wanted: WantedNegatives) -> None:
         )
     for side in ({"t2i": "images", "i2t": "texts"}[each] for each in DIRECTIONS[wanted.direction]):
         count = getattr(settings, f"rescore_{side}") or getattr(settings, f"num_{side}")
-        if count < wanted.negatives:
+        if wanted.negatives and count < wanted.negatives:
             raise UsageError(
                 f"--negatives {wanted.negatives}: the lists hold num_{side} = {count}; give --negatives {count}, "
-                f"or mine more with --set num_{side}={wanted.negatives}"
+                f"or mine more with `{asked.command_of(asked.step)} --set num_{side}={wanted.negatives}`"
             )
 
 
@@ -509,49 +494,59 @@ def _write(
     made: list[Artifact], definition: DatasetDefinition, wanted: WantedNegatives, target: Path, reporter: Reporter
 ) -> None:
     from itrpipe.exporting.card import dataset_card
-    from itrpipe.exporting.negatives import FORMATS, open_mined, open_twins
+    from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_copies
 
-    form = FORMATS[wanted.form]
+    form, directions = FORMATS[wanted.form], DIRECTIONS[wanted.direction]
     lists, prepared = made[0], made[0].input("prepare")
     images = image_root(prepared.manifest.settings, prepared.folder, definition)
     sources = prepared.folder, lists.folder, images
+    how: dict[str, Any] = {"image_root": wanted.image_root, "holds_images": form.holds_images}
     if wanted.twins:
-        mined = open_twins(*sources, image_root=wanted.image_root, mirrors=form.mirrors)
+        mined = open_twins(*sources, **how)
     else:
         mined = open_mined(
             *sources,
-            wanted.negatives,
-            image_root=wanted.image_root,
+            wanted.negatives or MOST,
+            **how,
             sentences=made[1].folder if wanted.synthetic else None,
             writer=wanted.synthetic or "",
             most_sentences=wanted.most_sentences,
         )
-    tables = [*form.tables(mined, DIRECTIONS[wanted.direction], wanted.with_scores)]
+    if not wanted.negatives:
+        mined = replace(mined, negatives=max(1, min(mined.negatives, mined.most(directions))))
+    if wanted.image_root:
+        refuse_wrong_root(mined, wanted.image_root)
+    tables = [*form.tables(mined, directions, wanted.with_scores)]
     for table in (each for each in tables if not len(each.rows)):  # which no reader takes for data
         if wanted.twins:
             raise UsageError(
                 f"no caption has a twin that files of {wanted.form} can hold; see `itrpipe show synthesize`"
             )
-        raise UsageError(f"--negatives {wanted.negatives}: no caption has so many left for {table.pattern}; give fewer")
+        raise UsageError(f"--negatives {mined.negatives}: no caption has so many left for {table.pattern}; give fewer")
     options = {name: value for name, value in vars(wanted).items() if name not in ("target", "form", "force")}
-    options |= {"format": wanted.form, "sentences": wanted.most_sentences}
+    options |= {"format": wanted.form, "negatives": mined.negatives, "sentences": wanted.most_sentences}
     fingerprints = _fingerprints(lists, *made)
     facts = {"itrpipe": __version__, "dataset": lists.manifest.dataset, "run": lists.manifest.label}
     facts |= {"options": without_places(options), "artifacts": fingerprints}
     facts |= {"tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables}}
-    repeats = {name: mined.repeats[name] for name in DIRECTIONS[wanted.direction]}
+    repeats = {name: mined.repeats[name] for name in directions}
     whole = Path(wanted.image_root).is_absolute()
+    files = [(table, name, rows) for table in tables for name, rows in table.shards(wanted.shard_rows)]
     with (
         new_folder(target, facts, force=wanted.force) as work,
         reporter.task("writing negatives", sum(len(table.rows) for table in tables), "rows") as task,
     ):
-        for table in tables:
-            for name, rows in table.shards(wanted.shard_rows):
-                (work / name).parent.mkdir(exist_ok=True)
-                table.write(work / name, rows)
-                task.advance(len(rows))
+        for table, name, rows in files:
+            (work / name).parent.mkdir(exist_ok=True)
+            table.write(work / name, rows)
+            task.advance(len(rows))
+        write_copies(mined, work)
         card = {
             **vars(wanted),
+            "negatives": mined.negatives,
+            "files": len(files),
+            "copied": any(image.get("copied") for image in mined.images),
+            "holds_images": all(image["image"] is None for image in mined.images),
             "dataset": lists.manifest.dataset,
             "tables": tables,
             "miner": lists.manifest.label,
@@ -575,6 +570,7 @@ def _write(
         if count:
             reporter.say(f"  {direction}: {quantity(count, 'candidate')} that repeat the positive left out")
     reporter.say(str(target))
+    reporter.say(f"next: {target / CARD} shows how to train with them")
 
 
 def _first_row(work: Path, prepared: Artifact, mined: Mined, definition: DatasetDefinition) -> dict[str, str] | None:

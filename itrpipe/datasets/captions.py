@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ _EXAMPLES = 3
 _LONGEST_ID = 4_096
 """Characters of an id, which may be the path of a file."""
 _ID = re.compile(r"[^\0-\x1f\x7f-\x9f]*[^\s\0-\x1f\x7f-\x9f][^\0-\x1f\x7f-\x9f]*")
+UNUSABLE_ID = f"are empty, hold control characters or more than {_LONGEST_ID:,} characters"
 _BLANK = frozenset(" \u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | frozenset(map(chr, range(0xFE00, 0xFE10)))
 """Printable characters that leave no mark on paper: space, fillers, joiners, and the selectors of variants."""
 
@@ -60,12 +61,15 @@ class Annotations:
         root: folder that every `ImageRecord.file` is relative to and may not leave.
         notes: a line for each decision that the files did not settle and that the user has to see, such as a split by
             hash, in the order in which they were taken.
+        places: where the source puts an image, by its id: images of equal pixels become one only within a place. None
+            is given to an image whose split was drawn for it alone; each image of a published dataset has its own.
     """
 
     images: list[ImageRecord]
     captions: list[CaptionRecord]
     root: Path
     notes: tuple[str, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
@@ -100,8 +104,7 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
     }
     for what, own in ids.items():
         found[f"duplicate {what} ids"] = repeated(own)
-        unusable = f"{what} ids that are empty, hold control characters or more than {_LONGEST_ID:,} characters"
-        found[unusable] = [repr(each[:20]) for each in own if len(each) > _LONGEST_ID or not _ID.fullmatch(each)]
+        found[f"{what} ids that {UNUSABLE_ID}"] = [repr(each[:20]) for each in own if not is_id(each)]
     problems = [] if captions else ["holds no captions"]
     problems += [_count(values, what) for what, values in found.items() if values]
     if problems:
@@ -113,6 +116,11 @@ def checked_annotations(annotations: Annotations, source: Path) -> Annotations:
     note = f"{source}: {_count(bare, 'images without captions')} dropped"
     kept = [each for each in images if each.image_id in captioned]
     return replace(annotations, images=kept, notes=(*annotations.notes, note))
+
+
+def is_id(text: str) -> bool:
+    """Whether a text can be the id of an image or a caption; else it is `UNUSABLE_ID`."""
+    return len(text) <= _LONGEST_ID and _ID.fullmatch(text) is not None
 
 
 def is_readable(text: str) -> bool:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, Field
 
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.storage.disk import make_folder, on_disk, read_stamped_json, reading, write_stamped_json
+from itrpipe.storage.disk import make_folder, read_stamped_json, reading, write_stamped_json
+from itrpipe.storage.locks import changing
 
 DEFINITION = "dataset.json"
 EMBEDDED = "scenes"
@@ -167,7 +167,7 @@ def redefine(root: Path, dataset: str, change: Callable[[DatasetDefinition], Dat
     if path.exists() and change(now := load_definition(root, dataset)) == now:
         return  # also where nothing can be written
     make_folder(path.parent)
-    with on_disk(path), FileLock(path.with_name(f".{DEFINITION}.lock")):
+    with changing(path):
         write_stamped_json(path, change(load_definition(root, dataset)).model_dump(mode="json"))
 
 

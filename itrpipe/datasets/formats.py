@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections import Counter
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, NamedTuple, NotRequired
@@ -12,20 +13,37 @@ from pydantic import AliasChoices, Field, StringConstraints, TypeAdapter
 from typing_extensions import TypedDict  # pydantic takes typing's from Python 3.12 on
 
 from itrpipe.config import unknown
-from itrpipe.datasets.archives import ENDINGS, TAR, members, read_member
+from itrpipe.datasets.archives import ENDINGS, TAR, UNREAD, members, read_member
 from itrpipe.datasets.captions import SPLITS, Annotations, CaptionRecord, ImageRecord, checked_annotations, hash_split
 from itrpipe.datasets.paths import image_key, locate_images
-from itrpipe.datasets.source_files import STRICT, Id, data_files, files_present, load_json, rows, text_lines
+from itrpipe.datasets.source_files import (
+    STRICT,
+    Id,
+    data_files,
+    files_present,
+    load_json,
+    rows,
+    text_lines,
+    validated,
+)
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.storage.disk import reading
 
-_PHOTOGRAPHS = (".jpg", ".jpeg", ".png", ".webp")
+_PACKED = re.compile(r"\.(tar\.\w+|tgz|zip|parquet|arrow)$", re.IGNORECASE)
+"""Endings of files that datasets are published in, and that are not read."""
 
 
 class _Image(NamedTuple):
-    """An image as a data file names it: `where` is its place there, `folder` one that its file may lie in.
+    """An image as a data file names it.
 
-    Images of one `group` get one split; without one each is a group.
+    Attributes:
+        image_id: unique in the dataset.
+        file: path as it is written there.
+        split: None where the data file names none.
+        where: it stands in the data file.
+        folder: one that the file may lie in.
+        group: of images that get one split; empty where the image is in none.
+        member: path within a tar file, if it lies in one.
     """
 
     image_id: str
@@ -34,6 +52,7 @@ class _Image(NamedTuple):
     where: str
     folder: str = ""
     group: str = ""
+    member: str = ""
 
 
 class _Read(NamedTuple):
@@ -53,6 +72,7 @@ class Format(NamedTuple):
         images: folders in which the images may lie, below that of the data files.
         by_year: whether there may be several of one year, each with a split.
         archives: whether all of them are read together.
+        published: whether it is that of datasets with published results, whose images all stay.
     """
 
     names: tuple[str, ...]
@@ -60,9 +80,12 @@ class Format(NamedTuple):
     images: tuple[str, ...]
     by_year: bool = False
     archives: bool = False
+    published: bool = False
 
     def files(self, source: Path) -> list[Path]:
         """The data files that a source is or holds; a results.csv must have Flickr's header."""
+        if self.archives:
+            return _shards(source)
         return [
             path for path in files_present(source, self.names) if path.name != "results.csv" or _has_pipe_header(path)
         ]
@@ -109,15 +132,14 @@ def read_annotations(
         if bare := [image for image in images if image.split is None]:
             if len(bare) < len(images):
                 raise DataError(f"{path}: {bare[0].where} has no split while others have; give all a split or none")
-            groups = {image.image_id: image.group or image.image_id for image in images}
+            groups = {image.image_id: image.group or image.member or image.image_id for image in images}
             of_group = hash_split(groups.values(), val, test, seed)
             splits = {image_id: of_group[group] for image_id, group in groups.items()}
-            counts, shares = Counter(splits.values()), {"train": 1 - val - test, "val": val, "test": test}
-            numbers = ", ".join(f"{name} {counts[name]:,}" for name in SPLITS)
-            what = "group" if any(image.group for image in images) else "image"
-            note = f"names no splits, so a hash puts each {what} into one: {numbers}"
-            if empty := [name for name, share in shares.items() if share and not counts[name]]:
-                note += f". No image is left for {' and '.join(empty)}; add photographs, or give a column split"
+            alone = sum(not image.group for image in images)
+            what = "image" if alone == len(images) else "group"
+            note += f"{'; ' if note else ''}names no splits, so a hash puts each {what} into one"
+            if what == "group" and alone:
+                note += f". {alone:,} images have no group and are drawn one by one"
         files = [image.file for image in images]
         within = [f"{image.folder}/{image.file}" for image in images if image.folder]
         layouts = [within, files] if len(within) == len(images) else [files]
@@ -126,22 +148,41 @@ def read_annotations(
             ImageRecord(each.image_id, file, splits.get(each.image_id, each.split or ""))
             for each, file in zip(images, located, strict=True)
         ]
+        places = dict(whole.places)
+        for each, record in zip(images, records, strict=True):
+            if form.published:
+                places[record.image_id] = record.image_id
+            elif each.split or each.group:
+                places[record.image_id] = record.split
         notes = (f"{path}: {note}",) if note else ()
-        whole = Annotations(whole.images + records, whole.captions + captions, root, whole.notes + notes)
+        whole = Annotations(whole.images + records, whole.captions + captions, root, whole.notes + notes, places)
     return checked_annotations(whole, source)
 
 
-def _of_rows(path: Path, rows: Iterable[tuple[str, str, str | None, str, str, str]]) -> _Read:
-    """What rows say: image id, key of the image's path, split, line, caption id and caption of each."""
+def _of_rows(path: Path, rows: Iterable[tuple[_Image, CaptionRecord]]) -> _Read:
+    """Returns the images and captions of rows; an image has the one split and group that its rows name.
+
+    A group is in one split, too.
+    """
     images: dict[str, _Image] = {}
     captions = []
-    for image_id, file, split, line, caption_id, caption in rows:
-        if (image := images.get(file)) is None:
-            image = images[file] = _Image(image_id, file, split, f"line {line}")
-        if split != image.split:
-            both = f"{image.split!r} and {split!r}"
-            raise DataError(f"{path}: line {line}: image {file} is in the splits {both}; give it one")
-        captions.append(CaptionRecord(caption_id, image_id, caption))
+    for image, caption in rows:
+        first = images.setdefault(image.file, image)
+        where = f"{path}: {image.where}: image {image.file}"
+        if image.split != first.split:
+            raise DataError(f"{where} is in the splits {first.split!r} and {image.split!r}; give it one")
+        if image.group and not first.group:
+            images[image.file] = image
+        elif image.group not in ("", first.group):
+            both = f"{first.group!r} ({first.where}) and {image.group!r}"
+            raise DataError(f"{where} is in the groups {both}; give it one")
+        captions.append(caption)
+    of_group: dict[str, _Image] = {}
+    for image in images.values():
+        first = of_group.setdefault(image.group, image)
+        if image.group and image.split != first.split:
+            both = f"{first.split!r} ({first.where}) and {image.split!r}"
+            raise DataError(f"{path}: {image.where}: group {image.group!r} is in the splits {both}; put it into one")
     return _Read([*images.values()], captions)
 
 
@@ -164,7 +205,11 @@ def recognise(source: Path) -> str:
             f"{tables[0]}: a table of captions is called captions{tables[0].suffix} and lies next to the photographs "
             "or above their folder images/; rename it, or move it there"
         )
-    photograph = next((path for path in files if path.suffix.lower() in _PHOTOGRAPHS), None)
+    for path in [source] if source.is_file() else sorted(source.rglob("*")):
+        if _PACKED.search(path.name):
+            remedy = "unpack it, or write its photographs into a folder, with captions.csv (file, caption)"
+            raise MissingInputError(f"{path}: compressed files, Parquet and Arrow are not read; {remedy}")
+    photograph = next((path for path in files if path.suffix.lower() in ENDINGS + UNREAD), None)
     if photograph is not None:
         raise MissingInputError(
             f"{source}: holds photographs, such as {photograph.name}, and no captions; write captions.csv next to "
@@ -267,7 +312,7 @@ def _has_pipe_header(path: Path) -> bool:
     return re.match(r"image_name\s*\|", next(text_lines(path), "")) is not None
 
 
-def _flickr_rows(path: Path) -> Iterator[tuple[str, str, None, str, str, str]]:
+def _flickr_rows(path: Path) -> Iterator[tuple[_Image, CaptionRecord]]:
     pipes = _has_pipe_header(path)
     pattern = _PIPE_LINE if pipes else _TOKEN_LINE
     form = "name.jpg| number| caption" if pipes else "name.jpg#number<TAB>caption"
@@ -280,7 +325,8 @@ def _flickr_rows(path: Path) -> Iterator[tuple[str, str, None, str, str, str]]:
             raise DataError(f"{path}: line {number} is {shown!r}, expected {form}; correct or delete the line")
         file = image_key(match["name"])
         image_id, caption_id = PurePosixPath(file).stem, f"{file}#{match['number']}"
-        yield image_id, file, None, str(number), caption_id, match["caption"].strip()
+        caption = CaptionRecord(caption_id, image_id, match["caption"].strip())
+        yield _Image(image_id, file, None, f"line {number}"), caption
 
 
 def _read_flickr(path: Path, restval: str) -> _Read:
@@ -299,7 +345,7 @@ def _read_flickr(path: Path, restval: str) -> _Read:
     splits: dict[str, str] = {}
     for split, file in lists.items():
         for name in map(image_key, filter(str.strip, text_lines(file))):
-            image_id = PurePosixPath(name).stem if name.lower().endswith((".jpg", ".jpeg", ".png")) else name
+            image_id = PurePosixPath(name).stem if name.lower().endswith(ENDINGS) else name
             if splits.setdefault(image_id, split) != split:
                 other = lists[splits[image_id]].name
                 raise DataError(f"{file}: image {image_id} is in {other} too; keep it in one list")
@@ -309,12 +355,15 @@ def _read_flickr(path: Path, restval: str) -> _Read:
     return _Read(images, captions, f"{unlisted:,} images in none of {names} left out" if unlisted else "")
 
 
+_Stripped = Annotated[str, StringConstraints(strip_whitespace=True)]
+
+
 @STRICT
 class _TableRow(TypedDict):
     file: Annotated[str, Field(validation_alias=AliasChoices("file", "filename", "image"))]
     caption: str
-    split: NotRequired[Annotated[str, StringConstraints(strip_whitespace=True)] | None]
-    group: NotRequired[str | None]
+    split: NotRequired[_Stripped | None]
+    group: NotRequired[_Stripped | None]
 
 
 def _read_table(path: Path, restval: str) -> _Read:
@@ -323,71 +372,125 @@ def _read_table(path: Path, restval: str) -> _Read:
     A row has `file`, `filename` or `image` (path of the image), `caption`, and optionally `split` or `group`. The image
     id is the path in the one form of `image_key`, the caption id the number of the row from 0.
     """
-    groups: dict[str, str] = {}
-
-    def found() -> Iterator[tuple[str, str, str | None, str, str, str]]:
-        for number, (line, row) in enumerate(rows(path, TypeAdapter(_TableRow))):
-            file = image_key(row["file"])
-            groups[file] = row.get("group") or ""
-            yield file, file, row.get("split"), line, str(number), row["caption"]
-
-    read = _of_rows(path, found())
-    return read._replace(images=[each._replace(group=groups[each.file]) for each in read.images])
+    return _of_rows(path, _table_rows(path))
 
 
-_SPLIT_OF_SHARD = re.compile(r"(?:^|/)(train|val|test)(?![a-z])")
+def _table_rows(path: Path) -> Iterator[tuple[_Image, CaptionRecord]]:
+    for number, (line, row) in enumerate(rows(path, TypeAdapter(_TableRow))):
+        file = image_key(row["file"])
+        group = unicodedata.normalize("NFC", row.get("group") or "")
+        image = _Image(file, file, row.get("split"), f"line {line}", group=group)
+        yield image, CaptionRecord(str(number), file, row["caption"])
+
+
+_SPLIT_WORDS = re.compile(
+    r"(?<![^\W\d_])(?:(train(?:ing)?)|(val(?:id(?:ation)?)?|dev)|(test(?:ing)?))+(?![^\W\d_])", re.IGNORECASE
+)
+"""Words of the splits, in the order of `SPLITS`, between characters that are no letters; also several in one."""
+
+
+def _shards(source: Path) -> list[Path]:
+    """Returns the tar files below a folder, but for hidden ones, or the one that the source is."""
+    if source.is_file():
+        return [source] if source.suffix.lower() == TAR else []
+    found: list[Path] = []
+    for folder, folders, names in os.walk(source):
+        found += [Path(folder, name) for name in names if name.lower().endswith(TAR)]
+        for path in (Path(folder, name) for name in folders):
+            # Such a link is not followed, but refused where it leads to tar files.
+            if path.is_symlink() and not path.resolve().is_relative_to(source.resolve()):
+                found += path.glob("*.[tT][aA][rR]")
+    return sorted(path for path in found if path.is_file() and not path.name.startswith("."))
+
+
+def _split_of_shard(archive: Path, name: str) -> str | None:
+    """Returns the split that the name of a tar file, or of a folder above it, says."""
+    splits: set[str] = set()
+    for words in _SPLIT_WORDS.findall(name):
+        splits.update(split for split, word in zip(SPLITS, words, strict=True) if word)
+    if len(splits) > 1:
+        raise DataError(f"{archive}: its name is that of several splits; rename it, such as train-00000.tar")
+    return splits.pop() if splits else None
 
 
 def _read_shards(source: Path, restval: str) -> _Read:
-    """Reads WebDataset's tar files, all of a folder and of those below it, or one.
+    """Reads WebDataset's tar files, all below a folder, or one.
 
-    Files of a sample have one key, which ends at the first full stop: an image, and its captions in `KEY.txt`, one a
-    line, or in `KEY.json` as `caption` or `captions`. A shard, or the folder it lies in, begins with the name of its
-    split, as `train-00000.tar` or `test/0.tar`. Ids are `SHARD/KEY`.
+    Files of a sample have one key, which ends at the first full stop: an image, and its caption, which is all of
+    `KEY.txt`, or in `KEY.json` is `caption`, or several are `captions`. The name of a shard, or of a folder that it
+    lies in, has the name of its split between other characters than letters, as `cc3m-train-00000.tar` or
+    `validation/0.tar`. Ids are `SHARD/KEY`.
     """
-    images, captions, bare = [], [], 0
+    images: list[_Image] = []
+    captions: list[CaptionRecord] = []
+    left_out: dict[str, list[str]] = {}
     root = source if source.is_dir() else source.parent
-    for archive in files_present(source, _SHARDS):
+    for archive in _shards(source):
         name = archive.relative_to(root).as_posix()
-        found = _SPLIT_OF_SHARD.findall(name)
-        samples: dict[str, dict[str, str]] = {}
-        with reading(archive, "a tar file", "make or fetch it again"):
-            names = [*members(archive)]
-        for member in names:
-            folder, _, file = member.rpartition("/")
-            key, _, ending = file.partition(".")
-            samples.setdefault(f"{folder}/{key}".lstrip("/"), {})[f".{ending.lower()}"] = member
-        for key, files in samples.items():
-            file = next((files[ending] for ending in ENDINGS if ending in files), None)
+        split = _split_of_shard(archive, name)
+        for key, files in _samples(archive).items():
+            image_id = f"{name[: -len(TAR)]}/{key}"
+            file = next((files[ending] for ending in ENDINGS if ending in files), "")
             texts = _captions_of_sample(archive, files) if file else []
-            bare += not texts
-            if file and texts:
-                image_id = f"{name.removesuffix(TAR)}/{key}"
-                images.append(_Image(image_id, f"{name}/{file}", found[-1] if found else None, f"{name}: {key}"))
-                captions += [CaptionRecord(f"{image_id}#{row}", image_id, text) for row, text in enumerate(texts)]
-    return _Read(images, captions, f"{bare:,} samples without an image or a caption left out" if bare else "")
+            if not texts:
+                lacks = f"have no photograph ({', '.join(ENDINGS)})"
+                if file:
+                    lacks = "have a photograph and no caption; write it into KEY.txt, or into KEY.json as caption"
+                elif any(ending.endswith(ENDINGS) for ending in files):
+                    lacks = "have names with further full stops; a key ends at the first one, so rename them"
+                left_out.setdefault(lacks, []).append(image_id)
+                continue
+            images.append(_Image(image_id, f"{name}/{file}", split, f"{name}: {key}", member=file))
+            captions += [CaptionRecord(f"{image_id}#{row}", image_id, text) for row, text in enumerate(texts)]
+    note = "; ".join(f"{len(keys):,} samples, such as {keys[0]}, {lacks}" for lacks, keys in left_out.items())
+    if note and not images:
+        raise DataError(f"{source}: no sample has a photograph and a caption: {note}")
+    return _Read(images, captions, f"left out: {note}" if note else "")
+
+
+def _samples(archive: Path) -> dict[str, dict[str, str]]:
+    """Returns key -> ending -> name of the files of a tar file."""
+    with reading(archive, "a tar file", "fetch or make it again"):
+        try:
+            names = [*members(archive)]
+        except DataError as error:
+            raise DataError(f"{archive} {error}") from error
+    samples: dict[str, dict[str, str]] = {}
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        key, _, ending = file.partition(".")
+        samples.setdefault(f"{folder}/{key}".lstrip("/"), {})[f".{ending.lower()}"] = name
+    return samples
 
 
 @STRICT
 class _Sample(TypedDict):
-    caption: NotRequired[str]
-    captions: NotRequired[list[str]]
-
-
-def _captions_of_sample(archive: Path, files: Mapping[str, str]) -> list[str]:
-    for ending in (each for each in (".txt", ".json") if each in files):
-        where = archive / files[ending]
-        with reading(where, "the captions of a sample", "make the file again"):
-            content = read_member(archive, files[ending]).decode()
-            if ending == ".txt":
-                return [line.strip() for line in content.splitlines() if line.strip()]
-            sample = _SAMPLE.validate_json(content)
-            return sample.get("captions") or [text for text in (sample.get("caption"),) if text]
-    return []
+    caption: NotRequired[str | None]
+    captions: NotRequired[list[str] | None]
 
 
 _SAMPLE = TypeAdapter(_Sample)
-_SHARDS = ("*.tar", "*/*.tar")
+
+
+def _captions_of_sample(archive: Path, files: Mapping[str, str]) -> list[str]:
+    """Returns the captions of a sample; blank ones are none."""
+    for ending in (".txt", ".json"):
+        if ending not in files:
+            continue
+        where = archive / files[ending]
+        with reading(where, "captions in UTF-8", "make the file again"):
+            content = read_member(archive, files[ending]).decode("utf-8-sig")
+        if ending == ".txt":
+            # The end of a file's last line is no part of its text.
+            texts = [re.sub(r"\r?\n\Z", "", content)]
+        else:
+            sample = validated(_SAMPLE.validate_json, content, where)
+            texts = sample.get("captions") or [sample.get("caption") or ""]
+        if any(text.strip() for text in texts):
+            return texts
+    return []
+
+
 FORMATS = {
     "caption_table": Format(
         ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt"), _read_table, ("", "images", "Images")
@@ -397,16 +500,19 @@ FORMATS = {
         _read_coco,
         ("", "images"),
         by_year=True,
+        published=True,
     ),
     "flickr_tokens": Format(
         ("Flickr8k.token.txt", "results_20130124.token", "results.csv"),
         _read_flickr,
         ("", "images", "flickr30k-images", "flickr30k_images", "Flicker8k_Dataset"),
+        published=True,
     ),
     "karpathy": Format(
         ("dataset.json", "dataset_flickr8k.json", "dataset_flickr30k.json", "dataset_coco.json"),
         _read_karpathy,
         ("images", "", "flickr30k-images", "Flicker8k_Dataset"),
+        published=True,
     ),
-    "webdataset": Format(_SHARDS, _read_shards, ("",), archives=True),
+    "webdataset": Format(("*.tar",), _read_shards, ("",), archives=True),
 }

@@ -1,20 +1,34 @@
-"""Whether every image file is there and decodes, with its size and content hash; and which are the same picture."""
+"""Whether every image file is there and decodes, with its size and hashes; and which show the same picture."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from itrpipe.datasets.captions import SPLITS, ImageRecord
+import numpy as np
+
+from itrpipe.datasets.captions import Annotations, ImageRecord
 from itrpipe.datasets.paths import ImageRoot
-from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, read_image, refusal, upright_size
+from itrpipe.datasets.pictures import (
+    DECODER_ERRORS,
+    open_picture,
+    picture_rgb,
+    read_image,
+    read_rgb,
+    refusal,
+    upright_size,
+)
 from itrpipe.engine.run import Made
 from itrpipe.engine.work import AGAIN, Part, Work, cut
 from itrpipe.storage.disk import read_stamped_json, write_stamped_json
 
 _IMAGES = 256
+_SAMPLE = 32, 32
+Repeat = tuple[ImageRecord, ImageRecord]
 
 
 class ImageFacts(NamedTuple):
@@ -24,11 +38,13 @@ class ImageFacts(NamedTuple):
         sha256: hash of the file's bytes, 64 hexadecimal digits.
         width: pixels, after the rotation that the EXIF orientation asks for.
         height: pixels, likewise.
+        sample: hash of some of its pixels, of a JPEG scaled and in grey.
     """
 
     sha256: str
     width: int
     height: int
+    sample: str = ""
 
 
 class ImageChecking(Work[ImageRoot]):
@@ -88,44 +104,82 @@ def check_images(
     return facts, problems
 
 
-def find_repeats(
-    images: Sequence[ImageRecord], facts: Mapping[str, ImageFacts]
-) -> list[tuple[ImageRecord, ImageRecord]]:
-    """Returns the images whose bytes an earlier image holds too.
+def picture_keys(root: Path, facts: Mapping[str, ImageFacts]) -> dict[str, str]:
+    """Returns a key for every file, equal for files of equal pixels.
+
+    Files are decoded whole only where they have equal samples and other bytes, such as other metadata.
 
     Args:
-        images: of all splits.
+        root: folder of the files.
         facts: of `check_images`, by file.
 
-    Returns:
-        The first image of the same bytes with each later one, in the order of the splits: a picture that is in the
-        dataset a thousand times gives a thousand pairs, not a million.
+    Raises:
+        DataError: a file was changed since it was checked.
     """
-    first: dict[str, ImageRecord] = {}
-    ordered = sorted(images, key=lambda image: SPLITS.index(image.split))
-    pairs = [(first.setdefault(facts[image.file].sha256, image), image) for image in ordered]
-    return [(earlier, image) for earlier, image in pairs if earlier is not image]
+    contents = Counter(sample for _, sample in {(each.sha256, each.sample) for each in facts.values()})
+    keys: dict[str, str] = {}
+    for file, each in facts.items():
+        keys[file] = each.sample
+        if contents[each.sample] > 1:
+            keys[file] = _hash(read_rgb(root / file))
+    return keys
 
 
-def decode_size(content: bytes) -> tuple[int, int]:
-    """Decodes an image and returns its width and height in pixels after EXIF rotation.
+def merge_equal_pictures(
+    annotations: Annotations, keys: Mapping[str, str]
+) -> tuple[Annotations, list[Repeat], list[Repeat]]:
+    """Makes one image of photographs with equal pixels.
+
+    A photograph joins the first one of the place that its source puts it into (see `Annotations`). A picture that is
+    there a thousand times gives a thousand pairs, not a million.
+
+    Args:
+        annotations: without images that cannot be used.
+        keys: of `picture_keys`.
+
+    Returns:
+        The annotations, in which an image has the captions of all its photographs; photographs that joined another,
+        behind this one; and images that stay beside an equal one, behind this one.
+    """
+    first: dict[tuple[str, str], ImageRecord] = {}
+    owners: dict[str, ImageRecord] = {}
+    joined, apart = [], []
+    for image in annotations.images:
+        key = keys[image.file]
+        earlier = first.setdefault((key, ""), image)
+        owner = owners[image.image_id] = first.setdefault((key, annotations.places.get(image.image_id, "")), image)
+        if owner is not image:
+            joined.append((owner, image._replace(split=owner.split)))
+        elif earlier is not image:
+            apart.append((earlier, image))
+    images = [image for image in annotations.images if owners[image.image_id] is image]
+    captions = [each._replace(image_id=owners[each.image_id].image_id) for each in annotations.captions]
+    return replace(annotations, images=images, captions=captions), joined, apart
+
+
+def inspect_picture(content: bytes) -> ImageFacts:
+    """Decodes an image, and of a JPEG no more than an eighth of its size in grey, which takes half the time.
 
     Raises:
-        DataError: no image, or one of more than `itrpipe.datasets.pictures.MAX_PIXELS`.
+        DataError: no image, or one that `itrpipe.datasets.pictures.decode_rgb` refuses.
         Exception: whatever Pillow raises on damaged data, `OSError` for a truncated file.
     """
     with open_picture(content) as image:
-        size = upright_size(image)
+        width, height = upright_size(image)
         # Scaling in the decoder leaves out arithmetic, not data: a truncated file still fails.
-        image.draft("L", (max(image.width // 8, 1), max(image.height // 8, 1)))
-        image.load()
-        return size
+        image.draft("L", (1, 1))
+        sample = _hash(picture_rgb(image, _SAMPLE))
+    return ImageFacts(hashlib.sha256(content).hexdigest(), width, height, sample)
+
+
+def _hash(pixels: np.ndarray) -> str:
+    """Hash of pixels [H, W, 3] and their shape."""
+    return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
 
 
 def _facts(inside: ImageRoot, file: str) -> ImageFacts | str:
     """Facts of a file, or why it cannot be used."""
     try:
-        content = read_image(inside.resolve(file, record="image"))
-        return ImageFacts(hashlib.sha256(content).hexdigest(), *decode_size(content))
+        return inspect_picture(read_image(inside.resolve(file, record="image")))
     except DECODER_ERRORS as error:
         return refusal(error)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
-from itrpipe.datasets.archives import in_archive, members
+from itrpipe.datasets.archives import in_archive, members, path_parts
 from itrpipe.errors import DataError, MissingInputError, UsageError
 
 # Bytes that a file name and a path may have on the file systems in use.
@@ -36,7 +36,7 @@ _SHOWN = 200
 def image_key(name: str) -> str:
     """One path for all spellings of it: without `.`, doubled slashes and spaces around it, in Unicode's form NFC."""
     whole = unicodedata.normalize("NFC", name.strip())
-    return "/" * whole.startswith("/") + "/".join(_parts(whole))
+    return "/" * whole.startswith("/") + "/".join(path_parts(whole))
 
 
 def locate_images(
@@ -75,8 +75,7 @@ def locate_images(
             prefix = f"{folder}/" if folder else ""
             if any(_is_file(root / inside.as_stored(prefix + file)) for file in islice(layout, _PROBED_IMAGES)):
                 found = [inside.as_stored(prefix + file) for file in layout]
-                for file, record in zip(found, records, strict=True):
-                    inside.resolve(file, record)
+                inside.refuse_links_out(found, records)
                 return found
     first = layouts[0][0]
     for folder in folders:
@@ -107,7 +106,7 @@ class ImageRoot:
     def as_stored(self, relative: str) -> str:
         """Returns a path with each name as its folder spells it, where that is another Unicode form."""
         stored = ""
-        for part in _parts(relative):
+        for part in path_parts(relative):
             stored += f"/{part if part.isascii() else self._names(stored).get(image_key(part), part)}"
         return stored[1:]
 
@@ -120,7 +119,8 @@ class ImageRoot:
         ):
             reason = f"has more bytes than a name ({_LONGEST_NAME}) or path ({_LONGEST_PATH:,}) can have; {_RENAME}"
         if reason is not None:
-            raise self._error(relative, record, reason)
+            shown = relative if len(relative) <= _SHOWN else f"{relative[:_SHOWN]}…"
+            raise DataError(f"{self._source}: {record}: image path {shown!r} {reason}")
 
     def resolve(self, relative: str, record: str) -> Path:
         """Returns the real path of the image.
@@ -135,17 +135,30 @@ class ImageRoot:
                 data file and the record.
         """
         self.refuse_outside(relative, record)
-        *folders, name = _parts(relative)
+        self.refuse_links_out([relative], [record])
+        return Path(self._follow(relative))
+
+    def refuse_links_out(self, relatives: Sequence[str], records: Sequence[str]) -> None:
+        """Raises a `DataError` that counts the paths whose links lead out of the root, and names the first."""
+        outside = []
+        for relative, record in zip(relatives, records, strict=True):
+            real = self._follow(relative)
+            if not real.startswith(self._real_root.rstrip(os.sep) + os.sep):
+                outside.append(f"{record}: image path {relative!r} leads to {real}")
+        if outside:
+            count = f"{len(outside):,} of {len(relatives):,} images are symbolic links that lead out of {self.root}"
+            raise DataError(
+                f"{self._source}: {count}; the first: {outside[0]}; replace links by copies, as `cp -rL` does"
+            )
+
+    def _follow(self, relative: str) -> str:
+        """The path of a file without links."""
+        *folders, name = path_parts(relative)
         folder = "/".join(folders)
         if folder not in self._real_folders:
             self._real_folders[folder] = os.path.realpath(os.path.join(self._real_root, folder))
         path = os.path.join(self._real_folders[folder], name)
-        real = os.path.realpath(path) if os.path.islink(path) else path
-        if not real.startswith(self._real_root.rstrip(os.sep) + os.sep):
-            remedy = f"name {os.path.dirname(real)} as the source or copy the images below {self.root}"
-            reason = f"leads through a symbolic link to {real}, outside {self.root}; {remedy}"
-            raise self._error(relative, record, reason)
-        return Path(real)
+        return os.path.realpath(path) if os.path.islink(path) else path
 
     def _names(self, folder: str) -> dict[str, str]:
         """Names in a folder below the root by their keys; of several with one key, the one that is the key."""
@@ -158,16 +171,7 @@ class ImageRoot:
             self._stored_names[folder] = {image_key(name): name for name in ordered}
         return self._stored_names[folder]
 
-    def _error(self, relative: str, record: str, reason: str) -> DataError:
-        shown = relative if len(relative) <= _SHOWN else f"{relative[:_SHOWN]}…"
-        return DataError(f"{self._source}: {record}: image path {shown!r} {reason}")
-
 
 def _is_file(path: Path) -> bool:
     inside = in_archive(path)
     return inside[1] in members(inside[0]) if inside else path.is_file()
-
-
-def _parts(relative: str) -> list[str]:
-    # pathlib gives the same, but for 100,000 paths it costs seconds.
-    return [part for part in relative.split("/") if part not in ("", ".")]

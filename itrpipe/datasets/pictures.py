@@ -30,7 +30,6 @@ not among them: it says nothing of the file."""
 MAX_PIXELS = 89_478_485
 """Largest image, in pixels: a quarter of a GiB as 24-bit colour, the size at which Pillow speaks of a bomb."""
 
-_BOMB = "has more than {:,} pixels: a decompression bomb?"
 _ORIENTATION = 0x0112
 _TURNS = "FLIP_LEFT_RIGHT ROTATE_180 FLIP_TOP_BOTTOM TRANSPOSE ROTATE_270 TRANSVERSE ROTATE_90"
 _TRANSPOSITIONS = {number: Image.Transpose[name] for number, name in enumerate(_TURNS.split(), start=2)}
@@ -120,8 +119,8 @@ def _jpeg_decoder() -> Callable[[bytes], Any] | None:
     return decode_jpeg
 
 
-def picture_rgb(image: Image.Image) -> np.ndarray:
-    """Returns an opened image as `decode_rgb` does.
+def picture_rgb(image: Image.Image, size: tuple[int, int] | None = None) -> np.ndarray:
+    """Returns an opened image as `decode_rgb` does, or so many of its pixels across and down.
 
     Raises:
         DataError: its samples have no defined range. The message is the reason alone.
@@ -130,6 +129,8 @@ def picture_rgb(image: Image.Image) -> np.ndarray:
     image.load()
     turn = _TRANSPOSITIONS.get(orientation(image))
     upright = image if turn is None else image.transpose(turn)
+    if size is not None:
+        upright = upright.resize(size, Image.Resampling.NEAREST)
     return np.array(_deep_rgb(upright, image) if upright.mode in _SIXTEEN_BIT else _rgb(upright))
 
 
@@ -146,10 +147,12 @@ def open_picture(content: bytes) -> Image.Image:
         image = Image.open(io.BytesIO(content), formats=DECODERS)
     except Image.UnidentifiedImageError as error:
         raise DataError(f"is none of {', '.join(DECODERS)}") from error
-    except Image.DecompressionBombError as error:  # of twice as many
-        raise DataError(_BOMB.format(MAX_PIXELS)) from error
+    except Image.DecompressionBombError as error:
+        raise DataError(f"has more than twice the {MAX_PIXELS:,} pixels that are read; make it smaller") from error
     if image.width * image.height > MAX_PIXELS:
-        raise DataError(_BOMB.format(MAX_PIXELS))
+        raise DataError(
+            f"has {image.width * image.height:,} pixels, and {MAX_PIXELS:,} are read at most; make it smaller"
+        )
     return image
 
 

@@ -122,7 +122,7 @@ def load_json(path: Path, kind: TypeAdapter[Kind]) -> Kind:
         DataError: the file is not UTF-8, not JSON or of another kind; the message names the place and the value.
         MissingInputError: the file cannot be opened.
     """
-    return _validated(kind.validate_json, read_text(path), path)
+    return validated(kind.validate_json, read_text(path), path)
 
 
 def rows(path: Path, kind: TypeAdapter[Kind]) -> Iterator[tuple[str, Kind]]:
@@ -154,7 +154,7 @@ def rows(path: Path, kind: TypeAdapter[Kind]) -> Iterator[tuple[str, Kind]]:
     else:
         numbered = _delimited(path, suffix)
     for number, row in numbered:
-        yield str(number), _validated(validate, row, path, f"{word} {number}")
+        yield str(number), validated(validate, row, path, f"{word} {number}")
 
 
 def _delimited(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
@@ -178,7 +178,7 @@ def _delimited(path: Path, suffix: str) -> Iterator[tuple[int, dict[str, str]]]:
         raise DataError(f"{path}: line {reader.line_num}: {error}; {remedy}") from error
 
 
-def _validated(validate: Callable[[Any], Kind], content: Any, path: Path, where: str = "") -> Kind:
+def validated(validate: Callable[[Any], Kind], content: Any, path: Path, where: str = "") -> Kind:
     """The content as a record.
 
     Raises:

@@ -62,7 +62,8 @@ class PairSet:
         if not len(self.codes):
             return np.zeros(np.broadcast_shapes(captions.shape, images.shape), dtype=bool)
         codes = captions.astype(np.int64) * self.images + images
-        return self.codes[np.searchsorted(self.codes, codes).clip(max=len(self.codes) - 1)] == codes
+        found = self.codes[np.searchsorted(self.codes, codes).clip(max=len(self.codes) - 1)] == codes
+        return found & (images >= 0) & (images < self.images)  # others have the code of another pair
 
     @property
     def caption_rows(self) -> np.ndarray:
@@ -113,7 +114,7 @@ def read_truth(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> 
         caption_ids: [T] captions.
 
     Returns:
-        For each caption the ascending rows of its true images, or None when the dataset has no such file.
+        For each caption the ascending rows of its true images among these, or None when the dataset has no such file.
 
     Raises:
         DataError: the file is damaged or lacks a caption.
@@ -125,7 +126,11 @@ def read_truth(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> 
     known = dict(zip(*table.to_pydict().values(), strict=True))
     row_of = {image_id: row for row, image_id in enumerate(image_ids.tolist())}
     with reading(path, "the truth of this dataset", _REMEDY):
-        return [np.array(sorted(row_of[own] for own in known[each]), dtype=np.int64) for each in caption_ids.tolist()]
+        rows = []
+        for caption_id in caption_ids.tolist():
+            images = [row_of[image_id] for image_id in known[caption_id] if image_id in row_of]
+            rows.append(np.array(sorted(images), dtype=np.int64))
+        return rows
 
 
 def known_pairs(folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet | None:

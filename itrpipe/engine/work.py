@@ -134,18 +134,6 @@ def resolve_device(device: str) -> str:
     return device
 
 
-def has_bfloat16_units(device: str) -> bool:
-    """Whether products in bfloat16 are faster there: on GPUs of compute capability 8 or higher and processors with AMX.
-
-    Processors that have AVX-512's instructions for it alone took half as long again with them.
-    """
-    import torch
-
-    if device == CUDA:
-        return torch.cuda.get_device_capability() >= (8, 0)
-    return torch.cpu._is_amx_tile_supported()
-
-
 Answer = tuple[BaseException | None, float]
 """Of a part: why it is not made, or None; and the largest memory of its process so far, GiB."""
 

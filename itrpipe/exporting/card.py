@@ -93,8 +93,9 @@ def dataset_card(facts: Mapping[str, Any]) -> str:
         facts: what `negatives.md.j2` names. Besides texts: `tables` (see `itrpipe.exporting.negatives.Table`),
             `negatives` and `sentences` of a row at most, by which `writer`, whether they are `guarded` by estimates,
             whether ids and scores are there (`with_scores`), `repeats` left out, `image_root`, whether it is a
-            `whole` path, of which the last part alone is told, or the files hold the images, `fingerprints`,
-            `commands`, `made_from` (fingerprint of all of it) and `example` (what its picture shows, or None).
+            `whole` path, of which the last part alone is told, or images are `copied`, or the tables have them
+            (`holds_images`), the number of `files`, `fingerprints`, `commands`, `made_from` (fingerprint of all of it)
+            and `example` (what its picture shows, or None).
     """
     from huggingface_hub import DatasetCard, DatasetCardData
 

@@ -3,8 +3,9 @@
 A row is a pair of a caption and its image with the negatives of one direction, and every format is made of such rows:
 
 `sentence-transformers`: Parquet with the columns anchor, positive, negative_1 …. Images are columns of the type
-`datasets.Image` that name files. Trainers take every column for an input, and only rows with all negatives, so other
-columns come on request and rows with fewer are left out, as `sentence_transformers.util.mine_hard_negatives` does.
+`datasets.Image`, which name files, or hold the bytes of an image that has no file of its own. Trainers take every
+column for an input, and only rows with all negatives, so other columns come on request and rows with fewer are left
+out, as `sentence_transformers.util.mine_hard_negatives` does.
 
 `negclip`: the table that NegCLIP trains with, which open_clip reads as well: `filepath` (of the image), `title` (the
 caption), `neg_caption` (hard captions of the image) and `neg_image` (rows of this table, from 0, whose images are hard
@@ -15,6 +16,9 @@ null.
 
 `tevatron`: the same by ids, and the documents, as tevatron trains retrievers of images and texts: it reads no images
 out of `positive_passages`.
+
+A photograph inside a tar file has no path that other programs can open. Formats that hold no images name copies of such
+photographs, which are written below `COPIES`.
 
 `webdataset`: tar shards, a sample a caption: `KEY.jpg` (or `.png`, where all files are such), `KEY.txt` (the caption,
 as open_clip reads it) and `KEY.json`, which has its negatives.
@@ -30,6 +34,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 import tarfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,9 +48,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from itrpipe.datasets.pictures import open_picture, picture_rgb, read_image
+from itrpipe.datasets.archives import in_archive
+from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb, read_image, refusal
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.errors import DataError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.files import PROBABILITY, MinedList, read_list
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists
@@ -56,11 +62,20 @@ from itrpipe.synthesis.sentences import SentenceFile
 LISTS = {"t2i": "images_for_texts", "i2t": "texts_for_images"}
 """Direction of retrieval -> mined list of its queries."""
 Document = dict[str, Any]
-"""`docid`, and `text` or `image` (a path), the other of which is None. Of an image also `file` and `sha256`, and
-`mirrored` where it is shown so. Of a negative also `source` (`mined`, or what wrote the sentence), and None of
-sentences: `score`, `rank` from 1 in the mined list, and with a guard its probability to be a false one."""
+"""`docid`, and `text` or `image`. An image is the path that other programs open, or None where a table holds its bytes.
+It also has `file` and `sha256`, `copied` where the path names a copy below `COPIES`, and `mirrored` where it is shown
+so. A negative also has `source` (`mined`, or what wrote the sentence), and None of sentences: `score`, and with a guard
+its probability to be a false one."""
 Row = tuple[Document, Document, list[Document]]
 """Query and positive, a caption and its image or the other way round, and the negatives, the hardest first."""
+COPIES = "photographs"
+"""Folder of an export with copies of photographs."""
+MOST = 8
+"""Negatives of a row where no number is given, if the lists hold as many."""
+_MISSING = re.compile(r"|#N/A N/A|#N/A|#NA|-?1\.#IND|-?1\.#QNAN|-?NaN|-?nan|<NA>|N/A|NA|NULL|None|n/a|null")
+"""Captions that pandas reads as missing values, however they are quoted."""
+_OPENED = 3
+"""Photographs that are opened to see whether `--image-root` is right."""
 _ENDINGS = {".png": "png", ".webp": "webp"}
 """Ending of a file -> that of its member; else `jpg`."""
 _QUALITY = 95
@@ -118,6 +133,10 @@ class Mined:
         found = [*mined[: self.negatives], *own, *mined[self.negatives : self.width(direction) - len(own)]]
         return (text, image, found) if by_text else (image, text, found)
 
+    def most(self, directions: Sequence[str]) -> int:
+        """Return how many mined negatives the longest list has, in the direction where that is less."""
+        return min(int((self.lists[name]["row"] != NO_ROW).sum(axis=1).max(initial=0)) for name in directions)
+
     def width(self, direction: str) -> int:
         """Negatives that a row has at most."""
         return self.negatives + (self.most_sentences if direction == "i2t" else 0)
@@ -137,6 +156,7 @@ def open_mined(
     negatives: int,
     *,
     image_root: str = "",
+    holds_images: bool = False,
     sentences: Path | None = None,
     writer: str = "",
     most_sentences: int = 0,
@@ -149,6 +169,7 @@ def open_mined(
         images: folder of the images.
         negatives: n.
         image_root: stands before every path of an image; empty: paths are relative to that folder.
+        holds_images: the format can hold an image that has no file of its own.
         sentences: artifact of `synthesize`, or None.
         writer: what wrote them.
         most_sentences: m.
@@ -162,7 +183,7 @@ def open_mined(
     captions = split.captions.take(rows_of(caption_ids, split.captions["caption_id"]))
     photographs = split.images.take(rows_of(image_ids, split.images["image_id"]))
     owners = rows_of(captions["image_id"], image_ids)
-    texts, prefix = captions["text"].to_pylist(), f"{image_root.rstrip('/')}/" if image_root else ""
+    texts = captions["text"].to_pylist()
     same, width = DuplicateCaptions(texts, owners), negatives + most_sentences
     found = {name: _without_repeats(LISTS[name], each, same, width) for name, each in lists.items()}
     facts = dict.fromkeys(name for name in found["i2t"][0] if name != "row") | {"source": writer}
@@ -170,7 +191,7 @@ def open_mined(
     return Mined(
         images,
         [
-            {"docid": each["image_id"], "text": None, "image": prefix + each["file"], **each}
+            _image(each, images, image_root, holds_images=holds_images)
             for each in photographs.select(["image_id", "file", "sha256"]).to_pylist()
         ],
         [_text(*each) for each in zip(caption_ids.to_pylist(), texts, strict=True)],
@@ -183,7 +204,9 @@ def open_mined(
     )
 
 
-def open_twins(prepared: Path, synthesized: Path, images: Path, *, image_root: str = "", mirrors: bool = True) -> Mined:
+def open_twins(
+    prepared: Path, synthesized: Path, images: Path, *, image_root: str = "", holds_images: bool = True
+) -> Mined:
     """Twins of training captions as lists of one negative each; images are listed once for each of their twins.
 
     Args:
@@ -191,31 +214,66 @@ def open_twins(prepared: Path, synthesized: Path, images: Path, *, image_root: s
         synthesized: artifact of `synthesize`.
         images: folder of the images.
         image_root: stands before every path of an image.
-        mirrors: the format holds images, and with them mirrored ones, which have no files.
+        holds_images: the format can hold an image that has no file of its own, as mirrored ones have none.
 
     Raises:
         DataError: a file is damaged.
     """
     known = PreparedDataset.open(prepared, tokens=False).split("train").images.to_pylist()
-    prefix = f"{image_root.rstrip('/')}/" if image_root else ""
-    documents = {
-        each["image_id"]: {"docid": each["image_id"], "text": None, "image": prefix + each["file"], **each}
-        for each in known
-    }
+    documents = {each["image_id"]: _image(each, images, image_root, holds_images=holds_images) for each in known}
     found: dict[tuple[str, ...], None] = {}
     for table in SentenceFile(synthesized).row_groups(["image_id", "twin_image_id", "detail", "twin_detail", "kept"]):
         rows = table.filter(table["kept"]).drop(["kept"]).drop_null().to_pydict()
         found |= dict.fromkeys(zip(*rows.values(), strict=True))
     shown, captions = [], []
     for number, (own, twin, detail, twin_detail) in enumerate(found):
-        if own != twin or mirrors:
-            mirror = {"docid": f"{own}/mirrored", "mirrored": True} if own == twin else {}
+        if own != twin or holds_images:
+            mirror = {"docid": f"{own}/mirrored", "image": None, "mirrored": True} if own == twin else {}
             shown += [documents[own], documents[twin] | mirror]
             captions += [_text(f"twin-{number}", detail), _text(f"twin-{number}/twin", twin_detail)]
     owners = np.arange(len(captions))
     facts = {"row": owners[:, None] ^ 1, "source": np.full((len(captions), 1), "twins", object)}
     lists = dict.fromkeys(LISTS, facts)
     return Mined(images, shown, captions, owners, lists, dict.fromkeys(LISTS, 0), 1, [()] * len(captions), 0)
+
+
+def _image(row: Document, root: Path, image_root: str, *, holds_images: bool) -> Document:
+    """Return an image of the dataset with the path by which other programs open it, if there is one."""
+    file = row["file"]
+    document = {"docid": row["image_id"], "text": None, "image": file, **row}
+    if image_root:
+        document["image"] = f"{image_root.rstrip('/')}/{file}"
+    elif in_archive(root / file):
+        document["image"] = None if holds_images else f"{COPIES}/{file}"
+        document["copied"] = not holds_images
+    return document
+
+
+def refuse_wrong_root(mined: Mined, image_root: str) -> None:
+    """Refuse an image root below which the first photographs cannot be opened.
+
+    Raises:
+        UsageError: there is one that cannot.
+    """
+    paths = [each["image"] for each in mined.images[:_OPENED] if each["image"] is not None]
+    for path in paths:
+        try:
+            with Image.open(path) as picture:
+                picture.verify()
+        except DECODER_ERRORS as error:
+            raise UsageError(
+                f"--image-root {image_root}: {path} {refusal(error)}; name the folder below which the photographs lie "
+                "as they did when the dataset was prepared, or leave it out"
+            ) from None
+
+
+def write_copies(mined: Mined, folder: Path) -> None:
+    """Write the photographs that are named by copies into a folder, each once."""
+    for image in mined.images:
+        path = folder / str(image["image"])
+        if image.get("copied") and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_photograph(mined.root, image))
 
 
 def _text(docid: str, text: str) -> Document:
@@ -238,7 +296,7 @@ def _without_repeats(
         kept = np.where(repeated, NO_ROW, found.candidates)
         places[part] = np.argsort(kept == NO_ROW, axis=1, kind="stable")[:, :width]
         rows[part] = np.take_along_axis(kept, places[part], axis=1)
-    taken: dict[str, np.ndarray] = {"row": rows, "source": np.full(shape, "mined", object), "rank": places + 1}
+    taken: dict[str, np.ndarray] = {"row": rows, "source": np.full(shape, "mined", object)}
     for name, values in {"score": lists.scores, PROBABILITY: lists.false_negative_probability}.items():
         if values is not None:
             own = np.take_along_axis(values, places, axis=1)
@@ -269,38 +327,40 @@ def _parquet(mined: Mined, direction: str, with_scores: bool, path: Path, captio
     features = {name: {"_type": "Image"} for name, kind in fields.items() if kind == image}
     if with_scores:
         fields |= {"anchor_id": text, "positive_id": text, "negative_ids": pa.list_(text)}
-        fields |= {"negative_ranks": pa.list_(pa.int32()), "negative_scores": pa.list_(pa.float32())}
+        fields |= {"negative_scores": pa.list_(pa.float32())}
         fields |= {PROBABILITY: pa.list_(pa.float32())} if mined.guarded else {}
     schema = pa.schema(list(fields.items()), metadata={"huggingface": json.dumps({"info": {"features": features}})})
 
     def columns(caption: int) -> dict[str, Any]:
         query, positive, negatives = mined.row(direction, caption)
         shown = (query, positive, *negatives)
-        values = (_named(mined.root, each) if each["text"] is None else each["text"] for each in shown)
+        values = (_stored(mined.root, each) if each["text"] is None else each["text"] for each in shown)
         told = {"anchor_id": query["docid"], "positive_id": positive["docid"]}
         return dict(zip(fields, values, strict=False)) | told | _side_by_side("negative_ids", negatives)
 
-    size = _IMAGES_AT_ONCE if any("mirrored" in each for each in mined.images) else _AT_ONCE
+    size = _IMAGES_AT_ONCE if any(each["image"] is None for each in mined.images) else _AT_ONCE
     with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
         for start in range(0, len(captions), size):
             rows = [columns(each) for each in captions[start : start + size].tolist()]
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
 
-def _named(root: Path, image: Document) -> Document:
-    mirrored = "mirrored" in image
-    return {"bytes": _photograph(root, image) if mirrored else None, "path": None if mirrored else image["image"]}
+def _stored(root: Path, image: Document) -> Document:
+    """Return an image as `datasets.Image` stores it: its path, or its bytes where it has none."""
+    path = image["image"]
+    return {"bytes": _photograph(root, image) if path is None else None, "path": path}
 
 
 def _side_by_side(ids: str, negatives: list[Document]) -> dict[str, list[Any]]:
-    names = {ids: "docid", "negative_scores": "score", "negative_ranks": "rank", PROBABILITY: PROBABILITY}
+    names = {ids: "docid", "negative_scores": "score", PROBABILITY: PROBABILITY}
     return {name: [each[key] for each in negatives] for name, key in names.items() if key in negatives[0]}
 
 
 def _with_each_other(mined: Mined, direction: str) -> np.ndarray:
-    """Captions that have a hard caption, and a hard image that has such a caption, too."""
+    """Return the captions that pandas reads and that have a hard caption, and a hard image that has such one, too."""
     neighbours = mined.lists["t2i"]["row"][:, : mined.negatives]
     kept = mined.rows_with("i2t")
+    kept = kept[[not _MISSING.fullmatch(mined.captions[caption]["text"]) for caption in kept]]
     while True:
         images = np.isin(np.arange(len(mined.images)), mined.owners[kept])
         rest = kept[((neighbours[kept] != NO_ROW) & images[neighbours[kept]]).any(axis=1)]
@@ -363,7 +423,7 @@ def _as_json(value: Any) -> str:
 
 
 def _facts(document: Document) -> Document:
-    return {name: document[name] for name in ("source", "score", "rank", PROBABILITY) if name in document}
+    return {name: document[name] for name in ("source", "score", PROBABILITY) if name in document}
 
 
 def _tar(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
@@ -381,10 +441,12 @@ def _tar(mined: Mined, direction: str, with_scores: bool, path: Path, captions: 
                 "caption_id": text["docid"],
                 "image_id": image["docid"],
                 "file": image["file"],
-                "images": [{"image_id": each["docid"], "file": each["image"]} | _facts(each) for each in images],
+                "images": [{"image_id": each["docid"], "file": each["file"]} | _facts(each) for each in images],
                 "captions": [{"caption_id": each["docid"], "text": each["text"]} | _facts(each) for each in texts],
             }
-            members = {ending: photograph[1], "json": _as_json(told).encode(), "txt": text["text"].encode()}
+            # A reader takes one line end at the end for that of the file.
+            caption_file = f"{text['text']}\n" if text["text"].endswith("\n") else text["text"]
+            members = {ending: photograph[1], "json": _as_json(told).encode(), "txt": caption_file.encode()}
             for suffix, content in members.items():
                 header = tarfile.TarInfo(f"{caption:09}.{suffix}")
                 header.size = len(content)
@@ -449,32 +511,20 @@ class Format:
         pattern: of its files, those of a direction, or one for both.
         rows: captions that have a row in a direction.
         documents: they are written, too.
-        paths: it names files of images instead of holding them.
-        mirrors: it can hold an image that has no file.
-        scores: it can leave scores out, and adds them on request.
+        holds_images: it can hold an image that has no file of its own.
+        unread: options that change nothing in its files.
     """
 
     write: Callable[..., None]
     pattern: str = "{}/*.jsonl"
     rows: Callable[[Mined, str], np.ndarray] = Mined.rows_with
     documents: bool = False
-    paths: bool = True
-    mirrors: bool = False
-    scores: bool = False
-
-    @property
-    def whole(self) -> bool:
-        """A row tells of both directions, so that none can be chosen."""
-        return "{}" not in self.pattern
-
-    @property
-    def single(self) -> bool:
-        """It is one file."""
-        return "*" not in self.pattern
+    holds_images: bool = False
+    unread: tuple[str, ...] = ("with_scores",)
 
     def tables(self, mined: Mined, directions: Sequence[str], with_scores: bool) -> Iterator[Table]:
         """Of mined lists; that to read by default first."""
-        for name in ["default"] if self.whole else directions:
+        for name in directions if "{}" in self.pattern else ["default"]:
             rows, write = self.rows(mined, name), partial(self.write, mined, name, with_scores)
             yield Table(name, self.pattern.format(name), rows, len(mined.captions) - len(rows), write)
         texts = [*mined.captions, *(sentence for own in mined.sentences for sentence in own)]
@@ -489,17 +539,17 @@ FORMATS = {
         _parquet,
         "{}/*.parquet",
         lambda mined, name: mined.rows_with(name, mined.width(name)),
-        mirrors=True,
-        scores=True,
+        holds_images=True,
+        unread=(),
     ),
-    "negclip": Format(_tsv, "train.tsv", _with_each_other),
+    "negclip": Format(_tsv, "train.tsv", _with_each_other, unread=("direction", "with_scores", "shard_rows")),
     "jsonl": Format(_jsonl),
     "tevatron": Format(_tevatron, documents=True),
     "webdataset": Format(
         _tar,
         "*.tar",
         lambda mined, _: np.union1d(mined.rows_with("t2i"), mined.rows_with("i2t")),
-        paths=False,
-        mirrors=True,
+        holds_images=True,
+        unread=("direction", "with_scores", "image_root"),
     ),
 }

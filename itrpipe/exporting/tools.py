@@ -1,6 +1,6 @@
 """Embeddings, rankings and right answers of a split for other tools.
 
-Embeddings are Parquet tables, NumPy arrays, and indexes of faiss.
+Embeddings are Parquet tables or NumPy arrays.
 
 Rankings and right answers have the text format of TREC, which ranx, trec_eval and others read: a run has lines
 `query Q0 document rank score tag`, the right answers lines `query 0 document 1`. In both, fields are separated by a
@@ -27,7 +27,6 @@ from itrpipe.storage.disk import require_space, write_json
 from itrpipe.storage.integrity import checked
 
 EMBEDDINGS_FOLDER = "embeddings"
-FORMS = ("parquet", "npy", "none")
 TABLES = {side: f"{EMBEDDINGS_FOLDER}/{side}.parquet" for side in ("images", "captions")}
 """Name -> Parquet file in the exported folder."""
 _ROW_GROUP = 8_192
@@ -36,21 +35,18 @@ _QUERIES = 4_096
 _UNSAFE = re.compile(r"[\s%]")
 
 
-def write_embeddings(folder: Path, split: SplitEmbeddings, form: str, *, index: bool = False) -> None:
+def write_embeddings(folder: Path, split: SplitEmbeddings, form: str) -> None:
     """Writes the embeddings of all images and captions with their ids.
 
     `parquet`: a table each with `image_id` (of captions `caption_id`, `image_id`) and `embedding`, a list of D float32.
-    `npy`: an array [K, D] each. An index is a flat inner-product index of faiss each. With either of them the ids of
-    the rows are a JSON list.
+    `npy`: an array [K, D] each, and the ids of its rows as a JSON list.
 
     Args:
         folder: exists.
-        split: embeddings, for an index compared by inner product.
-        form: one of `FORMS`; `none` writes no file of vectors.
-        index: whether indexes are written.
+        split: embeddings.
+        form: `parquet` or `npy`.
 
     Raises:
-        MissingInputError: faiss is not installed.
         DiskFullError: the disk cannot hold them.
     """
     owners = split.image_ids[split.caption_image]
@@ -58,8 +54,7 @@ def write_embeddings(folder: Path, split: SplitEmbeddings, form: str, *, index: 
         "images": (split.images, {"image_id": split.image_ids}),
         "captions": (split.texts, {"caption_id": split.caption_ids, "image_id": owners}),
     }
-    files = (form != "none") + index
-    require_space(folder, files * sum(vectors.nbytes for vectors, _ in sides.values()), "the embeddings")
+    require_space(folder, sum(vectors.nbytes for vectors, _ in sides.values()), "the embeddings")
     for name, (vectors, ids) in sides.items():
         if form == "parquet":
             columns: dict[str, Any] = {key: pa.array(each.tolist(), pa.string()) for key, each in ids.items()}
@@ -68,17 +63,8 @@ def write_embeddings(folder: Path, split: SplitEmbeddings, form: str, *, index: 
             # Embeddings do not compress, and dictionaries of their values only cost room.
             how: dict[str, Any] = {"compression": "none", "use_dictionary": False, "version": "2.6"}
             pq.write_table(pa.table(columns), folder / f"{name}.parquet", row_group_size=_ROW_GROUP, **how)
-        if form == "npy":
+        else:
             np.save(folder / f"{name}.npy", vectors)
-        if index:
-            from itrpipe.mining.faiss_engine import load_faiss
-
-            faiss: Any = load_faiss()
-            made = faiss.IndexFlatIP(vectors.shape[1])
-            made.add(np.ascontiguousarray(vectors, dtype=np.float32))
-            # faiss' own writer prints to the terminal where the disk is full.
-            (folder / f"{name}.faiss").write_bytes(faiss.serialize_index(made))
-        if index or form == "npy":
             write_json(folder / f"{name}.ids.json", next(iter(ids.values())).tolist())
 
 

@@ -173,7 +173,7 @@ class Extraction(Work["Decoders"]):
                     refused |= {usable[place]: reason for place, reason in reasons.items()}
                 if self.strict and refused:
                     row, reason = next(iter(refused.items()))
-                    raise DataError(f"{images.root / images.files[row]}: {reason}; restore the file, or leave --strict")
+                    raise DataError(f"{images.root / images.files[row]}: {reason}; correct the file, or leave --strict")
                 failed |= refused
         joined = {name: np.concatenate([each[name] for each in found]) for name in found[0]} if found else {}
         write_arrays(path, joined, {str(rows[row]): reason for row, reason in failed.items()})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.datasets.captions import SPLITS
+from itrpipe.datasets.captions import SPLITS, UNUSABLE_ID, is_id
 from itrpipe.datasets.source_files import LIST, lines_of, load_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import GivenFiles, ids_beside
@@ -69,8 +69,10 @@ class GivenSide:
     def __len__(self) -> int:
         return self.vectors.shape[0]
 
-    def refuse_twice(self) -> None:
-        """Refuses ids of which one comes twice."""
+    def check_ids(self) -> None:
+        """Refuses ids of which one cannot be an id or comes twice."""
+        unusable = np.array([not is_id(each) for each in self.ids.to_pylist()], dtype=bool)
+        _refuse(self.path, unusable, f"ids of {self.side}s {UNUSABLE_ID}", "give others", self.ids)
         again = rows_of(self.ids, self.ids) != np.arange(len(self))
         _refuse(self.path, again, f"ids of {self.side}s come twice", "give every one once", self.ids)
 
@@ -224,8 +226,8 @@ class GivenSplit:
             )
         without = np.bincount(self.owners, minlength=len(self.images)) == 0
         _refuse(self.images.path, without, "images have no caption", "leave them out", self.images.ids)
-        self.images.refuse_twice()
-        self.captions.refuse_twice()
+        self.images.check_ids()
+        self.captions.check_ids()
         return self.owners
 
     def digest(self) -> str:
@@ -265,7 +267,7 @@ class GivenSplit:
                     f"order, or a file with their {side.side}_id"
                 )
             return np.arange(len(wanted))
-        side.refuse_twice()
+        side.check_ids()
         found = rows_of(side.ids, pa.array(wanted.tolist(), pa.string()))
         _refuse(side.path, found < 0, f"ids are of no {where}", "leave them out, or name their dataset", side.ids)
         missing = np.bincount(found, minlength=len(wanted)) == 0

@@ -13,10 +13,11 @@ import pickle
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from itrpipe.errors import DataError, MissingInputError, reason_of
+from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
 from itrpipe.storage.disk import reading
 
 if TYPE_CHECKING:
@@ -28,6 +29,15 @@ SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _SHARDS = {SAFETENSORS: "model-*-of-*.safetensors", PICKLES: "pytorch_model-*-of-*.bin"}
 RANDOM_NOTE = "random weights: these features are noise"
+TOKENIZERS = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
+"""Files of which a tokenizer has at least one."""
 SUFFIXES = (".bin", ".pth", ".pt", ".safetensors")
 # Counters of batches serve training only; not every file has them.
 _COUNTER = ".num_batches_tracked"
@@ -47,14 +57,89 @@ _REASONS = {
 """Errors of the hub's client and of its HTTP library, which have no base in common, and what they mean."""
 
 
+@dataclass(frozen=True)
+class Kind:
+    """One kind of network.
+
+    Attributes:
+        network: class of transformers.
+        part: the sub-configuration of this network where a checkpoint holds more than that, else empty.
+        own: its own vector of an image or a caption: it has none; it is `trained` with it, as CLIP and SigLIP are; it
+            always gives an `output` of a pooler; or it can have a `pooler` with weights of its own, which is left out
+            unless it is asked for.
+        projection: module that becomes the identity where a checkpoint lacks it.
+        any_frame: whether a vision network takes frames of other sizes than its `image_size`.
+    """
+
+    network: str
+    part: str = ""
+    own: Literal["", "trained", "output", "pooler"] = ""
+    projection: str = ""
+    any_frame: bool = False
+
+    def options(self, pooled: bool) -> dict[str, Any]:
+        """Of the network's constructor, with its pooler or without."""
+        return {"add_pooling_layer": False} if self.own == "pooler" and not pooled else {}
+
+
+PATCHES = {
+    "vit": Kind("ViTModel", own="pooler"),
+    "vit_msn": Kind("ViTMSNModel"),
+    "deit": Kind("DeiTModel", own="pooler"),
+    "beit": Kind("BeitModel", own="output"),
+    "dinov2": Kind("Dinov2Model", own="output", any_frame=True),
+    "dinov2_with_registers": Kind("Dinov2WithRegistersModel", own="output", any_frame=True),
+    "dinov3_vit": Kind("DINOv3ViTModel", own="output", any_frame=True),
+    "clip": Kind("CLIPVisionModelWithProjection", "vision_config", own="trained"),
+    "clip_vision_model": Kind("CLIPVisionModelWithProjection", own="trained", projection="visual_projection"),
+    "siglip": Kind("SiglipVisionModel", "vision_config", own="trained"),
+    "siglip_vision_model": Kind("SiglipVisionModel", own="trained"),
+}
+"""Model type -> vision transformer."""
+MAPS = {
+    "resnet": Kind("ResNetModel", any_frame=True),
+    "regnet": Kind("RegNetModel", any_frame=True),
+    "convnext": Kind("ConvNextModel", any_frame=True),
+    "convnextv2": Kind("ConvNextV2Model", any_frame=True),
+}
+"""Model type -> convolutional network."""
+
+
+VISION_KINDS = PATCHES | MAPS
+"""Model type -> network of images."""
+TEXT_KINDS: dict[str, Kind] = {
+    "bert": Kind("BertModel", own="pooler"),
+    "roberta": Kind("RobertaModel", own="pooler"),
+    "xlm-roberta": Kind("XLMRobertaModel", own="pooler"),
+    "camembert": Kind("CamembertModel", own="pooler"),
+    "mpnet": Kind("MPNetModel", own="pooler"),
+    "distilbert": Kind("DistilBertModel"),
+    "electra": Kind("ElectraModel"),
+    "deberta-v2": Kind("DebertaV2Model"),
+    "modernbert": Kind("ModernBertModel"),
+    "clip": Kind("CLIPTextModelWithProjection", "text_config", own="trained"),
+    "clip_text_model": Kind("CLIPTextModelWithProjection", own="trained", projection="text_projection"),
+    "siglip": Kind("SiglipTextModel", "text_config", own="trained"),
+    "siglip_text_model": Kind("SiglipTextModel", own="trained"),
+}
+"""Model type -> network of captions."""
+
+_ENCODERS = {"vision": (VISION_KINDS, PROCESSOR_FILES), "text": (TEXT_KINDS, TOKENIZERS)}
+"""Side -> the kinds of networks that can encode it, and files of which there must be one."""
+
+
 def local_folder(model: str) -> Path | None:
     """The folder that a name of a model stands for; None for a hub id.
 
     Raises:
         MissingInputError: it reads like a path, or is a file.
+        DataError: there is a pipe or a device in the folder.
     """
     path = Path(model).expanduser()
     if os.path.isdir(path):
+        for file in path.iterdir():
+            if file.exists() and not (file.is_file() or file.is_dir()):  # a pipe would be waited for
+                raise DataError(f"{file} is no regular file; put the file of the model there")
         modules = path / "modules.json"
         listed = modules.read_text("utf-8", errors="replace") if modules.is_file() else ""
         if further := set(re.findall(r'"type":\s*"[^"]*\.(\w+)"', listed)) - _READ_MODULES:
@@ -91,6 +176,48 @@ def require_reachable(model: str, revision: str = "main") -> None:
         )
 
 
+def require_encoder(side: str, model: str, revision: str = "main") -> None:
+    """Refuses what is no encoder of images or captions; of a folder here its files are looked at too.
+
+    Args:
+        side: `vision` or `text`.
+        model, revision: as of `require_reachable`.
+
+    Raises:
+        MissingInputError: as of `require_reachable`, or the folder lacks a file.
+        DataError, UsageError: as of `read_kind`.
+    """
+    require_reachable(model, revision)
+    folder = local_folder(model)
+    if folder is not None:
+        kinds, required = _ENCODERS[side]
+        read_kind(folder, kinds)
+        find_folder(model, revision, weights=True, required=required)
+
+
+def read_kind(folder: Path, kinds: Mapping[str, Kind]) -> Kind:
+    """Return the kind of the network in a folder.
+
+    Raises:
+        DataError: the configuration is damaged, or the network has no layer.
+        UsageError: the model type is not among the kinds.
+    """
+    path = folder / CONFIG
+    with reading(path, "a configuration", "download the model again"):
+        config = json.loads(path.read_text("utf-8"))
+        name = str(config.get("model_type"))
+        if name not in kinds:
+            raise UsageError(
+                f"{path}: model type '{name}' is not supported, supported are {', '.join(kinds)}; choose another model."
+            )
+        kind = kinds[name]
+        part = config.get(kind.part, {}) if kind.part else config
+        layers = part.get("num_hidden_layers", 1)
+        if layers < 1:
+            raise DataError(f"{path}: num_hidden_layers = {layers}, which is no network; download the model again.")
+    return kind
+
+
 @functools.lru_cache(maxsize=64)
 def _ask(model: str, revision: str) -> None:
     """Remembers what can be fetched, so that a plan that is checked again asks once; what cannot is an error."""
@@ -118,15 +245,6 @@ def fetching(model: str, revision: str) -> Iterator[None]:
             f"model {model}: {here}the Hugging Face hub does not give it ({reason}); correct the name, or download "
             "the model elsewhere and name its folder"
         ) from None
-
-
-def local_config(model: str) -> dict[str, Any]:
-    """The configuration of a model that is a folder; empty of a hub id, and where it cannot be read."""
-    try:
-        found = json.loads((Path(model).expanduser() / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def find_folder(

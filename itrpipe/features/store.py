@@ -327,7 +327,7 @@ class FeatureFile:
         if absent:
             raise MissingInputError(
                 f"{self.path} has no features of image '{absent[0]}' ({len(absent)} of {len(image_ids)} images "
-                f"missing): they could not be extracted, see its manifest.json; restore the files, remove "
+                f"missing): they could not be extracted, see its manifest.json; correct the files, remove "
                 f"{self.path.parent} and run `itrpipe extract`, or take the images out of the dataset."
             )
         return np.array([self._row_of[name] for name in image_ids], dtype=np.int64)

@@ -6,11 +6,9 @@ module. `see` runs a vision network of any kind and finds its vectors.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,59 +18,12 @@ from torch import Tensor, nn
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features import hub
 from itrpipe.features.frames import PREPROCESSOR, Preprocessing, load_preprocessing
+from itrpipe.features.hub import Kind
 from itrpipe.storage.disk import reading
 
 _FRESH = "no weights of its pooler, which starts at random; where the encoder is frozen or adapted it stays so"
 # Parameters that serve training alone: checkpoints may lack them.
 _UNUSED = ("mask_token", "num_batches_tracked")
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of network.
-
-    Attributes:
-        network: class of transformers.
-        part: the sub-configuration of this network where a checkpoint holds more than that, else empty.
-        own: its own vector of an image or a caption: it has none; it is `trained` with it, as CLIP and SigLIP are; it
-            always gives an `output` of a pooler; or it can have a `pooler` with weights of its own, which is left out
-            unless it is asked for.
-        projection: module that becomes the identity where a checkpoint lacks it.
-        any_frame: whether a vision network takes frames of other sizes than its `image_size`.
-    """
-
-    network: str
-    part: str = ""
-    own: Literal["", "trained", "output", "pooler"] = ""
-    projection: str = ""
-    any_frame: bool = False
-
-    def options(self, pooled: bool) -> dict[str, Any]:
-        """Of the network's constructor, with its pooler or without."""
-        return {"add_pooling_layer": False} if self.own == "pooler" and not pooled else {}
-
-
-PATCHES = {
-    "vit": Kind("ViTModel", own="pooler"),
-    "vit_msn": Kind("ViTMSNModel"),
-    "deit": Kind("DeiTModel", own="pooler"),
-    "beit": Kind("BeitModel", own="output"),
-    "dinov2": Kind("Dinov2Model", own="output", any_frame=True),
-    "dinov2_with_registers": Kind("Dinov2WithRegistersModel", own="output", any_frame=True),
-    "dinov3_vit": Kind("DINOv3ViTModel", own="output", any_frame=True),
-    "clip": Kind("CLIPVisionModelWithProjection", "vision_config", own="trained"),
-    "clip_vision_model": Kind("CLIPVisionModelWithProjection", own="trained", projection="visual_projection"),
-    "siglip": Kind("SiglipVisionModel", "vision_config", own="trained"),
-    "siglip_vision_model": Kind("SiglipVisionModel", own="trained"),
-}
-"""Model type -> vision transformer."""
-MAPS = {
-    "resnet": Kind("ResNetModel", any_frame=True),
-    "regnet": Kind("RegNetModel", any_frame=True),
-    "convnext": Kind("ConvNextModel", any_frame=True),
-    "convnextv2": Kind("ConvNextV2Model", any_frame=True),
-}
-"""Model type -> convolutional network."""
 
 
 class Opened(NamedTuple):
@@ -158,18 +109,10 @@ def load_config(folder: Path, kinds: Mapping[str, Kind]) -> tuple[Kind, Any]:
     """Returns the kind of a network, and its configuration.
 
     Raises:
-        DataError: the configuration is damaged.
-        UsageError: the model type is not among the kinds.
+        DataError, UsageError: as of `read_kind`; or transformers cannot read the configuration.
     """
-    path = folder / hub.CONFIG
-    with reading(path, "a configuration", "download the model again"):
-        name = str(json.loads(path.read_text("utf-8")).get("model_type"))
-        if name not in kinds:
-            known = ", ".join(kinds)
-            raise UsageError(
-                f"{path}: model type '{name}' is not supported, supported are {known}; choose another model."
-            )
-        kind = kinds[name]
+    kind = hub.read_kind(folder, kinds)
+    with reading(folder / hub.CONFIG, "a configuration", "download the model again"):
         whole = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config = getattr(whole, kind.part) if kind.part else whole
     if kind.part and hasattr(whole, "projection_dim"):

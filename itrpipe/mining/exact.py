@@ -117,6 +117,7 @@ class ExactMining(Work[Searcher]):
         rows = self.images_of(part.content)
         images, anchors = worker.block(0, rows), rows[rows < self.searched.anchors[0]]
         by_image = TopLists(images.rows < self.searched.anchors[0], image_width, texts)
+        worker.guess(images, by_image)
         arrays: dict[str, Any] = {
             FLOORS: ("<f4", (texts,)),
             COUNTS: ("<i4", (texts,)),
@@ -127,11 +128,10 @@ class ExactMining(Work[Searcher]):
             for tile, captions in worker.tiles(1, self._block):
                 by_text = TopLists(captions.rows < self.searched.anchors[1], text_width, count)
                 worker.compare(images, captions, by_image, by_text)
-                keys, floors = by_text.fetched()
-                found = keys != NO_CANDIDATE
+                keys, counts, floors = by_text.entries()
                 writer.write(FLOORS, tile.start, floors)
-                writer.write(COUNTS, tile.start, found.sum(axis=1))
-                writer.append(KEYS, keys[found])
+                writer.write(COUNTS, tile.start, counts)
+                writer.append(KEYS, keys)
             keys = by_image.sorted()[: len(anchors)]
             lacking = np.flatnonzero(self._is_short(0, anchors, keys))
             for some, found in self._search_again(worker, 0, anchors[lacking]):
@@ -187,10 +187,11 @@ class ExactMining(Work[Searcher]):
             anchors = worker.block(side, rows[part])
             lists = TopLists(anchors.rows >= 0, self.searched.widths[side])
             for _, others in worker.tiles(1 - side, len(anchors.rows)):
+                nobodys = TopLists(others.rows < 0, 1)
                 if side == 0:
-                    worker.compare(anchors, others, lists, None)
+                    worker.compare(anchors, others, lists, nobodys)
                 else:
-                    worker.compare(others, anchors, None, lists)
+                    worker.compare(others, anchors, nobodys, lists)
             keys = lists.sorted()
             if short := int(self._is_short(side, rows[part], keys).sum()):
                 raise DataError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from itrpipe.features.given import open_side
 from itrpipe.storage.arrays import Rows, StoredRows, open_arrays
 from itrpipe.storage.disk import reading
 from itrpipe.storage.parts import ArrayFile, ArrayWriter, array_writer
+
+if TYPE_CHECKING:
+    from itrpipe.datasets.truth import PairSet
 
 NO_ROW = -1
 """Stands where a list has no candidate; its score is minus infinity."""
@@ -295,6 +298,21 @@ class MinedLists:
     def images_for_texts(self) -> CandidateLists:
         """The images of every caption."""
         return CandidateLists(self.images_per_text, self.image_scores)
+
+
+def matching(pairs: PairSet, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
+    """Return which candidates are one of some pairs with their anchor, bool [A, K]; places without any are not.
+
+    Args:
+        pairs: rows of the training set.
+        direction: of the lists.
+        part: rows of the anchors.
+        lists: theirs.
+    """
+    anchors = np.arange(part.start, part.start + len(lists.candidates))[:, None]
+    if direction == DIRECTIONS[0]:
+        return pairs.has(lists.candidates, anchors)
+    return pairs.has(anchors, lists.candidates)
 
 
 def by_score(candidates: np.ndarray, scores: np.ndarray) -> CandidateLists:

@@ -9,54 +9,64 @@ Products in bfloat16 cost a quarter of those in float32. With x' and y' the roun
 
     |x.y - x'.y'| <= |x - x'| |y'| + |x| |y - y'|        (Cauchy-Schwarz)
 
-where |x - x'| <= 2^-8 |x|, and adding up D products in float32 is off by at most D * 2^-23 |x||y|. Thresholds are
-lowered by this bound before products are compared with them, so that no pair of a list is missed. A product that is
-rounded to bfloat16 itself needs no more than a threshold that is rounded too, since rounding keeps the order.
+and adding up D products in float32 is off by at most D * 2^-23 |x||y|. Thresholds are lowered by this bound before
+products are compared with them, so that no pair of a list is missed. |x - x'| is measured, since it is a third of the
+2^-8 |x| that it can be. A product that is rounded to bfloat16 itself needs no more than a threshold that is rounded
+too, since rounding keeps the order.
 
 Candidates are ordered by falling score, and by rising row where scores are equal: lists depend neither on the tiles nor
 on who makes them, nor on whether products are in bfloat16.
 
 On a GPU the host waits twice a tile: for the number of pairs that reach a threshold (`reaching`), and for the lists of
-the captions (`TopLists.fetched`). All other shapes follow from what the host knows.
+the captions (`TopLists.entries`). All other shapes follow from what the host knows.
 """
 
 from __future__ import annotations
 
 import math
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from itrpipe.engine.work import has_bfloat16_units
+from itrpipe.engine.work import CUDA
 from itrpipe.mining.lists import Searched, slices
 from itrpipe.models.base import to_device
 from itrpipe.storage.arrays import take
 
 Precision = Literal["fp32", "bf16", "bf16+fp32"]
-"""What finds the candidates, which are then scored in float32: products in float32, or in bfloat16 where the machine is
-faster with these. "bf16" rounds the embeddings as well, which reorders candidates whose scores differ by less than
-about 0.1 percent."""
+"""What finds the candidates, which are then scored in float32: products in float32, or in bfloat16 where these are
+faster (`faster_products`). "bf16" rounds the embeddings as well, which reorders candidates whose scores differ by less
+than about 0.1 percent."""
 NO_CANDIDATE = -0x7F800001 << 32
 """The key of a score of minus infinity at the largest row: no other key is below it."""
-HALF_UNIT = 2.0**-8
-"""What rounding to bfloat16 takes away from a number at most, as a share of it."""
 DEFAULT_MEMORY = 256 * 2**20
 """Bytes that a tile takes on a processor."""
 BYTES_PER_PAIR, BYTES_PER_NUMBER = 96, 8
 """Of a tile where all its pairs become candidates, and of its vectors with their rounded copy."""
 _DEVIATIONS = 3.0
 _GROUPS = 8
+_PROBED, _TRIES, _MARGIN = 128, 6, 1.15
+"""Rows that are multiplied to find the faster type, how often, and by how much bfloat16, which leaves more pairs to be
+scored, has to be faster."""
+_FEWEST_SAMPLED, _SAMPLED = 512, 30
+"""So many captions, and one of so many, show the floors of images."""
 _SELECT_ROWS = 64
+_FEWEST_ROWS = 128
+"""Of a thread."""
 _GATHERED_PAIRS = 1 << 18
 _LOW = 0xFFFFFFFF
 _SIGN = 2**31 - 1
+Found = TypeVar("Found")
 
 
 def on_gpu(values: Tensor) -> bool:
@@ -82,6 +92,52 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@cache
+def faster_products(device: str) -> torch.dtype:
+    """Return the type in which a device multiplies faster: a processor is asked, in some 50 ms, a GPU says it.
+
+    Processors with instructions for bfloat16 may take a third of the time with them, or half as long again.
+    """
+    if device == CUDA:
+        is_faster = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        seconds = product_seconds()
+        is_faster = _MARGIN * seconds[torch.bfloat16] < seconds[torch.float32]
+    return torch.bfloat16 if is_faster else torch.float32
+
+
+@one_thread()
+def product_seconds() -> dict[torch.dtype, float]:
+    """Measure a product of two small matrices in both types on one core; they alternate, and the fastest run counts."""
+    left, right = torch.ones(_PROBED, 4 * _PROBED), torch.ones(4 * _PROBED, _PROBED)
+    seconds = {torch.float32: math.inf, torch.bfloat16: math.inf}
+    for _ in range(_TRIES):
+        for kind in seconds:
+            pair = left.to(kind), right.to(kind)
+            start = time.perf_counter()
+            torch.mm(*pair)
+            seconds[kind] = min(seconds[kind], time.perf_counter() - start)
+    return seconds
+
+
+def in_threads(function: Callable[[slice], Found], products: Tensor) -> list[Found]:
+    """Calls a function with slices of the rows of products, each in a thread that computes alone; on a GPU once.
+
+    Args:
+        function: of a slice.
+        products: [r, c].
+
+    Returns:
+        What it returned, slice after slice.
+    """
+    rows, cores = len(products), torch.get_num_threads()
+    alone = cores == 1 or on_gpu(products)
+    at_once = rows if alone else max(_FEWEST_ROWS, math.ceil(rows / cores / 2))
+    with one_thread(), ThreadPoolExecutor(cores) as pool:
+        run = map if rows <= at_once else pool.map
+        return list(run(function, slices(rows, at_once)))
 
 
 def pack(scores: Tensor, rows: Tensor) -> Tensor:
@@ -114,6 +170,7 @@ class Block:
         exact: [b, D] float32.
         rounded: [b, D] as they are multiplied.
         norms: [b] Euclidean norm of every vector.
+        lost: [b] norm of what rounding takes away from it.
     """
 
     rows: Tensor
@@ -121,15 +178,17 @@ class Block:
     exact: Tensor
     rounded: Tensor
     norms: Tensor
+    lost: Tensor
 
     def bounds(self, others: Block) -> Tensor:
         """How far the product [b] of each vector with any of the others can lie from their score.
 
         Products added up in bfloat16 units round twice per term, and the float32 score itself rounds once.
         """
-        lost = HALF_UNIT if self.rounded.dtype == torch.bfloat16 else 0.0
-        relative = lost * (2 + lost) + 1.5 * self.exact.shape[1] * 2.0**-23
-        return self.norms * (others.norms.max() * relative * (1 + 1e-5)) + 1e-30
+        adding_up = 1.5 * self.exact.shape[1] * 2.0**-23
+        largest, most_lost = others.norms.max(), others.lost.max()
+        bounds = self.lost * (largest + most_lost) + self.norms * (most_lost + adding_up * largest)
+        return bounds * (1 + 1e-5) + 1e-30
 
 
 class TopLists:
@@ -141,17 +200,18 @@ class TopLists:
         candidates: how many there are in all; 0 where floors have to be certain.
 
     Attributes:
-        keys: [A, k] in any order, `NO_CANDIDATE` in free places.
+        keys: [A, k] rising, `NO_CANDIDATE` in free places.
         floors: [A] float32, below which nothing enters.
     """
 
     def __init__(self, wanted: Tensor, k: int, candidates: int = 0) -> None:
-        self.keys, self._merged = torch.full((len(wanted), k), NO_CANDIDATE, device=wanted.device), False
+        self.keys = torch.full((len(wanted), k), NO_CANDIDATE, device=wanted.device)
         self.floors = torch.where(wanted, math.nan, math.inf)
-        self._candidates, self._lowest, self._is_new = candidates, self.keys[:, 0], True
+        self._candidates = candidates
+        self._merged = False
+        self._is_new = True
         self._waiting: list[tuple[Tensor, Tensor]] = []
 
-    @one_thread()
     def limits(self, products: Tensor, bounds: Tensor) -> Tensor:
         """The lowest product [A] whose pair is scored.
 
@@ -160,12 +220,10 @@ class TopLists:
             bounds: [A] how far a product can lie from the score.
         """
         if self._is_new:
-            self.floors = torch.where(self.floors.isnan(), self._first_floors(products, bounds), self.floors)
+            found = in_threads(lambda part: self._first_floors(products[part], bounds[part]), products)
+            self.floors = torch.where(self.floors.isnan(), torch.cat(found), self.floors)
             self._is_new = False
-        return self._thresholds() - bounds
-
-    def _thresholds(self) -> Tensor:
-        return torch.maximum(self.floors, unpack(self._lowest)[0])
+        return self.floors - bounds
 
     def _first_floors(self, products: Tensor, bounds: Tensor) -> Tensor:
         """The score that k of all candidates are expected to reach, less three deviations of that count.
@@ -180,39 +238,33 @@ class TopLists:
             return torch.full_like(bounds, -math.inf)
         groups = min(seen, _GROUPS * rank)
         largest = products[:, : seen - seen % groups].reshape(len(products), -1, groups).amax(dim=1).float()
-        if on_gpu(largest):
-            floors = largest.kthvalue(groups - rank + 1, dim=1).values
-        else:
-            floors = torch.from_numpy(np.partition(largest.numpy(), groups - rank, axis=1)[:, groups - rank].copy())
+        floors = _sorted(largest)[:, groups - rank]
         # Where nothing is guessed, k products do reach the floor; the scores behind them may be less, by the rounding
         # of the product and the bound.
         return floors - floors.abs() * 2**-8 - bounds if share == 1 else floors
 
-    @one_thread()
-    def take(self, places: Tensor, rows: Tensor, scores: Tensor) -> None:
-        """Lets candidates enter.
+    def entering(self, places: Tensor, rows: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The places and keys of those candidates that may enter.
 
         Args:
             places: [P] the anchor of each.
             rows: [P] the candidate.
             scores: [P] float32.
         """
-        enters = scores >= self._thresholds()[places]
+        enters = scores >= self.floors[places]
         if on_gpu(scores):  # how many enter would have to be waited for
-            self.put(places, pack(scores, rows).masked_fill(~enters, NO_CANDIDATE))
-        else:
-            chosen = enters.nonzero()[:, 0]
-            self.put(places[chosen], pack(scores[chosen], rows[chosen]))
+            return places, pack(scores, rows).masked_fill(~enters, NO_CANDIDATE)
+        chosen = torch.from_numpy(np.flatnonzero(enters.numpy()))
+        return places[chosen], pack(scores[chosen], rows[chosen])
 
     def put(self, places: Tensor, keys: Tensor) -> None:
         """Puts keys [P] into the lists of anchors [P], when there are enough of them to make it worth while."""
         self._waiting.append((places, keys))
-        if sum(len(each) for each, _ in self._waiting) > self.keys.numel():
+        if sum(len(waiting) for waiting, _ in self._waiting) > self.keys.numel():
             self.merge()
 
-    @one_thread()
     def merge(self) -> None:
-        """Puts all keys that wait into the lists."""
+        """Puts all keys that wait into the lists; the last of a full list becomes its floor."""
         if not self._waiting:
             return
         places, keys = (torch.cat(each) for each in zip(*self._waiting, strict=True))
@@ -220,8 +272,11 @@ class TopLists:
         (anchors, k), device = self.keys.shape, places.device
         if on_gpu(keys):  # the best of an anchor first: one round is enough, and nobody asks how many there are
             keys, order = keys.sort(descending=True)
-            places = places[order]
-        places, order = places.int().sort(stable=True)
+            places, order = places[order].int().sort(stable=True)
+        else:  # NumPy sorts short integers by their digits
+            short = places.numpy().astype(np.min_scalar_type(anchors))
+            order = torch.from_numpy(np.argsort(short, kind="stable"))
+            places = places[order].int()
         keys = torch.cat([keys[order], self.keys.new_full((1,), NO_CANDIDATE)])
         starts = torch.searchsorted(places, torch.arange(anchors + 1, dtype=torch.int32, device=device))
         begin, end = starts[:-1, None], starts[1:, None]
@@ -229,23 +284,37 @@ class TopLists:
             column = begin + torch.arange(first, first + k, device=device)
             new = keys[torch.where(column < end, column, -1)]  # behind the last key of an anchor there is no candidate
             if self._merged:
-                new = torch.cat([self.keys, new], dim=1).topk(k, dim=1, sorted=False).values
-            self.keys, self._merged = new, True
-        self._lowest = self.keys.amin(dim=1)
+                new = torch.cat([self.keys, new], dim=1)
+            self.keys, self._merged = _sorted(new)[:, -k:], True
+        self.floors = torch.maximum(self.floors, unpack(self.keys[:, 0])[0])
 
     def sorted(self) -> np.ndarray:
         """Keys [A, k], falling."""
         self.merge()
-        return self.keys.sort(dim=1, descending=True).values.numpy(force=True)
+        return self.keys.flip(1).numpy(force=True)
 
-    def fetched(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys [A, k] in any order, and floors [A]; a GPU is waited for once."""
+    def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Keys [P], anchor after anchor, how many each has [A], and floors [A]; a GPU is waited for once.
+
+        Only of lists that met one tile, whose candidates came anchor after anchor: most often no list is too short.
+        """
+        if not on_gpu(self.keys) and not self._merged:
+            places, keys = (torch.cat(each).numpy() for each in zip(*self._waiting, strict=True))
+            counts = np.bincount(places, minlength=len(self.keys))
+            if counts.max() <= self.keys.shape[1]:
+                return keys, counts, self.floors.numpy()
         self.merge()
         both = torch.cat([self.keys, self.floors.view(torch.int32)[:, None]], dim=1).numpy(force=True)
-        return both[:, :-1], both[:, -1].astype(np.int32).view(np.float32)
+        keys, floors = both[:, :-1], both[:, -1].astype(np.int32).view(np.float32)
+        found = keys != NO_CANDIDATE
+        return keys[found], found.sum(axis=1), floors
 
 
-@one_thread()
+def _sorted(rows: Tensor) -> Tensor:
+    """Rows [A, n] whose numbers rise; NumPy has vector instructions for it."""
+    return rows.sort(dim=1).values if on_gpu(rows) else torch.from_numpy(np.sort(rows.numpy(), axis=1))
+
+
 def reaching(products: Tensor, row_limits: Tensor, column_limits: Tensor) -> tuple[Tensor, Tensor]:
     """Places of the products that reach the limit of their row or of their column; minus infinity reaches nothing.
 
@@ -273,8 +342,9 @@ def reaching(products: Tensor, row_limits: Tensor, column_limits: Tensor) -> tup
         reached = compared[part] >= columns
         reached |= compared[part] >= rows[part]
         found.append(np.flatnonzero(reached) + part.start * len(columns))
-    places = torch.from_numpy(np.concatenate(found))
-    return places // len(columns), places % len(columns)
+    places = np.concatenate(found)
+    row = places // len(columns)
+    return torch.from_numpy(row), torch.from_numpy(places - row * len(columns))
 
 
 def pair_scores(texts: Tensor, images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -297,11 +367,9 @@ def pair_scores(texts: Tensor, images: Tensor, rows: Tensor, columns: Tensor) ->
     offsets = torch.zeros(len(texts) + 1, dtype=torch.int64)
     torch.cumsum(rows.bincount(minlength=len(texts)), dim=0, out=offsets[1:])
     # A product that is computed only where a sparse matrix has places: no vector is copied.
-    with warnings.catch_warnings(), torch.sparse.check_sparse_tensor_invariants(False):
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        size = (len(texts), len(images))
-        wanted = torch.sparse_csr_tensor(offsets, columns, torch.zeros(len(rows)), size=size)
-        return torch.sparse.sampled_addmm(wanted, texts, images.T, beta=0.0).values()
+    size = (len(texts), len(images))
+    wanted = torch.sparse_csr_tensor(offsets, columns, torch.zeros(len(rows)), size=size, check_invariants=False)
+    return torch.sparse.sampled_addmm(wanted, texts, images.T, beta=0.0).values()
 
 
 class Searcher:
@@ -317,8 +385,7 @@ class Searcher:
     def __init__(self, searched: Searched, precision: Precision, device: torch.device, memory: int) -> None:
         self._searched, self._device, free = searched, device, free_memory(device)
         self._rounds, self._memory = precision == "bf16", memory or free // 2 or DEFAULT_MEMORY
-        halved = precision != "fp32" and has_bfloat16_units(device.type)
-        self._products = torch.bfloat16 if halved else torch.float32
+        self._products = torch.float32 if precision == "fp32" else faster_products(device.type)
         self._room, self._kept = free // 4, dict[tuple[int, int, int], Block]()
         # Partial sums in bfloat16 would be less exact than the bound says.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -329,7 +396,10 @@ class Searcher:
         vectors = np.ascontiguousarray(take(self._searched.sides[side], rows), dtype=np.float32)
         there = [to_device(torch.from_numpy(each), self._device) for each in (rows, owners, vectors)]
         exact = there[2].bfloat16().float() if self._rounds else there[2]
-        return Block(there[0], there[1], exact, exact.to(self._products), exact.norm(dim=1))
+        rounded = exact.to(self._products)
+        norms = exact.norm(dim=1)
+        lost = torch.zeros_like(norms) if rounded is exact else (exact - rounded).norm(dim=1)
+        return Block(there[0], there[1], exact, rounded, norms, lost)
 
     def tiles(self, side: int, others: int) -> Iterator[tuple[slice, Block]]:
         """Yields all of a side, in tiles that keep to the memory, as vectors and as products with so many `others`.
@@ -346,22 +416,39 @@ class Searcher:
                 self._kept[key] = block
             yield part, block
 
-    def compare(self, images: Block, texts: Block, by_image: TopLists | None, by_text: TopLists | None) -> None:
-        """Lets the lists of images [b] and of captions [t] take in each other; None leaves a direction alone."""
+    def guess(self, images: Block, lists: TopLists) -> None:
+        """Guesses the floors of images by a fair sample of the captions, whatever their order."""
+        count = self._searched.counts[1]
+        room = self._memory // (BYTES_PER_NUMBER * max(len(images.rows), images.exact.shape[1]))
+        size = max(1, min(_FEWEST_SAMPLED + count // _SAMPLED, count, room))
+        sample = self.block(1, np.sort(np.random.default_rng(0).choice(count, size, replace=False)))
+        lists.limits(self.products(images, sample).T, images.bounds(sample))
+
+    def products(self, images: Block, texts: Block) -> Tensor:
+        """Products [t, b] of images [b] and captions [t]; minus infinity for captions with their own image."""
         products = _multiply(texts.rounded, images.rounded)
         column = torch.searchsorted(images.rows, texts.owners).clamp(max=len(images.rows) - 1)[:, None]
         own = images.rows[column] == texts.owners[:, None]
-        products.scatter_(1, column, products.gather(1, column).masked_fill(own, -math.inf))
-        limits = []
-        for lists, seen, ours, others in ((by_text, products, texts, images), (by_image, products.T, images, texts)):
-            bounds = ours.bounds(others)
-            limits.append(lists.limits(seen, bounds) if lists else torch.full_like(bounds, math.inf))
-        row, column = reaching(products, *limits)
-        scores = pair_scores(texts.exact, images.exact, row, column)
-        if by_text:
-            by_text.take(row, images.rows[column], scores)
-        if by_image:
-            by_image.take(column, texts.rows[row], scores)
+        return products.scatter_(1, column, products.gather(1, column).masked_fill(own, -math.inf))
+
+    def compare(self, images: Block, texts: Block, by_image: TopLists, by_text: TopLists) -> None:
+        """Lets the lists of images [b] and of captions [t] take in each other, where these want a list."""
+        products = self.products(images, texts)
+        row_limits = by_text.limits(products, texts.bounds(images))
+        column_limits = by_image.limits(products.T, images.bounds(texts))
+
+        def find(part: slice) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+            row, column = reaching(products[part], row_limits[part], column_limits)
+            scores = pair_scores(texts.exact[part], images.exact, row, column)
+            row += part.start
+            of_texts = by_text.entering(row, images.rows[column], scores)
+            return of_texts, by_image.entering(column, texts.rows[row], scores)
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            for of_texts, of_images in in_threads(find, products):
+                by_text.put(*of_texts)
+                by_image.put(*of_images)
 
 
 def _multiply(texts: Tensor, images: Tensor) -> Tensor:

@@ -12,6 +12,10 @@ from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists
 
 QUANTILES = {"minimum": 0.0, "lower_quartile": 0.25, "median": 0.5, "upper_quartile": 0.75, "maximum": 1.0}
 SAMPLED_SCORES = 1 << 22
+TOPS = (1, 10)
+"""Depths of the lists at which candidates that are right after all are counted."""
+DATASET, PEOPLE = "the dataset", "people"
+"""Who judges which candidates are right after all."""
 BEATEN = {
     "texts_for_images": "hardest_text_beats_own_caption_percent",
     "images_for_texts": "hardest_image_beats_own_image_percent",
@@ -42,6 +46,8 @@ class Figures:
         self.anchors = anchors
         self.candidates = self.anchors_without_candidates = 0
         self.dropped: Counter[str] = Counter()
+        self.judged: Counter[int] = Counter()
+        self.right: Counter[int] = Counter()
         self.hardest = np.full(anchors, np.nan, dtype=np.float32)
         self._step = -(-anchors * width // SAMPLED_SCORES)
         self._sample: list[np.ndarray] = []
@@ -59,6 +65,26 @@ class Figures:
             self._ends = (min(self._ends[0], float(scores.min())), max(self._ends[1], float(scores.max())))
         chosen = slice(-part.start % self._step, None, self._step)
         self._sample.append(lists.scores[chosen][real[chosen]])
+
+    def judge(self, judged: np.ndarray, right: np.ndarray) -> None:
+        """Count the candidates that were judged at each depth of `TOPS`, and those that are right after all.
+
+        Args:
+            judged: [A, K] bool, hardest candidates first.
+            right: [A, K] bool, some of these.
+        """
+        for top in TOPS:
+            self.judged[top] += int(judged[:, :top].sum())
+            self.right[top] += int(right[:, :top].sum())
+
+    def right_after_all(self) -> dict[str, dict[str, Any]]:
+        """Return how many candidates were judged at each depth, and the percent that is right, None of none."""
+        found = {}
+        for top in TOPS:
+            judged = self.judged[top]
+            percent = 100 * self.right[top] / judged if judged else None
+            found[f"top_{top}"] = {"judged": judged, "percent": percent}
+        return found
 
     def quantiles(self) -> dict[str, float] | None:
         """Of the scores; None without any."""
@@ -86,8 +112,8 @@ def mining_statistics(
     Returns:
         Quantiles under `positive_score`, under each direction (of its negatives) and under the direction with
         `_margin` behind it, None where no candidate is left; the percent of pairs whose hardest negative scores at
-        least as high as the positive; and by direction `candidates`, `anchors`, `anchors_without_candidates` and
-        `dropped`.
+        least as high as the positive; and by direction `candidates`, `anchors`, `anchors_without_candidates`,
+        `dropped` and `right_after_all`.
     """
     owned = ~np.isnan(positives)
     anchors = {DIRECTIONS[0]: caption_image[owned], DIRECTIONS[1]: owned}
@@ -99,6 +125,7 @@ def mining_statistics(
         found[f"{name}_margin"] = _quantiles(margins)
         found[BEATEN[name]] = round(100 * float((margins <= 0).mean()), 2) if len(margins) else None
     counted = ("candidates", "anchors", "anchors_without_candidates", "dropped")
+    found["right_after_all"] = {name: figures[name].right_after_all() for name in DIRECTIONS}
     return found | {key: {name: getattr(figures[name], key) for name in DIRECTIONS} for key in counted}
 
 
@@ -138,12 +165,29 @@ def beaten_percent(statistics: Mapping[str, Any], direction: str) -> float | Non
     return None if cut else statistics[BEATEN[direction]]
 
 
+def hardest(statistics: Mapping[str, Any], direction: str) -> str:
+    """Return how hard the hardest candidates are, and how many are right after all if that was judged; often both.
+
+    Args:
+        statistics: of `mining_statistics`, with `judge`.
+        direction: of the lists.
+    """
+    said = []
+    if (beaten := beaten_percent(statistics, direction)) is not None:
+        said.append(f"the hardest scores at least as high as the {_OWN[direction]} in {beaten:.1f} % of the pairs")
+    right = statistics["right_after_all"][direction]["top_1"]
+    if right["judged"]:
+        people = f" of {right['judged']:,} that people judged" if statistics["judge"] == PEOPLE else ""
+        said.append(f"{right['percent']:.1f} % of the hardest{people} are right after all")
+    return "; ".join(said)
+
+
 def sentences(statistics: Mapping[str, Any]) -> list[str]:
     """What the quantiles do not say, a sentence per fact.
 
     Args:
-        statistics: of `mining_statistics`; with `search`, `rescored` and `guard` where an index, a second model or a
-            guard was used.
+        statistics: of `mining_statistics`, with `judge`, who judges candidates or None; with `search`, `rescored` and
+            `guard` where an index, a second model or a guard was used.
     """
     said = []
     if search := statistics.get("search"):
@@ -156,14 +200,12 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
         kept = f"the hardest {second['texts']:,} texts and {second['images']:,} images"
         said.append(f"{kept} of each list are in the order of {second['model']}, whose scores these are")
     for name, words in WORDS.items():
-        candidates, dropped, own = statistics["candidates"][name], statistics["dropped"][name], _OWN[name]
+        candidates, dropped = statistics["candidates"][name], statistics["dropped"][name]
         anchors, empty = statistics["anchors"][name], statistics["anchors_without_candidates"][name]
         total = candidates + sum(dropped.values())
         said.append(f"{words}: {candidates:,} candidates for {anchors:,} {_ANCHORS[name]}")
-        if (beaten := beaten_percent(statistics, name)) is not None:
-            said.append(f"{words}: the hardest scores at least as high as the {own} in {beaten}% of the pairs")
         for reason, count in dropped.items():
-            above = f", with all that score above the {own}" if reason in POSITIVE_LIMITS and count else ""
+            above = f", with all that score above the {_OWN[name]}" if reason in POSITIVE_LIMITS and count else ""
             said.append(f"{words}: {count:,} of {total:,} candidates cut by {reason}{above}")
         if empty:
             said.append(f"{words}: {empty:,} of {anchors:,} {_ANCHORS[name]} have none left")
@@ -171,10 +213,14 @@ def sentences(statistics: Mapping[str, Any]) -> list[str]:
             left = f"lists are short, {candidates / anchors:.1f} of {total / anchors:.1f} candidates on average"
             said.append("; ".join(filter(None, [f"warning: {words}: {left}", remedy(statistics, name)])))
         if guard := statistics.get("guard"):
-            said += [
-                f"{words}: {count:,} of {candidates:,} candidates are false negatives with a probability above {level}"
-                for level, count in guard["above"][name].items()
-            ]
+            for level, count in guard["above"][name].items():
+                estimate = f"by FNE's estimate, above {level}"
+                said.append(f"{words}: {count:,} of {candidates:,} candidates are false negatives {estimate}")
+    for name, words in WORDS.items():
+        if facts := hardest(statistics, name):
+            said.append(f"{words}: {facts}")
+    if statistics["judge"] is None:
+        said.append("how many of the hardest are right after all is not known: nobody has judged them")
     return said
 
 

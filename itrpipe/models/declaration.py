@@ -69,6 +69,10 @@ class BackboneSettings(Settings):
         """Hub id or folder of the one model that both of its encoders are of, such as CLIP; empty where none is."""
         return ""
 
+    def unused_options(self) -> tuple[str, ...]:
+        """Names of options that others leave without a use, so that their values change nothing."""
+        return ()
+
     def encoders(self) -> tuple[str, ...]:
         """Names of those of its networks that can be frozen, adapted, or trained at a rate that falls by the layer."""
         return ()

@@ -32,7 +32,7 @@ A recipe is a TOML file in `stages/recipes/`:
     grid.weights = [{}, {}]        further such tables: a run for each, of several lists for each combination
     ensemble_with = ["vsrn.s1"]    models to average with, as for --ensemble-with
     published = [{ rsum = 486.3, where = "AOQ Table 2" }]        see `itrpipe.report.published.Published`
-    rows = [{}, {}]                a run for each, with these keys beside those of the table
+    rows = [{}, {}]                a run for each, with these keys beside those of the table; a grid of both is combined
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class ForBackbone(Settings):
     """What holds for one backbone and those variants of it that have no table of their own.
 
     Attributes:
-        features: that its runs read; empty for the usual ones.
+        features: that its runs read; empty for those of the recipe.
         overrides: of every training of it, also of those that other runs need.
     """
 
@@ -152,7 +152,7 @@ class Tiny(Settings):
     Attributes:
         overrides: of every run.
         backbones: of one backbone.
-        features: that all runs read but those of backbones with their own or usual ones; empty for their own.
+        features: that all runs read but those of backbones with their own; empty for those of the recipe.
     """
 
     overrides: Overrides = Field(default_factory=dict, alias="set")
@@ -232,10 +232,10 @@ class Recipe(Settings):
 
     def features_of(self, run: RecipeRun, *, tiny: bool) -> str:
         """Name of the features that a run reads."""
-        usual = usual_features(run.method, run.backbone, self.dataset)
         if tiny and self.tiny.features:
-            return for_backbone(self.tiny.backbones, run.backbone).features or usual or self.tiny.features
-        return run.features or for_backbone(self.backbones, run.backbone).features or usual or self.features
+            return for_backbone(self.tiny.backbones, run.backbone).features or self.tiny.features
+        named = run.features or for_backbone(self.backbones, run.backbone).features or self.features
+        return named or usual_features(run.method, run.backbone, self.dataset)
 
     def made_from(self, features: str) -> SourceFeatures:
         """How features are imported or extracted, with the configuration that does it."""
@@ -372,6 +372,8 @@ def load_recipe(name: str) -> Recipe:
         first = error.errors()[0]
         where = "".join(f"{part}: " for part in (".".join(map(str, first["loc"])),) if part)
         raise DataError(f"{path}: {where}{in_words(first)}") from None
+    except RecursionError:
+        raise DataError(f"{path} has hundreds of tables in each other; write fewer") from None
 
 
 def _file_of(name: str) -> Path:
@@ -393,14 +395,15 @@ def _runs_of(run: Any) -> Iterator[Any]:
     if not isinstance(run, Mapping):
         yield run
         return
-    rows, grid = run.get("rows", [{}]), run.get("grid", {"none": [{}]})
-    if not _are_tables(rows):
+    rows = run.get("rows", [{}])
+    if not _are_tables(rows) or any("rows" in row for row in rows):
         raise ValueError("rows is a list of tables, each of keys of a run, such as rows = [{…}, {…}]")
     for row in rows:
         own = {key: value for key, value in {**run, **row}.items() if key not in ("rows", "grid", "set")}
         named = [each if isinstance(each, list) else [each] for each in (own.get("backbone"), own.get("method"))]
-        given = [[each["set"]] for each in (run, row) if "set" in each]
-        lists = [*given, *grid.values()] if isinstance(grid, Mapping) and grid else [grid]
+        lists = [[each["set"]] for each in (run, row) if "set" in each]
+        for grid in (each["grid"] for each in (run, row) if "grid" in each):
+            lists += grid.values() if isinstance(grid, Mapping) and grid else [grid]
         if not all(map(_are_tables, lists)):
             raise ValueError("grid is a table of lists, each of tables of settings, such as grid.weights = [{…}, {…}]")
         for backbone, method, *tables in itertools.product(*named, *lists):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import shlex
 import shutil
 import sys
@@ -115,7 +114,8 @@ def run(
         location = step.location
         remember_training(location.root, location.dataset, name, location.label, location.name)
         definition = load_definition(location.root, location.dataset)
-        if name in definition.models and (same := sorted(definition.names_of(location.name) - {name})):
+        asked = location.folder in requested
+        if asked and name in definition.models and (same := sorted(definition.names_of(location.name) - {name})):
             reporter.say(f"model {name} is the same as {', '.join(same)}: no setting differs", style="yellow")
     return [step.location.folder for step in steps]
 
@@ -259,24 +259,16 @@ def _read_by(inputs: Mapping[str, Artifact]) -> dict[str, str]:
 
 def _execute(job: Job, resumed: bool) -> OthersMissing | None:
     """Runs the stage in its partial folder; returns what other jobs have to do first."""
-    start, processor = time.monotonic(), _processor_seconds()
+    start = time.monotonic()
     try:
         load_stage(job.folder.parent.name).run(job)
     except OthersMissing as others:
         return others
-    job.timings |= {
-        "total": round(time.monotonic() - start, 3),
-        "processor": round(_processor_seconds() - processor, 3),
-    }
+    job.timings["total"] = round(time.monotonic() - start, 3)
     job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
     if resumed:
         job.messages.append(RESUMED)
     return None
-
-
-def _processor_seconds() -> float:
-    """Time that this process, and children that it has waited for, have computed; other work does not change it."""
-    return sum(os.times()[:4])
 
 
 def _record(step: Step, job: Job) -> dict[str, Any]:
@@ -302,6 +294,8 @@ def _record(step: Step, job: Job) -> dict[str, Any]:
 
 
 EPOCHS, MAX_UPDATES = "epochs", "max_updates"
+OF_NEGATIVES = frozenset(("method", "loss", "sentences"))
+"""Settings that choose the negatives of a training, and name the training in stages that read it."""
 DATA = ("prepare", "extract", "parse")
 """Inputs that an earlier artifact must have had too, where both read them: other data take another time."""
 
@@ -326,20 +320,23 @@ def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
         earlier: artifacts of its stage by name, see `earlier_artifacts`.
 
     Settings that do not decide how long a stage takes, such as the seed, may differ, see `itrpipe.stages.base`, and so
-    may the epochs of a training, whose cost is that of all its epochs.
+    may the epochs of a training, whose cost is that of all its epochs. Where there is no such artifact, one counts that
+    differs in its negatives as well.
     """
     settings = step.settings.model_dump(mode="json")
     untimed = load_stage(step.need.stage).untimed
     conf = None if EPOCHS in settings else step.need.conf  # of a training the method is a setting
     fitting = {name: each for name, each in earlier.items() if conf in (None, each.conf) and _of_same_data(each, step)}
     by_epochs = EPOCHS in settings and not settings.get(MAX_UPDATES)
-    for unread in (untimed, untimed | {EPOCHS}) if by_epochs else (untimed,):
+    scaled = untimed | {EPOCHS} if by_epochs else untimed
+    for unread in (untimed, scaled, scaled | OF_NEGATIVES):
         alike = [
             name for name, each in fitting.items() if _without(each.settings, unread) == _without(settings, unread)
         ]
         if alike:
             newest = max(alike, key=lambda name: fitting[name].finished)
-            return _scaled(newest, fitting[newest], settings[EPOCHS] if by_epochs else None)
+            cost = _scaled(newest, fitting[newest], settings[EPOCHS] if by_epochs else None)
+            return cost._replace(note=f"{cost.note}, with other negatives") if unread > scaled else cost
     return Cost()
 
 
@@ -361,10 +358,15 @@ def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
     for name, cost in costs.items():
         time = "unknown" if cost.seconds is None else f"{cost.seconds:.0f} s"
         reporter.say(f"    {name:<{width}} {time:>9}  {cost.note}".rstrip())
-    most = any(getattr(step.settings, "patience", 0) for step in steps)  # which may end a training early
+    most = any(_may_end_early(step.settings) for step in steps)
     unknown = len(costs) - len(known)
     more = f" and {quantity(unknown, 'step')} of unknown cost" if unknown else ""
     reporter.say(f"    sum: {'at most ' if most else ''}{duration(sum(known))}{more}")
+
+
+def _may_end_early(settings: Any) -> bool:
+    """Return whether `patience` may end a training before its last epoch."""
+    return 0 < getattr(settings, "patience", 0) < settings.epochs
 
 
 def earlier_artifacts(folder: Path) -> dict[str, Manifest]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +13,7 @@ from itrpipe.config import leaves
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.stages.base import State, Step, load_stage
 from itrpipe.storage import artifact as artifacts
-from itrpipe.storage.artifact import Manifest
+from itrpipe.storage.artifact import Location, Manifest
 from itrpipe.storage.locks import is_locked
 
 MOST_CHANGES = 6
@@ -72,10 +73,8 @@ def state_of(
     features = step.settings.model_dump().get("features")
     siblings = [
         manifest
-        for folder in location.folder.parent.glob(f"{glob.escape(location.label)}-*")
+        for folder, manifest in _of_same_label(location)
         if former in (None, folder.name)
-        and (manifest := _readable(folder))
-        and manifest.label == location.label
         and manifest.settings.get("features") == features  # runs on different features are different runs
         and all(manifest.inputs[name].name in known for name, known in read.items() if name in manifest.inputs)
     ]
@@ -86,6 +85,43 @@ def state_of(
         return "stale", _difference(newest, step)
     has_versions = load_stage(step.need.stage).has_versions
     return ("new settings", _difference(newest, step)) if has_versions else ("missing", "")
+
+
+def _of_same_label(location: Location) -> Iterator[tuple[Path, Manifest]]:
+    """Yield the finished artifacts of a label, which differ in settings or in what they read."""
+    for folder in location.folder.parent.glob(f"{glob.escape(location.label)}-*"):
+        manifest = _readable(folder)
+        if manifest and manifest.label == location.label:
+            yield folder, manifest
+
+
+def only_finished(step: Step, given: Iterable[str]) -> Step:
+    """Return a finished step in place of one that is not, if it is the only one that differs in no given setting.
+
+    Args:
+        step: that is planned.
+        given: settings that the user gave: dotted keys, or their last parts.
+
+    Returns:
+        A step of the same label with the same inputs; `step` itself where it is up to date, or there is no such step or
+        more than one.
+    """
+    if step.state == "up to date":
+        return step
+    planned = dict(leaves(step.settings.model_dump(mode="json")))
+    fixed = {key: planned[key] for key in planned for name in given if f".{key}".endswith(f".{name}")}
+    found = []
+    for _, manifest in _of_same_label(step.location):
+        as_given = fixed.items() <= dict(leaves(manifest.settings)).items()
+        shared = step.inputs.keys() & manifest.inputs.keys()
+        of_inputs = all(manifest.inputs[name].fingerprint == step.inputs[name].location.fingerprint for name in shared)
+        of_version = manifest.schema_version == load_stage(step.need.stage).schema_version
+        if as_given and of_inputs and of_version:
+            location = dataclasses.replace(step.location, fingerprint=manifest.fingerprint)
+            own = type(step.settings).model_validate(manifest.settings)
+            other = dataclasses.replace(step, settings=own, location=location, state="up to date", reason="")
+            found += [other] if state_of(other)[0] == "up to date" else []
+    return found[0] if len(found) == 1 else step
 
 
 def _made_again(manifest: Manifest, step: Step) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from itrpipe.analysis.questions import discrimination
 from itrpipe.analysis.questions.base import questions
 from itrpipe.analysis.questions.discrimination import gained_and_lost
-from itrpipe.analysis.second_round import recommend
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import MissingInputError
 from itrpipe.evaluation.tables import Measured, Number, Row, Table, duration
@@ -21,14 +20,15 @@ from itrpipe.exporting.places import text_without_places
 from itrpipe.progress import PEAK_MEMORY
 from itrpipe.report import negatives, scores
 from itrpipe.report.chain import Artifact, commands_of
-from itrpipe.report.claims import TIME, Claim, answer, claims_of, judged, rsum_of, score_of, two, why_collapsed
+from itrpipe.report.claims import TIME, Claim, answer, claims_of, judged, rsum_of, score_of, two
 from itrpipe.report.names import Declared, listed, shown, some
 from itrpipe.report.pictures import Album, Examples, Gallery, Picture, retrieval_examples
 from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of, training_curves
 from itrpipe.report.published import Published, ReportSettings
 from itrpipe.report.runs import Run, Series, all_artifacts, collect, series_of
 from itrpipe.report.words import ColouredWords, WordMaps, scored_words, word_maps, wrong_words
-from itrpipe.storage.artifact import DISCRIMINATION, SECOND_ROUND, Manifest
+from itrpipe.storage.artifact import DISCRIMINATION, Manifest
+from itrpipe.training.convergence import why_longer
 
 _MOST_SHOWN = 4
 """Models that the first drawing and the first table show: the best, and the baseline."""
@@ -88,6 +88,7 @@ class Group:
         claims: of models against their baselines.
         timed: against baselines of as much time.
         published: scores of whichever runs.
+        notes: sentences to know before the answer is used.
         prefix: of the names in its drawings.
     """
 
@@ -96,6 +97,7 @@ class Group:
     claims: list[Claim]
     timed: list[Claim]
     published: Sequence[Published]
+    notes: list[str]
     prefix: str
 
     @property
@@ -247,13 +249,14 @@ class Source:
     """What sections are made from: see `gather`.
 
     Attributes:
-        albums: photographs of the datasets that were opened, by the name of their artifact.
+        datasets, albums: that were opened, and their photographs, by the name of the artifact.
         galleries: their splits, by this name and their own.
     """
 
     options: ReportSettings
     names: Mapping[str, str]
     find_root: Callable[[Artifact], Path | None]
+    datasets: dict[str, PreparedDataset] = field(default_factory=dict)
     albums: dict[str, Album] = field(default_factory=dict)
     galleries: dict[tuple[str, str], Gallery] = field(default_factory=dict)
 
@@ -263,12 +266,13 @@ class Source:
         if prepare is None or prepare.manifest is None:
             return None
         if (key := (prepare.name, split)) not in self.galleries:
-            dataset = PreparedDataset.open(prepare.folder)
             if prepare.name not in self.albums:
+                dataset = self.datasets[prepare.name] = PreparedDataset.open(prepare.folder)
                 images = (
                     zip(each.image_ids.tolist(), each.files, strict=True) for each in map(dataset.split, dataset.splits)
                 )
                 self.albums[prepare.name] = Album(self.find_root(prepare), dict(chain.from_iterable(images)))
+            dataset = self.datasets[prepare.name]
             self.galleries[key] = Gallery(dataset.split(split), self.albums[prepare.name], prepare.folder)
         return self.galleries[key]
 
@@ -294,7 +298,21 @@ class Source:
         else:
             claims, timed = claims_of(series, *chances), claims_of(series, *chances, TIME)
         description = f"{place}, {images:,} images with {captions:,} captions"
-        return Group(description, series, claims, timed, options.published, prefix)
+        notes = [*self._unfinished(series), *negatives.hardness(series, self.names)]
+        return Group(description, series, claims, timed, options.published, notes, prefix)
+
+    def _unfinished(self, series: Sequence[Series]) -> list[str]:
+        """Name the models whose training is to go on before they are compared."""
+        found = []
+        for each in series:
+            model = each.first.members[0]
+            validated = self.gallery(model.artifact, "val") if model.history else None
+            if validated is None:
+                continue
+            images = len(validated.split.image_ids)
+            if reason := why_longer(model.history, model.settings, images):
+                found.append(f"{each.name}: {reason}")
+        return [f"Train longer first. {some(found, _MOST_SHOWN, '; ')}."] if found else []
 
 
 # -- Sections
@@ -321,7 +339,6 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
     yield Section("More measures", [part for group in groups for part in _measures(group, others)])
     curves = [training_curves(group.series, group.looks, group.prefix) for group in groups]
     yield Section("Training", [panels for each in curves for panels in each])
-    yield Section("Is a second training worth it?", _advice(each for group in groups for each in group.series))
     yield Section("Written sentences", tables if told else written)
     yield Section("Words", _words(groups, source))
     yield Section("Cost", [*(scores.cost_table(group.series) for group in groups), _cost(artifacts)], timed=True)
@@ -343,19 +360,6 @@ def _scores(group: Group) -> Iterator[Part]:
 
 def _measures(group: Group, measured: Iterable[Measured]) -> Iterator[Part]:
     return filter(None, (scores.measured_table(each, group.series) for each in measured))
-
-
-def _advice(series: Iterable[Series]) -> list[Part]:
-    """Of every first training that has not collapsed, told by its batches, its training set and its validation."""
-    items, evidence = [], ""
-    for each in series:
-        found = each.first.wrote(SECOND_ROUND)
-        if found and not why_collapsed(each.first):
-            advice = recommend(found, each.first.members[0].named)
-            items.append((each.name, advice.sentence))
-            evidence = evidence or advice.evidence
-    note = f"Told by the first training alone, without the test split. {evidence}".rstrip()
-    return [Facts("By the first training", items, note)] if items else []
 
 
 def _words(groups: Sequence[Group], source: Source) -> list[Part]:

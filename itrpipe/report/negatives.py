@@ -16,19 +16,17 @@ import pyarrow.compute as pc
 from itrpipe.config import conf_title, leaves
 from itrpipe.evaluation.tables import Number, Row, Table
 from itrpipe.mining.files import FILES, MinedList, read_list
-from itrpipe.mining.statistics import beaten_percent
+from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
 from itrpipe.report.chain import Artifact
 from itrpipe.report.names import backbone_title, distinctions, method_title, model_title
 from itrpipe.report.pictures import SHOWN, Examples, Gallery, choose
-from itrpipe.report.runs import LIKELY, Run
+from itrpipe.report.runs import LIKELY, Run, Series
 from itrpipe.report.words import MIDDLE, Coloured, ColouredWords, Line, Parts, Seen
 from itrpipe.storage.artifact import HARD_CANDIDATES, STATISTICS
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.synthesis.sentences import SentenceFile
 
 TRAIN = "train"
-TOPS = (1, 10)
-"""Depths of the lists at which correct matches are counted."""
 _LISTS = {"texts_for_images": "captions for images", "images_for_texts": "images for captions"}
 _HARDEST = 4
 """Sentences of a caption."""
@@ -65,20 +63,17 @@ def mined(
     rows, examples = [], []
     minings = [each for each in artifacts if each.stage == "mine_negatives" and each.manifest is not None]
     for each, name in zip(minings, _mining_names(minings, names), strict=True):
-        gallery = gallery_of(each, TRAIN)
-        # Large lists are read for examples once, and else only where they can be judged.
-        lists = {} if gallery is None or (examples and gallery.truth is None) else _read_lists(each, gallery)
         statistics = read_checked_json(each.folder / STATISTICS)
-        rows += [_mined_row(name, direction, statistics, lists, gallery and gallery.truth) for direction in _LISTS]
-        if gallery is not None and not examples:
-            examples = _mined_examples(name, lists, gallery, count, seed)
+        rows += [_mined_row(name, direction, statistics) for direction in _LISTS]
+        if not examples and (gallery := gallery_of(each, TRAIN)) is not None:
+            examples = _mined_examples(name, _read_lists(each, gallery), gallery, count, seed)
     table = Table(
         "What was mined",
         ["own score", "mined score", "hardest beats own, %", "hardest also true, %", f"of {TOPS[1]} also true, %"],
         rows,
         "Scores are medians over the training set, by the model that mined. Beats own: pairs whose hardest candidate "
         "scores at least as high; unknown where a margin cut those that do. Also true: candidates that match all the "
-        "same, false negatives, where the dataset knows that.",
+        "same, false negatives, of those that the dataset knows or that people judged before they were dropped.",
         head="mined by",
     )
     return [table, *examples] if rows else []
@@ -128,25 +123,37 @@ def _read_lists(mining: Artifact, gallery: Gallery) -> dict[str, Rows]:
     return found
 
 
-def _mined_row(name: str, direction: str, statistics: Mapping[str, Any], lists: Mapping[str, Rows], truth: Any) -> Row:
+def _mined_row(name: str, direction: str, statistics: Mapping[str, Any]) -> Row:
     """How often the hardest candidate of a list beats the positive, and is a correct match after all."""
-    shares = [None] * len(TOPS) if truth is None else _shares(*lists[direction][:2], direction, truth)
+    right = statistics["right_after_all"][direction]
+    shares = [right[f"top_{top}"]["percent"] for top in TOPS]
     found = (statistics["positive_score"], statistics[direction])
     medians = [Number.of(each["median"], digits=3) if each else None for each in found]
     beaten = Number.of(beaten_percent(statistics, direction))
     return Row(f"{name}: {_LISTS[direction]}", [*medians, beaten, *map(Number.of, shares)])
 
 
-def _shares(anchors: np.ndarray, candidates: np.ndarray, direction: str, truth: Any) -> list[float]:
-    """Percent of the hardest 1 and the hardest 10 candidates that are correct matches of their anchors.
-
-    Places behind the end of a list that a filter made shorter hold no candidate and do not count.
-    """
-    first = candidates[:, : max(TOPS)]
-    real, sides = first >= 0, (first.clip(min=0), anchors[:, None])
-    captions, images = sides if direction == "texts_for_images" else sides[::-1]
-    matches = truth.has(captions, images) & real
-    return [100.0 * float(matches[:, :top].sum() / max(1, real[:, :top].sum())) for top in TOPS]
+def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
+    """Say how hard the hardest negatives of the first model with mined ones are, and how many are right after all."""
+    for each in series:
+        mining = each.first.members[0].mining
+        if mining is None or mining.manifest is None:
+            continue
+        statistics = read_checked_json(mining.folder / STATISTICS)
+        beaten = [beaten_percent(statistics, direction) for direction in _LISTS]
+        right = [statistics["right_after_all"][direction]["top_1"]["percent"] for direction in _LISTS]
+        facts = []
+        if None not in beaten:
+            caption, image = beaten
+            hard = f"the hardest caption scores at least as high as the own one in {caption:.1f} % of the pairs"
+            facts.append(f"{hard}, the hardest image in {image:.1f} %")
+        if None not in right:
+            caption, image = right
+            people = " that people judged" if statistics["judge"] == PEOPLE else ""
+            facts.append(f"{caption:.1f} % and {image:.1f} % of the hardest{people} are right after all")
+        if facts:
+            return [f"Mined by {mining_name(mining, names)}: {'; '.join(facts)}."]
+    return []
 
 
 def _mined_examples(name: str, lists: Mapping[str, Rows], gallery: Gallery, count: int, seed: int) -> list[Examples]:

@@ -44,7 +44,10 @@ def text(report: Report) -> str:
     """The answer and the main table of each test set, as plain text for a terminal, and what is remarkable."""
     lines = wrapped(report.title)
     for group in report.groups:
-        lines += ["", *wrapped(group.description), "", *wrapped(group.answer), *as_lines(group.table)]
+        lines += ["", *wrapped(group.description), "", *wrapped(group.answer)]
+        for note in group.notes:
+            lines += wrapped(note)
+        lines += as_lines(group.table)
     told = [part for each in report.sections if each.open for part in each.parts if isinstance(part, Table)]
     return "\n".join([*lines, *(line for table in told for line in ("", *as_lines(table)))]) + "\n"
 
@@ -79,6 +82,7 @@ def results(report: Report, published: Sequence[Published]) -> dict[str, Any]:
         "dataset": report.dataset,
         "interval_level": report.level,
         "answers": [group.answer for group in report.groups],
+        "notes": [group.notes for group in report.groups],
         "runs": [_run(run, published) for group in report.groups for run in group.runs],
         "claims": [_claim(each) for group in report.groups for each in (*group.claims, *group.timed)],
         "tables": [

@@ -29,7 +29,7 @@ from itrpipe.features.declaration import FeatureSettings, feature_settings, pass
 from itrpipe.features.embeddings import compare
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
 from itrpipe.features.frames import Preprocessing, load_preprocessing
-from itrpipe.features.hub import CONFIG, SAFETENSORS, download, has_any, local_folder, quiet
+from itrpipe.features.hub import CONFIG, find_folder, local_folder, quiet
 from itrpipe.features.photographs import Photograph, Photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.features.towers import load_config, load_weights
@@ -60,8 +60,8 @@ _IMAGES_KEPT = 1_024
 
 _Opened = tuple[SavedModel, str, str, Callable[[], Photographs], ParseSettings | None]
 """A model, its name, the name and the extractors of what it reads of images, and its parser where it reads phrases."""
-_FILES = (CONFIG, "*.safetensors", "*.json", "*.txt", "*.model")
-"""What is fetched of a model of the hub: no pickles and no code."""
+_FILES = ("*.safetensors", "*.json", "*.txt", "*.model")
+"""What is fetched of a model of the hub beside its configuration, and its weights where these are no safetensors."""
 _COLOURS, _IMAGES_AT_ONCE = 3, 64
 
 
@@ -439,7 +439,7 @@ def load(folder_or_model: str | os.PathLike[str], *, device: str = "auto", revis
         revision: branch, tag or commit of a hub id.
 
     Returns:
-        The model, in evaluation mode. Weights are read from safetensors only, and no code that comes with them is run.
+        The model, in evaluation mode. Of weights nothing but tensors is read, and no code that comes with them is run.
 
     Raises:
         MissingInputError: there is no such folder or hub id, or it lacks a file.
@@ -472,7 +472,7 @@ def fetch(model: str, revision: str = "main") -> Path:
     Raises:
         MissingInputError: there is no such hub id, or the hub cannot be reached.
     """
-    return local_folder(model) or download(model, revision, _FILES)
+    return local_folder(model) or find_folder(model, revision, weights=True, required=(CONFIG,), further=_FILES)[0]
 
 
 def _trained(folder: Path, device: str) -> _Opened:
@@ -540,11 +540,7 @@ def _joint(folder: Path, name: str) -> _Opened:
         DataError: a file is damaged, or weights are of another network.
         UsageError: the model is no joint one, or its image processor is not supported.
     """
-    if not has_any(folder, SAFETENSORS):
-        raise MissingInputError(
-            f"{folder} has no {' nor '.join(SAFETENSORS)}, and other weights are not loaded; save the model as "
-            "safetensors"
-        )
+    find_folder(str(folder), "", weights=True)
     settings = declaration.DualEncoder(vision=str(folder), text=str(folder), clean_captions=False, max_words=LONGEST)
     with quiet():
         kind, joint = load_config(folder, JOINT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -17,14 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.datasets.archives import ENDINGS, TAR, in_archive, members
-from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, read_image, upright_size
+from itrpipe.datasets.archives import ENDINGS, TAR, UNREAD, in_archive, members
+from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, read_image, refusal, upright_size
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import Part, Work, cut, resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import FeatureSettings, feature_settings, passes_of
 from itrpipe.features.photographs import Photographs
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.printable import printable
 from itrpipe.search.model import RetrievalModel, load
 from itrpipe.storage.artifact import existing_input, read_manifest
 from itrpipe.storage.disk import OF_THE_FILE, on_disk, require_space, unavailable
@@ -65,22 +66,36 @@ class PhotoFolder:
     Attributes:
         photographs: sorted by path.
         unusable: path -> why it cannot be a photograph, of folders and files that look like some.
-        outside: links that lead out of the folder and were left out.
+        left_out: how many links lead out of the folder, and how many photographs have an ending that is not read.
     """
 
     photographs: list[PhotoFile] = field(default_factory=list)
     unusable: dict[str, str] = field(default_factory=dict)
-    outside: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
 
     def take(self, name: str, archive: Path) -> None:
         """Adds the photographs in a tar file, which is called so."""
         try:
             found, changed = members(archive), archive.stat().st_mtime_ns
         except (DataError, OSError) as error:
-            self.unusable[name] = _reason(error) if isinstance(error, OSError) else str(error)
+            self.unusable[name] = _reason(error)
         else:
-            inside = ((each, size) for each, (_, size) in found.items() if each.lower().endswith(ENDINGS))
-            self.photographs += [PhotoFile(f"{name}/{each}", size, changed) for each, size in inside]
+            for each, (_, size) in found.items():
+                if self.reads(each):
+                    self.photographs.append(PhotoFile(f"{name}/{each}", size, changed))
+
+    def reads(self, name: str) -> bool:
+        """Whether a file has the ending of a photograph that is read; counts those of other formats."""
+        ending = PurePosixPath(name).suffix.lower()
+        if ending in UNREAD:
+            self.left_out[ending] += 1
+        return ending in ENDINGS
+
+    @property
+    def told(self) -> str:
+        """What was left out, in one line; empty for nothing."""
+        counts = ", ".join(f"{count:,} {what}" for what, count in sorted(self.left_out.items()))
+        return counts and f"{counts} left out; convert pictures to JPEG, and replace links by copies"
 
     @property
     def digest(self) -> str:
@@ -115,24 +130,24 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
     def unreadable(error: OSError) -> None:
         if error.filename == root:
             raise unavailable(error, Path(root)) or error
-        found.unusable[_legible(f"{error.filename.removeprefix(inside)}/")] = _reason(error)
+        found.unusable[printable(f"{error.filename.removeprefix(inside)}/")] = _reason(error)
 
     for place, folders, names in os.walk(root, onerror=unreadable):
         shown = [name for name in folders if not name.startswith(".")]
         folders[:] = [name for name in shown if os.path.join(place, name) != apart]
-        pictures = [name for name in names if name.lower().endswith((*ENDINGS, TAR)) and not name.startswith(".")]
-        for path in (os.path.join(place, name) for name in pictures):
+        for base in names:
+            if base.startswith(".") or not (base.lower().endswith(TAR) or found.reads(base)):
+                continue
+            path = os.path.join(place, base)
             name = path.removeprefix(inside)
             try:
                 name.encode()
                 if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
-                    found.outside += 1
+                    found.left_out["links out of the folder"] += 1
                     continue
                 status = os.stat(path)
             except UnicodeEncodeError:
-                encoding = sys.getfilesystemencoding()
-                remedy = "rename it" if encoding == "utf-8" else "set PYTHONUTF8=1"
-                found.unusable[_legible(name)] = f"has a name that is no {encoding.upper()}; {remedy}"
+                found.unusable[printable(name)] = "has a name that is not valid UTF-8; rename it, or set PYTHONUTF8=1"
             except OSError as error:
                 found.unusable[name] = _reason(error)
             else:
@@ -143,26 +158,21 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
                 else:
                     found.take(name, Path(path))
     if not found.photographs:
-        raise MissingInputError(
-            f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}), hidden ones and links apart; name another"
-        )
+        told = found.told or "name another folder"
+        raise MissingInputError(f"--photos {folder} holds no photograph ({', '.join(ENDINGS)}); {told}")
     found.photographs.sort()
     return found
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | DataError) -> str:
     """Why something is left out.
 
     Raises:
         UnavailableError: the disk does not answer, which says nothing of the file.
     """
-    if error.errno not in OF_THE_FILE and (told := unavailable(error)):
+    if isinstance(error, OSError) and error.errno not in OF_THE_FILE and (told := unavailable(error)):
         raise told from None
-    return "leads to a file that is not there" if isinstance(error, FileNotFoundError) else f"{error.strerror}"
-
-
-def _legible(name: str) -> str:
-    return name.encode("utf-8", "backslashreplace").decode()
+    return refusal(error)
 
 
 def no_embeddings(label: str) -> UsageError:

@@ -9,9 +9,9 @@ to come from a page of this server. Pages run no script but the one that is ship
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
-import json
 import re
 import socket
 import threading
@@ -20,10 +20,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import h11
 import numpy as np
 import uvicorn
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
@@ -34,6 +36,7 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainT
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from itrpipe.analysis.word_maps import has_word_maps, pair_map
 from itrpipe.datasets.paths import ImageRoot
@@ -42,7 +45,7 @@ from itrpipe.datasets.prepared import IMAGES_FILE, PreparedDataset, given_split
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError, UsageError
 from itrpipe.report.page import page_environment
 from itrpipe.report.pictures import shrink
-from itrpipe.review import ANSWERS, DOUBTFUL, GUARD, HARMFUL, LIKELY, RANDOM, SAMPLE, Candidates, DecisionFile, Queue
+from itrpipe.review import DOUBTFUL, GUARD, HARMFUL, LIKELY, RANDOM, SAMPLE, Candidates, DecisionFile, Queue
 from itrpipe.search.gallery import Gallery
 from itrpipe.search.model import best
 from itrpipe.search.photos import PhotoFile, Rows
@@ -67,6 +70,12 @@ _OWN = re.compile(r"(127\.0\.0\.1|localhost)(:[1-9][0-9]{0,4})?")
 LONGEST_BODY = 64 * 1024
 LARGEST_PHOTOGRAPH = 24 * 2**20
 """Bytes of a photograph that is dropped on the page."""
+REQUEST_SECONDS = 60.0
+"""In which a request has to be there; a photograph may come through a slow tunnel."""
+SHUTDOWN_SECONDS = 3
+"""In which answers that are under way have to be sent when the server ends."""
+MOST_CONNECTIONS = 64
+"""At a time; a browser opens six. Each is an open file, of which some systems allow a process 256."""
 LONGEST_SENTENCE, LONGEST_NAME = 1_000, 80
 MOST = 200
 """Images at a time."""
@@ -84,6 +93,47 @@ ORDER_TITLES = {
 }
 _PROPOSALS = ("people at a table", "an animal", "a street at night")
 """What is proposed to search for where there are no captions."""
+
+
+class Connection(H11Protocol):
+    """A connection on which each request has to arrive in time, and which makes room where there are too many.
+
+    Attributes:
+        deadline: what closes the connection; None while an answer is made.
+    """
+
+    deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Begins to wait for a request, and gives up the connection that has waited for longest if need be."""
+        super().connection_made(transport)
+        self._watch()
+        if len(self.connections) > MOST_CONNECTIONS:
+            waiting = {}
+            for other in self.connections:
+                if isinstance(other, Connection) and other.deadline and not other.transport.is_closing():
+                    waiting[other.deadline] = other.transport
+            waiting[min(waiting)].abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Takes some of a request."""
+        super().data_received(data)
+        self._watch()
+
+    def shutdown(self) -> None:
+        """Waits for an answer that is under way, and for no request."""
+        super().shutdown()
+        if self.deadline:
+            self.transport.abort()
+
+    def _watch(self) -> None:
+        """Sets the deadline as long as the rest of a request is missing."""
+        arrives = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        if self.deadline and not arrives:
+            self.deadline.cancel()
+            self.deadline = None
+        elif arrives and not self.deadline:
+            self.deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
 
 
 class OwnPagesOnly:
@@ -286,6 +336,15 @@ class Searches:
         return [min(each["captions"], key=len) for each in shown if each["captions"]] or list(_PROPOSALS)
 
 
+class Posted(BaseModel, extra="forbid", strict=True):
+    """An answer as a page sends it; see `Reviews.answer`."""
+
+    order: str
+    reviewer: str
+    place: int
+    answer: Literal["fits", "differs", "unsure", "undone"]
+
+
 class Reviews:
     """The candidates of one list with the decisions on them.
 
@@ -324,13 +383,11 @@ class Reviews:
         }
 
     def answer(self, order: str, reviewer: str, place: int, answer: str) -> dict[str, Any]:
-        """Writes an answer, and tells what is known now.
+        """Writes an answer, one of `itrpipe.review.ANSWERS`, and tells what is known now.
 
         Raises:
-            UsageError: there is no such candidate, answer or order.
+            UsageError: there is no such candidate or order.
         """
-        if answer not in ANSWERS:
-            raise UsageError(f"answer {answer!r}: there is none of this name; known: {', '.join(ANSWERS)}")
         if not 0 <= place < len(self.candidates):
             raise UsageError(f"candidate {place}: there are {len(self.candidates):,}")
         queue = self._queue(order)
@@ -472,14 +529,10 @@ class Site:
     async def _answer(self, request: Request) -> Response:
         assert self.reviews is not None
         try:
-            given = json.loads(await _read(request, LONGEST_BODY))
-            order, reviewer, answer = (str(given.get(name, "")) for name in ("order", "reviewer", "answer"))
-            place = given["place"]
-        except (ValueError, RecursionError, AttributeError, KeyError):
-            place = None
-        if not isinstance(place, int):
-            raise HTTPException(400, "no JSON object with the number of a place")
-        return JSONResponse(await run_in_threadpool(self.reviews.answer, order, reviewer, place, answer))
+            posted = Posted.model_validate_json(await _read(request, LONGEST_BODY))
+        except ValidationError:
+            raise HTTPException(400, "no JSON object with order, reviewer, place and answer") from None
+        return JSONResponse(await run_in_threadpool(self.reviews.answer, **dict(posted)))
 
     def _picture(self, request: Request) -> Response:
         side, image_id = request.path_params["side"], request.path_params["image_id"]
@@ -535,8 +588,17 @@ def run(site: Site, port: int, browser: bool, say: Callable[[str], object]) -> N
 
 def server_of(site: Site) -> uvicorn.Server:
     """What answers the requests of a socket."""
-    options: dict[str, Any] = {"http": "h11", "ws": "none", "proxy_headers": False, "server_header": False}
-    return uvicorn.Server(uvicorn.Config(site.app(), log_level="warning", **options))
+    config = uvicorn.Config(
+        site.app(),
+        http=Connection,
+        ws="none",
+        log_level="warning",
+        proxy_headers=False,
+        server_header=False,
+        backlog=MOST_CONNECTIONS // 2,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    return uvicorn.Server(config)
 
 
 @contextlib.contextmanager

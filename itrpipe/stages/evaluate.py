@@ -18,6 +18,7 @@ from itrpipe.features.declaration import NOT_HERE, is_given, passes_of
 from itrpipe.features.hub import require_reachable
 from itrpipe.mining.settings import decisions_file
 from itrpipe.progress import Reporter
+from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need
 from itrpipe.storage.artifact import CROSS_RETRIEVAL, METRICS, RANKINGS, SUMMARY, existing_input
 from itrpipe.storage.disk import write_json, write_text
@@ -227,6 +228,8 @@ class Evaluate(Stage):
         from itrpipe.mining.filters import DuplicateCaptions
 
         settings, evaluation, split = job.settings, Evaluation(job), _averaged(job)
+        unknown_words = evaluation.manifest.metrics.get(train.UNKNOWN_WORDS.format(settings.split), 0)
+        train.tell_unknown_words(job, settings.split, unknown_words)
         if settings.rerank:
             split = reranked(evaluation, split)
         full = ranks(split.matrix, split.caption_image)

@@ -111,8 +111,8 @@ class Index(Stage):
         job.failed |= listed.unusable | failed
         counts = {"photographs": len(whole), "encoded": len(todo) - len(failed), "kept": len(every) - len(todo)}
         job.metrics = {**counts, **job.metrics, "width": width}
-        if listed.outside:
-            job.warn(f"{listed.outside:,} links lead out of {folder}; they were left out")
+        if listed.told:
+            job.warn(f"{folder}: {listed.told}")
 
 
 def _earlier(job: Job) -> list[Rows]:

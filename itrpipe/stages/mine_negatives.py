@@ -14,8 +14,8 @@ from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.declaration import is_given
 from itrpipe.mining.settings import MineSettings
-from itrpipe.stages.base import PARTS, Job, Need, Stage, prepare_need
-from itrpipe.storage.artifact import STATISTICS
+from itrpipe.stages.base import PARTS, Artifact, Job, Need, Stage, prepare_need
+from itrpipe.storage.artifact import HISTORY, STATISTICS
 from itrpipe.storage.disk import check_stamp, require_space, write_json
 from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import run_label
@@ -23,6 +23,7 @@ from itrpipe.training.settings import run_label
 if TYPE_CHECKING:
     import numpy as np
 
+    from itrpipe.datasets.truth import PairSet
     from itrpipe.features.embeddings import EmbeddingRows
     from itrpipe.mining.lists import MinedFile, Searched
     from itrpipe.mining.rescoring import Guard
@@ -65,11 +66,6 @@ class MineNegatives(Stage):
         found = conf if settings.index == "flat" else "approximate"
         models = "+".join(filter(None, (settings.backbone, settings.rescore_with)))
         return f"{found}.{run_label(settings.method, models, settings.seed)}"
-
-    def fingerprinted(self, settings: MineSettings) -> dict[str, Any]:
-        """The library by the name that it had when the first lists were mined."""
-        values = settings.counted()
-        return values | {"engine": values.pop("library")}
 
     def needs(self, settings: MineSettings, definition: DatasetDefinition) -> dict[str, Need]:
         """The captions and the mining model's embeddings; a second model, and the features that it looks at.
@@ -142,6 +138,21 @@ class MineNegatives(Stage):
         statistics = _written(job, embeddings, owners, mined, positives, guard)
         write_json(job.folder / STATISTICS, statistics | facts)
         _show(job, statistics | facts)
+        if reason := _why_longer(job.inputs["train"]):
+            job.reporter.say(f"  train the model that mined longer first: {reason}")
+
+
+def _why_longer(trained: Artifact) -> str:
+    """Return why the mining model is to train longer; empty if nothing says so, or if it was trained elsewhere."""
+    from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
+    from itrpipe.storage.tables import read_table
+    from itrpipe.training.convergence import why_longer
+
+    if HISTORY not in trained.manifest.outputs:
+        return ""
+    history = read_table(trained.folder / HISTORY, (), "remove its folder and train again").to_pylist()
+    validated = EmbeddingRows.open(trained.folder / EMBEDDINGS, "val").images.shape[0]
+    return why_longer(history, trained.manifest.settings, validated)
 
 
 def _searched_rows(job: Job, embeddings: EmbeddingRows, owners: np.ndarray) -> Searched:
@@ -275,14 +286,16 @@ def _written(
     """Writes the lists after all filters, some anchors at a time, and returns the figures on them."""
     from itrpipe.mining.files import ListWriter
     from itrpipe.mining.filters import DuplicateCaptions, drop, lowest_positives, outside
-    from itrpipe.mining.lists import DIRECTIONS
-    from itrpipe.mining.statistics import Figures, mining_statistics
+    from itrpipe.mining.lists import DIRECTIONS, matching
+    from itrpipe.mining.statistics import DATASET, PEOPLE, Figures, mining_statistics
 
     settings, images = job.settings, embeddings.images.shape[0]
+    searched = {DIRECTIONS[0]: len(owners), DIRECTIONS[1]: images}
     anchors = {DIRECTIONS[0]: lowest_positives(positives, owners, images), DIRECTIONS[1]: positives}
     sides: dict[str, Literal["image", "caption"]] = {DIRECTIONS[0]: "image", DIRECTIONS[1]: "caption"}
     same = DuplicateCaptions(_captions(job, embeddings), owners)
     decided = _decided(job, embeddings)
+    true = _true_pairs(job, embeddings)
     figures = {name: Figures(*mined.shapes[name]) for name in DIRECTIONS}
     for name, (count, width) in mined.shapes.items():
         wide = mined.read(name, 0, 1).candidates.dtype.itemsize > 4
@@ -293,9 +306,16 @@ def _written(
             for part, found in mined.slices(name):
                 marked = same.mark(name, part, found)
                 going = {"duplicates": marked} if settings.drop_duplicates else {}
-                if decided:
-                    going["decisions"] = decided.fit(name, part, found)
                 lists, dropped = drop(found, going | outside(settings.window, found, anchors[name][part]))
+                if decided:
+                    fits = decided.fit(name, part, lists)
+                    if true is None:  # what fits is counted before it is dropped
+                        figures[name].judge(fits | decided.differ(name, part, lists), fits)
+                    lists, by_people = drop(lists, {"decisions": fits})
+                    dropped |= by_people
+                if true is not None:
+                    known = (lists.candidates >= 0) & (lists.candidates < searched[name])
+                    figures[name].judge(known, matching(true, name, part, lists))
                 figures[name].add(part, lists, dropped)
                 probability = guard.probability(name, lists) if guard else None
                 if decided and probability is not None:
@@ -306,13 +326,12 @@ def _written(
         job.metrics[name] = width
     job.metrics |= {"images": images, "captions": len(owners)}
     statistics = mining_statistics(figures, positives, owners) | {"duplicates": same.report()}
+    statistics["judge"] = DATASET if true is not None else PEOPLE if decided else None
     return statistics | ({"guard": guard.facts()} if guard else {})
 
 
 def _decided(job: Job, embeddings: EmbeddingRows) -> Decided | None:
     """What people decided on pairs of the training set, written beside the lists as well; None where none is read."""
-    import numpy as np
-
     from itrpipe.review import Decided, read_decisions
 
     if not job.settings.decisions:
@@ -320,12 +339,30 @@ def _decided(job: Job, embeddings: EmbeddingRows) -> Decided | None:
     verdicts = read_decisions(Path(job.settings.decisions).expanduser()).of_training.verdicts
     if verdicts.digest() != job.sources["decisions"]:
         raise UsageError(f"{job.settings.decisions} was added to meanwhile; run the same command again")
-    images, captions = embeddings.images.shape[0], embeddings.texts.shape[0]
-    ids = (np.array(embeddings.ids("image", 0, images)), np.array(embeddings.ids("caption", 0, captions)))
+    ids = _ids(embeddings)
     found = Decided.of(verdicts, *ids)
     found.write(job.folder, *ids)
     job.metrics["decided"] = f"{len(found.fits):,} fit, {len(found.differs):,} do not"
     return found
+
+
+def _true_pairs(job: Job, embeddings: EmbeddingRows) -> PairSet | None:
+    """Return all correct matches of the training set; None where the dataset does not know them."""
+    from itrpipe.datasets.truth import TRUTH_FILE, known_pairs
+
+    prepared = job.inputs["prepare"].folder
+    if not (prepared / TRUTH_FILE).exists():
+        return None  # before the ids of millions are read
+    return known_pairs(prepared, *_ids(embeddings))
+
+
+def _ids(embeddings: EmbeddingRows) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of all images and captions."""
+    import numpy as np
+
+    images = embeddings.ids("image", 0, embeddings.images.shape[0])
+    captions = embeddings.ids("caption", 0, embeddings.texts.shape[0])
+    return np.array(images), np.array(captions)
 
 
 def _captions(job: Job, embeddings: EmbeddingRows) -> Iterator[str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.settings import ParseSettings
 from itrpipe.scene_graph.words import MOST_LETTERS, MOST_WORDS, parsed_part
@@ -19,7 +18,6 @@ from itrpipe.storage.integrity import DigestCache
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from itrpipe.scene_graph.graph import SceneGraph
 
 LIMIT = f"{MOST_WORDS} words or a word of more than {MOST_LETTERS} letters"
 
@@ -98,22 +96,6 @@ class Parse(Stage):
             job.warn(f"{counts['failed']:,} {plural} could not be analysed, with empty graphs")
 
 
-def parse_one(settings: ParseSettings, text: str) -> SceneGraph:
-    """The graph of one caption that needs no dataset.
-
-    Raises:
-        UsageError: the graphs come out of a file, or the caption is no Unicode.
-        MissingInputError: the tagger is not installed.
-    """
-    from itrpipe.scene_graph.build import parse_captions
-
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"caption {text!r} is not valid UTF-8; write it otherwise") from None
-    return parse_captions(settings, [text])[0]
-
-
 def print_graph(settings: Any, text: str, reporter: Reporter) -> None:
     """Prints the graph of one caption as a tree.
 
@@ -123,10 +105,11 @@ def print_graph(settings: Any, text: str, reporter: Reporter) -> None:
         reporter: prints.
 
     Raises:
-        UsageError, MissingInputError: see `parse_one`.
+        UsageError: the graphs come out of a file.
+        MissingInputError: the tagger is not installed.
     """
-    from itrpipe.scene_graph.build import graph_tree
+    from itrpipe.scene_graph.build import graph_tree, parse_captions
 
-    reporter.console.print(graph_tree(parse_one(settings, text)))
+    reporter.console.print(graph_tree(parse_captions(settings, [text])[0]))
     if parsed_part(text) != text:
         reporter.say(f"warning: the caption has more than {LIMIT}; only what comes before is parsed", style="yellow")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -27,11 +28,11 @@ from itrpipe.storage.disk import require_space, write_text
 from itrpipe.storage.integrity import DigestCache
 
 if TYPE_CHECKING:
-    from itrpipe.datasets.captions import Annotations, ImageRecord
-    from itrpipe.datasets.image_check import ImageFacts
+    from itrpipe.datasets.captions import Annotations
+    from itrpipe.datasets.image_check import ImageFacts, Repeat
     from itrpipe.scenes import ScenesDataset
 
-LEAKS, REPEATS = "leaks.tsv", "repeats.tsv"
+LEAKS, REPEATS, JOINED = "leaks.tsv", "repeats.tsv", "joined.tsv"
 """Files of a dataset that has some."""
 IMAGES_FOLDER = "images"
 BYTES_PER_SCENE, BYTES_OF_NOISE = 10_000, 12_000
@@ -219,7 +220,7 @@ _WITHOUT = {
 def _prepare_files(job: Job) -> None:
     import numpy as np
 
-    from itrpipe.datasets.image_check import check_images, find_repeats
+    from itrpipe.datasets.image_check import check_images, merge_equal_pictures, picture_keys
     from itrpipe.mining.filters import DuplicateCaptions
 
     annotations = read_source(job.settings, job.definition)
@@ -227,11 +228,12 @@ def _prepare_files(job: Job) -> None:
         job.messages.append(note)
         job.reporter.say(f"  {note}")
     facts, problems = check_images(annotations.root, [image.file for image in annotations.images], job.made)
-    usable = _without_bad_images(job, annotations, problems)
-    leaks, twice = [], []
-    for first, second in find_repeats(usable.images, facts):
-        (twice if first.split == second.split else leaks).append((first, second))
-    _list(job, LEAKS, "of val or test that an earlier split has, too", leaks)
+    annotations = _without_bad_images(job, annotations, problems)
+    usable, joined, apart = merge_equal_pictures(annotations, picture_keys(annotations.root, facts))
+    leaks = [(first, second) for first, second in apart if first.split != second.split]
+    twice = [(first, second) for first, second in apart if first.split == second.split]
+    _list(job, JOINED, "with the pixels of another one, now one image with all captions", joined)
+    _list(job, LEAKS, "that are in two splits", leaks)
     _list(job, REPEATS, "that are twice in one split", twice)
     _write_tables(job, usable, facts)
     rows = {image.image_id: row for row, image in enumerate(usable.images)}
@@ -244,18 +246,19 @@ def _prepare_files(job: Job) -> None:
     for name in SPLITS:
         if name not in job.metrics:
             without = _WITHOUT[name] if name != "test" or "val" in job.metrics else "evaluate and search need one"
-            job.warn(f"no image is in split {name}; {without}")
+            job.warn(f"no image is in split {name}; {without}; add photographs, or give a column split")
     job.metrics["leaks"] = len(leaks)
 
 
-def _list(job: Job, name: str, which: str, repeats: list[tuple[ImageRecord, ImageRecord]]) -> None:
+def _list(job: Job, name: str, which: str, repeats: list[Repeat]) -> None:
     """Writes pairs of images that are the same, and warns of them."""
     if not repeats:
         return
     lines = ["\t".join((first.file, first.split, second.file, second.split)) for first, second in repeats]
     write_text(job.folder / name, "\n".join(["first\tsplit\tsecond\tsplit", *lines]) + "\n")
-    (one, place), (other, elsewhere) = ((each.file, each.split) for each in repeats[0])
-    job.warn(f"pictures {which}: {len(repeats):,}; {other} of {elsewhere} is {one} of {place}; {name} lists all")
+    first, second = repeats[0]
+    example = f"{second.file} of {second.split} is {first.file} of {first.split}"
+    job.warn(f"pictures {which}: {len(repeats):,}; {example}; {name} lists all")
 
 
 def _without_bad_images(job: Job, annotations: Annotations, problems: Mapping[str, str]) -> Annotations:
@@ -264,8 +267,6 @@ def _without_bad_images(job: Job, annotations: Annotations, problems: Mapping[st
     Raises:
         DataError: there are some and they are not to be dropped.
     """
-    from itrpipe.datasets.captions import Annotations
-
     if not problems:
         return annotations
     listing = job.work / "bad_images.txt"
@@ -287,7 +288,8 @@ def _without_bad_images(job: Job, annotations: Annotations, problems: Mapping[st
         if image.file in problems
     }
     kept = {image.image_id for image in images}
-    return Annotations(images, [each for each in annotations.captions if each.image_id in kept], annotations.root)
+    captions = [each for each in annotations.captions if each.image_id in kept]
+    return replace(annotations, images=images, captions=captions)
 
 
 def _prepare_scenes(job: Job) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import operator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +18,7 @@ from itrpipe.config import COMMAND_LINE, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE, passes_of
-from itrpipe.features.hub import local_config, require_reachable
+from itrpipe.features.hub import require_encoder, require_reachable
 from itrpipe.methods.declaration import Mined, method_package
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
@@ -26,6 +27,7 @@ from itrpipe.stages import mine_negatives
 from itrpipe.stages.base import Artifact, Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
+from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import READ_UNTRAINED, Model, TrainExecution, TrainSettings, run_label, settings_of
 
@@ -33,12 +35,15 @@ if TYPE_CHECKING:
     from itrpipe.training.loop import Trainer
 
 INITIAL, MINED = "initial", "mine_negatives"
+UNKNOWN_WORDS = "unknown_percent_of_{}_words"
+"""Metric of the splits val and test, where the model has a vocabulary of its own."""
+_MOST_UNKNOWN = 50
 _READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
 _REMEDIES = {
-    "regions": "name features with regions by --features, such as those of butd",
-    "boxes": "name features with boxes by --features, such as those of butd; where regions are the cells of a grid, "
-    "say of which by --set precomp.grid=[6,6]",
-    "global": "name features with global vectors by --features, such as those of vit",
+    "regions": "add --features hog, which has regions and needs no weights",
+    "boxes": "add --features hog, which has boxes and needs no weights; where regions are the cells of a grid, say of "
+    "which by --set precomp.grid=[6,6]",
+    "global": "add --features hog, which has global vectors and needs no weights",
     "pixels": "give --features pixels",
 }
 
@@ -71,12 +76,6 @@ class Train(Stage):
         for name, model in settings.model.pretrained().items():
             if model:
                 _require_encoder(step, name, model, getattr(settings.model, f"{name}_revision", "main"))
-        config = local_config(both) if (both := settings.model.joint()) else {}
-        if config and not config.keys() & {"vision_config", "text_config"}:
-            raise UsageError(
-                f"{both} is a model of type {config.get('model_type')}, which is no encoder of both images and "
-                "captions; name one that is, such as CLIP or SigLIP, or one encoder as --vision and another as --text"
-            )
         if settings.adapts and importlib.util.find_spec("peft") is None:
             raise UsageError(
                 f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
@@ -94,10 +93,9 @@ class Train(Stage):
         settings = cast(TrainSettings, step.settings)
         if isinstance(settings.model, GivenEmbeddings):
             return
-        unused = {name: getattr(settings, name) for name in settings.unused_options()}
-        unused |= {f"loss.{name}": getattr(settings.loss, name) for name in settings.loss.unused_options()}
-        for name, value in unused.items():
+        for name in settings.unused_options():
             if step.resolved.origins.get(name) == COMMAND_LINE:
+                value = operator.attrgetter(name)(settings)
                 if name == "loss.teacher":
                     raise UsageError(f"--negatives-from {value} is for mined negatives; add --negatives mined")
                 raise UsageError(
@@ -128,17 +126,16 @@ class Train(Stage):
     def fingerprinted(self, settings: TrainSettings) -> dict[str, Any]:
         """The settings as the fingerprint sees them: of encoders and files their content counts and not where they lie.
 
-        Settings that are newer than trainings which must not go stale count where they are set. Of a plug-in, name and
-        version count.
+        Of a plug-in, name and version count.
         """
-        unused = settings.unused_options()
-        values = {name: value for name, value in settings.counted().items() if name not in unused}
+        values = settings.counted() | {"model": settings.model.counted(), "loss": settings.loss.counted()}
         here = [INITIAL] if settings.model.published_weights() else []
         values["model"] |= dict.fromkeys((*here, *local_folders(settings.model.pretrained())), "local")
         if isinstance(settings.model, GivenEmbeddings):
             del values["model"]["files"]
-        unused = settings.loss.unused_options()
-        values["loss"] = {name: value for name, value in settings.loss.counted().items() if name not in unused}
+        for key in settings.unused_options():
+            *group, name = key.split(".")
+            (values[group[0]] if group else values).pop(name)
         if not settings.loss.trains:
             read = READ_UNTRAINED | (
                 {"precision"} if settings.embed_precision == training_settings.AS_TRAINED else set()
@@ -190,9 +187,10 @@ class Train(Stage):
         if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
             wanted["parse"] = Need("parse", "rules")
         if settings.loss.reads_sentences():
-            wanted["synthesize"] = Need(
-                "synthesize", settings.sentences, {"seed": settings.seed, "split": "train", **_same_share(settings)}
-            )
+            asked: dict[str, Any] = {"split": "train", **_same_share(settings)}
+            if usual_method(settings.sentences):  # rules write the same for the models of all seeds
+                asked["seed"] = settings.seed
+            wanted["synthesize"] = Need("synthesize", settings.sentences, asked)
         same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
         for name, conf in (("start", settings.start_from), ("writer", settings.loss.written_by())):
             if conf:
@@ -210,6 +208,7 @@ class Train(Stage):
         from itrpipe.features.embeddings import EMBEDDINGS
         from itrpipe.models.base import DualEncoder as AnyDualEncoder
         from itrpipe.training.assembly import sources_of, trainer_of
+        from itrpipe.training.captions import PieceIds
         from itrpipe.training.distributed import World, joined_by
         from itrpipe.training.encoding import Encoding
         from itrpipe.training.optimizers import merge_adapters
@@ -230,6 +229,21 @@ class Train(Stage):
             )
             work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
         _record(job, trainer)
+        if not isinstance(tokens, PieceIds):
+            for name, data in splits.items():
+                if name != "train":
+                    tell_unknown_words(job, name, data.unknown_words())
+
+
+def tell_unknown_words(job: Job, split: str, percent: int) -> None:
+    """Notes how many words of a split's captions the model does not know, and warns where it is more than half."""
+    job.metrics[UNKNOWN_WORDS.format(split)] = percent
+    if percent > _MOST_UNKNOWN:
+        job.warn(
+            f"{percent} % of the words of {split} captions are unknown to the model, which reads words between blanks "
+            "that are frequent in training; where a language has no blanks, train a model with a tokenizer, such as "
+            "--backbone dual-encoder --text bert-base-multilingual-cased"
+        )
 
 
 def _require_encoder(step: Step, name: str, model: str, revision: str) -> None:
@@ -240,7 +254,10 @@ def _require_encoder(step: Step, name: str, model: str, revision: str) -> None:
     """
     joint = cast(TrainSettings, step.settings).model.joint()
     try:
-        require_reachable(model, revision)
+        if name in ("vision", "text"):
+            require_encoder(name, model, revision)
+        else:
+            require_reachable(model, revision)
     except MissingInputError as error:
         if not step.resolved.origins.get(f"model.{name}", "").endswith("]"):  # of a declaration
             raise
@@ -266,7 +283,8 @@ def _refuse_other_features(step: Step, settings: TrainSettings) -> None:
     for name in settings.model.reads():
         if name not in held:
             made = "+".join(part.kind.replace("_", "-") for part in parts)
-            remedy = ", or ".join(filter(None, (_REMEDIES[name], settings.model.without(name))))
+            encoders = "name encoders that read pixels by --vision and --text" if "pixels" in held else ""
+            remedy = ", or ".join(filter(None, (_REMEDIES[name], encoders, settings.model.without(name))))
             raise UsageError(
                 f"backbone {settings.backbone!r} reads {_READ[name]}, which features {settings.features!r} (made by "
                 f"{made}) do not hold; {remedy}"

@@ -68,7 +68,6 @@ FALSE_NEGATIVES, HARD_CANDIDATES = "false_negatives.json", "false_negatives.parq
 WORD_MAPS = "word_maps.parquet"
 WORDS, WORD_CORRECTIONS = "words.json", "word_corrections.parquet"
 DISCRIMINATION = "discrimination.json"
-SECOND_ROUND = "second_round.json"
 CORRECTED = "corrected.json"
 BENCHMARKS = "benchmarks.json"
 """Files of evaluations that ask for them, or whose model can be asked; see `itrpipe.analysis.questions`."""

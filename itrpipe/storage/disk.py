@@ -6,6 +6,7 @@ import contextlib
 import errno
 import glob
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -28,6 +29,8 @@ _STAMPED = re.compile(_STAMP + rb"[0-9a-f]{64}")
 CHECKSUM = "checksum"
 """Key of the stamp in JSON."""
 _CHUNK = 1 << 22
+_writers = itertools.count()
+"""Numbers the writers of this process, since its threads may write the same file at once."""
 _REMEDIES = {
     getattr(errno, code): remedy
     for codes, remedy in {
@@ -65,7 +68,8 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         DiskFullError: no space is left.
         UnavailableError: it cannot be written now.
     """
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}{TEMPORARY}")
+    writer = f"{socket.gethostname()}.{os.getpid()}-{next(_writers)}"
+    temporary = path.with_name(f".{path.name}.{writer}{TEMPORARY}")
     with on_disk(path):
         try:
             with temporary.open("wb") as stream:
@@ -86,7 +90,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Removes from a folder what processes of this machine, killed in the middle of `whole_file`, have left there."""
     for path in folder.glob(f".*.{glob.escape(socket.gethostname())}.*{TEMPORARY}"):
-        process = path.name.removesuffix(TEMPORARY).rpartition(".")[2]
+        process = path.name.rpartition("-")[0].rpartition(".")[2]
         if process.isdigit():
             try:
                 os.kill(int(process), 0)
@@ -270,6 +274,11 @@ def stamp(digest: str) -> bytes:
     return _STAMP + digest.encode()
 
 
+def is_stamped(content: bytes) -> bool:
+    """Return whether there is a stamp in the content of a file, right or wrong."""
+    return _STAMPED.search(content) is not None
+
+
 def check_stamp(path: Path, remedy: str, content: bytes | None = None) -> None:
     """Compares a file with its stamp.
 
@@ -327,7 +336,7 @@ def read_stamped_json(path: Path, remedy: str, *, strict: bool = True) -> dict[s
         OSError: it cannot be read.
     """
     content = b"" if path.is_fifo() else path.read_bytes()  # nobody may ever write into a pipe
-    if strict or _STAMPED.search(content):
+    if strict or is_stamped(content):
         check_stamp(path, remedy, content)
     with reading(path, "a JSON object", remedy):
         return {key: value for key, value in json.loads(content).items() if key != CHECKSUM}

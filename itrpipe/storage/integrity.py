@@ -31,6 +31,7 @@ from itrpipe.storage.artifact import (
 )
 from itrpipe.storage.disk import (
     file_digest,
+    is_stamped,
     make_folder,
     on_disk,
     read_json,
@@ -59,8 +60,8 @@ def trust_large_files(trusted: bool) -> None:
 def checked(path: Path) -> Path:
     """Returns the path of a file that is about to be read, once it is as the manifest of its artifact says.
 
-    A file of an exported folder is compared with its `export.json`. A file of neither, and one that is not listed, is
-    returned as it is.
+    The folder of an artifact may have been copied under another name. A file of an exported folder is compared with its
+    `export.json`. A file of neither, and one that is not listed, is returned as it is.
 
     Raises:
         DataError: the file is damaged; it names the artifact and the commands that make it again.
@@ -68,10 +69,13 @@ def checked(path: Path) -> Path:
     """
     for folder in list(path.parents)[:_DEEPEST]:
         name = path.relative_to(folder).as_posix()
-        if is_finished(folder) and (manifest := _manifest_of(folder)):
+        if manifest := _manifest_of(folder):
             if expected := manifest.outputs.get(name):
+                is_copy = not is_finished(folder)
                 remedy = damage_remedy(folder, thorough=True, again=f"`{manifest.command}`")
-                if expected.bytes < SMALL:
+                if is_copy:
+                    remedy = f"copy it again, or run `{manifest.command}`"
+                if is_copy or expected.bytes < SMALL:
                     check_file(path, expected, remedy, file_digest)
                 else:
                     cache = cache_of(folder)
@@ -106,15 +110,18 @@ def remember_outputs(folder: Path, manifest: Manifest) -> None:
 
 
 def _manifest_of(folder: Path) -> Manifest | None:
-    """The manifest of an artifact, which is read again when it changes; None where there is none."""
+    """Return the manifest of an artifact, which is read again when it changes; None where there is none."""
     with on_disk(folder / MANIFEST), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return _manifest(folder, *_version(os.stat(folder / MANIFEST)))
     return None
 
 
 @functools.lru_cache(256)
-def _manifest(folder: Path, *version: int) -> Manifest:
-    return read_manifest(folder)
+def _manifest(folder: Path, *version: int) -> Manifest | None:
+    path = folder / MANIFEST
+    # Other programs write files of this name, too, beside photographs for instance.
+    is_ours = is_finished(folder) or (path.is_file() and is_stamped(path.read_bytes()))
+    return read_manifest(folder) if is_ours else None
 
 
 def _version(status: os.stat_result) -> list[int]:

@@ -1,4 +1,4 @@
-"""Locks: one process makes an artifact, or several make parts of it, and who waits is told for whom."""
+"""Locks: one process makes an artifact or changes a file, several make parts, and who waits is told for whom."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from itrpipe.errors import LockedError, UnavailableError, UsageError
+from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.storage.artifact import BEGINNING, PARTIAL, Location, open_partial, recover_sealed
 from itrpipe.storage.disk import make_folder, on_disk
 
 HOURS = "ITRPIPE_LOCK_HOURS"
 DEFAULT_HOURS = 72.0
 """How long a process waits for another one; a training that reads the result of another may wait for days."""
+_MOMENT = 1.0
+"""Seconds that a file is waited for without a word: changing one takes less."""
 
 
 @contextlib.contextmanager
@@ -72,6 +75,22 @@ def locked(
         yield
 
 
+@contextlib.contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """Holds the lock of a file that several processes read, change and write, waiting for another one if need be.
+
+    Raises:
+        LockedError: another process has held it for longer than `ITRPIPE_LOCK_HOURS`.
+        UnavailableError: the folder is not writable, or its file system gives no locks.
+    """
+
+    def say_waiting(lock: Path) -> None:
+        Reporter(SafeConsole(stderr=True)).say(f"{path}: {holder(lock)} is changing it; waiting for {lock}")
+
+    with on_disk(path), _acquired(path.with_name(f".{path.name}.lock"), say_waiting, _MOMENT):
+        yield
+
+
 def holder(path: Path) -> str:
     """Who wrote itself into a lock file: `process 12 on host a since 2026-01-01 10:00 (itrpipe train)`."""
     try:
@@ -97,18 +116,19 @@ def unused(folder: Path) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def _acquired(path: Path, on_wait: Callable[[Path], None] | None) -> Iterator[FileLock]:
+def _acquired(path: Path, on_wait: Callable[[Path], None] | None, moment: float = 0) -> Iterator[FileLock]:
     """Holds a lock of the operating system; a file of that name alone, copied from elsewhere, locks nothing.
 
     Args:
         path: the file.
         on_wait: see `locked`.
+        moment: seconds after which `on_wait` is called.
     """
     lock = FileLock(path, fallback_to_soft=False)
     try:
         with on_disk(path):
             try:
-                lock.acquire(timeout=0)
+                lock.acquire(timeout=moment)
             except Timeout:
                 if on_wait is None:
                     raise
@@ -116,8 +136,8 @@ def _acquired(path: Path, on_wait: Callable[[Path], None] | None) -> Iterator[Fi
                 lock.acquire(timeout=3600 * patience())
     except Timeout:
         raise LockedError(
-            f"{path}: this artifact is being written by {holder(path)}; wait for it, or end that process, and run the "
-            f"same command again ({HOURS} says how many hours it waits)"
+            f"what {path} locks is being written by {holder(path)}; wait for it, or end that process, and run the same "
+            f"command again ({HOURS} says how many hours it waits)"
         ) from None
     try:
         command = shlex.join(["itrpipe", *sys.argv[1:]])

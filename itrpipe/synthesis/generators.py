@@ -52,7 +52,7 @@ class Generator:
         for what, (value, names) in known.items():
             if value not in names:
                 raise ValueError(unknown(what, value, sorted(names)))
-        usual = _usual_method(parts["conf"])
+        usual = usual_method(parts["conf"])
         if parts["method"] and not usual:
             raise ValueError(f"{parts['conf']} writes by rules, so that {name!r} names no model; leave the method out")
         return cls(parts["conf"], parts["method"] or usual, int(parts["seed"] or 0))
@@ -60,7 +60,7 @@ class Generator:
     @property
     def name(self) -> str:
         """The shortest name of it."""
-        method = f".{self.method}" if self.method != _usual_method(self.conf) else ""
+        method = f".{self.method}" if self.method != usual_method(self.conf) else ""
         return f"{self.conf}{method}{f'.s{self.seed}' if self.seed else ''}"
 
     def wanted(self, split: str) -> dict[str, Any]:
@@ -84,8 +84,8 @@ def generator_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(generator.name for generator in sorted(generators))
 
 
-def _usual_method(conf: str) -> str:
-    """Training of the model that writes where none is named; empty for rules."""
+def usual_method(conf: str) -> str:
+    """Return the training of the model that writes where none is named; empty for rules, which need no model."""
     return resolve(load_declaration("synthesize"), conf).values.get("method", "")
 
 

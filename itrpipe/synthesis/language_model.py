@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from itrpipe.errors import DataError, UsageError
-from itrpipe.features.towers import Kind, open_network
+from itrpipe.features.hub import Kind
+from itrpipe.features.towers import open_network
 from itrpipe.models.dual_encoder.network import find_tokenizer
 from itrpipe.synthesis.sentences import SentenceFile
 

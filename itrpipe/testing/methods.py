@@ -29,6 +29,7 @@ LOOP_SETTINGS = LoopSettings.model_construct(
     decay_factor=0.1,
     gradient_clip=2.0,
     max_updates=5,
+    patience=0,
     precision="fp32",
     selection="rsum",
     validation_images=6,

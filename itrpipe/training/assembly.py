@@ -59,6 +59,9 @@ _STATE = 8
 _COMPILED_FROM = 2_000
 """Steps of a training from which on compiling pays."""
 _WORDS_OF_A_TILE = 8
+_HARD_PART = 0.1
+"""Share of the captions, and of the images, of a training set that are negatives to be mined at most."""
+_SHORTEST_LIST = 10
 _STRETCHED = 0.01
 """Change of an image's shape, relative, from which on it is worth telling."""
 
@@ -156,13 +159,6 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
     for reason in (longer_captions(captions), trainer.never_warm()):
         if reason:
             job.warn(reason)
-    mined = loss.mined()
-    if mined is not None and (shorter := mined.shorter(train.num_captions, train.num_images)):
-        job.warn(
-            f"mined negatives are drawn from the first {mined.texts:,} of {train.num_captions:,} captions and the "
-            f"first {mined.images:,} of {train.num_images:,} images, which are hardly harder than others; draw from "
-            f"fewer, such as {' '.join(f'--set {job.conf}.loss.{name}={count}' for name, count in shorter.items())}"
-        )
     return trainer, splits, tokens
 
 
@@ -264,17 +260,21 @@ def _method(job: TrainingJob, train: SplitData, tokens: CaptionTokens, model: An
 def _mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
     """The lists of both directions, with the probabilities that mining wrote.
 
+    Of a small training set, lists of the usual length would hold most captions or images, which are no harder than any
+    others; no list is longer than a part of them.
+
     Raises:
         DataError: they are of another training set.
     """
     lists, anchors = {}, (train.split.image_ids, train.split.caption_ids)
-    for direction, ids in zip(FILES, anchors, strict=True):
+    for direction, ids, candidates in zip(FILES, anchors, (train.num_captions, train.num_images), strict=True):
         mined = read_list(folder, direction)
+        most = max(_SHORTEST_LIST, int(_HARD_PART * candidates))
         if not np.array_equal(mined.anchor_ids, ids):
             raise DataError(f"{folder}: its {direction} are of another training set; run `itrpipe mine-negatives`")
-        lists[direction] = mined.candidates
+        lists[direction] = mined.candidates[:, :most]
         if mined.false_negative_probability is not None:
-            lists[f"{PROBABILITY_OF}{direction}"] = mined.false_negative_probability
+            lists[f"{PROBABILITY_OF}{direction}"] = mined.false_negative_probability[:, :most]
     return lists
 
 

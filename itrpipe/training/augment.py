@@ -58,17 +58,19 @@ class Changes(NamedTuple):
         return Changes(*(each[rows] for each in self))
 
 
-def draw_changes(count: int, size: tuple[int, int], kind: str, rng: np.random.Generator) -> Changes:
+def draw_changes(may_flip: np.ndarray, size: tuple[int, int], kind: str, rng: np.random.Generator) -> Changes:
     """Draws changes of a batch, each image's independent of the others'.
 
     Args:
-        count: B.
+        may_flip: bool [B], images whose captions stay true of them when they are mirrored.
         size: height and width of the images.
-        kind: `crop` keeps a part of each, `flip` also mirrors half of them, `full` also applies RandAugment.
+        kind: `crop` keeps a part of each, `flip` also mirrors half of those that it may, `full` also applies
+            RandAugment.
         rng: of the batch.
     """
+    count = len(may_flip)
     boxes = crop_boxes(count, *size, rng)
-    flips = (rng.random(count) < 0.5) & (kind != "crop")
+    flips = (rng.random(count) < 0.5) & may_flip & (kind != "crop")
     operations = rng.integers(len(_POINTWISE) + _WARPS, size=(count, _OPERATIONS_PER_IMAGE))
     applied = (rng.random(operations.shape) < _PROBABILITY) & (kind == "full")
     return Changes(boxes, flips, operations, np.where(rng.random(operations.shape) < 0.5, 1, -1) * applied)

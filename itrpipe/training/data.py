@@ -7,12 +7,13 @@ Features are memory maps, captions one padded array of token ids, or words and p
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.datasets.prepared import PreparedDataset, Split
-from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
+from itrpipe.datasets.vocabulary import END, UNKNOWN, Vocabulary
 from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 _ORDER = 1
 """Tells the generator of an epoch's order from those of its steps; NumPy takes trailing zeros for nothing."""
+_NAMES_SIDES = re.compile(r"\b(left|right)", re.IGNORECASE)
+"""Matches captions that a mirrored image may contradict, and some others, such as `the train has left`."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,11 @@ class SplitData:
         """Captions that are longer than the model reads."""
         return self._texts.cut
 
+    def unknown_words(self) -> int:
+        """Percent of the captions' words that are not in the vocabulary, which is no tokenizer's."""
+        ids = self.texts(np.arange(self.num_captions)).tokens
+        return round(100 * float((ids == UNKNOWN).sum() / (ids > END).sum()))
+
     def pair_sizes(self) -> np.ndarray:
         """[T] words of each caption and regions of its image together."""
         return self._texts.lengths.astype(np.int64) + self.region_counts[self.caption_image]
@@ -302,7 +310,8 @@ class PixelSplitData(SplitData):
         features: file that holds the pixels of all its images.
         tokens: turns captions into ids; None where only images are read.
         frame: height and width of the images of a batch.
-        changes: what `augment` does to training images, or `none`.
+        changes: what `augment` does to training images, or `none`. An image of which a caption names sides is never
+            mirrored, since its captions and its twins would be wrong.
 
     Raises:
         DataError: the features have no pixels.
@@ -338,10 +347,19 @@ class PixelSplitData(SplitData):
         if rng is None or self._changes == "none":
             pixels = resize(stored, self._frame)
         else:
-            changes = draw_changes(count, (stored.shape[2], stored.shape[3]), self._changes, rng).of(own)
-            pixels = augment(stored, self._frame, changes)
+            size = stored.shape[2], stored.shape[3]
+            changes = draw_changes(~self._names_sides[images], size, self._changes, rng)
+            pixels = augment(stored, self._frame, changes.of(own))
         kind = partial(OwnImages, rows=count, first=own.start) if divided else ImageBatch
         return kind(torch.empty(len(pixels), 0, 0), pixels=pixels), self.texts(captions)
+
+    @cached_property
+    def _names_sides(self) -> np.ndarray:
+        """Images bool [N] of which a caption names left or right."""
+        captions = [row for row, text in enumerate(self.split.texts) if _NAMES_SIDES.search(text)]
+        images = np.zeros(self.num_images, dtype=bool)
+        images[self.caption_image[captions]] = True
+        return images
 
     def train_on(self, world: World, device: torch.device) -> None:
         """Reads for this process from now on, and changes images on its device."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from itrpipe.errors import UsageError
@@ -258,6 +259,9 @@ class WeightAverage(nn.Module):
     training has reached: (1 - a) w_0 + a w; w_0 is no part of the state, since a training that goes on begins with the
     same. `none` changes nothing.
 
+    An average of weights makes other vectors than the weights of training do, so that BatchNorm gets statistics of its
+    own for it, as torch's `update_bn` has it.
+
     Args:
         average: the setting.
         model: on its device before its first update; which of its weights are trained is known.
@@ -271,12 +275,17 @@ class WeightAverage(nn.Module):
         super().__init__()
         self._kind, self._number = parsed_average(average)
         trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-        if (
-            self._kind == WISE_FT
-        ):  # an adapter adds B A, and B is zero at the start: a B A lies between, with A as it is
+        if self._kind == WISE_FT:
+            # An adapter adds B A, and B is zero at the start: a B A lies between, with A as it is.
             trained = [(name, each) for name, each in trained if ".lora_A." not in name]
-        # In a tuple, so that they are no part of this module and of its state.
-        self._followed = () if self._kind == NO_AVERAGE else tuple(each for _, each in trained)
+        # In tuples, so that they are no part of this module and of its state.
+        self._model = (model,)
+        self._followed, self._norms = (), ()
+        if self._kind != NO_AVERAGE:
+            self._followed = tuple(each for _, each in trained)
+            model.train()  # what is frozen stays in evaluation mode
+            norms = (layer for layer in model.modules() if isinstance(layer, _BatchNorm))
+            self._norms = tuple(norm for norm in norms if norm.training)
         for number, each in enumerate(self._followed):
             self.register_buffer(str(number), each.detach().clone(), persistent=self._kind == EMA)
 
@@ -286,15 +295,39 @@ class WeightAverage(nn.Module):
             get_ema_multi_avg_fn(self._number)(list(self.buffers()), self._followed, 0)
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Puts the averages in the place of the weights, and these back at the end, to the bit."""
-        raw, averages = [each.data for each in self._followed], list(self.buffers())
+    def applied(self, encode_batches: Callable[[], None]) -> Iterator[None]:
+        """Puts the averages in the place of the weights, and these back at the end, to the bit.
+
+        Args:
+            encode_batches: lets the model encode training batches, for the statistics of BatchNorm.
+        """
+        averages = list(self.buffers())
         if self._kind == WISE_FT:
-            averages = [torch.lerp(*ends, self._number) for ends in zip(averages, raw, strict=True)]
-        for each, value in zip(self._followed, averages, strict=True):
+            ends = zip(averages, self._followed, strict=True)
+            averages = [torch.lerp(first, last.data, self._number) for first, last in ends]
+        statistics = [buffer for norm in self._norms for buffer in norm.buffers()]
+        swapped = [*self._followed, *statistics]
+        raw = [each.data for each in swapped]
+        for each, value in zip(swapped, [*averages, *map(torch.clone, statistics)], strict=True):
             each.data = value
         try:
+            if self._norms:
+                self._take_statistics(encode_batches)
             yield
         finally:
-            for each, value in zip(self._followed, raw, strict=True):
+            for each, value in zip(swapped, raw, strict=True):
                 each.data = value
+
+    def _take_statistics(self, encode_batches: Callable[[], None]) -> None:
+        """Gives BatchNorm the mean statistics of batches; all else of the model is in evaluation mode."""
+        (model,) = self._model
+        model.eval()
+        momenta = [norm.momentum for norm in self._norms]
+        for norm in self._norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a mean over all batches, in place of a moving one
+            norm.train()
+        encode_batches()
+        model.eval()
+        for norm, momentum in zip(self._norms, momenta, strict=True):
+            norm.momentum = momentum

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from itrpipe.config import leaves
 from itrpipe.datasets.vocabulary import Vocabulary
-from itrpipe.engine.work import CUDA, has_bfloat16_units
+from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.hub import refuse_not_finite
 from itrpipe.models.declaration import BackboneSettings
@@ -57,7 +57,6 @@ class Position:
         history: one row per validation.
         best_score, best_row: best validation so far; the row is -1 before the first.
         plateaus: numbers of validations after which the rate fell because they were flat.
-        seconds: training time spent so far in all runs.
     """
 
     epoch: int = 0
@@ -68,7 +67,6 @@ class Position:
     best_score: float = float("-inf")
     best_row: int = -1
     plateaus: list[int] = field(default_factory=list)
-    seconds: float = 0.0
 
 
 def save_checkpoint(
@@ -217,7 +215,8 @@ def chosen_precision(asked: str, device: torch.device) -> str:
     """
     if asked != "auto":
         return asked
-    return "bf16" if device.type == CUDA and has_bfloat16_units(CUDA) else "fp32"
+    has_units = device.type == CUDA and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if has_units else "fp32"
 
 
 def build_model(

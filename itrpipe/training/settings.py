@@ -46,6 +46,7 @@ LORA = "lora"
 EMA, WISE_FT = "ema", "wise-ft"
 PLATEAU = "plateau"
 AS_TRAINED = "as-trained"
+USUAL_PATIENCE = 5
 _OF_LORA = ("lora_rank", "lora_alpha", "lora_dropout", "lora_targets")
 
 READ_UNTRAINED = frozenset(("backbone", "method", "features", "seed", "score_precision", "min_word_count"))
@@ -57,6 +58,11 @@ def _count_or_share(value: Any) -> Any:
     if not isinstance(value, int) and not (isinstance(value, float) and 0 < value < 1):
         raise ValueError("must be a whole number of updates, or below 1 a share of all")
     return value
+
+
+def _usual_patience(values: Mapping[str, Any]) -> int:
+    """Return the default of `patience`, by the schedule."""
+    return USUAL_PATIENCE if values.get("schedule") in ("step", PLATEAU) else 0
 
 
 class TrainSettings(Settings):
@@ -115,6 +121,8 @@ class TrainSettings(Settings):
         validate_every: updates after each of which a validation comes, beside that at the end of every epoch; 0: none.
         patience: training ends when what `selection` names has not improved for so many validations in a row; those
             of the first epochs, which some methods train with another loss, do not count. 0: it trains all its epochs.
+            Under schedules that fall until a planned end, 0 is the default: the last epochs, at low rates, often
+            improve most, and the best validation is kept in any case.
         selection: what the best validation is chosen by: `rsum` (six recalls) or `r1+r5` (four).
         validation_images: validate on the first so many images.
         model: settings of the backbone, see its `declaration.py`.
@@ -157,7 +165,7 @@ class TrainSettings(Settings):
     sentences: str = "phrases"
     train_share: float = Field(default=1.0, gt=0, le=1)
     validate_every: int = Field(default=0, ge=0)
-    patience: int = Field(default=0, ge=0)
+    patience: int = Field(default_factory=_usual_patience, ge=0)
     selection: Literal["rsum", "r1+r5"]
     validation_images: int = Field(ge=1)
     model: SerializeAsAny[BackboneSettings] = Field(default_factory=dict)  # pyright: ignore[reportAssignmentType]
@@ -209,8 +217,8 @@ class TrainSettings(Settings):
                 )
 
     def unused_options(self) -> tuple[str, ...]:
-        """Names of options that others leave without a use, so that their values change nothing."""
-        return _unread(self.adapter, self.loss.trains)
+        """Dotted keys of options that others leave without a use, so that their values change nothing."""
+        return _unread(self.adapter, self.loss, self.model)
 
     @property
     def adapts(self) -> bool:
@@ -306,16 +314,23 @@ def unread(settings: Mapping[str, Any]) -> frozenset[str]:
         Nothing of methods that are not installed, or have other settings now.
     """
     method = methods().get(settings.get("method", ""))
+    backbone = backbone_classes().get(backbone_family(settings.get("backbone", "")))
     try:
         loss = method.model_validate(settings["loss"]) if method and "loss" in settings else None
+        model = backbone.model_validate(settings["model"]) if backbone and "model" in settings else None
     except ValidationError:
         return frozenset()
-    own = _unread(settings["adapter"], loss is None or loss.trains)
-    return frozenset((*own, *(f"loss.{name}" for name in (loss.unused_options() if loss else ()))))
+    return frozenset(_unread(settings["adapter"], loss, model))
 
 
-def _unread(adapter: str, trains: bool) -> tuple[str, ...]:
-    return (*(_OF_LORA if adapter == NOTHING else ()), *(() if trains else ("patience",)))
+def _unread(adapter: str, loss: MethodSettings | None, model: BackboneSettings | None) -> tuple[str, ...]:
+    unused = list(_OF_LORA) if adapter == NOTHING else []
+    if loss is not None:
+        unused += [f"loss.{name}" for name in loss.unused_options()]
+        unused += [] if loss.trains else ["patience"]
+    if model is not None:
+        unused += [f"model.{name}" for name in model.unused_options()]
+    return tuple(unused)
 
 
 def parsed_average(value: str) -> tuple[str, float]:
@@ -424,35 +439,6 @@ def began_with(settings: Mapping[str, Any]) -> tuple[str, ...]:
         return ()
     model = settings_of(name).model_construct(**settings.get("model", {}))
     return tuple(filter(None, (*model.pretrained().values(), model.published_weights())))
-
-
-def no_first_training(settings: Mapping[str, Any]) -> str:
-    """Why a training is no first training whose hardest negatives can be found; empty where it is.
-
-    It has learned from in-batch negatives, and embeds, so that all others can be searched.
-
-    Args:
-        settings: of the training, as manifests keep them.
-    """
-    backbone, method = settings["backbone"], settings["method"]
-    if not settings_of(backbone).embeds:
-        return (
-            f"{backbone} scores pair by pair and has no embeddings to search for its hardest negatives; ask with "
-            "another backbone, such as --backbone vsrn or vsepp"
-        )
-    if "loss" not in settings:
-        return f"it is not recorded what {method} was trained with; train it again"
-    loss = methods()[method].model_validate(settings["loss"])
-    if not loss.trains:
-        other = "clip-finetune" if backbone_family(backbone) == "dual-encoder" else FIRST_TRAINING
-        return (
-            f"{method} trains nothing, so that there is no first training; ask with a method that does, such as {other}"
-        )
-    if settings.get("start_from") or not loss.in_batch():
-        return f"it has learned from more than the negatives of its batches ({method}); ask with a training on those"
-    if settings["model"].get("measure", "cosine") != "cosine":
-        return f"{backbone} compares by {settings['model']['measure']}, which mining cannot search; ask for cosine"
-    return ""
 
 
 def _known(value: str, known: Iterable[str], what: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -49,8 +48,6 @@ def test_matches_are_those_of_the_images_that_were_trained_on(
         images = found.image_ids.tolist()
         write_truth(tmp_path, {f"c{row}": [each for each in images if MATCH[int(each[1:]), row]] for row in own})
     monkeypatch.setattr(false_negatives, "read_embeddings", lambda path, split: part)
-    whole = SimpleNamespace(split=lambda name: SimpleNamespace(image_ids=found.image_ids))
-    monkeypatch.setattr(false_negatives.PreparedDataset, "open", lambda path: whole)
     seen = TrainingSet.open(tmp_path, tmp_path).is_match(np.arange(len(own)), np.arange(len(kept))[:, None])
     np.testing.assert_array_equal(seen, MATCH[kept][:, own] if known else None)
 

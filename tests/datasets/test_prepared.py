@@ -111,19 +111,11 @@ def test_a_share_of_a_split_lies_within_larger_ones_and_holds_an_image_at_least(
     assert {*shares[0].image_ids} < {*shares[1].image_ids} < {*shares[2].image_ids}
 
 
-def test_files_of_two_runs_and_of_other_columns_do_not_pass(folder: Path) -> None:
-    images, captions = pq.read_table(folder / "images.parquet"), pq.read_table(folder / "captions.parquet")
-    for changed, told, value in (
-        (images.drop_columns(["sha256"]), captions, "has other columns than this version writes"),
-        (images.slice(1), captions, "train has captions of images that images.parquet lacks"),
-        (images.slice(0, 2), captions, "other splits than train"),
-        (images.slice(0, 0), captions, "holds no images"),
-        (images, captions.take([1, 0, 2, 3, 4, 5]), "captions of train are not in the order of their images"),
-    ):
-        pq.write_table(changed, folder / "images.parquet")
-        pq.write_table(told, folder / "captions.parquet")
-        with pytest.raises(DataError, match=value):
-            PreparedDataset.open(folder)
+def test_tables_of_other_columns_do_not_pass(folder: Path) -> None:
+    images = pq.read_table(folder / "images.parquet")
+    pq.write_table(images.drop_columns(["sha256"]), folder / "images.parquet")
+    with pytest.raises(DataError, match="has other columns than this version writes"):
+        PreparedDataset.open(folder)
 
 
 pairs = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=12)
@@ -303,10 +295,6 @@ def test_a_published_file_loads_with_its_own_ids_and_is_written_so(tmp_path: Pat
     [
         ("idx2word", None, "has no idx2word; it has word2idx, idx"),
         ("word2idx", lambda words: [], "word2idx is [], expected an object"),
-        ("idx", lambda count: count + 1, "contradict each other"),
-        ("word2idx", lambda ids: ids | {"dog": 4}, "contradict each other"),
-        ("idx2word", lambda words: words | {"5": "cat"}, "it holds 1 words twice"),
-        ("idx2word", lambda words: words | {"0": "<start>", "1": "<pad>"}, "it begins with <start>, <pad>"),
     ],
 )
 def test_broken_vocabularies_are_refused(tmp_path: Path, key: str, change: Any, value: str) -> None:

@@ -6,7 +6,9 @@ import ast
 import dataclasses
 import hashlib
 import json
+import re
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,11 @@ import pytest
 from PIL import Image
 
 from itrpipe.datasets.captions import Annotations, CaptionRecord, ImageRecord
+from itrpipe.datasets.formats import read_annotations
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.errors import DataError
-from itrpipe.exporting.negatives import FORMATS, Mined, Table, open_mined, open_twins
+from itrpipe.exporting.negatives import FORMATS, Mined, Table, open_mined, open_twins, write_copies
 from itrpipe.mining.files import MinedList
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
@@ -44,11 +47,11 @@ class World:
     lists: dict[str, list[list[tuple[int, float, float]]]]  # rows, scores, probabilities
     sentences: list[list[str]]
 
-    def open(self, *, sentences: int = SENTENCES, image_root: str = "") -> Mined:
+    def open(self, *, sentences: int = SENTENCES, image_root: str = "", holds_images: bool = False) -> Mined:
         more: dict[str, Any] = {"sentences": self.folder / "sentences", "writer": "phrases"} if sentences else {}
         prepared, mined, images = (self.folder / name for name in ("prepared", "mined", "photographs"))
-        root = {"image_root": image_root, "most_sentences": sentences}
-        return open_mined(prepared, mined, images, NEGATIVES, **root, **more)
+        more |= {"image_root": image_root, "holds_images": holds_images, "most_sentences": sentences}
+        return open_mined(prepared, mined, images, NEGATIVES, **more)
 
 
 @pytest.fixture(scope="module")
@@ -124,12 +127,13 @@ def export(
     with_scores: bool = False,
 ) -> list[Table]:
     """Writes a format to a folder, its files of four rows."""
-    mined = world.open(sentences=sentences, image_root=image_root)
+    mined = world.open(sentences=sentences, image_root=image_root, holds_images=FORMATS[form].holds_images)
     tables = [*FORMATS[form].tables(mined, ("t2i", "i2t"), with_scores)]
     for table in tables:
         for name, rows in table.shards(4):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             table.write(target / name, rows)
+    write_copies(mined, target)
     return tables
 
 
@@ -143,7 +147,6 @@ def read_negclip(folder: Path, cache: Path) -> list[Any]:
     """As open_clip and NegCLIP read the table."""
     from open_clip_train.data import CsvDataset
 
-    assert sorted(path.name for path in folder.rglob("*")) == ["train.tsv"]
     read = CsvDataset(str(folder / "train.tsv"), np.asarray, "filepath", "title", "\t", lambda texts: texts)
     lists = dict.fromkeys(("neg_caption", "neg_image"), ast.literal_eval)
     table = pd.read_csv(folder / "train.tsv", sep="\t", converters=lists)
@@ -167,14 +170,65 @@ READ: dict[str, tuple[Callable[[Path, Path], list[Any]], dict[str, Any]]] = {
 }
 
 
+@pytest.fixture
+def without_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What open_clip imports to read shards is another extra, which its reader of tables needs not."""
+    for name in ("braceexpand", "webdataset", "webdataset.filters", "webdataset.tariterators"):
+        monkeypatch.setitem(sys.modules, name, MagicMock(PipelineStage=object))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.usefixtures("without_shards")
+def test_photographs_in_a_tar_file_are_opened_like_those_in_a_folder(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """Every image that a trainer opens has the pixels that the same row has of a folder."""
+    packed = dataclasses.replace(world, folder=tmp_path)
+    photographs = tmp_path / "photographs"
+    files = [f"shard.tar/{Path(file).name}" for file in world.files]
+    write_world(tmp_path / "prepared", photographs, files, world.owners, world.texts)
+    (photographs / "shard.tar").rename(tmp_path / "unpacked")
+    with tarfile.open(photographs / "shard.tar", "w") as tar:
+        tar.add(tmp_path / "unpacked", ".")
+    for name in ("mined", "sentences"):
+        (tmp_path / name).symlink_to(world.folder / name)
+
+    def opened(value: Any) -> list[bytes]:
+        if isinstance(value, dict | list):
+            parts = value.values() if isinstance(value, dict) else value
+            return [pixels for part in parts for pixels in opened(part)]
+        if isinstance(value, str) and re.fullmatch(r"\S+\.(jpg|png)", value) and form != "webdataset":
+            value = Image.open(value)
+        return [np.asarray(value).tobytes()] if isinstance(value, Image.Image | np.ndarray) else []
+
+    found = []
+    for source in (world, packed):
+        target = tmp_path / f"out-{len(found)}"
+        export(source, target, form)
+        monkeypatch.chdir(target if source is packed else world.folder / "photographs")
+        found.append([opened(row) for row in READ[form][0](target, tmp_path / target.name)])
+    assert found[0] == found[1]
+    assert any(found[0])
+
+
+@pytest.mark.usefixtures("without_shards")
+def test_captions_that_pandas_reads_as_missing_have_no_row(tmp_path: Path, world: World) -> None:
+    texts = [{1: "None", 4: "NA", 8: "nan"}.get(row, text) for row, text in enumerate(world.texts)]
+    write_world(tmp_path / "prepared", tmp_path / "photographs", world.files, world.owners, texts)
+    for name in ("mined", "sentences"):
+        (tmp_path / name).symlink_to(world.folder / name)
+    (table,) = export(dataclasses.replace(world, folder=tmp_path), tmp_path / "out", "negclip")
+    titles = pd.read_csv(tmp_path / "out" / "train.tsv", sep="\t")["title"].tolist()
+    assert titles == [texts[row] for row in np.asarray(table.rows).tolist()]
+    assert {1, 4, 8}.isdisjoint(np.asarray(table.rows).tolist())
+
+
 @pytest.mark.parametrize("case", READ)
+@pytest.mark.usefixtures("without_shards")
 def test_libraries_read_the_negatives_that_were_recorded(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     """Images by the names of their files. What was recorded was equal to the lists, row by row."""
-    # What open_clip imports to read shards is another extra, which its reader of tables needs not.
-    for name in ("braceexpand", "webdataset", "webdataset.filters", "webdataset.tariterators"):
-        monkeypatch.setitem(sys.modules, name, MagicMock(PipelineStage=object))
     photographs = world.folder / "photographs"
     known = {np.asarray(Image.open(photographs / file)).tobytes(): file for file in world.files}
 
@@ -192,6 +246,16 @@ def test_libraries_read_the_negatives_that_were_recorded(
     counts = [[each.config, len(each.rows), each.left_out] for each in tables]
     rows = [hashlib.sha256(json.dumps(plain(row)).encode()).hexdigest()[:8] for row in read(tmp_path / "out", tmp_path)]
     assert [counts, rows] == json.loads(GOLDEN.read_text())[case]
+
+
+def test_exported_samples_are_read_back_as_they_were(world: World, tmp_path: Path) -> None:
+    odd = dataclasses.replace(world, folder=tmp_path / "world")
+    texts = [f"{text}\r\n" if row % 2 else text for row, text in enumerate(world.texts)]
+    write_world(tmp_path / "world" / "prepared", tmp_path / "world" / "photographs", world.files, world.owners, texts)
+    for name in ("mined", "sentences"):
+        (odd.folder / name).symlink_to(world.folder / name)
+    (table,) = export(odd, tmp_path / "out", "webdataset")
+    assert [each.text for each in read_annotations(tmp_path / "out").captions] == [texts[row] for row in table.rows]
 
 
 def test_an_image_that_changed_or_went_is_no_sample(world: World, tmp_path: Path) -> None:
@@ -221,9 +285,8 @@ def test_what_says_the_same_as_the_positive_is_no_negative(world: World, tmp_pat
     for direction, lists in world.lists.items():
         found, repeats = mined.lists[direction], 0
         for anchor, own in enumerate(lists):
-            ranked = [(row, rank) for rank, (row, _, _) in enumerate(own, 1) if (anchor, row) not in same[direction]]
-            seen = zip(found["row"][anchor].tolist(), found["rank"][anchor].tolist(), strict=True)
-            assert [each for each in seen if each[0] >= 0] == ranked[:NEGATIVES]
+            ranked = [row for row, _, _ in own if (anchor, row) not in same[direction]]
+            assert [row for row in found["row"][anchor].tolist() if row >= 0] == ranked[:NEGATIVES]
             repeats += sum((anchor, row) in same[direction] for row, _, _ in own[:NEGATIVES])
         assert mined.repeats[direction] == repeats
     assert mined.repeats["i2t"]
@@ -244,7 +307,7 @@ def test_twins_are_each_others_negatives(world: World, tmp_path: Path, monkeypat
 
     def rows_of(form: str, columns: list[str]) -> list[list[Any]]:
         sources = world.folder / "prepared", tmp_path / "twins", Path.cwd()
-        mined = open_twins(*sources, mirrors=FORMATS[form].mirrors)
+        mined = open_twins(*sources, holds_images=FORMATS[form].holds_images)
         (table,) = FORMATS[form].tables(mined, ["t2i"], False)
         table.write(tmp_path / form, table.rows)
         if form == "negclip":

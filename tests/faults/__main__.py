@@ -12,6 +12,7 @@ from collections import Counter
 
 # Kind -> trials of the short campaign: about a minute of two cores.
 KINDS = {"kills": 8, "renames": 12, "writers": 3, "disk": 4, "bytes": 12, "folders": 12, "inputs": 12}
+KINDS |= {"pipes": 3, "copies": 4, "requests": 1}
 
 
 def main() -> int:
@@ -19,7 +20,7 @@ def main() -> int:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
     os.environ |= {"ARROW_DEFAULT_MEMORY_POOL": "system", "HF_HUB_OFFLINE": "1", "MPLBACKEND": "agg"}
-    from tests.faults import bits, disks, folders, inputs, kills, server
+    from tests.faults import around, bits, disks, folders, inputs, kills, server
     from tests.faults.chain import SHORT, Chain, new_folder
     from tests.faults.trials import SORTS, run_all
 
@@ -37,6 +38,9 @@ def main() -> int:
         "bytes": lambda: bits.trials(chain),
         "folders": lambda: folders.trials(chain),
         "inputs": lambda: inputs.trials(chain),
+        "pipes": lambda: around.pipes(chain),
+        "copies": lambda: around.copies(chain),
+        "requests": lambda: around.requests(chain),
     }
     trials = []
     for kind in options.only:

@@ -87,7 +87,7 @@ STEPS = (
     Step("evaluate-both", (("evaluate", *_PAIRS, *_ONE, *_SCORING, "--ensemble-with=vsepp"),)),
     Step("evaluate-aoq", (("evaluate", *_AOQ, *_TWO, *_sets(*_SCORES)),)),
     Step("report", (("report", *_sets("bootstrap_samples=100", "examples=2")),)),
-    Step("export", ((*_EXPORT, "--embeddings=parquet", "--index"),)),
+    Step("export", ((*_EXPORT, "--embeddings=parquet"),)),
     Step("export-again", ((*_EXPORT, "--embeddings=npy", "--force"),)),
     # A dataset of the user's own, with features that others made.
     Step("own-prepare", (("prepare", "--dataset=mine", "--source={source}"),)),

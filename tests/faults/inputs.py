@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import shlex
 import shutil
+import tarfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,7 @@ READ = {
     "in/dataset_x.json": "prepare -d new --source in --set workers=1",
     "in/captions_train2017.json": "prepare -d new --source in --set workers=1",
     "in/Flickr8k.token.txt": "prepare -d new --source in --set workers=1",
+    "in/x.tar": "prepare -d new --source in --set workers=1",
     "in/a.jpg": "prepare -d new --source in --set workers=1",
     "in/x.npz": "extract -d mine --name new --from in/x.npz",
     "in/x.npy": "extract -d mine --name new --from in/x.npy",
@@ -38,6 +41,19 @@ READ = {
     "data/scenes/extract/scenes-*/features.h5": "train -b vsepp",
     "data/scenes/extract/scenes-*/manifest.json": "status --verify",
 }
+
+
+def _damaged_tar() -> bytes:
+    """A tar file of two samples; a bit of its second header is wrong."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name in ("a.jpg", "a.txt", "b.jpg", "b.txt"):
+            header = tarfile.TarInfo(name)
+            header.size = 5
+            tar.addfile(header, io.BytesIO(b"a dog"))
+    content = bytearray(stream.getvalue())
+    content[2 * tarfile.BLOCKSIZE] ^= 1
+    return bytes(content)
 
 
 def _cut(path: Path) -> None:
@@ -57,6 +73,8 @@ HELD: dict[str, Content] = {
     "records in records": b'{"prepare": ' * 100_000,
     "a number of 5,000 digits": b'{"images": [{"filename": "a.jpg", "imgid": ' + b"7" * 5_000 + b"}]}",
     "a long field": b"1\t2\t3\t4\t5\t" + b"A" * 2_000_001 + b"\tAAAA\n",
+    "a damaged tar file": _damaged_tar(),
+    "a group in two splits": b"file,caption,split,group\na.jpg,a dog,train,p\nb.jpg,a cat,test, p\n",
     "a folder": Path.mkdir,
 }
 # What a file that is there holds, and what a new one is.

@@ -172,9 +172,9 @@ def become(arguments: Sequence[str], folder: Path, log: int, faults: Sequence[Fa
         sys.modules["__main__"] = types.ModuleType("__main__")  # spawned processes import no campaign
         for fault in faults:
             fault()
-        from itrpipe.cli import main
+        from itrpipe.__main__ import run as run_process
 
-        main()
+        run_process()
         code = 0
     except SystemExit as leaving:
         code = leaving.code or 0
@@ -188,6 +188,14 @@ def become(arguments: Sequence[str], folder: Path, log: int, faults: Sequence[Fa
 
 
 # What can go wrong in a child
+
+
+def unread() -> None:
+    """Standard output and error are a pipe that nobody reads any more."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    for file in (1, 2):
+        os.dup2(writer, file)
 
 
 def bound_by_permissions() -> None:

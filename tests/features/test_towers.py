@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.features.frames import Framing, load_preprocessing
-from itrpipe.features.hub import RANDOM_NOTE
-from itrpipe.features.towers import PATCHES, Grid, open_network, open_vision
+from itrpipe.features.hub import PATCHES, RANDOM_NOTE
+from itrpipe.features.towers import Grid, open_network, open_vision
 from tests.features.test_extractors import built, pictures, rows_of, save
 from tests.features.test_hub import Intruder
 

@@ -140,12 +140,13 @@ def test_all_four_scores_of_twins_count(objective: str, loss: Callable[[Tensor],
 
 
 def test_temperature_and_bias_are_learned_and_clamped():
-    method, model = made(objective="sigmoid", learn_temperature=True, temperature=0.02, bias=-3.0, largest_scale=40.0)
+    method, model = made(objective="sigmoid", learn_temperature=True, temperature=0.02, bias=-3.0, largest_scale=50.0)
+    method._state.log_scale.data += 1.0
     batch = method.collate(BATCH, np.random.default_rng(0))
     method.losses(model, batch, 0)["contrastive"].backward()
     assert method._state.log_scale.grad is not None
     assert method._state.bias.grad is not None
-    assert batch.statistics["temperature"].item() == pytest.approx(1 / 40)
+    assert batch.statistics["temperature"].item() == pytest.approx(1 / 50)
     assert not made(objective="sum")[0]._state.log_scale.requires_grad
     assert not made(objective="infonce")[0]._state.log_scale.requires_grad
     assert not made(objective="infonce", learn_temperature=True)[0]._state.bias.requires_grad

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import torch
 
 from itrpipe.engine.work import Part
 from itrpipe.mining import search as module
@@ -63,7 +64,8 @@ def mine(
         gpu: take the ways of a GPU with a little memory, on a processor.
         options: of `ExactMining`.
     """
-    with TemporaryDirectory() as name, mock.patch.object(module, "has_bfloat16_units", return_value=True), as_gpu(gpu):
+    half = mock.patch.object(module, "faster_products", return_value=torch.bfloat16)
+    with TemporaryDirectory() as name, half, as_gpu(gpu):
         work, folder = exact_work(*arguments, **options), Path(name)
         worker, paths = work.open(), {part.name: folder / part.name for part in work.parts()}
         for part in order(work.parts()):

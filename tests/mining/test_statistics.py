@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
+from itrpipe.datasets.truth import PairSet
 from itrpipe.mining import statistics
-from itrpipe.mining.lists import NO_ROW, CandidateLists, slices
+from itrpipe.mining.lists import NO_ROW, CandidateLists, matching, slices
 from itrpipe.mining.statistics import QUANTILES, Figures, mining_statistics, sentences, table_rows
 
 POSITIVES = np.array([0.9, 0.5, 0.4, np.nan], np.float32)  # the last caption is nobody's
@@ -35,8 +37,8 @@ def figures_of(lists, dropped, at_once: int = 100) -> dict[str, Figures]:
     return found
 
 
-def figures(dropped=DROPPED, lists=LISTS, at_once: int = 100):
-    return mining_statistics(figures_of(lists, dropped, at_once), POSITIVES, CAPTION_IMAGE)
+def figures(dropped=DROPPED, lists=LISTS, at_once: int = 100) -> dict[str, Any]:
+    return mining_statistics(figures_of(lists, dropped, at_once), POSITIVES, CAPTION_IMAGE) | {"judge": None}
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 100])
@@ -69,6 +71,23 @@ def test_lists_without_any_candidate():
     assert found["texts_for_images"] is found["hardest_text_beats_own_caption_percent"] is None
     assert table_rows(found)[2] == ("mined captions for images", *["–"] * 5)
     assert not any("at least as high" in sentence for sentence in sentences(found))
+
+
+def test_what_is_right_after_all_is_counted_among_what_was_judged_and_places_without_a_candidate_are_not():
+    truth = PairSet.of(np.array([2, 0]), np.array([0, 1]), 2)
+    found = figures_of(LISTS, DROPPED)
+    for name, lists in LISTS.items():
+        found[name].judge(lists.candidates >= 0, matching(truth, name, slice(0, len(lists.scores)), lists))
+    right = {name: found[name].right_after_all() for name in LISTS}
+    assert right["texts_for_images"]["top_1"] == {"judged": 2, "percent": 100.0}
+    assert right["texts_for_images"]["top_10"] == {"judged": 3, "percent": pytest.approx(66.6667)}
+    assert right["images_for_texts"]["top_1"] == {"judged": 3, "percent": pytest.approx(66.6667)}
+    nobody = figures()
+    assert nobody["right_after_all"]["texts_for_images"]["top_1"] == {"judged": 0, "percent": None}
+    assert "nobody has judged" in sentences(nobody)[-1]
+    # An image from outside the dataset, behind the two that it has, is not the first one of the next caption.
+    outside = CandidateLists(np.array([[2]], np.int32), np.ones((1, 1), np.float32))
+    assert not matching(truth, "images_for_texts", slice(1, 2), outside).any()
 
 
 @pytest.mark.parametrize("at_once", [7, 300])

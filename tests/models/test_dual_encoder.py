@@ -83,6 +83,22 @@ def test_projections_have_a_bias_unless_both_sides_are_poolers(saved_encoders: P
         assert ("project_images.bias" in model.state_dict()) == ("project_texts.bias" in model.state_dict()) == bias
 
 
+@pytest.mark.parametrize(("options", "share"), [({}, 0.3), ({"dropout": 0.0}, 0.0), ({"images": "pixels"}, 0.0)])
+def test_heads_on_frozen_vectors_read_a_part_of_them_in_a_step(options: dict[str, Any], share: float) -> None:
+    model = built("dual-encoder", **{"images": "global", "embed_dim": 8} | options)
+    whole = encoded(model, IMAGES, TEXTS)
+    model.text.eval()
+    seen: list[Tensor] = []
+    for head in (model.project_images, model.project_texts):
+        head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    model.project_images.train()
+    model.training = True
+    for side, before in zip(encoded(model, IMAGES, TEXTS), whole, strict=True):
+        assert torch.equal(side.embedding, before.embedding) == (share == 0)
+    for vectors in seen:
+        assert (vectors == 0).float().mean().item() == pytest.approx(share, abs=0.2)
+
+
 def test_blocks_of_images_are_encoded_in_parts_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
     model = built("dual-encoder")
     whole, sizes = model.encode_images(IMAGES).embedding, []

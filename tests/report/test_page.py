@@ -165,6 +165,29 @@ def test_models_at_chance_have_collapsed(copy: Toy) -> None:
         assert all(each in found.results["answers"][0] for each in told)
 
 
+def test_what_is_to_be_known_before_the_answer_is_used_stands_below_it(copy: Toy) -> None:
+    rows = [{"val_rsum": score} for score in (100.0, 200.0, 300.0)]
+    schedule = {"schedule": "step", "decay_every": 9, "decay_at": [], "epochs": 3, "patience": 0}
+    rising = add(copy, "triplet", "vsrn", trained={**schedule, "validation_images": 9}, history=rows)
+    found = copy.report(("triplet.vsepp", "aoq.vsepp", rising))
+    first = found.page.all("header")[0].text()
+    longer, mined = found.results["notes"][0]
+    parts = (found.results["answers"][0], longer, mined, "against baseline")
+    places = [first.index(part) for part in parts]
+    assert places == sorted(places)
+    assert "VSRN, first training: validation gained 100.0" in longer
+    assert "AOQ" not in longer
+    statistics = json.loads((copy.made["mining"] / "statistics.json").read_text())
+    for right in statistics["right_after_all"].values():
+        assert f"{right['top_1']['percent']:.1f} %" in mined
+    # Where nobody judged, there is no number.
+    for right in statistics["right_after_all"].values():
+        right["top_1"] = {"judged": 0, "percent": None}
+    rewrite(copy.made["mining"] / "statistics.json", json.dumps(statistics).encode())
+    (mined,) = copy.report().results["notes"][0]
+    assert "right after all" not in mined
+
+
 def test_costs_and_epochs_count_all_that_a_model_was_made_from(copy: Toy) -> None:
     start = artifacts.read_manifest(copy.made["triplet"])
     record = {"stage": "train", "name": copy.made["triplet"].name, "fingerprint": start.fingerprint}

@@ -71,13 +71,6 @@ def test_mined_candidates_are_shown_and_counted_whichever_images_mining_did_with
     assert not {each.attributes["alt"] for each in shown.all("img")} & set(LEFT_OUT)
 
 
-def test_places_behind_the_end_of_a_list_do_not_count() -> None:
-    """Taken as a row number, -1 would be the last caption."""
-    truth = SimpleNamespace(has=lambda captions, images: np.broadcast_to(captions % 5 == 4, captions.shape))
-    candidates = np.array([[4, 1, -1, -1], [2, -1, -1, -1]])
-    np.testing.assert_allclose(negatives._shares(np.arange(2), candidates, LISTS[0], truth), [50.0, 100 / 3])
-
-
 def estimates(toy: Toy, anchor: str = "") -> list[dict[str, Any]]:
     """Two anchors of each list; the first has a likely false negative."""
     images, captions = (each["anchor_id"] for each in lists_of(toy))

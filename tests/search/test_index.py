@@ -174,21 +174,29 @@ def test_what_cannot_be_read_is_listed_and_what_leads_out_is_not_followed(
     os.mkfifo(photos / "pipe.png")
     photograph(photos / ".thumbnails" / "a.png", 71)
     (photos / "notes.txt").write_text("no photograph")
+    for name in ("a.jfif", "b.JPE"):
+        shutil.copy(photos / "00.JPG", photos / name)
+    for name in ("a.HEIC", "b.nef", "sea/c.heic"):
+        (photos / name).touch()
     refused(command("index"), 7, "5 photographs")
     made = manifest(data_root, photos)
     reasons = {"gone.png": "is not there", "loop.png": "symbolic links", "pipe.png": "regular file"}
     reasons |= {"empty.png": "is empty", "broken.jpg": "is "}
     assert made.failed.keys() == reasons.keys()
     assert all(reason in made.failed[file] for file, reason in reasons.items())
-    assert any("1 links lead out" in message for message in made.messages)
-    assert made.metrics["photographs"] == 15
+    assert any("2 .heic, 1 .nef, 1 links out" in message for message in made.messages)
+    assert made.metrics["photographs"] == 17
     files = [file for file, _ in found(command("search", SENTENCE, "--top", 99, "--json"))]
-    assert len(files) == 15
-    assert "sea/again.png" in files
+    assert len(files) == 17
+    assert {"sea/again.png", "a.jfif", "b.JPE"} < {*files}
     assert command("index").code == 7  # nothing is made, and it is said again
     shutil.copy(photos / "00.JPG", photos / "empty.png")
     assert command("index").code == 7
-    assert artifact_of(data_root, photos, 16).exists()
+    assert artifact_of(data_root, photos, 18).exists()
+    for path in photos.rglob("*.*"):
+        if path.suffix not in (".HEIC", ".heic") and path.is_file():
+            path.unlink()
+    refused(command("index"), 3, "2 .heic")
 
 
 def test_models_that_cannot_index_are_told_before_they_are_trained(

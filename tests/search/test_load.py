@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from safetensors.torch import load_file
 
 import itrpipe
 from itrpipe.cli.asked import Asked
@@ -240,12 +241,21 @@ def test_a_file_of_an_export_that_changed_is_told_but_for_its_card(
             itrpipe.load(folder)
 
 
-def test_pickles_and_models_of_one_side_are_refused(saved_encoders: Path, tmp_path: Path) -> None:
+def test_of_weights_that_are_no_safetensors_only_tensors_are_read(saved_encoders: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(saved_encoders / "clip", tmp_path / "clip"))
-    weights = copy / "model.safetensors"
-    weights.rename(copy / "pytorch_model.bin")
-    with pytest.raises(MissingInputError, match=r"has no model\.safetensors .* save the model as safetensors"):
+    state = load_file(copy / "model.safetensors")
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(MissingInputError, match=r"has no model\.safetensors"):
         itrpipe.load(copy)
+    torch.save(state, copy / "pytorch_model.bin")
+    texts = [itrpipe.load(folder).encode_texts("a dog") for folder in (copy, saved_encoders / "clip")]
+    np.testing.assert_array_equal(*texts)
+    torch.save(state | {"more": Path()}, copy / "pytorch_model.bin")
+    with pytest.raises(DataError, match="objects besides tensors"):
+        itrpipe.load(copy)
+
+
+def test_models_of_one_side_are_refused(saved_encoders: Path) -> None:
     with pytest.raises(UsageError, match=r"model type 'vit' is not supported"):
         itrpipe.load(saved_encoders / "vit")
 

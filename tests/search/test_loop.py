@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,7 @@ def test_the_loop(root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
 
     out = done(invoke("mine-negatives", *scenes, "--guard", "fne", "--decisions", file))
     assert "cut by decisions" in out
+    assert re.search(r"[\d.]+ % of the hardest are right after all", out)
     folder = Path(out.split()[-1])
     fits = DecisionFile(file).read().verdicts.of("fits")
     for direction, other in (("texts_for_images", "images_for_texts"), ("images_for_texts", "texts_for_images")):

@@ -6,8 +6,10 @@ import io
 import json
 import os
 import shutil
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -196,6 +198,39 @@ def test_photographs_that_are_read_do_not_hold_up_a_search(pictures: Pictures) -
         assert [each.result().status for each in sent] == [200] * 6
 
 
+def is_closed(opened: socket.socket) -> bool:
+    """Whether the other side closes it before the timeout."""
+    with suppress(ConnectionResetError):
+        return opened.recv(1) == b""
+    return True
+
+
+def test_a_request_that_does_not_come_holds_up_neither_others_nor_the_end(
+    pictures: Pictures, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = f"Origin: http://{serve.HOST}"
+    lines = ("POST /api/photographs HTTP/1.1", f"Host: {serve.HOST}", origin, "Content-Length: 9")
+    beginning = "\r\n".join([*lines, "", ""]).encode()
+
+    def connect(sent: bytes) -> socket.socket:
+        opened = socket.create_connection((serve.HOST, port), timeout=30)
+        opened.sendall(sent)
+        return opened
+
+    with ExitStack() as held:
+        with served(colours(pictures)) as address:
+            port = int(address.rpartition(":")[2])
+            silent = [held.enter_context(connect(b"")) for _ in range(serve.MOST_CONNECTIONS + 40)]
+            assert urlopen(f"{address}/api/search?count=5", timeout=20).status == 200
+            assert is_closed(silent[0]), "it has waited for longest"
+            monkeypatch.setattr(serve, "REQUEST_SECONDS", 0.2)
+            for sent in (b"", beginning[:30], beginning + b"half"):
+                assert is_closed(held.enter_context(connect(sent)))
+            monkeypatch.undo()
+            stopped = held.enter_context(connect(beginning + b"half"))
+        assert is_closed(stopped)
+
+
 # Who may ask, and what
 
 GIVEN = {"order": "sample", "reviewer": "ada", "answer": "fits", "place": 0}
@@ -227,7 +262,8 @@ ASKED: list[tuple[str, dict[str, str], Any, int]] = [
     # What makes no sense
     *(("/api/review", {}, body, 400) for body in ("", "[]", "[" * 60_000, '{"place": "1"}')),
     ("/api/review", {}, "{" + " " * serve.LONGEST_BODY, 413),
-    *(("/api/review", {}, {**GIVEN, "place": place}, 400) for place in (-1, 99_999_999)),
+    *(("/api/review", {}, {**GIVEN, "place": place}, 400) for place in (-1, 99_999_999, True, 1.0)),
+    ("/api/review", {}, {**GIVEN, "reviewer": 5}, 400),
     *(("/api/review", {}, {**GIVEN, "reviewer": name}, 400) for name in ("", "a\0", "a" * 81)),
     ("/api/review", {}, {**GIVEN, "order": "none"}, 400),
     ("/api/review", {}, {**GIVEN, "answer": "perhaps"}, 400),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -28,7 +29,7 @@ from itrpipe.training.loop import OrderingMethod
 from itrpipe.training.saved import CONFIG, MODEL, load_model
 from itrpipe.training.settings import TrainSettings, backbones, cited
 from tests.chains import CLIP, FEW, Invoke, copied, done, encoders_of, goes_on, history, only, refused, sets
-from tests.conftest import TINY_AOQ, Outcome
+from tests.conftest import TINY_AOQ, Outcome, TinySource
 
 FIND = importlib.util.find_spec
 SCALE = {"clip": 1 / np.exp(2.6592), "siglip": 1.0}
@@ -254,13 +255,25 @@ def test_both_rounds_from_random_encoders_with_pixels_that_nobody_asked_for(defi
     assert only(defined, "train/triplet.dual-encoder")
 
 
-def test_a_training_says_once_how_many_captions_are_longer_than_is_read(defined: Path, invoke: Invoke) -> None:
+def test_training_and_evaluation_say_how_much_of_the_captions_is_not_read(
+    defined: Path, invoke: Invoke, precomp_dataset: TinySource
+) -> None:
+    """Test captions have words that training has never seen."""
+    content = json.loads(precomp_dataset.captions.read_text())
+    for image in content["images"]:
+        for sentence in image["sentences"] if image["split"] == "test" else ():
+            sentence["raw"] = re.sub(r"\b(?=\w)", "zz", sentence["raw"])
+    precomp_dataset.captions.write_text(json.dumps(content))
     small = sets(*BATCHES, *PIXELS, *random_encoders("max_words=2"), ONE)
     done(invoke("evaluate", "--backbone", "dual-encoder", "--dataset", "tiny", "--data", defined, *small))
     trained, evaluated = (only(defined, f"{stage}/triplet.dual-encoder") for stage in ("train", "evaluate"))
     said = [*read_manifest(trained).messages, *read_manifest(evaluated).messages]
     (line,) = [each for each in said if "2 words that the model reads" in each]
     assert all(f" {split} captions" in line for split in ("train", "val", "test"))
+    metrics = read_manifest(trained).metrics
+    assert [metrics[f"unknown_percent_of_{split}_words"] for split in ("val", "test")] == [0, 100]
+    for folder in (trained, evaluated):
+        assert any("100 % of the words of test captions" in line for line in read_manifest(folder).messages)
 
 
 def test_pretrained_encoders_in_folders_are_loaded_and_the_trained_model_needs_them_no_more(
@@ -313,7 +326,8 @@ def test_naming_an_encoder_chooses_the_backbone_for_every_training_step(defined:
 
 
 def test_region_tokens_with_their_boxes_are_trained_and_loaded(defined: Path, invoke: Invoke) -> None:
-    small = [*random_encoders("images=region-tokens", "image_pool=cls"), "precomp.grid=[2,2]", ONE]
+    sizes = [f"train.model.{each}" for each in RANDOM if not each.startswith(("image_size", "vision="))]
+    small = [*sizes, "train.model.images=region-tokens", "train.model.image_pool=cls", "precomp.grid=[2,2]", ONE]
     done(train_encoders(invoke, defined, "--features", "precomp", small=small))
     folder = only(defined, "train/triplet.dual-encoder")
     names = load_file(folder / MODEL)

@@ -45,7 +45,7 @@ def export(root: Path, overrides: list[Override], target: Path, **wanted: Any) -
 @pytest.fixture(scope="module")
 def vsepp(finished_chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """AOQ on VSE++ with everything there is. Read only."""
-    wanted: dict[str, Any] = {"embeddings": "parquet", "index": True, "trec": True, "license": "apache-2.0"}
+    wanted: dict[str, Any] = {"embeddings": "parquet", "trec": True, "license": "apache-2.0"}
     return export(finished_chain / "data", tiny("aoq"), tmp_path_factory.mktemp("exported") / "vsepp", **wanted)
 
 
@@ -71,8 +71,7 @@ def scores_of(folder: Path, trained: Path) -> np.ndarray:
 
 def test_the_folder_holds_what_was_asked_for_and_its_record(vsepp: Path, scan: Path, finished_chain: Path) -> None:
     trec = {f"trec/{kind}.{side}.trec" for kind in ("run", "qrels") for side in ("i2t", "t2i")}
-    kinds = ("parquet", "faiss", "ids.json")
-    vectors = {f"embeddings/{side}.{kind}" for side in ("images", "captions") for kind in kinds}
+    vectors = {f"embeddings/{side}.parquet" for side in ("images", "captions")}
     assert (names_in(vsepp), names_in(scan)) == (FILES | trec | vectors, FILES | trec)
     assert [path.name for path in vsepp.parent.iterdir()] == ["vsepp"]
     record = json.loads((vsepp / "export.json").read_text())
@@ -146,7 +145,7 @@ def test_the_card_tells_scores_data_files_and_papers(vsepp: Path, finished_chain
     assert "| train | 12 | 60 |\n| val | 4 | 20 |\n| test | 4 | 20 |\n" in text
     assert f"| `train/{trained.name}` | `{read_manifest(trained).fingerprint}` |\n" in text
     assert {"@inproceedings{chen2020aoq,", "@inproceedings{faghri2018vsepp,"} <= {*text.split("\n")}
-    for name in ("trec/run.*.trec", "embeddings/*.faiss", "embeddings/*.ids.json", "vocab.json"):
+    for name in ("trec/run.*.trec", "embeddings/*.parquet", "vocab.json"):
         assert f"| `{name}` |" in text, name
 
 
@@ -189,25 +188,17 @@ def test_the_lines_of_code_in_the_card_use_the_model(
 # Embeddings and rankings
 
 
-def test_embeddings_have_the_ids_of_the_split_and_an_index_finds_what_is_ranked_first(
-    vsepp: Path, finished_chain: Path, tmp_path: Path
-) -> None:
-    faiss = pytest.importorskip("faiss")
+def test_embeddings_have_the_ids_of_the_split(vsepp: Path, finished_chain: Path, tmp_path: Path) -> None:
     split = read_embeddings(only(finished_chain / "data", "train/aoq.vsepp") / "embeddings.h5", "test")
     arrays = export(finished_chain / "data", tiny("aoq"), tmp_path / "out", embeddings="npy") / "embeddings"
     assert names_in(arrays) == {"images.npy", "images.ids.json", "captions.npy", "captions.ids.json"}
-    scores = split.scores()
-    for side, key, vectors, ids, queries, best in (
-        ("images", "image_id", split.images, split.image_ids, split.texts, scores.argmax(axis=0)),
-        ("captions", "caption_id", split.texts, split.caption_ids, split.images, scores.argmax(axis=1)),
-    ):
+    sides = (("images", split.images, split.image_ids), ("captions", split.texts, split.caption_ids))
+    for side, vectors, ids in sides:
         table = pq.read_table(vsepp / "embeddings" / f"{side}.parquet")
-        assert table[key].to_pylist() == json.loads((arrays / f"{side}.ids.json").read_text()) == ids.tolist()
+        assert table[f"{side[:-1]}_id"].to_pylist() == json.loads((arrays / f"{side}.ids.json").read_text())
+        assert table[f"{side[:-1]}_id"].to_pylist() == ids.tolist()
         np.testing.assert_array_equal(np.stack(table["embedding"].to_numpy()), vectors)
         np.testing.assert_array_equal(np.load(arrays / f"{side}.npy", allow_pickle=False), vectors)
-        index = faiss.read_index(str(vsepp / "embeddings" / f"{side}.faiss"))
-        assert json.loads((vsepp / "embeddings" / f"{side}.ids.json").read_text()) == ids.tolist()
-        assert index.search(np.ascontiguousarray(queries), 1)[1][:, 0].tolist() == best.tolist()
     assert table["image_id"].to_pylist() == split.image_ids[split.caption_image].tolist()
 
 
@@ -346,6 +337,20 @@ def test_the_folder_opens_by_its_card(export_lists: Invoke, chain: Path, tmp_pat
 def test_an_export_without_a_row_is_refused(export_lists: Invoke, tmp_path: Path) -> None:
     refused(export_lists(tmp_path / "out", "--set", "range_min=1", "--make"), 2, "--negatives 3", "t2i")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_only_lists_are_taken_with_as_many_negatives_as_they_hold(
+    chain: Path, invoke: Invoke, tmp_path: Path
+) -> None:
+    where = ("--backbone", "vsepp", "--dataset", "tiny", "--data", chain, *sets(*TINY[:-1]))
+    done(invoke("export-negatives", *where, "--to", tmp_path / "only"))
+    assert "negative_4" not in (names := pq.read_schema(next((tmp_path / "only" / "i2t").iterdir())).names)
+    assert "negative_3" in names
+    refused(invoke("export-negatives", *where, "--to", tmp_path / "other", "--set", "num_texts=4"), 2, "num_texts=4")
+    done(invoke("mine-negatives", *where, *sets("num_texts=4", "num_images=2")))
+    refused(invoke("export-negatives", *where, "--to", tmp_path / "two"), 2, "itrpipe mine-negatives")
+    done(invoke("export-negatives", *where, "--to", tmp_path / "two", "--set", "num_texts=4"))
+    assert "negative_3" not in pq.read_schema(next((tmp_path / "two" / "t2i").iterdir())).names
 
 
 def test_what_is_missing_is_planned_and_named(export_lists: Invoke, chain: Path, tmp_path: Path) -> None:

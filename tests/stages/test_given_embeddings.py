@@ -39,8 +39,10 @@ def same_lists(ours: Path, theirs: Path) -> None:
 
 
 def test_lists_and_metrics_are_those_of_the_model_whose_vectors_are_given(
-    chain: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    chain: Path, finished_chain: Path, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import datasets
+
     monkeypatch.setattr("itrpipe.storage.arrays._BYTES_AT_ONCE", 100)  # three rows
     trained, evaluated = (only(chain, f"{stage}/triplet.vsepp") for stage in ("train", "evaluate"))
     where = ["--dataset", "tiny", "--data", chain]
@@ -69,6 +71,10 @@ def test_lists_and_metrics_are_those_of_the_model_whose_vectors_are_given(
         assert theirs.name.startswith(f"exact.given.given-{name}-")
         same_lists(ours[0], theirs)
     same_lists(ours[1], made(invoke("mine-negatives", *given, *SMALL, *more, *where)))
+    exported = ["--model", "npy", "--to", tmp_path / "out", "--image-root", finished_chain / "source"]
+    done(invoke("export-negatives", *exported, *where))
+    written = datasets.load_dataset(str(tmp_path / "out"), "t2i", split="train", cache_dir=str(tmp_path / "cache"))
+    assert [each.size for each in written[0].values() if not isinstance(each, str)] == 4 * [(16, 12)]
     assert read_manifest(only(chain, "train/given.given-parquet")).metrics["numbers"] == "float64"
     assert {read_manifest(each).metrics["made_unit"] for each in chain.glob("tiny/train/given.*")} == {0}
 
@@ -156,6 +162,8 @@ FORMS: dict[str, tuple[str, object, str]] = {
     "one row": ("texts.npy", np.ones(4), "no texts"),
     "too few ids": ("texts.ids.json", ["a"], "4 vectors and 1 ids"),
     "id twice": ("texts.ids.json", ["a", "b", "c", "a"], "1 of 4 ids of captions .*'a' in row 3"),
+    "id without a character": ("texts.ids.json", ["a", "", "c", "d"], "1 of 4 ids of captions are empty.*'' in row 1"),
+    "id with a NUL": ("texts.ids.json", ["\0a", "b", "c", "d"], "1 of 4 ids of captions are empty.*in row 0"),
     "no list": ("texts.ids.json", {"a": 1}, "expected a list"),
     "large ids": ("texts.ids.json", [2**70, 1, 2, 3], "texts.ids.json"),
     "no ids": ("texts.ids.json", ["a", None, "b", "c"], "texts.ids.json"),

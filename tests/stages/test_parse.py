@@ -7,19 +7,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from itrpipe.cli.asked import run_stage
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.errors import MissingInputError, UsageError
+from itrpipe.errors import MissingInputError
 from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.scene_graph import build as parsing
 from itrpipe.scene_graph import settings
 from itrpipe.scene_graph.stored import ROW_GROUP, SCENE_GRAPHS_FILE, SceneGraphFile, caption_sha1
 from itrpipe.stages.base import Need
-from itrpipe.stages.parse import parse_one
 from itrpipe.storage.artifact import read_manifest
 from tests.chains import Invoke, done, only, refused, sets
 from tests.conftest import TinySource
@@ -186,9 +184,3 @@ def test_a_caption_is_shown_without_any_dataset(
     assert not list(tmp_path.iterdir())
     long, short = (done(invoke("parse", "--tagger", "lexicon", "--show", "a dog " * count)) for count in (500, 1))
     assert ("status: partial" in long, "warning" in long, "warning" in short) == (True, True, False)
-
-
-def test_a_caption_that_is_no_unicode_is_one_line(data_root: Path) -> None:
-    bound: Any = Planner(data_root, "tiny").configure_checked(Need("parse", "rules"))[0]
-    with pytest.raises(UsageError, match="UTF-8"):
-        parse_one(bound, "a \udcff dog")

@@ -20,6 +20,7 @@ from itrpipe.storage.artifact import read_manifest
 from itrpipe.storage.integrity import DigestCache
 from tests.chains import Invoke
 from tests.conftest import TinySource
+from tests.definitions import save_definition
 
 SPLITS = {"train": 12, "val": 4, "test": 4}
 SCENES = ("train=4", "val=2", "test=2", "family_size=2", "workers=1")
@@ -47,6 +48,28 @@ def test_pictures_that_are_twice_are_listed_and_told(defined: Path, precomp_data
     assert leaks[0] == "first\tsplit\tsecond\tsplit"
     assert "flickr30k-images/1000.jpg\ttrain\tflickr30k-images/1016.jpg\ttest" in leaks
     assert repeats[1:] == ["flickr30k-images/1000.jpg\ttrain\tflickr30k-images/1001.jpg\ttrain"]
+
+
+def test_photographs_that_are_saved_for_each_caption_are_one_image(tmp_path: Path) -> None:
+    rows = ["file,caption"]
+    for number in range(20):
+        for copy in range(5):
+            name = f"{number}-{copy}.png"
+            Image.new("RGB", (16, 12), (number, 99, 0)).save(tmp_path / name, compress_level=copy)
+            rows.append(f"{name},caption {copy} of picture {number}")
+    (tmp_path / "captions.csv").write_text("\n".join(rows))
+    root = tmp_path / "data"
+    save_definition(root, "own", DatasetDefinition(prepare=StageDefinition(conf="files", source=str(tmp_path))))
+    folder = prepared(root, dataset="own")
+    manifest, dataset = read_manifest(folder), PreparedDataset.open(folder)
+    assert manifest.metrics["leaks"] == 0
+    assert sum(images for images, _ in dataset.counts().values()) == 20
+    for split in map(dataset.split, dataset.splits):
+        own = {text.split()[-1] for text in split.texts}
+        assert len(own) == len(split.image_ids)
+        assert len(split.texts) == 5 * len(own)
+    assert any("80; " in message and prepare.JOINED in message for message in manifest.messages)
+    assert len((folder / prepare.JOINED).read_text().splitlines()) == 81
 
 
 def test_images_that_cannot_be_used_go_with_their_captions_and_are_listed(

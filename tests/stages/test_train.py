@@ -386,7 +386,7 @@ GRID = {"grid": [2, 2]}
         ("precomp", {}, (PIXELS,), r"reads pixels, .* give --features pixels"),
         ("butd+resnet", {}, (PIXELS,), r"made by butd\+resnet"),
         ("pixels", {}, (PIXELS, "train.model.images=regions", NARROW), "reads regions"),
-        ("pixels", {}, (PIXELS, "train.model.images=region-tokens"), "reads regions, .* name features with regions"),
+        ("pixels", {}, (PIXELS, "train.model.images=region-tokens"), "reads regions, .* --features hog"),
         ("frcnn", {}, (PIXELS, "train.model.images=global", NARROW), "reads global vectors"),
         ("butd", {}, ("method=ascl", "backbone=ascl"), "--set train.model.fusion=none"),
         ("precomp", {}, ("method=itm", "backbone=uniter"), r"reads the boxes of regions, .* --set precomp.grid="),

@@ -7,9 +7,11 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,13 +21,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from itrpipe.datasets.definition import DEFINITION, ModelDefinition, remember_model
 from itrpipe.errors import DataError, DiskFullError, LockedError, MissingInputError, UnavailableError, UsageError
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage import disk, integrity
 from itrpipe.storage.artifact import MANIFEST, WORK, Location, check_artifact, finish, open_partial, read_manifest
-from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, file_digest, stamped
+from itrpipe.storage.disk import CHECKSUM, STAMP_HERE, check_stamp, file_digest, stamped, whole_file, write_bytes
 from itrpipe.storage.integrity import checked
-from itrpipe.storage.locks import HOURS, holder, is_locked, locked, patience, unused
+from itrpipe.storage.locks import HOURS, changing, holder, is_locked, locked, patience, unused
 
 
 @pytest.fixture
@@ -218,6 +221,21 @@ def test_a_large_file_is_hashed_once_while_it_stays_as_it_is_or_not_at_all_where
         assert not trust or checked(path) == path
 
 
+def test_a_copy_under_another_name_is_checked_in_full_and_files_beside_anothers_manifest_are_not(
+    whole: Location, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(whole.folder, tmp_path / "best"))
+    assert checked(copy / "a.bin") == copy / "a.bin"
+    flip(copy / "a.bin")
+    (copy / "images" / "1.jpg").unlink()
+    os.mkfifo(copy / "images" / "1.jpg")
+    for name, damage in (("a.bin", "does not match its recorded sha256"), ("images/1.jpg", "is not a file")):
+        with pytest.raises(DataError, match=f"^{copy / name} {damage}; copy it again, or run `itrpipe train`"):
+            checked(copy / name)
+    (copy / MANIFEST).write_text('{"short_name": "the manifest of a web page"}')
+    assert checked(copy / "a.bin") == copy / "a.bin"
+
+
 def test_an_input_that_was_made_again_is_not_taken_for_the_one_that_was_read(whole: Location) -> None:
     found = read_manifest(whole.folder)
     reader = found.model_copy(update={"inputs": {"model": found.as_input(whole.name)}})
@@ -294,6 +312,28 @@ def test_a_lock_of_another_process_is_waited_for_and_dies_with_it(
         with locked(place, lambda path: other.kill()):
             assert is_locked(place.partial)
     assert waited == [place.lock()]
+
+
+def test_who_waits_to_change_a_file_says_for_whom_and_not_for_ever(
+    data_root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (path := data_root / "tiny" / DEFINITION).parent.mkdir(parents=True)
+    monkeypatch.setenv(HOURS, "0.0001")
+    told = f"process {os.getpid()} on"
+    with changing(path), ThreadPoolExecutor(1) as other:
+        waiting = other.submit(remember_model, data_root, "tiny", "mine", ModelDefinition(method="triplet"))
+        with pytest.raises(LockedError, match=told):
+            waiting.result(timeout=60)
+    assert told in capsys.readouterr().err
+
+
+def test_two_writers_of_one_process_do_not_take_each_others_file(tmp_path: Path) -> None:
+    path = tmp_path / "picture.jpg"
+    with whole_file(path) as slower:
+        write_bytes(path, b"of the faster one")
+        assert path.read_bytes() == b"of the faster one"
+        slower.write(b"of the slower one")
+    assert path.read_bytes() == b"of the slower one"
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])

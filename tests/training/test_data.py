@@ -25,11 +25,14 @@ from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, tokenize
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
-from itrpipe.methods.base import Batch
+from itrpipe.methods.base import Batch, twins_drawn
+from itrpipe.models.base import ImageBatch
 from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.registry import backbones
 from itrpipe.models.vsrn.declaration import Vsrn
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
 from itrpipe.testing import ToyPairs
+from itrpipe.training import assembly
 from itrpipe.training import augment as changes
 from itrpipe.training.augment import augment, crop_boxes, draw_changes, resampled, resize
 from itrpipe.training.captions import (
@@ -44,7 +47,7 @@ from itrpipe.training.captions import (
     special_tokens,
     token_captions,
 )
-from itrpipe.training.data import Feed, PixelSplitData, SplitData, TokenTexts, epoch_batches
+from itrpipe.training.data import Feed, PixelSplitData, SplitData, TokenTexts, epoch_batches, open_split
 from itrpipe.training.distributed import OwnImages
 
 CPU = torch.device("cpu")
@@ -185,11 +188,6 @@ def pixels(data: PixelSplitData, *rng: np.random.Generator) -> torch.Tensor:
     return found
 
 
-def changed(images: torch.Tensor, kind: str) -> torch.Tensor:
-    """Images of 12 by 16 pixels, by draws of a seed."""
-    return augment(images, (12, 16), draw_changes(len(images), (12, 16), kind, np.random.default_rng(3)))
-
-
 def test_images_come_as_they_are_stored_or_in_the_size_of_the_frame(features: FeatureFile) -> None:
     for frame in ((12, 16), (6, 8)):
         found = opened(features, "full", frame).images(np.array([2, 0])).pixels
@@ -245,27 +243,17 @@ def test_products_of_matrices_crop_and_resize_as_torchvision_does(frame: tuple[i
 def test_a_gpu_changes_images_as_a_processor_does(kind: str) -> None:
     rows = torch.arange(48, dtype=torch.float32)
     smooth = (rows[:, None] + rows).expand(32, 3, 48, 48) * 2 + torch.arange(32)[:, None, None, None]
-    images, drawn = smooth.to(torch.uint8), draw_changes(32, (48, 48), kind, np.random.default_rng(0))
+    images, drawn = smooth.to(torch.uint8), draw_changes(np.ones(32, bool), (48, 48), kind, np.random.default_rng(0))
     here, there = augment(images, (32, 32), drawn), augment(images.cuda(), (32, 32), drawn).cpu()
     near = (here.float() - there.float()).abs() <= 2
     assert near.float().mean() > (0.97 if kind == "full" else 0.9999)  # equalising tells neighbours apart
 
 
-def test_only_flips_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "SMALLEST_AREA", 1.0)
-    monkeypatch.setattr(changes, "RATIO", (1.0, 1.0))
-    same = IMAGES[:1].expand(40, -1, -1, -1)
-    assert torch.equal(changed(same, "crop"), same)
-    mirrored = (changed(same, "flip") == same.flip(-1)).flatten(1).all(1)
-    assert 10 < mirrored.sum() < 30
-    assert torch.equal(changed(same, "flip")[~mirrored], same[~mirrored])
-
-
 def test_every_other_operation_is_left_out() -> None:
-    drawn = draw_changes(4000, (40, 40), "full", np.random.default_rng(0))
+    drawn = draw_changes(np.ones(4000, bool), (40, 40), "full", np.random.default_rng(0))
     assert np.bincount(drawn.operations.ravel(), minlength=10).min() > 700
     assert [(drawn.signs == sign).mean() for sign in (0, 1, -1)] == pytest.approx([0.5, 0.25, 0.25], abs=0.02)
-    assert not draw_changes(50, (40, 40), "flip", np.random.default_rng(0)).signs.any()
+    assert not draw_changes(np.ones(50, bool), (40, 40), "flip", np.random.default_rng(0)).signs.any()
 
 
 def test_operations_are_as_strong_as_their_level_says() -> None:
@@ -462,6 +450,44 @@ def test_twins_are_drawn_of_each_kind_alike_and_mirrors_only_where_images_can_be
     assert set(alone.draw_twins(100, np.random.default_rng(0))) == set(range(9))
 
 
+READERS_OF_PIXELS = [name for name, declared in backbones().items() if "pixels" in declared().reads()]
+
+
+@pytest.mark.parametrize("kind", ["none", "crop", "flip", "full"])
+@pytest.mark.parametrize("backbone", READERS_OF_PIXELS)
+def test_pictures_show_the_sides_that_their_texts_name(tmp_path: Path, backbone: str, kind: str) -> None:
+    """Three pictures that are bright on the left; one text of a, all of c, and no text of b name sides."""
+    bright = np.zeros((3, 12, 16, 3), dtype=np.uint8)
+    bright[:, :, :8] = 255
+    write_features(
+        tmp_path / "features.h5",
+        IDS,
+        FeatureSpec(0, 0, 0, pixels=(12, 16)),
+        "pixels",
+        [(np.arange(3), {"pixels": bright})],
+    )
+    texts = ["a dog", "a dog at the Left", "a dog upright", "the right-hand side"]
+    split, settings = split_of(texts, [0, 0, 1, 2]), backbones()[backbone]().model_copy(update={"augment": kind})
+    words = WordIds(OWN_WORDS, READING)
+    data: Any = open_split(split, FeatureFile.open(tmp_path / "features.h5"), words, settings, (12, 16))
+    row = Sentence("c1", "a", "a dog", (), None, None, None, None, True, "kept", "side", "a", "a dog", "a cat")
+    write_part(tmp_path / "part.parquet", [row], {"kept": 1})
+    join_parts([tmp_path / "part.parquet"], tmp_path)
+    data.sentences = read_sentences(tmp_path, split, words)
+
+    def shows_left(images: ImageBatch) -> torch.Tensor:
+        assert images.pixels is not None
+        half = images.pixels.float().mean(dim=1)
+        return half[:, :, :8].mean(dim=(1, 2)) > half[:, :, 8:].mean(dim=(1, 2))
+
+    rng = np.random.default_rng(0)
+    assert shows_left(twins_drawn(data, 100, rng)[0]).tolist() == [True] * 100 + [False] * 100
+    for image, caption in ((0, 0), (0, 1), (2, 3)):
+        assert shows_left(data.pairs(np.full(100, image), np.full(100, caption), rng)[0]).all()
+    turned = ~shows_left(data.pairs(np.full(100, 1), np.full(100, 2), rng)[0])
+    assert bool(30 < turned.sum() < 70) == (kind in ("flip", "full"))
+
+
 def test_mirrored_images_have_left_as_right() -> None:
     images, chosen = ToyPairs(images=2).images(np.array([0, 1])), torch.tensor([True, False])
     assert images.pixels is not None
@@ -491,3 +517,16 @@ def test_mirrored_images_have_left_as_right() -> None:
 def test_sentences_of_other_captions_are_refused(rows: Any, expected: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"{expected}; run `itrpipe synthesize"):
         read_sentences(written(tmp_path, *rows), MASKED, OWN_WORDS)
+
+
+def test_lists_hold_a_hard_part_of_a_small_training_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of all captions and images, and ten at least."""
+    ids = np.arange(2)
+    rows = np.zeros((2, 300))
+    mined = SimpleNamespace(anchor_ids=ids, candidates=rows, false_negative_probability=rows)
+    monkeypatch.setattr(assembly, "read_list", lambda folder, direction: mined)
+    for captions, images, expected in ((40, 20, [10, 10]), (1_500, 300, [150, 30]), (145_000, 29_000, [300, 300])):
+        split = SimpleNamespace(image_ids=ids, caption_ids=ids)
+        train = SimpleNamespace(split=split, num_captions=captions, num_images=images)
+        lists = assembly._mined_lists(Path(), train)  # pyright: ignore[reportArgumentType]
+        assert [each.shape[1] for each in lists.values()] == [expected[0]] * 2 + [expected[1]] * 2

@@ -401,6 +401,7 @@ PLATEAU = {"epochs": 12, "schedule": "plateau", "patience": 2, "validate_every":
         ({"optimizer": "adamw-clip", "validate_every": 2}, [4]),
         ({"accumulate": 2, "schedule": "linear", "batch_size": 4, "precision": "bf16"}, [4]),
         (PLATEAU, [3, 5]),
+        ({"average": "wise-ft:0.5", "validate_every": 2}, [3, 5]),
     ],
 )
 def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, changes: Change, stops: list[int]) -> None:
@@ -474,3 +475,17 @@ def test_the_averaged_model_is_validated_and_saved_and_the_raw_one_trained(tmp_p
     for model in (run._model, stored):
         torch.testing.assert_close(list(model.parameters()), [nn.Parameter(each) for each in expected])
     assert run.validate()["rsum"] == run.position.history[0]["val_rsum"] != plain.position.history[0]["val_rsum"]
+
+
+def test_an_average_has_the_statistics_of_its_own_weights_and_leaves_those_of_training(tmp_path: Path) -> None:
+    plain, run = (trained(tmp_path / each, epochs=1, average=each) for each in ("none", "ema:0.99"))
+    of_plain, of_average = (each._model.get_submodule("image") for each in (plain, run))
+    layer, norm, _ = of_average.children()
+    vectors = [layer(run._train.images(rows // 2).regions[:, 0]).detach() for rows in run._batches(0)]
+    for found, each in ((norm.running_mean, torch.mean), (norm.running_var, torch.var)):
+        expected = torch.stack([each(rows, dim=0) for rows in vectors]).mean(dim=0)
+        torch.testing.assert_close(found, expected)
+    states = [load_file(tmp_path / each / CHECKPOINT) for each in ("none", "ema:0.99")]
+    for name in (name for name in states[0] if "running" in name or "tracked" in name):
+        assert torch.equal(states[0][name], states[1][name]), name
+    assert norm.momentum == list(of_plain.children())[1].momentum

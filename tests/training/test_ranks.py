@@ -44,7 +44,7 @@ AGAIN = ("--set=max_updates=18", "--set=contrastive.loss.refresh_every=1", "--se
 # Adapters, rates by the layer and an average of the weights.
 TUNED = sets("train.adapter=lora", "train.layer_decay=0.5", "train.average=ema:0.5", "train.learning_rate=1e-3")
 METHODS: dict[str, tuple[str, ...]] = {
-    "triplet": ("--backbone", "vsrn", *SMALL, *sets("train.model.caption_dropout=0")),
+    "triplet": ("--backbone", "vsrn", *SMALL, *sets("train.model.caption_dropout=0", "train.average=ema:0.5")),
     "aoq": ("--backbone", "vsepp", *SMALL, *sets("mine_negatives.num_texts=60", "mine_negatives.num_images=12")),
     "fne": ("--backbone", "dual-encoder", "--vision", "random", "--text", "{bert}", *PIXELS),
     "ssamt": ("--backbone", "ssamt", *TRANSFORMER),

@@ -207,7 +207,7 @@ def _features_of(
         file, reason = next(iter(problems.items()))
         raise DataError(
             f"benchmark {name}: {len(problems):,} of {len(set(files)):,} images cannot be used "
-            f"({benchmark.root / file} {reason}); restore them"
+            f"({benchmark.root / file} {reason}); correct them"
         )
     boxes = np.array([box or (0, 0, facts[file].width, facts[file].height) for file, box in shown], dtype=np.int64)
     has_boxes = any(box is not None for _, box in shown)

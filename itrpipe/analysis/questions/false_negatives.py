@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import PairSet, known_pairs
 from itrpipe.evaluation.metrics import roc_area
 from itrpipe.evaluation.tables import Cells, Measured, Number
@@ -91,11 +90,7 @@ class TrainingSet:
     def open(cls, trained: Path, prepared: Path) -> TrainingSet:
         """Reads the embeddings of a trained model and the truth of the dataset it was trained on."""
         own = read_embeddings(trained / EMBEDDINGS, "train")
-        images = PreparedDataset.open(prepared).split("train").image_ids  # some of which may not have been trained on
-        if (known := known_pairs(prepared, images, own.caption_ids)) is None:
-            return cls(own, None)
-        pairs = images[known.image_rows], own.caption_ids[known.caption_rows]
-        return cls(own, PairSet.of_ids(pairs, own.image_ids, own.caption_ids))
+        return cls(own, known_pairs(prepared, own.image_ids, own.caption_ids))
 
     def is_match(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray | None:
         """bool, of the shape that both broadcast to; None where matches are not known."""
@@ -237,6 +232,6 @@ def _separation(table: pa.Table) -> dict[str, Any]:
     }
 
 
-def number(value: float | None, digits: int = 6) -> float | None:
+def number(value: float | None) -> float | None:
     """Rounded for JSON, which has no NaN."""
-    return None if value is None or not np.isfinite(value) else round(float(value), digits)
+    return None if value is None or not np.isfinite(value) else round(float(value), 6)

@@ -58,7 +58,8 @@ class Contrastive(WithTwins):
         largest_scale: 1 / t at most (CLIP).
         margin: of triplets.
         mined_texts, mined_images: drawn for every image and for every caption in each step.
-        top_texts, top_images: negatives are drawn among the first so many of the mined lists.
+        top_texts, top_images: negatives are drawn among the first so many of the mined lists, which hold a tenth of
+            all captions and images at most.
         skip_texts, skip_images: the first so many of them are left out.
         shared: what was drawn for one anchor is a candidate of all.
         drop_duplicates: captions that are word for word one of the image's own are no negatives of it.
@@ -176,6 +177,13 @@ class Contrastive(WithTwins):
             raise ValueError("objective = hardest takes the hardest candidate already; leave weigh = hardest out")
         if "mined" in self.negatives and not self.mined_texts and not self.mined_images:
             raise ValueError("mined_texts = 0 and mined_images = 0 draw nothing from mined lists; raise one of them")
+        if self.temperature != OWN and "temperature" not in self.unused_options():
+            scale = 1 / float(self.temperature)
+            if scale > self.largest_scale:
+                raise ValueError(
+                    f"temperature = {self.temperature} is the scale 1/t = {scale:g}, above largest_scale = "
+                    f"{self.largest_scale:g}; raise one of them"
+                )
         for side in ("texts", "images"):
             skipped, drawn, top = (getattr(self, f"{what}_{side}") for what in ("skip", "mined", "top"))
             if self.reads_lists() and top - skipped < max(1, drawn if "mined" in self.negatives else 1):

@@ -50,6 +50,10 @@ class Ascl(BackboneSettings):
         """Without fusion."""
         return "do without with --set train.model.fusion=none" if missing == "global" else ""
 
+    def unused_options(self) -> tuple[str, ...]:
+        """The sizes of a random text encoder where a pretrained one is named."""
+        return () if self.text == RANDOM else ("text_width", "text_heads", "text_layers")
+
     def pretrained(self) -> dict[str, str]:
         """The text encoder."""
         return {} if self.text == RANDOM else {"text": self.text}

@@ -19,10 +19,10 @@ import transformers
 from torch import Tensor
 
 from itrpipe.errors import DataError
-from itrpipe.features.hub import quiet
-from itrpipe.features.towers import Kind, kind_of, open_network
+from itrpipe.features.hub import TEXT_KINDS, VISION_KINDS, Kind, quiet
+from itrpipe.features.towers import kind_of, open_network
 from itrpipe.models.declaration import RANDOM
-from itrpipe.models.dual_encoder.network import TEXT_KINDS, VISION_KINDS, TransformerDualEncoder, VisionTower
+from itrpipe.models.dual_encoder.network import TransformerDualEncoder, VisionTower
 from itrpipe.storage.disk import require_space
 
 CLIP, SIGLIP, PAIR = "CLIPModel", "SiglipModel", "VisionTextDualEncoderModel"

@@ -26,12 +26,9 @@ import transformers
 from torch import Tensor, nn
 
 from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
-from itrpipe.features.hub import find_folder, quiet
+from itrpipe.features.hub import TEXT_KINDS, TOKENIZERS, VISION_KINDS, Kind, find_folder, quiet
 from itrpipe.features.towers import (
-    MAPS,
-    PATCHES,
     Grid,
-    Kind,
     Seen,
     kind_of,
     load_tensors,
@@ -59,34 +56,8 @@ _CLIP_COLOURS = 255 * torch.tensor(
 )
 """Mean and deviation of red, green and blue in bytes. Source: CLIP, also FNE's released code."""
 
-_TOKENIZERS = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-)
 _WITH_TOKENIZERS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt")
 
-VISION_KINDS = PATCHES | MAPS
-"""Model type -> network of images."""
-TEXT_KINDS: dict[str, Kind] = {
-    "bert": Kind("BertModel", own="pooler"),
-    "roberta": Kind("RobertaModel", own="pooler"),
-    "xlm-roberta": Kind("XLMRobertaModel", own="pooler"),
-    "camembert": Kind("CamembertModel", own="pooler"),
-    "mpnet": Kind("MPNetModel", own="pooler"),
-    "distilbert": Kind("DistilBertModel"),
-    "electra": Kind("ElectraModel"),
-    "deberta-v2": Kind("DebertaV2Model"),
-    "modernbert": Kind("ModernBertModel"),
-    "clip": Kind("CLIPTextModelWithProjection", "text_config", own="trained"),
-    "clip_text_model": Kind("CLIPTextModelWithProjection", own="trained", projection="text_projection"),
-    "siglip": Kind("SiglipTextModel", "text_config", own="trained"),
-    "siglip_text_model": Kind("SiglipTextModel", own="trained"),
-}
-"""Model type -> network of captions."""
 # Networks that are trained on captions of one length without a mask, and so read padding like words.
 _OF_ONE_LENGTH = ("SiglipTextModel",)
 # Networks that make their masks themselves of one [T, W]. The others take [T, 1, 1, W] or [T, 1, W, W] as it is; of
@@ -347,12 +318,19 @@ class TransformerDualEncoder(Base):
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Embeddings [B, D] of unit length."""
-        return ImageEncoding(l2_normalise(self.project_images(self._image_vectors(images)).float(), dim=-1))
+        vectors = self.project_images(self._dropped(self._image_vectors(images)))
+        return ImageEncoding(l2_normalise(vectors.float(), dim=-1))
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
         """Embeddings [T, D] of unit length."""
-        vectors = self.project_texts(self.text(texts.tokens, texts.lengths, texts.in_training))
+        vectors = self.project_texts(self._dropped(self.text(texts.tokens, texts.lengths, texts.in_training)))
         return TextEncoding(l2_normalise(vectors.float(), dim=-1))
+
+    def _dropped(self, vectors: Tensor) -> Tensor:
+        """Return the vectors [N, D] that a projection reads; without one, all of them."""
+        if not self.settings.embed_dim:
+            return vectors
+        return F.dropout(vectors, self.settings.dropout, self.training)
 
     def encoders(self) -> dict[str, nn.Module]:
         """`vision`, where images are pixels, and `text`."""
@@ -545,7 +523,7 @@ def pretrained_text(name: str, revision: str, wanted: str) -> Encoders:
         DataError: a file is damaged, or the weights are of another network.
         UsageError: the model type is not supported, or its tokens cannot be pooled so.
     """
-    opened = open_network(name, revision, TEXT_KINDS, _TOKENIZERS, _WITH_TOKENIZERS, pooled=wanted == "own")
+    opened = open_network(name, revision, TEXT_KINDS, TOKENIZERS, _WITH_TOKENIZERS, pooled=wanted == "own")
     folder, network, config = opened.folder, opened.network, opened.network.config
     tokenizer = load_tokenizer(folder)
     if opened.kind.network in _OF_ONE_LENGTH and tokenizer.pad_token_id is not None:
@@ -632,7 +610,7 @@ def find_tokenizer(model: str, revision: str) -> Any:
         MissingInputError: there is no such folder or hub id, it has no tokenizer, or the hub cannot be reached.
         DataError: a file is damaged.
     """
-    folder, _ = find_folder(model, revision, weights=False, required=_TOKENIZERS, further=_WITH_TOKENIZERS)
+    folder, _ = find_folder(model, revision, weights=False, required=TOKENIZERS, further=_WITH_TOKENIZERS)
     return load_tokenizer(folder)
 
 

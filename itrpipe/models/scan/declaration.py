@@ -36,3 +36,7 @@ class Scan(PlacedRegionBackbone):
         gt=0.0,
         description="Inverse temperature of LogSumExp (published: t2i 6, i2t 5 on Flickr30K and 20 on COCO).",
     )
+
+    def unused_options(self) -> tuple[str, ...]:
+        """The temperature of LogSumExp where scores are made up otherwise."""
+        return () if self.aggregation == "LogSumExp" else ("lambda_lse",)

@@ -43,6 +43,10 @@ class Uniter(BackboneSettings):
         """The tokenizer."""
         return {"tokenizer": self.tokenizer}
 
+    def unused_options(self) -> tuple[str, ...]:
+        """The revision of a tokenizer that is not named."""
+        return () if self.tokenizer else ("tokenizer_revision",)
+
     def published_weights(self) -> str:
         """Published weights of UNITER, TAGS or BERT."""
         return self.initial

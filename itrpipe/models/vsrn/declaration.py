@@ -41,3 +41,9 @@ class Vsrn(PlacedRegionBackbone):
     caption_dropout: Dropout = Field(
         default=0.2, description="Dropout on the projected regions and on the decoder input."
     )
+
+    def unused_options(self) -> tuple[str, ...]:
+        """Those of the captioning branch where there is none."""
+        if self.captioner:
+            return ()
+        return "caption_dim", "caption_word_dim", "caption_max_length", "caption_dropout"

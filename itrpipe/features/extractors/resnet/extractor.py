@@ -14,7 +14,7 @@ import torch
 
 from itrpipe.features.extractors.resnet.declaration import Resnet
 from itrpipe.features.extractors.vit.extractor import GridExtractor
-from itrpipe.features.towers import MAPS
+from itrpipe.features.hub import MAPS
 
 
 def build(settings: Resnet, device: str | torch.device) -> GridExtractor:

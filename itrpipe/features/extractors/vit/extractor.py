@@ -33,8 +33,9 @@ from itrpipe.features.declaration import NetworkSettings
 from itrpipe.features.extractors.base import Extractor, Images, stacked
 from itrpipe.features.extractors.vit.declaration import Vit
 from itrpipe.features.frames import Framing
+from itrpipe.features.hub import PATCHES, Kind
 from itrpipe.features.store import FeatureSpec
-from itrpipe.features.towers import PATCHES, Kind, Seen, open_vision, see
+from itrpipe.features.towers import Seen, open_vision, see
 
 
 def build(settings: Vit, device: str | torch.device) -> GridExtractor:

@@ -1,0 +1,48 @@
+"""Whether a training has converged, by what its validations gained last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+RISING, ANSWERS = 3.0, 3.0
+"""RSum gained over the last third of the epochs, above which validation still rises; and that many answers, of which
+one counts 100 / N in a recall among N images."""
+
+
+def why_longer(history: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], images: int) -> str:
+    """Return why a training is to go on before negatives are mined or models compared; empty if nothing says so.
+
+    A learning rate that falls lifts validation at the end in any case, so that a rise then says nothing.
+
+    Args:
+        history: a row for each validation, with `epoch` and `val_rsum`; empty for what was not trained.
+        settings: of the training, as manifests keep them.
+        images: of the validation split.
+    """
+    if not history or history[-1]["epoch"] == 0:
+        return ""
+    epochs = history[-1]["epoch"]
+    before = [row["val_rsum"] for row in history if 0 < row["epoch"] <= 2 * epochs / 3]
+    if not before:
+        return "too few epochs to see whether it has converged"
+    gained = max(row["val_rsum"] for row in history) - max(before)
+    if gained <= RISING or gained <= 100 * ANSWERS / min(images, settings["validation_images"]):
+        return ""
+    if _was_flat(history, settings["patience"]) or _rate_falls(settings):
+        return ""
+    return f"validation gained {gained:.1f} RSum over the last third of its epochs"
+
+
+def _was_flat(history: Sequence[Mapping[str, Any]], patience: int) -> bool:
+    """Return whether the last validations were no better, which has ended the training."""
+    return patience > 0 and not any(row["best"] for row in history[-patience:])
+
+
+def _rate_falls(settings: Mapping[str, Any]) -> bool:
+    """Return whether the learning rate falls over the last third of the epochs."""
+    if settings["schedule"] != "step":
+        return settings["schedule"] != "plateau"
+    epochs = settings["epochs"]
+    falls = settings["decay_at"] or range(settings["decay_every"], epochs, settings["decay_every"])
+    return any(2 * epochs / 3 <= epoch < epochs for epoch in falls)
