@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -73,7 +73,7 @@ class PhraseModel:
         prepare, extract, parse = map(evaluation.existing, ("prepare", "extract", "parse"))
         saved, name = evaluation.saved, evaluation.settings.split
         data: Any = reopened(saved, Sources(prepare, extract, parse), [name])[name]
-        return cls(cast(SsamtEncoder, saved.model), data, torch.device(evaluation.place), SceneGraphFile(parse))
+        return cls(saved.model, data, torch.device(evaluation.place), SceneGraphFile(parse))
 
     def texts(self, rows: np.ndarray) -> SsamtTexts:
         """Encoded captions at the given rows."""

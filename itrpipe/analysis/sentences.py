@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -80,13 +79,12 @@ def compared(
     if parse is None:
         data = open_split(Split(split.name, split.images, texts), features, saved.tokens, saved.settings, saved.frame)
     else:
-        settings: Any = saved.settings
-        phrases = CaptionPhrases.read(parse(texts), settings.max_words)
+        phrases = CaptionPhrases.read(parse(texts), saved.settings.max_words)
         used_images = pc.SetLookupOptions(texts["image_id"].combine_chunks())
         # Others have no scene graph in the file.
         described = pc.call_function("is_in", [split.images["image_id"]], used_images)
         own = Split(split.name, split.images.filter(described), texts)
-        data = open_split(own, features, saved.tokens, settings, phrases=phrases)
+        data = open_split(own, features, saved.tokens, saved.settings, phrases=phrases)
     if reason := longer_captions({"captions and negatives": data}):
         evaluation.warn(reason)
     found = np.empty(len(order), dtype=np.float32)

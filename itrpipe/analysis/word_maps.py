@@ -60,7 +60,7 @@ def has_word_maps(saved: SavedModel) -> bool:
     tokens = saved.tokens
     # Few tokenizers, written in Python, do not tell which characters a piece is of.
     located = not isinstance(tokens, PieceIds) or tokens.tokenizer.is_fast
-    return located and "word-maps" in saved.settings.answers and cast(Any, saved.model).has_word_maps
+    return located and "word-maps" in saved.settings.answers and saved.model.has_word_maps
 
 
 def word_maps(saved: SavedModel, sources: Sources, split: str, scores: SplitScores) -> pa.Table:
@@ -139,7 +139,7 @@ def _rows(
     """Rows of the words of all captions of a split, each with the image at its row [T] of `pairs`, matched or not."""
     features = FeatureFile.open(sources.extract / FEATURES)
     data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
-    model, tokens = cast(Any, saved.model), cast(Any, saved.tokens)
+    model, tokens = saved.model, cast(Any, saved.tokens)
     words = located_words(tokens, split)
     grid, frame, device = model.vision.grid(), model.vision.frame, next(model.parameters()).device
     # How photographs became pixels; of pixels that were imported nobody knows, and they count as whole.

@@ -25,7 +25,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -145,7 +145,7 @@ class WordReader:
     """
 
     def __init__(self, saved: SavedModel, split: Split, device: torch.device | str) -> None:
-        self._model = cast(UniterEncoder, saved.model.to(device))
+        self._model: UniterEncoder = saved.model.to(device)
         self._device = torch.device(device)
         self.captions = token_captions(split, saved.tokens, self._model)
         self.specials = special_tokens(saved.tokens, self.captions.pieces)

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -181,7 +180,7 @@ def open_model_maker(folders: Mapping[str, Path], settings: ByModel, device: str
         raise UsageError(f"{saved.config['backbone']} cannot write words; give --backbone uniter")
     sources = Sources(folders["prepare"], folders["extract"], train_share=settings.train_share)
     data = reopened(saved, sources, [settings.split])[settings.split]
-    model, chosen = cast(UniterEncoder, saved.model), data.split
+    model, chosen = saved.model, data.split
     captions = token_captions(chosen, saved.tokens, model)
     writer = UniterSentences(model, data.images, device, memory)
     masks = caption_masks(captions, saved.tokens, folders.get("parse"), settings.compare)

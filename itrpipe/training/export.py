@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow.parquet as pq
 import torch
@@ -71,7 +71,7 @@ class NativeModel:
             DataError: a file is damaged.
         """
         saved = load_model(trained)
-        architecture, model = architecture_of(saved.model), cast(Any, saved.model)
+        architecture, model = architecture_of(saved.model), saved.model
         images, difference = image_settings(saved, extractor)
         masked = architecture != _PADDED
         tokenizer = reading_tokenizer(saved.tokens, model.text.network.config, masked=masked)
@@ -119,7 +119,7 @@ def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> tuple[dic
     Raises:
         NoEquivalent: no such processor frames a photograph so.
     """
-    vision: Any = saved.model.vision
+    vision = saved.model.vision
     stored, (height, width) = (extractor["height"], extractor["width"]), vision.frame
     whole = {"height": height, "width": width}
     framing = {"size": whole, "do_center_crop": False}

@@ -13,7 +13,7 @@ compares without saying of which embeddings; the means of regions and words are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -81,7 +81,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         return
     saved, name = evaluation.saved, evaluation.settings.split
     data = reopened(saved, sources, [name])[name]
-    vectors = mean_vectors(cast(Any, saved.model), data, torch.device(evaluation.place), evaluation.block)
+    vectors = mean_vectors(saved.model, data, torch.device(evaluation.place), evaluation.block)
     figures = alignment_and_uniformity(*vectors, data.caption_image)
     write_json(evaluation.folder / ALIGNMENT, {"vectors": VECTORS, **figures})
 
