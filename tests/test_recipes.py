@@ -401,7 +401,7 @@ def test_runs_have_features_and_settings_of_their_own_and_backbones_too(
     page = run_recipe(data_root, own(tmp_path, [run, changed], TINY + backbones), Options(precomp_dataset.folder))
     assert page is not None
     manifests = [read_manifest(path) for path in (data_root / "mine" / "train").iterdir() if path.is_dir()]
-    assert {each.settings["learning_rate"] for each in manifests} == {2e-4, 0.5}
+    assert {each.settings["learning_rate"] for each in manifests} == {1e-3, 0.5}
     assert {(each.settings["model"]["embed_dim"], each.settings["epochs"]) for each in manifests} == {(16, 1)}
     # Two runs of one label: each has its own measured scores beside what was published for it.
     expected = json.loads((page / "expected.json").read_text())["runs"]

@@ -223,11 +223,11 @@ class Commands(TyperGroup):
         Raises:
             UsageError: the command line is wrong, or holds bytes that are no text, as a path may.
         """
-        given = " ".join([*arguments[1], os.environ.get("ITRPIPE_DATA", "")])
-        try:
-            given.encode()
-        except UnicodeEncodeError:
-            raise UsageError(f"{given!r} is not valid UTF-8; rename the file, or set PYTHONUTF8=1") from None
+        for given in [*arguments[1], os.environ.get("ITRPIPE_DATA", "")]:
+            try:
+                given.encode()
+            except UnicodeEncodeError:
+                raise UsageError(f"{given!r} is not valid UTF-8; rename the file, or set PYTHONUTF8=1") from None
         with _in_one_line():
             return super().make_context(*arguments, **settings)
 

@@ -26,14 +26,14 @@ from itrpipe.training.captions import PieceIds, Reading, WordIds, clean
 from itrpipe.training.data import open_split
 from itrpipe.training.saved import load_model
 
-MODEL = ["image_size=[32, 50]", "width=16", "vision_layers=1", "text_layers=1", "vision=random", "text=random"]
+RANDOM = ("image_size=[32, 50]", "width=16", "vision_layers=1", "text_layers=1", "vision=random", "text=random")
 SMALL = ["train.epochs=1", "train.batch_size=20", "train.min_word_count=1", "evaluate.bootstrap_samples=100"]
 PIXELS = ["pixels.height=32", "pixels.width=48", "pixels.fit=crop", "extract.workers=0"]
 
 
 def evaluated(root: Path, method: str, *model: str) -> Path:
     """Folder of the evaluation of a dual encoder."""
-    chosen = [f"train.model.{each}" for each in (*MODEL, *model)]
+    chosen = [f"train.model.{each}" for each in model]
     given = [f"method={method}", "backbone=dual-encoder", *SMALL, *PIXELS, *chosen]
     return run_stage(root, "tiny", "evaluate", [parse_override(text) for text in given])
 
@@ -81,7 +81,7 @@ def check(folder: Path, columns: int, right: float) -> None:
 
 def test_every_word_of_some_captions_has_its_map_on_two_images(data: Path) -> None:
     # Of 12 x 16 pixels a part of the shape 2 : 3 is kept, of whose 50 columns the patches of 16 cover 48.
-    check(evaluated(data, "triplet"), 3, 48 / 50)
+    check(evaluated(data, "triplet", *RANDOM), 3, 48 / 50)
 
 
 def test_a_word_in_pieces_has_the_mean_of_their_maps(data: Path, saved_encoders: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_word_in_pieces_has_the_mean_of_their_maps(data: Path, saved_encoders:
 
 
 def test_a_model_whose_scores_are_no_means_is_evaluated_without_maps(data: Path) -> None:
-    folder = evaluated(data, "triplet", "text_pool=cls")
+    folder = evaluated(data, "triplet", *RANDOM, "text_pool=cls")
     assert (folder / "metrics.json").exists()
     assert not (folder / WORD_MAPS).exists()
     assert not has_word_maps(load_model(trained(folder)))

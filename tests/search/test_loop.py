@@ -16,7 +16,7 @@ from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import read_truth
 from itrpipe.mining.files import read_list
 from itrpipe.review import Candidates, DecisionFile, Queue, ranked_candidates
-from tests.chains import Invoke, done
+from tests.chains import Invoke, done, made
 
 SIZES = ("prepare.train=60", "prepare.val=20", "prepare.test=20")
 SMALL = ("train.epochs=1", "train.model.embed_dim=8", "train.model.word_dim=8", "mine_negatives.guard_batch_size=2")
@@ -81,10 +81,10 @@ def test_the_loop(root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
     share = told["decisions"]["pairs"]["fits"] / told["pairs"]
     assert 0 < share == told["sample"]["low"] == told["sample"]["high"]
 
-    out = done(invoke("mine-negatives", *scenes, "--guard", "fne", "--decisions", file))
+    outcome = invoke("mine-negatives", *scenes, "--guard", "fne", "--decisions", file)
+    folder, out = made(outcome), outcome.out
     assert "cut by decisions" in out
     assert re.search(r"[\d.]+ % of the hardest are right after all", out)
-    folder = Path(out.split()[-1])
     fits = DecisionFile(file).read().verdicts.of("fits")
     for direction, other in (("texts_for_images", "images_for_texts"), ("images_for_texts", "texts_for_images")):
         anchors, candidates = read_list(folder, direction), read_list(folder, other).anchor_ids
@@ -108,11 +108,10 @@ def test_the_loop(root: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
 
 def test_evaluation_counts_what_fits_as_right(root: Path, tmp_path: Path, invoke: Invoke) -> None:
     scenes = ["--dataset", "scenes", "--data", root, "--backbone", "vsepp", *of_evaluation()]
-    out = done(invoke("evaluate", *scenes))
+    evaluated = made(invoke("evaluate", *scenes))
     file = tmp_path / "decisions.parquet"
-    judged(ranked_candidates(Path(out.split()[-1])), DecisionFile(file))
-    out = done(invoke("evaluate", *scenes, "--decisions", file))
-    folder = Path(out.split()[-1])
+    judged(ranked_candidates(evaluated), DecisionFile(file))
+    folder = made(invoke("evaluate", *scenes, "--decisions", file))
     found, metrics = (json.loads((folder / name).read_text()) for name in ("corrected.json", "metrics.json"))
     assert found["judged_percent"] == {"i2t": 100.0, "t2i": 100.0}, "the first ten of every ranking"
     for metric in ("i2t_r1", "i2t_r10", "t2i_r1", "t2i_r10"):  # where all is judged, that is the truth

@@ -158,8 +158,9 @@ def test_the_embedded_dataset_makes_its_own(drawn: Path, invoke: Invoke) -> None
     for row in rows[::7]:
         assert row["caption"] in texts
         check_scores(saved, data.images(np.array([places[row["file"]]])), row)
-    evaluation: Any = SimpleNamespace(existing=lambda name: prepare)
-    made = pairs_of_scenes(evaluation, cast(Any, split), trigrams_of(evaluation))
+    manifest, settings = SimpleNamespace(settings={"train_share": 1.0}), SimpleNamespace(split="test")
+    evaluation: Any = SimpleNamespace(existing=lambda name: prepare, manifest=manifest, settings=settings)
+    made = pairs_of_scenes(evaluation, cast(Any, split), trigrams_of(evaluation, cast(Any, split)))
     assert [(row["id"], row["negative"]) for row in rows] == [(pair.id, pair.negative) for pair in made]
     assert read_manifest(evaluated).sources == {"benchmark scenes": "edits 2"}
     again = done(invoke("evaluate", *given, "--benchmark", "scenes"))

@@ -22,7 +22,7 @@ from itrpipe.mining.files import FILES, MinedList, read_list
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.storage.artifact import read_manifest
 from itrpipe.training.saved import load_model
-from tests.chains import Invoke, copied, done, made, only, refused, sets
+from tests.chains import Invoke, copied, made, only, refused, sets
 from tests.conftest import TINY, Outcome
 
 SMALL = sets(*TINY[:-1], "num_texts=20", "num_images=6")
@@ -98,10 +98,10 @@ def test_libraries_and_precisions_find_the_scores_that_they_should(mined: Callab
 
 
 def test_it_says_that_the_model_is_to_train_longer_and_that_nobody_has_judged(root: Path, invoke: Invoke) -> None:
-    out = done(mine(invoke, root, "--set=range_max=5"))  # by a model of one epoch
-    assert "too few epochs" in out
-    assert "nobody has judged" in out
-    statistics = statistics_of(Path(out.split()[-1]))
+    outcome = mine(invoke, root, "--set=range_max=5")  # by a model of one epoch
+    statistics = statistics_of(made(outcome))
+    assert "too few epochs" in outcome.out
+    assert "nobody has judged" in outcome.out
     assert statistics["judge"] is None
 
 

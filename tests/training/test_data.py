@@ -328,7 +328,7 @@ CASES: list[tuple[Callable[[Path], CaptionTokens], list[int], list[int], tuple[i
     (lambda _: WordIds(VOCABULARY, READING), [8, 6, 4, 10], [1, 2], (0, "30 words")),
     (lambda _: WordIds(VOCABULARY, TWO_WORDS), [4, 4, 4, 4], [1, 2], (3, "2 words")),
     (lambda _: WordIds(VOCABULARY, AS_PREPARED), [8, 8, 4, 8], [1, 2], (2, "6 words")),  # a full stop is one
-    (lambda _: VOCABULARY, [9, 8, 4, 10], [1, 2], None),
+    (lambda _: VOCABULARY, [9, 8, 4, 10], [1, 2], (0, "")),
 ]
 """What reads the captions, tokens of each, the ids of both ends, and how many captions are cut where."""
 
