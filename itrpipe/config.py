@@ -71,10 +71,6 @@ class Settings(BaseModel):
                 raise ValueError(f"it should be {largest:,} at most")
         return value
 
-    def is_usual(self, name: str) -> bool:
-        """Whether a setting is at its default."""
-        return getattr(self, name) == type(self).model_fields[name].default
-
     def counted(self) -> dict[str, Any]:
         """Values as a fingerprint sees them, ready for JSON; see `Outside`."""
         values = self.model_dump(mode="json")
@@ -86,8 +82,9 @@ class Settings(BaseModel):
         """Name, value and mark of the settings that name files outside the data folder, as far as they are given."""
         for name, field_info in type(self).model_fields.items():
             marks = [mark for mark in field_info.metadata if isinstance(mark, Outside)]
-            if marks and not self.is_usual(name):
-                yield name, getattr(self, name), marks[0]
+            value = getattr(self, name)
+            if marks and value != field_info.default:
+                yield name, value, marks[0]
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,13 @@ class Resolved:
     def merge(self, layer: Mapping[str, Any], origin: str) -> None:
         """Lets every leaf of `layer` replace the present value and remembers `origin` for it."""
         for key, value in leaves(layer):
-            set_dotted(self.values, key, value)
+            *parents, last = key.split(".")
+            table = self.values
+            for parent in parents:
+                if not isinstance(table.get(parent), dict):
+                    table[parent] = {}
+                table = table[parent]
+            table[last] = value
             self.origins[key] = origin
 
 
@@ -172,7 +175,7 @@ def load_declaration(stage: str) -> Declaration:
     if others := set(tables) - {"defaults", "execution", "conf"}:
         raise DataError(f"{path}: unknown table [{min(others)}]; known are [defaults], [execution], [conf.<name>]")
     declared = {section: tables.get(section, {}) for section in ("defaults", "conf")}
-    files: dict[str, Path] = {}
+    files = {}
     for plugin in brought():
         if plugin.file and not plugin.problem and plugins.STAGES[plugin.group] == stage:
             for section, named in plugin.tables.items():
@@ -259,11 +262,6 @@ def resolve(
     return resolved
 
 
-def _kind(declaration: Declaration) -> str:
-    """What the user calls a configuration of a stage."""
-    return {"train": "method", "extract": "extractor"}.get(declaration.stage, "configuration")
-
-
 def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: list[str]) -> Resolved:
     """The layers of a declaration alone."""
     parts = conf.split("+")  # of a combination `a+b`, which those that have a `kind` can form
@@ -275,12 +273,14 @@ def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: 
         known = ", ".join(declaration.confs) or "none"
         listed = "; `itrpipe list methods` has them" if len(declaration.confs) > _MANY else f"; known: {known}"
         hint = did_you_mean(conf, declaration.confs) or listed
-        raise UsageError(f"{_kind(declaration)} {conf!r} is not declared in {declaration.path.name}{hint}")
+        kind = {"train": "method", "extract": "extractor"}.get(declaration.stage, "configuration")
+        raise UsageError(f"{kind} {conf!r} is not declared in {declaration.path.name}{hint}")
     resolved = Resolved()
     for part in parts:
         tables = [(f"conf.{name}", declaration.confs[name]) for name in extended(declaration, part)]
         for name, table in [("defaults", declaration.defaults), *tables]:
-            for section, layer in sorted(_select(table, name, selectors, chosen), key=_weight_in(name, selectors)):
+            sections = sorted(_select(table, name, selectors, chosen), key=lambda section: section[0])
+            for _, section, layer in sections:
                 resolved.merge({part: layer} if part != conf else layer, declaration.origin(section))
     return resolved
 
@@ -411,17 +411,6 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-def set_dotted(table: dict[str, Any], key: str, value: Any) -> None:
-    """Sets `table[a][b][c]` for the key `a.b.c`, making tables on the way."""
-    *parents, last = key.split(".")
-    for parent in parents:
-        child = table.get(parent)
-        if not isinstance(child, dict):
-            child = table[parent] = {}
-        table = child
-    table[last] = value
-
-
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns `; did you mean 'x'?` for the nearest known word, in whatever case, or an empty string."""
     folded = {each.lower(): each for each in known}
@@ -498,26 +487,18 @@ def _with_family(backbone: str | None, selectors: Iterable[str]) -> list[str]:
 
 
 def _select(
-    table: Mapping[str, Any], name: str, selectors: set[str], chosen: list[str]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the plain values of `table`, then those of the chosen sub-tables."""
-    yield name, {key: value for key, value in table.items() if key not in selectors and key not in ABOUT_CONF}
+    table: Mapping[str, Any], name: str, selectors: set[str], chosen: list[str], weight: int = 0
+) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yields weight, name and plain values of `table`, then those of the chosen sub-tables.
+
+    A table weighs one for each of its selectors, a variant of a backbone one for its family and one for itself, so what
+    is said of a backbone on a dataset outweighs what is said of either alone.
+    """
+    yield weight, name, {key: value for key, value in table.items() if key not in selectors and key not in ABOUT_CONF}
     for selector in chosen:
         if isinstance(table.get(selector), Mapping):
-            yield from _select(table[selector], f"{name}.{selector}", selectors, chosen)
-
-
-def _weight_in(name: str, selectors: Iterable[str]) -> Callable[[tuple[str, Any]], int]:
-    """How much a section of a table counts: one for each of its selectors, a variant for its family and for itself.
-
-    So what is said of a backbone on a dataset outweighs what is said of either alone.
-    """
-
-    def weight(section: tuple[str, Any]) -> int:
-        parts = filter(None, section[0].removeprefix(name).split("."))
-        return sum(len(_with_family(part, selectors)) for part in parts)
-
-    return weight
+            own = weight + len(_with_family(selector, selectors))
+            yield from _select(table[selector], f"{name}.{selector}", selectors, chosen, own)
 
 
 def _summary(path: Path) -> str:

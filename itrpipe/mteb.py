@@ -5,7 +5,6 @@ mteb.evaluate(Encoder(itrpipe.load("vsrn-aoq"), "USER/vsrn-aoq"), mteb.get_tasks
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -42,9 +41,15 @@ class Encoder(AbsEncoder):
         if name.count("/") != 1 or not all(name.split("/")):
             raise UsageError(f"name = {name!r}: mteb names models organisation/model, such as itrpipe/vsrn-aoq")
         self.model = model
-        about = {"name": name, "revision": revision, "modalities": list(_MODALITIES), "framework": ["PyTorch"]}
-        similarity = {"similarity_fn_name": ScoringFunction.DOT_PRODUCT, "use_instructions": False}
-        self.mteb_model_meta = ModelMeta.create_empty({**about, **similarity})
+        about = {
+            "name": name,
+            "revision": revision,
+            "modalities": list(_MODALITIES),
+            "framework": ["PyTorch"],
+            "similarity_fn_name": ScoringFunction.DOT_PRODUCT,
+            "use_instructions": False,
+        }
+        self.mteb_model_meta = ModelMeta.create_empty(about)
 
     def encode(self, inputs: Any, *, task_metadata: Any, batch_size: int = 32, **kwargs: Any) -> np.ndarray:
         """Returns embeddings [N, D] float32 of N images or N captions.
@@ -60,16 +65,13 @@ class Encoder(AbsEncoder):
         """
         known = {"image": self.model.encode_images, "text": self.model.encode_texts}
         encoded = []
-        for name, values in _lists(inputs, task_metadata.name):
-            encoded.append(known[name](values, batch_size=batch_size))
+        for batch in inputs:
+            kinds = [name for name in _MODALITIES if name in batch]
+            if len(kinds) != 1:
+                held = " and ".join(kinds or batch)
+                raise UsageError(
+                    f"{task_metadata.name} has inputs with {held}; this model encodes images or captions, one at a time"
+                )
+            encode = known[kinds[0]]
+            encoded.append(encode(list(batch[kinds[0]]), batch_size=batch_size))
         return np.concatenate(encoded)
-
-
-def _lists(inputs: Any, task: str) -> Iterator[tuple[str, list[Any]]]:
-    """Kind and values of every batch."""
-    for batch in inputs:
-        kinds = [name for name in _MODALITIES if name in batch]
-        if len(kinds) != 1:
-            held = " and ".join(kinds) or " and ".join(batch)
-            raise UsageError(f"{task} has inputs with {held}; this model encodes images or captions, one at a time")
-        yield kinds[0], list(batch[kinds[0]])

@@ -30,7 +30,6 @@ from itrpipe.config import (
     load_declaration,
     parse_assignment,
     resolve,
-    set_dotted,
 )
 from itrpipe.engine.run import MapExecution, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -184,11 +183,11 @@ def test_training_ends_where_validation_is_flat_unless_a_recipe_or_a_schedule_ha
 
 
 @given(TABLES)
-def test_leaves_and_set_dotted_are_inverse(table: dict[str, Any]) -> None:
-    rebuilt: dict[str, Any] = {}
+def test_leaves_and_merging_are_inverse(table: dict[str, Any]) -> None:
+    rebuilt = Resolved()
     for key, value in leaves(table):
-        set_dotted(rebuilt, key, value)
-    assert rebuilt == table
+        rebuilt.merge({key: value}, "layer")
+    assert rebuilt.values == table
 
 
 # Binding

@@ -10,13 +10,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from itrpipe.analysis.phrases import PhraseModel
-from itrpipe.datasets.prepared import PreparedDataset, Split
+from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.features.embeddings import SplitEmbeddings
-from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch
-from itrpipe.training.data import Sources, SplitData, open_split
+from itrpipe.training.data import Sources, SplitData, reopened
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import SavedModel, load_model
@@ -52,16 +50,8 @@ class TrainedModel:
             DataError: the features are not what the model reads, or a file is damaged.
         """
         saved = load_model(folder)
-        precision = saved.score_precision
-        if saved.settings.reads_phrases:
-            opened = PhraseModel.open(saved, sources, split, device)
-            return cls(opened.model, opened.data, opened.device, precision)
-        rows, features = (
-            PreparedDataset.open(sources.prepare).split(split),
-            FeatureFile.open(sources.extract / FEATURES),
-        )
-        data, place = open_split(rows, features, saved.tokens, saved.settings, saved.frame), torch.device(device)
-        return cls(saved.model.to(place), data, place, precision)
+        place = torch.device(device)
+        return cls(saved.model.to(place), reopened(saved, sources, [split])[split], place, saved.score_precision)
 
     def scores(self, rows: Any, block: int) -> np.ndarray:
         """Scores [N, T] of all images with all captions of `rows`, by the functions that training writes them with.

@@ -8,22 +8,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
-from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.graph import KINDS
-from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.scene_graph.stored import SceneGraphFile
-from itrpipe.training.data import PhraseSplitData, Sources, blocks
-from itrpipe.training.saved import SavedModel
+from itrpipe.training.data import PhraseSplitData, Sources, blocks, reopened
 
 BATCH = 128
 """Captions among which a hard negative is looked for, as in training."""
@@ -67,22 +64,16 @@ class PhraseModel:
     graphs: SceneGraphFile
 
     @classmethod
-    def open(cls, saved: SavedModel, sources: Sources, split: str, device: str) -> PhraseModel:
-        """Opens a split for a model.
+    def open(cls, evaluation: Evaluation) -> PhraseModel:
+        """Opens the evaluated split for the model.
 
-        Args:
-            saved: the model.
-            sources: what it was trained on, scene graphs among it.
-            split: name.
-            device: `cpu` or `cuda`.
+        Raises:
+            MissingInputError: what the model was trained on was removed since.
         """
-        assert sources.parse is not None
-        model, place = cast(SsamtEncoder, saved.model), torch.device(device)
-        settings, features = model.settings, FeatureFile.open(sources.extract / FEATURES)
-        phrases = CaptionPhrases.read(sources.parse, settings.max_words)
-        rows = PreparedDataset.open(sources.prepare).split(split)
-        data = PhraseSplitData(rows, features, saved.vocabulary, phrases, settings.phrases)
-        return cls(model.to(place), data, place, SceneGraphFile(sources.parse))
+        prepare, extract, parse = map(evaluation.existing, ("prepare", "extract", "parse"))
+        saved, name = evaluation.saved, evaluation.settings.split
+        data: Any = reopened(saved, Sources(prepare, extract, parse), [name])[name]
+        return cls(saved.model, data, torch.device(evaluation.place), SceneGraphFile(parse))
 
     def texts(self, rows: np.ndarray) -> SsamtTexts:
         """Encoded captions at the given rows."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +17,10 @@ from itrpipe.analysis.questions.base import Evaluation
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.features.store import FeatureFile
-from itrpipe.models.base import TextBatch
 from itrpipe.scene_graph.build import SentenceParser
 from itrpipe.scene_graph.phrases import CaptionPhrases
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.data import SplitData, blocks, longer_captions, open_split
-from itrpipe.training.saved import SavedModel
+from itrpipe.training.data import blocks, longer_captions, open_split
 
 GRAPHS = "graphs"
 """Folder for the scene graphs of sentences, which only resuming needs."""
@@ -79,7 +76,15 @@ def compared(
     ids = pa.array([str(row) for row in range(len(texts))], pa.string())
     words = pa.array([tokenize(text) for text in texts["text"].to_pylist()], pa.list_(pa.string()))
     texts = texts.append_column("caption_id", ids).append_column("tokens", words)
-    data = _opened(saved, Split(split.name, split.images, texts), features, parse)
+    if parse is None:
+        data = open_split(Split(split.name, split.images, texts), features, saved.tokens, saved.settings, saved.frame)
+    else:
+        phrases = CaptionPhrases.read(parse(texts), saved.settings.max_words)
+        used_images = pc.SetLookupOptions(texts["image_id"].combine_chunks())
+        # Others have no scene graph in the file.
+        described = pc.call_function("is_in", [split.images["image_id"]], used_images)
+        own = Split(split.name, split.images.filter(described), texts)
+        data = open_split(own, features, saved.tokens, saved.settings, phrases=phrases)
     if reason := longer_captions({"captions and negatives": data}):
         evaluation.warn(reason)
     found = np.empty(len(order), dtype=np.float32)
@@ -94,28 +99,13 @@ def compared(
     place = np.argsort(order)
     sides = place[owner], place[len(used) :]
     caption_scores, scores = (found[side] for side in sides)
+    if parse is not None:
+        return scores, caption_scores  # equal tokens may have other phrases
     for part in blocks(len(owners), block):
-        alike = _same_tokens(*(data.texts(side[part]) for side in sides))
-        scores[part] = np.where(alike, caption_scores[part], scores[part])
+        texts, others = (data.texts(side[part]) for side in sides)
+        width = min(texts.tokens.shape[1], others.tokens.shape[1])
+        differs = texts.tokens[:, :width] != others.tokens[:, :width]
+        real = torch.arange(width) < texts.lengths[:, None]
+        alike = (texts.lengths == others.lengths) & ~(differs & real).any(dim=1)
+        scores[part] = np.where(alike.numpy(), caption_scores[part], scores[part])
     return scores, caption_scores
-
-
-def _opened(saved: SavedModel, split: Split, features: FeatureFile, parse: ParseTexts | None) -> SplitData:
-    if parse is None:
-        return open_split(split, features, saved.tokens, saved.settings, saved.frame)
-    settings: Any = saved.settings
-    phrases = CaptionPhrases.read(parse(split.captions), settings.max_words)
-    used = pc.SetLookupOptions(split.captions["image_id"].combine_chunks())
-    described = pc.call_function("is_in", [split.images["image_id"]], used)  # others have no scene graph in the file
-    own = Split(split.name, split.images.filter(described), split.captions)
-    return open_split(own, features, saved.tokens, settings, phrases=phrases)
-
-
-def _same_tokens(texts: TextBatch, others: TextBatch) -> np.ndarray:
-    """bool [B], where both have the same tokens; nowhere with phrases, which equal tokens may have others of."""
-    if texts.phrases is not None:
-        return np.zeros(len(texts.lengths), dtype=bool)
-    width = min(texts.tokens.shape[1], others.tokens.shape[1])
-    differs = texts.tokens[:, :width] != others.tokens[:, :width]
-    real = torch.arange(width) < texts.lengths[:, None]
-    return ((texts.lengths == others.lengths) & ~(differs & real).any(dim=1)).numpy()

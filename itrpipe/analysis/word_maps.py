@@ -59,8 +59,8 @@ def has_word_maps(saved: SavedModel) -> bool:
     """Whether `word_maps` is defined for a model: its scores are means over words and places, and words have places."""
     tokens = saved.tokens
     # Few tokenizers, written in Python, do not tell which characters a piece is of.
-    located = isinstance(tokens, WordIds) or (isinstance(tokens, PieceIds) and tokens.tokenizer.is_fast)
-    return located and "word-maps" in saved.settings.answers and cast(Any, saved.model).has_word_maps
+    located = not isinstance(tokens, PieceIds) or tokens.tokenizer.is_fast
+    return located and "word-maps" in saved.settings.answers and saved.model.has_word_maps
 
 
 def word_maps(saved: SavedModel, sources: Sources, split: str, scores: SplitScores) -> pa.Table:
@@ -139,13 +139,13 @@ def _rows(
     """Rows of the words of all captions of a split, each with the image at its row [T] of `pairs`, matched or not."""
     features = FeatureFile.open(sources.extract / FEATURES)
     data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
-    assert isinstance(saved.tokens, (WordIds, PieceIds))
-    model, words = cast(Any, saved.model), located_words(saved.tokens, split)
+    model, tokens = saved.model, cast(Any, saved.tokens)
+    words = located_words(tokens, split)
     grid, frame, device = model.vision.grid(), model.vision.frame, next(model.parameters()).device
     # How photographs became pixels; of pixels that were imported nobody knows, and they count as whole.
     given = {key.rpartition(".")[2]: value for key, value in leaves(read_manifest(sources.extract).settings)}
     _, stored_height, stored_width, *_ = features.arrays["pixels"].shape
-    resize = Resize(stored_height, stored_width, "crop" if given.get("fit") == "crop" else "stretch")
+    resize = Resize(stored_height, stored_width, given.get("fit", "stretch"))
     sizes = [split.images[side].to_pylist() for side in ("height", "width")]
     texts = data.texts(np.arange(len(words))).to(device)
     for matched, images in pairs.items():

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,8 +33,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.vocabulary import UNKNOWN, Vocabulary
-from itrpipe.features.store import FeatureFile
+from itrpipe.datasets.vocabulary import UNKNOWN
 from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.sentences import NO_WORD, UNLABELLED
 from itrpipe.methods.tags_dc.declaration import TagsDc
@@ -43,7 +42,7 @@ from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.synthesis.language_model import LanguageModel, mean
 from itrpipe.synthesis.tokens import Spelled, respell
 from itrpipe.training.captions import PieceIds, caption_masks, special_tokens, token_captions
-from itrpipe.training.data import blocks, open_split
+from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.saved import SavedModel
 
 THRESHOLD = 0.5
@@ -126,9 +125,7 @@ def trains_word_heads(settings: Mapping[str, Any]) -> bool:
 
 def has_word_heads(saved: SavedModel) -> bool:
     """Whether a model was trained to find wrong words, and its tokenizer tells which characters a piece is of."""
-    located = isinstance(saved.tokens, Vocabulary) or (
-        isinstance(saved.tokens, PieceIds) and saved.tokens.tokenizer.is_fast
-    )
+    located = not isinstance(saved.tokens, PieceIds) or saved.tokens.tokenizer.is_fast
     return located and "words" in saved.settings.answers and trains_word_heads(saved.config)
 
 
@@ -148,7 +145,7 @@ class WordReader:
     """
 
     def __init__(self, saved: SavedModel, split: Split, device: torch.device | str) -> None:
-        self._model = cast(UniterEncoder, saved.model.to(device))
+        self._model: UniterEncoder = saved.model.to(device)
         self._device = torch.device(device)
         self.captions = token_captions(split, saved.tokens, self._model)
         self.specials = special_tokens(saved.tokens, self.captions.pieces)
@@ -250,30 +247,19 @@ class WordTest:
 
     Args:
         saved: for which `has_word_heads` holds.
-        split: images and captions.
-        features: of its images.
+        data: images and captions as the model reads them.
         device: `cpu` or `cuda`.
         graphs: artifact of `itrpipe parse` that a model was trained with which masks phrases; None for others.
-        seed: of the captions and sentences.
 
     Raises:
         DataError: a caption has no scene graph.
     """
 
-    def __init__(
-        self,
-        saved: SavedModel,
-        split: Split,
-        features: FeatureFile,
-        device: str,
-        graphs: Path | None = None,
-        seed: int = 0,
-    ) -> None:
-        self._reader = WordReader(saved, split, device)
-        self._data = open_split(split, features, saved.tokens, saved.settings)
-        self._device, self._seed = torch.device(device), seed
+    def __init__(self, saved: SavedModel, data: SplitData, device: str, graphs: Path | None) -> None:
+        self._reader = WordReader(saved, data.split, device)
+        self._data = data
+        self._device = torch.device(device)
         self._trained = TagsDc.model_validate(saved.config["loss"])
-        assert (graphs is not None) == (self._trained.mask == "phrases")
         self._masks = caption_masks(self._reader.captions, saved.tokens, graphs, self._trained.compare)
 
     @torch.inference_mode()
@@ -283,7 +269,7 @@ class WordTest:
         """Writes sentences and reads them.
 
         Args:
-            captions: tested at most, chosen by the seed.
+            captions: tested at most, chosen at random.
             examples: of them that are shown.
             language_model: measures how fluent they are.
 
@@ -294,7 +280,9 @@ class WordTest:
             was written the caption's own: `percent` of `words` that are right, None where there is none, and None for
             both corrections where the model was not trained to correct; `below_caption`: `percent` of `sentences` that
             score below their caption. Words are tokens, so pieces of words where a tokenizer cuts them. With a language
-            model also `fluency`, see `_fluency`.
+            model also `fluency`: of `sentences`, the one of each caption with the highest score, the mean perplexities
+            as `written` and `corrected`, and that of their `captions`; None without a sentence, and of the corrected
+            ones where the model was not trained to correct. TAGS-DC, Table 3, does not say which sentences.
 
             And rows of `CORRECTION_SCHEMA`: of every shown caption the sentence with the highest score. `mismatch` is
             the probability that a word does not belong to the image, `flagged` whether that is above one half, `wrong`
@@ -302,12 +290,12 @@ class WordTest:
             corrected sentence, which is null where the model was not trained to correct; scores are probabilities of a
             match.
         """
-        reader, rng = self._reader, np.random.default_rng(self._seed)
+        reader, rng = self._reader, np.random.default_rng(0)
         known, split = reader.captions, reader.captions.split
         chosen = rng.permutation(len(split.caption_ids))[:captions]
         shown, chosen = split.caption_ids[chosen[:examples]].tolist(), np.sort(chosen)
         drawn, right, counted = Counter[str](), Counter[str](), Counter[str]()
-        rows: list[dict[str, Any]] = []
+        rows = []
         for block in (chosen[part] for part in blocks(len(chosen), BLOCK)):
             images = reader.embed(self._data.images(split.caption_image[block]))
             own = known.tokens[block, : int(known.lengths[block].max())]
@@ -349,7 +337,12 @@ class WordTest:
             "below_caption": figure("below_caption", "sentences"),
         }
         if language_model is not None:
-            figures["fluency"] = _fluency(rows, language_model)
+            kinds = {"captions": "caption", "written": "sentence", "corrected": "corrected"}
+            means = {}
+            for kind, column in kinds.items():
+                texts = [row[column] for row in rows if row[column] is not None]
+                means[kind] = mean(language_model.perplexities(texts))
+            figures["fluency"] = {"sentences": len(rows), **means}
         numbered = [{"example": n, **row} for n, row in enumerate(row for row in rows if row["caption_id"] in shown)]
         return figures, pa.Table.from_pylist(numbered, CORRECTION_SCHEMA)
 
@@ -421,21 +414,3 @@ class WordTest:
                     )
                 ],
             }
-
-
-def _fluency(rows: Sequence[Mapping[str, Any]], model: LanguageModel) -> dict[str, Any]:
-    """Mean perplexities of captions, of a sentence of each, and of these corrected.
-
-    Source: TAGS-DC, Table 3. It does not say which sentences; here it is that of a caption with the highest score.
-
-    Args:
-        rows: with `caption`, `sentence` and `corrected`.
-        model: reads them.
-
-    Returns:
-        `sentences`, how many of each kind, and the means of `captions`, `written` and `corrected`; None without a
-        sentence, and of the last where the model was not trained to correct.
-    """
-    kinds = {"captions": "caption", "written": "sentence", "corrected": "corrected"}
-    texts = {kind: [row[column] for row in rows if row[column] is not None] for kind, column in kinds.items()}
-    return {"sentences": len(rows), **{kind: mean(model.perplexities(read)) for kind, read in texts.items()}}

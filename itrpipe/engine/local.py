@@ -34,7 +34,7 @@ def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
         execution: says in how many processes; 1 makes them in this one, 0 what suits the work.
         parts: how many there are to make.
     """
-    gpus: list[str] = []
+    gpus = []
     if resolve_device(work.device) == CUDA:
         import torch
 

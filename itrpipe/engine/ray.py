@@ -54,7 +54,7 @@ def connected(ray: Any, address: str, workers: int = 0) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    own: dict[str, Any] = {"address": "local", "num_cpus": workers or usable_cores(), "include_dashboard": False}
+    own = {"address": "local", "num_cpus": workers or usable_cores(), "include_dashboard": False}
     where = "this machine"
     remedy = "it may be too busy to start one; run the same command again, or leave --engine ray out"
     if address:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field, field_validator
 
 from itrpipe.config import Settings
-from itrpipe.engine.work import Given, Work
+from itrpipe.engine.work import Work
 from itrpipe.errors import DataError
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import DIVISION
@@ -163,7 +163,19 @@ def make_parts(
         write_stamped_json(record, division)
     every = [(part, folder / f"{part.name}{work.suffix}") for part in work.parts()]
     own = every[share.number - 1 :: share.count] if share else every
-    todo = _todo(work, own, reporter, warn)
+    found = [path for _, path in own if path.exists()]
+    kept, damaged = set(), 0
+    with reporter.task("checking what is done", len(found), "parts") as task:
+        for path in found:
+            try:
+                if work.keeps(path):
+                    kept.add(path)
+            except DataError:
+                damaged += 1
+            task.advance()
+    if damaged:
+        warn(f"{damaged:,} of {len(found):,} parts in {folder} were damaged; they are made again")
+    todo = [(part, path) for part, path in own if path not in kept]
     total, rows = (sum(part.rows for part, _ in parts) for parts in (own, todo))
     started = time.monotonic()
     try:
@@ -185,20 +197,3 @@ def make_parts(
     if share is not None:
         raise OthersMissing(share, total, work.unit, paths, more)
     return Made(paths, rows, time.monotonic() - started)
-
-
-def _todo(work: Work, parts: Sequence[Given], reporter: Reporter, warn: Callable[[str], None]) -> list[Given]:
-    """The parts that no earlier run made, and those that were damaged since."""
-    found = [path for _, path in parts if path.exists()]
-    kept, damaged = set(), 0
-    with reporter.task("checking what is done", len(found), "parts") as task:
-        for path in found:
-            try:
-                if work.keeps(path):
-                    kept.add(path)
-            except DataError:
-                damaged += 1
-            task.advance()
-    if damaged:
-        warn(f"{damaged:,} of {len(found):,} parts in {found[0].parent} were damaged; they are made again")
-    return [(part, path) for part, path in parts if path not in kept]

@@ -103,14 +103,9 @@ class Work(ABC, Generic[Worker]):
         return True
 
 
-def name_of(number: int) -> str:
-    """Name of a part: its number, in order also where a folder is listed."""
-    return f"{number:06}"
-
-
 def numbered(contents: Iterable[tuple[int, Any]]) -> list[Part]:
-    """Parts of so many rows with such contents."""
-    return [Part(name_of(number), rows, content) for number, (rows, content) in enumerate(contents)]
+    """Parts of so many rows with such contents, named by their number, in order also where a folder is listed."""
+    return [Part(f"{number:06}", rows, content) for number, (rows, content) in enumerate(contents)]
 
 
 def cut(items: Sequence[Any] | np.ndarray, size: int) -> list[Part]:

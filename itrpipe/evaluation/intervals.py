@@ -65,7 +65,7 @@ class Interval(NamedTuple):
 
 
 def fold_intervals(
-    folds: Sequence[tuple[Ranks, np.ndarray]], samples: int = 1000, level: float = 0.95, seed: int = 0
+    folds: Sequence[tuple[Ranks, np.ndarray]], samples: int = 1000, level: float = 0.95
 ) -> dict[str, Interval]:
     """Percentile interval of the mean over folds of every metric; the images of each fold are resampled apart.
 
@@ -73,13 +73,12 @@ def fold_intervals(
         folds: of `itrpipe.evaluation.metrics.protocol_folds`: ranks, and the row of the image of each caption.
         samples: number of resampled test sets.
         level: share of them inside the interval, 0..1.
-        seed: of the resampling.
 
     Returns:
         Interval of each metric of `itrpipe.evaluation.metrics.metrics` but the median ranks, by its name.
     """
     measured = [metrics(each) for each, _ in folds]
-    seeds = np.random.SeedSequence(seed).spawn(len(folds)) if len(folds) > 1 else [seed]
+    seeds = np.random.SeedSequence(0).spawn(len(folds)) if len(folds) > 1 else [0]
     drawn = [_resampled(*fold, samples, own) for fold, own in zip(folds, seeds, strict=True)]
     return {
         name: _interval(
@@ -94,7 +93,6 @@ def paired_intervals(
     caption_image: np.ndarray,
     samples: int = 1000,
     level: float = 0.95,
-    seed: int = 0,
 ) -> dict[str, Interval]:
     """Percentile interval of the mean over several pairs of systems of the differences `second - first`.
 
@@ -107,12 +105,11 @@ def paired_intervals(
         caption_image: [T] row of the image each caption belongs to.
         samples: number of resampled test sets.
         level: share of them inside the interval, 0..1.
-        seed: of the resampling, not of training.
     """
     values, drawn = dict[str, list[float]](), dict[str, np.ndarray]()
     for first, second in pairs:
         measured = [metrics(side) for side in (first, second)]
-        before, after = (_resampled(side, caption_image, samples, seed) for side in (first, second))
+        before, after = (_resampled(side, caption_image, samples) for side in (first, second))
         for name in before:
             drawn[name] = drawn.get(name, 0.0) + (after[name] - before[name]) / len(pairs)
             values.setdefault(name, []).append(measured[1][name] - measured[0][name])
@@ -172,7 +169,7 @@ def _interval(value: Any, drawn: np.ndarray, level: float) -> Interval:
     return Interval(float(value), *map(float, np.percentile(drawn, [tail, 100.0 - tail])))
 
 
-def _resampled(split: Ranks, caption_image: np.ndarray, samples: int, seed: Seed) -> dict[str, np.ndarray]:
+def _resampled(split: Ranks, caption_image: np.ndarray, samples: int, seed: Seed = 0) -> dict[str, np.ndarray]:
     """The metrics but the median ranks [samples] of every resampled test set."""
     images, texts, found = len(split.images_to_texts), len(caption_image), {}
     sides = (split.images_to_texts, np.arange(images)), (split.texts_to_images, caption_image)

@@ -258,7 +258,7 @@ def metrics(split: Ranks) -> dict[str, float]:
 
     Source: VSE++, published evaluation code.
     """
-    values: dict[str, float] = {}
+    values = {}
     for direction, side in zip(SIDES, (split.images_to_texts, split.texts_to_images), strict=True):
         values |= {f"{direction}_r{k}": recall(side, k) for k in CUTOFFS}
         values[f"{direction}_median_rank"] = float(np.floor(np.median(side)) + 1)

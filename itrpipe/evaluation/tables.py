@@ -280,9 +280,17 @@ def _block(
             yield line("", [own[place][1] for place in places])
 
 
-def wrapped(text: str, indent: str = "") -> list[str]:
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yields rows of cells as lines for a terminal, indented: the first column to the left, others to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *cells in rows:
+        columns = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        yield "  " + "  ".join([name.ljust(widths[0]), *columns]).rstrip()
+
+
+def wrapped(text: str) -> list[str]:
     """Lines for a terminal."""
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return textwrap.wrap(text, WIDTH, break_on_hyphens=False)
 
 
 def as_markdown(table: Table) -> str:

@@ -18,11 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.engine.work import CUDA, Part, resolve_device
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import EmbeddingRows, Side, SplitEmbeddings
-from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning.false_negatives import estimate_gaussians, probabilities
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, ListWork, MinedFile, by_score
 from itrpipe.models.base import (
@@ -33,7 +31,7 @@ from itrpipe.models.base import (
     WordEncoding,
 )
 from itrpipe.models.scan.network import CrossAttentionModel
-from itrpipe.training.data import SplitData, blocks, open_split
+from itrpipe.training.data import Sources, SplitData, blocks, reopened
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.saved import SavedModel, load_model
 
@@ -267,10 +265,9 @@ def encoded_scorer(
         DataError: captions and features are of other images than the embeddings.
         UsageError: the machine has less memory than the encodings take.
     """
-    saved, features = load_scoring_model(trained), FeatureFile.open(extracted / FEATURES)
-    split = PreparedDataset.open(prepared).split("train")
-    if absent := features.absent(split.image_ids.tolist()):  # training left them out as well
-        split = split.without(absent)
+    saved = load_scoring_model(trained)
+    data = reopened(saved, Sources(prepared, extracted), ["train"])["train"]
+    split = data.split
     sides: tuple[tuple[Side, np.ndarray, int], ...] = (
         ("image", split.image_ids, embeddings.images.shape[0]),
         ("caption", split.caption_ids, embeddings.texts.shape[0]),
@@ -281,7 +278,6 @@ def encoded_scorer(
                 f"{prepared} and {extracted} hold {len(ours):,} training rows and the mining model embedded "
                 f"{count:,} or others; run `itrpipe train` again"
             )
-    data = open_split(split, features, saved.tokens, saved.settings, saved.frame)
     return PairScorer(saved.model, data, saved.embed_dim, torch.device(resolve_device(device)), memory)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from itrpipe.config import (
     COMMAND_LINE,
-    Declaration,
     Resolved,
     Settings,
     bind,
@@ -24,7 +23,6 @@ from itrpipe.config import (
     load_declaration,
     parse_assignment,
     resolve,
-    set_dotted,
 )
 from itrpipe.datasets.definition import WITHOUT_CHOICE, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.work import CUDA, resolve_device
@@ -80,38 +78,6 @@ def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> N
 def is_execution(override: Override, stage: Stage) -> bool:
     """Whether a value changes how a step is executed, and not its result."""
     return override.key.removeprefix("execution.") in stage.execution.model_fields
-
-
-def below_part(override: Override, conf: str, stage: Stage) -> Override:
-    """In a combination `a+b` a value scoped to `a` belongs below that name, unless it is about execution."""
-    if override.scope in conf.split("+") and override.scope != conf and not is_execution(override, stage):
-        return replace(override, key=f"{override.scope}.{override.key}")
-    return override
-
-
-def split_execution(
-    stage: Stage, declaration: Declaration, overrides: list[Override]
-) -> tuple[Resolved, list[Override]]:
-    """Execution settings with their origins, and the overrides that are of other settings."""
-    execution, others = Resolved(), []
-    execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
-    for item in overrides:
-        if is_execution(item, stage):
-            execution.merge({item.key.removeprefix("execution."): item.value}, item.origin)
-        else:
-            others.append(item)
-    return execution, others
-
-
-def refuse_contradictions(need: Need, overrides: list[tuple[dict[str, Any], str]]) -> None:
-    """An input that is not what its reader asked for would carry a name that it does not deserve."""
-    for values, origin in overrides:
-        for key, value in values.items():
-            if key in need.settings and need.settings[key] != value:
-                raise UsageError(
-                    f"{need.stage}.{key} = {value!r} (from {origin}) contradicts {key} = {need.settings[key]!r} "
-                    f"of the step that reads it; set {key} of that step instead"
-                )
 
 
 def has_setting(settings: Settings, key: str) -> bool:
@@ -173,7 +139,7 @@ class Planner:
 
         Raises:
             UsageError: an unknown stage, configuration or setting, a value out of range, or a step that cannot work.
-            MissingInputError: the dataset or one of its sources is not there.
+            MissingInputError: the dataset, one of its sources or a finished artifact that is read is not there.
         """
         if inputs:
             return self._plan(need, requested, inputs)
@@ -184,7 +150,16 @@ class Planner:
                 raise UsageError(f"{need.stage} {need.conf} would be made from itself; give it another start_from")
             self._underway.append(key)
             try:
-                self._known[key] = self._plan(need, requested, self._pinned(need) | self._named(need))
+                given = {}
+                for name, place in need.pinned.items():
+                    folder = self.root / self.dataset / place
+                    if not folder.is_dir():
+                        raise MissingInputError(f"{folder} was removed; make it again, or name another model")
+                    given[name] = pinned_step(self.root, artifacts.read_manifest(folder))
+                # Trainings of named models have their own settings, and the seed of the step that reads them.
+                for name, model in need.named.items():
+                    given[name] = self.of_model(model, need.settings["seed"])
+                self._known[key] = self._plan(need, requested, given)
             finally:
                 self._underway.pop()
             if not self._underway:
@@ -196,10 +171,11 @@ class Planner:
 
     def _plan(self, need: Need, requested: bool, given: Mapping[str, Step]) -> Step:
         stage = load_stage(need.stage)
-        if need.stage not in _WITHOUT_DATASET and self.definition.prepare is None:
+        if need.stage not in _WITHOUT_DATASET:
             stage_definition(self.definition, Need("prepare", ""), self.dataset, self.root)
         definition = stage_definition(self.definition, need, self.dataset, self.root)
         resolved, execution = self.configure(need, definition, requested)
+        self._fill_features(resolved)
         where = f"{need.stage} {need.conf}"
         settings = bind(stage.settings_class(resolved.values), resolved, where)
         needs = stage.needs(settings, self.definition)
@@ -232,22 +208,6 @@ class Planner:
         trained = {} if known is None else known.trained
         return trained.get(step.location.label, "") if name else None
 
-    def _pinned(self, need: Need) -> dict[str, Step]:
-        """Finished artifacts that a step reads whatever their settings.
-
-        Raises:
-            MissingInputError: one was removed.
-        """
-        folders = {name: self.root / self.dataset / place for name, place in need.pinned.items()}
-        for folder in folders.values():
-            if not folder.is_dir():
-                raise MissingInputError(f"{folder} was removed; make it again, or name another model")
-        return {name: pinned_step(self.root, artifacts.read_manifest(folder)) for name, folder in folders.items()}
-
-    def _named(self, need: Need) -> dict[str, Step]:
-        """Trainings of named models with the seed of a step that reads them: with their own settings, not with its."""
-        return {name: self.of_model(model, need.settings["seed"]) for name, model in need.named.items()}
-
     def of_model(self, model: str, seed: int) -> Step:
         """The training of a named model as the dataset's definition tells it, whatever else is planned.
 
@@ -272,7 +232,7 @@ class Planner:
         return other.plan(Need("train", known.method))
 
     def configure(
-        self, need: Need, definition: StageDefinition | None, requested: bool = True, *, fill_features: bool = True
+        self, need: Need, definition: StageDefinition | None, requested: bool = True
     ) -> tuple[Resolved, Settings]:
         """Resolves the layers of one step: declarations, dataset definition, need, overrides.
 
@@ -282,7 +242,7 @@ class Planner:
         stage = load_stage(need.stage)
         declaration = load_declaration(need.stage)
         conf = definition.conf if definition else need.conf
-        layers: list[tuple[Mapping[str, Any], str]] = [(need.settings, "required by the step that reads it")]
+        layers = [(need.settings, "required by the step that reads it")]
         remembered = definition.settings if definition else {}
         scopes = {need.stage, need.conf, *conf.split("+")}
         if need.conf == GIVEN and need.stage == "train":  # what holds for every training
@@ -296,15 +256,22 @@ class Planner:
         ]
         # What is said of a stage holds for those of its steps that have such a setting.
         self._applied.update(id(item) for item in chosen if item.scope != need.stage or is_execution(item, stage))
-        chosen = [Override(None, key, value, "dataset.json") for key, value in remembered.items()] + chosen
-        execution, chosen = split_execution(stage, declaration, [below_part(item, conf, stage) for item in chosen])
+        execution, others = Resolved(), []
+        execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
+        for item in [Override(None, key, value, "dataset.json") for key, value in remembered.items()] + chosen:
+            if is_execution(item, stage):
+                execution.merge({item.key.removeprefix("execution."): item.value}, item.origin)
+            elif item.scope in conf.split("+") and item.scope != conf:  # of a part of a combination `a+b`
+                others.append(replace(item, key=f"{item.scope}.{item.key}"))
+            else:
+                others.append(item)
 
         def resolve_with(backbone: str | None, settings: list) -> Resolved:
             return resolve(
                 declaration, conf, backbones=backbones(), backbone=backbone, dataset=self.dataset, overrides=settings
             )
 
-        plain = [({item.key: item.value}, item.origin) for item in chosen]
+        plain = [({item.key: item.value}, item.origin) for item in others]
         backbone = resolve_with(None, layers + plain).values.get("backbone")
         backbone = canonical_backbone(backbone) if isinstance(backbone, str) else None
         chosen_backbone = [layer for layer in plain if "backbone" in layer[0]]
@@ -314,16 +281,19 @@ class Planner:
         known = {*declared.origins, *(key for key, _ in leaves(own.model_dump()))}
         self._settings |= known
         completed = []
-        for item in chosen:
+        for item in others:
             key = complete_key(item.key, known)
-            if item.scope != need.stage or has_setting(own, key):
-                self._applied.add(id(item))
-                completed.append(({key: item.value}, item.origin))
-        if not requested:
-            refuse_contradictions(need, completed)
+            if item.scope == need.stage and not has_setting(own, key):
+                continue
+            # An input that is not what its reader asked for would carry a name that it does not deserve.
+            if not requested and need.settings.get(key, item.value) != item.value:
+                raise UsageError(
+                    f"{need.stage}.{key} = {item.value!r} (from {item.origin}) contradicts {key} = "
+                    f"{need.settings[key]!r} of the step that reads it; set {key} of that step instead"
+                )
+            self._applied.add(id(item))
+            completed.append(({key: item.value}, item.origin))
         resolved = resolve_with(backbone, layers + completed)
-        if fill_features:
-            self._fill_features(resolved)
         return resolved, bind(stage.execution, execution, need.stage)
 
     def unused_overrides(self) -> list[Override]:
@@ -345,24 +315,23 @@ class Planner:
         known = self.definition.prepare
         if definition is None and need.stage == "prepare" and known and known.conf == need.conf:
             definition = known
-        resolved, execution = self.configure(need, definition, fill_features=False)
+        resolved, execution = self.configure(need, definition)
         settings_class = load_stage(need.stage).settings_class(resolved.values)
         return bind(settings_class, resolved, f"{need.stage} {need.conf}"), execution, resolved
 
     def _fill_features(self, resolved: Resolved) -> None:
         """Chooses the dataset's only features for a stage that reads features and was told none."""
         values = resolved.values
-        if "features" in values and not values["features"] and "method" in values:
+        if "features" not in values or values["features"]:
+            return
+        if "method" in values:
             method, backbone = (str(values[name]) for name in ("method", "backbone"))
-            usual = usual_features(method, backbone, self.dataset)
-            if usual:
-                values["features"], resolved.origins["features"] = usual, f"features of {backbone or method}"
-        if "features" in values and not values["features"]:
-            if self.definition.prepare is None:
-                stage_definition(self.definition, Need("prepare", ""), self.dataset, self.root)
+            values["features"] = usual_features(method, backbone, self.dataset)
+            resolved.origins["features"] = f"features of {backbone or method}"
+        if not values["features"]:
             made = {folder.name.rpartition("-")[0] for folder in folders_in(self.root / self.dataset / "extract")}
             unasked = [name for name in WITHOUT_CHOICE if name in made]  # but read by a model
-            set_dotted(resolved.values, "features", self.definition.default_features(self.dataset, unasked))
+            values["features"] = self.definition.default_features(self.dataset, unasked)
             resolved.origins["features"] = "dataset.json"
 
 
@@ -418,13 +387,13 @@ def pinned_step(root: Path, manifest: Manifest) -> Step:
     return Step(need, Settings(), Settings(), Resolved(), {}, manifest.sources, None, location, "up to date")
 
 
-def parse_override(text: str, origin: str = COMMAND_LINE) -> Override:
+def parse_override(text: str) -> Override:
     """Reads `key=value`, `stage.key=value` or `conf.key=value`.
 
     Raises:
         UsageError: not of this form.
     """
-    return scoped_override(*parse_assignment(text), origin)
+    return scoped_override(*parse_assignment(text), COMMAND_LINE)
 
 
 def scoped_override(key: str, value: Any, origin: str) -> Override:

@@ -207,7 +207,18 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     if recipe.source is not None:
         if recipe.source.expected and not options.tiny and steps:
             # Before features are imported and anything is trained.
-            _check_sizes(recipe.source.expected, steps[0], whole.reporter)
+            prepared = next(each for each in steps[0].upstream() if each.location.stage == "prepare")
+            if prepared.state != "up to date":
+                run([prepared], whole.reporter)
+            counts = PreparedDataset.open(prepared.location.folder).counts()
+            sizes = {split: counts.get(split, (0, 0))[0] for split in recipe.source.expected}
+            if sizes != recipe.source.expected:
+                path = prepared.definition.source if prepared.definition else prepared.location.folder
+                raise DataError(
+                    f"{path} has {told_sizes(sizes)} images instead of {told_sizes(recipe.source.expected)}, so "
+                    "published scores would not compare; complete it, or run a copy of the recipe without "
+                    "[source.expected] and `published`"
+                )
             planned = whole.plan(runs)
 
         def told(now: DatasetDefinition) -> DatasetDefinition:
@@ -216,7 +227,7 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
 
         redefine(root, recipe.dataset, told)
     if options.keep_going:
-        failures: dict[Path, ItrpipeError] = {}
+        failures = {}
         run([each.step for each in planned if each.step is not None], whole.reporter, failures=failures)
         planned = [
             replace(each, error=each.error or (each.step and failures.get(each.step.location.folder)))
@@ -229,7 +240,16 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
     if made:
         (folder,) = run([whole.plan_report(planned, made)], whole.reporter)
         load_stage("report").show(folder, whole.reporter)
-    _say_reproduced(whole, planned, made)
+    evaluations = {step.location.name: step.location.folder for step in made}
+    published = [score for each in planned for score in each.published]
+    found = reproductions(published, evaluations, recipe.tolerance, tiny=options.tiny)
+    if found:
+        limits = f"OK within {recipe.tolerance.ok:g}, close within {recipe.tolerance.close:g} points of RSum"
+        whole.reporter.say(f"published and measured ({'toy models' if options.tiny else limits})", style="bold")
+    for line in table_lines(found):
+        whole.reporter.say(f"  {line}")
+    if options.tiny:
+        whole.reporter.say(f"  toy models lie in {root}; commands of their report are for whole ones")
     if failed := [(each.title, each.error) for each in planned if each.error is not None]:
         (title, first), others = failed[0], [title for title, _ in failed[1:]]
         more = f"; so did {', '.join(others)}" if others else ""
@@ -238,36 +258,3 @@ def run_recipe(root: Path, name: str, options: Options) -> Path | None:
             "missing"
         )
     return folder
-
-
-def _check_sizes(expected: Mapping[Any, int], evaluation: Step, reporter: Reporter) -> None:
-    """Refuses a dataset whose splits have other sizes than the recipe expects; makes it first where it is not there.
-
-    Raises:
-        DataError: likewise.
-    """
-    prepared = next(each for each in evaluation.upstream() if each.location.stage == "prepare")
-    if prepared.state != "up to date":
-        run([prepared], reporter)
-    counts = PreparedDataset.open(prepared.location.folder).counts()
-    found = {split: counts.get(split, (0, 0))[0] for split in expected}
-    if found != expected:
-        path = prepared.definition.source if prepared.definition else prepared.location.folder
-        raise DataError(
-            f"{path} has {told_sizes(found)} images instead of {told_sizes(expected)}, so published scores would not "
-            "compare; complete it, or run a copy of the recipe without [source.expected] and `published`"
-        )
-
-
-def _say_reproduced(whole: Reproduction, planned: Sequence[PlannedRun], made: Sequence[Step]) -> None:
-    """Published scores beside measured ones."""
-    evaluations = {step.location.name: step.location.folder for step in made}
-    tolerance, tiny = whole.recipe.tolerance, whole.options.tiny
-    found = reproductions([score for each in planned for score in each.published], evaluations, tolerance, tiny=tiny)
-    if found:
-        limits = f"OK within {tolerance.ok:g}, close within {tolerance.close:g} points of RSum"
-        whole.reporter.say(f"published and measured ({'toy models' if tiny else limits})", style="bold")
-    for line in table_lines(found):
-        whole.reporter.say(f"  {line}")
-    if tiny:
-        whole.reporter.say(f"  toy models lie in {whole.root}; commands of their report are for whole ones")

@@ -22,7 +22,7 @@ MOST_CHANGES = 6
 
 def pending_steps(steps: Iterable[Step]) -> list[Step]:
     """The steps that have to run, in order: those asked for that are not up to date, and what these read."""
-    ordered: dict[Path, Step] = {}
+    ordered = {}
 
     def visit(step: Step) -> None:
         if step.state != "up to date" and step.location.folder not in ordered:
@@ -37,7 +37,7 @@ def pending_steps(steps: Iterable[Step]) -> list[Step]:
 
 def unique_steps(steps: Iterable[Step]) -> list[Step]:
     """All steps of several plans, each once, in an order in which they can run."""
-    ordered: dict[Path, Step] = {}
+    ordered = {}
     for step in steps:
         for each in step.upstream():
             ordered.setdefault(each.location.folder, each)
@@ -127,9 +127,9 @@ def only_finished(step: Step, given: Iterable[str]) -> Step:
 def _made_again(manifest: Manifest, step: Step) -> str:
     """Which input of an artifact has other bytes than it had when the artifact was made from it, or nothing."""
     for name, upstream in step.inputs.items():
-        record, now = manifest.inputs.get(name), _readable(upstream.location.folder)
+        record, now = manifest.inputs[name], _readable(upstream.location.folder)
         # An input that was removed since does not count.
-        if record is None or now is None or now.digest == record.digest:
+        if now is None or now.digest == record.digest:
             continue
         changed = [
             file

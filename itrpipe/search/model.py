@@ -340,7 +340,7 @@ class RetrievalModel:
         return read
 
     def _captions(self, split: Split, graphs: Path | None = None) -> TokenTexts | PhraseTexts:
-        settings: Any = self.saved.settings
+        settings = self.saved.settings
         if graphs is None:
             return TokenTexts.of(split, self.saved.tokens)
         phrases = CaptionPhrases.read(graphs, settings.max_words)

@@ -384,13 +384,11 @@ def _captions(job: Job, embeddings: EmbeddingRows) -> Iterator[str]:
 
 def _show(job: Job, statistics: Mapping[str, Any]) -> None:
     """Prints the table of scores and what else is known of the lists."""
+    from itrpipe.evaluation.tables import aligned
     from itrpipe.mining.statistics import sentences, table_rows
 
-    rows = table_rows(statistics)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        job.reporter.say("  " + "  ".join(cells).rstrip())
+    for line in aligned(table_rows(statistics)):
+        job.reporter.say(line)
     for sentence in sentences(statistics):
         job.reporter.say(f"  {sentence}")
     repeats = statistics["duplicates"]["captions_of_other_images"]

@@ -165,12 +165,11 @@ def _warn(job: Job, statistics: Mapping[str, Any], num_tokens: int | None) -> No
 
 def _say(statistics: Mapping[str, Any], reporter: Reporter) -> None:
     """Prints what became of the sentences and what else is known of them."""
+    from itrpipe.evaluation.tables import aligned
     from itrpipe.synthesis.checks import facts, table_rows
 
-    rows = table_rows(statistics)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, number, share in rows:
-        reporter.say(f"  {name:<{widths[0]}}  {number:>{widths[1]}}  {share:>{widths[2]}}".rstrip())
+    for line in aligned(table_rows(statistics)):
+        reporter.say(line)
     for fact in facts(statistics):
         reporter.say(f"  {fact}")
     if read := statistics.get("language_model"):

@@ -12,15 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import UsageError
-from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.sentences import UNLABELLED, CaptionMasks
 from itrpipe.models.base import ImageBatch, TextBatch
@@ -29,7 +26,7 @@ from itrpipe.synthesis.generators import ByModel
 from itrpipe.synthesis.sentences import Opened, Sentence
 from itrpipe.synthesis.tokens import TokenCaptions, respell
 from itrpipe.training.captions import caption_masks, token_captions
-from itrpipe.training.data import open_split
+from itrpipe.training.data import Sources, reopened
 from itrpipe.training.saved import load_model
 
 _PARTS_OF_A_WORD = 8
@@ -181,17 +178,11 @@ def open_model_maker(folders: Mapping[str, Path], settings: ByModel, device: str
     saved = load_model(folders["train"])
     if "writing" not in saved.settings.answers:
         raise UsageError(f"{saved.config['backbone']} cannot write words; give --backbone uniter")
-    features, chosen = (
-        FeatureFile.open(folders["extract"] / FEATURES),
-        PreparedDataset.open(folders["prepare"]).split(settings.split),
-    )
-    if chosen.name == "train":
-        chosen = chosen.share(settings.train_share)
-        if absent := features.absent(chosen.image_ids.tolist()):
-            chosen = chosen.without(absent)
-    model = cast(UniterEncoder, saved.model)
+    sources = Sources(folders["prepare"], folders["extract"], train_share=settings.train_share)
+    data = reopened(saved, sources, [settings.split])[settings.split]
+    model, chosen = saved.model, data.split
     captions = token_captions(chosen, saved.tokens, model)
-    writer = UniterSentences(model, open_split(chosen, features, saved.tokens, saved.settings).images, device, memory)
+    writer = UniterSentences(model, data.images, device, memory)
     masks = caption_masks(captions, saved.tokens, folders.get("parse"), settings.compare)
     maker = ModelMaker(captions, writer, masks, settings, device)
     return Opened(maker, dict(zip(chosen.caption_ids.tolist(), chosen.texts, strict=True)), len(captions.pieces))

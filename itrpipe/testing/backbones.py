@@ -18,6 +18,7 @@ from itrpipe.models.base import DualEncoder, ImageBatch, Matcher, TextBatch, til
 from itrpipe.testing.toy_pairs import ToyPairs, readable
 
 AnyMatcher = Matcher[Any, Any]
+BuildModel = Callable[[], AnyMatcher]
 TOLERANCE = 1e-3
 """Largest difference of scores that are equal, in standard deviations of all scores."""
 LIMIT = 4.5
@@ -26,7 +27,7 @@ queries hit."""
 _DEALT = 500
 
 
-def check_backbone(build: Callable[[], AnyMatcher]) -> None:
+def check_backbone(build: BuildModel) -> None:
     """Runs all checks of a backbone.
 
     Args:
@@ -40,7 +41,7 @@ def check_backbone(build: Callable[[], AnyMatcher]) -> None:
         check(build)
 
 
-def matrix_equals_pairs(build: Callable[[], AnyMatcher]) -> None:
+def matrix_equals_pairs(build: BuildModel) -> None:
     """Every entry of a matrix of scores is the score of that pair alone."""
     model, images, texts, matrix = _ready(build)
     rows, columns = torch.cartesian_prod(*map(torch.arange, matrix.shape)).T
@@ -49,7 +50,7 @@ def matrix_equals_pairs(build: Callable[[], AnyMatcher]) -> None:
     _require_equal(pairs.view_as(matrix), matrix, "score_pairs differs from score_matrix")
 
 
-def padding_changes_nothing(build: Callable[[], AnyMatcher]) -> None:
+def padding_changes_nothing(build: BuildModel) -> None:
     """Wider captions, and where images may differ in their regions wider images, score the same."""
     model, images, texts, expected = _ready(build)
     assert texts.phrases is not None
@@ -62,7 +63,7 @@ def padding_changes_nothing(build: Callable[[], AnyMatcher]) -> None:
         _require_equal(_scores(model, wide, texts), expected, "padding of regions changes scores")
 
 
-def order_changes_nothing(build: Callable[[], AnyMatcher]) -> None:
+def order_changes_nothing(build: BuildModel) -> None:
     """Images and captions in another order have the same scores in that order."""
     model, images, texts, expected = _ready(build)
     rows, columns = (torch.randperm(count) for count in expected.shape)
@@ -70,7 +71,7 @@ def order_changes_nothing(build: Callable[[], AnyMatcher]) -> None:
     _require_equal(found, expected[rows][:, columns], "the order of images or captions changes scores")
 
 
-def blocks_change_nothing(build: Callable[[], AnyMatcher]) -> None:
+def blocks_change_nothing(build: BuildModel) -> None:
     """A score does not depend on what else is in the batch, down to a batch of one."""
     model, images, texts, expected = _ready(build)
     rows, columns = map(torch.arange, expected.shape)
@@ -80,7 +81,7 @@ def blocks_change_nothing(build: Callable[[], AnyMatcher]) -> None:
         _require_equal(found, expected, f"blocks of {size} change scores")
 
 
-def noise_ranks_by_chance(build: Callable[[], AnyMatcher]) -> None:
+def noise_ranks_by_chance(build: BuildModel) -> None:
     """Images and captions that have nothing to do with each other rank by chance before any training."""
     *_, scores = _ready(build, 40, 80)
     told = above_chance(scores.numpy(), ToyPairs(images=40).caption_image)
@@ -110,7 +111,7 @@ def above_chance(scores: np.ndarray, caption_image: np.ndarray) -> dict[str, str
     return told
 
 
-def nan_comes_out(build: Callable[[], AnyMatcher]) -> None:
+def nan_comes_out(build: BuildModel) -> None:
     """An image whose features are NaN has no finite score, and the scores of others stay as they are."""
     model, images, texts, expected = _ready(build)
     assert images.global_ is not None
@@ -123,7 +124,7 @@ def nan_comes_out(build: Callable[[], AnyMatcher]) -> None:
     _require_equal(found[1:], expected[1:], "an image whose features are NaN changes the scores of others")
 
 
-def two_pairs_train(build: Callable[[], AnyMatcher]) -> None:
+def two_pairs_train(build: BuildModel) -> None:
     """The smallest batch of training, two pairs, also of one image, gives finite gradients."""
     for owners, captions in (([0, 1], [0, 3]), ([0, 0], [0, 1])):
         model, images, texts, _ = _ready(build)
@@ -137,7 +138,7 @@ def two_pairs_train(build: Callable[[], AnyMatcher]) -> None:
         assert all(each.isfinite().all() for each in gradients), "a gradient of two pairs is not finite"
 
 
-def scores_are_single_precision(build: Callable[[], AnyMatcher]) -> None:
+def scores_are_single_precision(build: BuildModel) -> None:
     """Under bfloat16 autocast scores are single precision, and as many different ones as without it."""
     model, images, texts, expected = _ready(build)
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
@@ -152,7 +153,7 @@ def scores_are_single_precision(build: Callable[[], AnyMatcher]) -> None:
         _require_equal(pairs, own, "score_pairs differs from score_matrix under bfloat16 autocast", matrix)
 
 
-BACKBONE_CHECKS: dict[str, Callable[[Callable[[], AnyMatcher]], None]] = {
+BACKBONE_CHECKS: dict[str, Callable[[BuildModel], None]] = {
     check.__name__: check
     for check in (
         matrix_equals_pairs,
@@ -168,9 +169,7 @@ BACKBONE_CHECKS: dict[str, Callable[[Callable[[], AnyMatcher]], None]] = {
 """By name, for those who want one test of each."""
 
 
-def _ready(
-    build: Callable[[], AnyMatcher], images: int = 7, captions: int = 11
-) -> tuple[AnyMatcher, ImageBatch, TextBatch, Tensor]:
+def _ready(build: BuildModel, images: int = 7, captions: int = 11) -> tuple[AnyMatcher, ImageBatch, TextBatch, Tensor]:
     """A model in evaluation mode, images that it reads, if it can of different numbers of regions, captions, scores."""
     torch.manual_seed(0)
     model = build().eval()

@@ -13,16 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.methods.base import Batch, Method, StatefulMethod
-from itrpipe.models.base import Matcher
+from itrpipe.methods.base import Method, StatefulMethod
 from itrpipe.progress import Reporter
+from itrpipe.testing.backbones import AnyMatcher, BuildModel
 from itrpipe.testing.toy_pairs import ToyPairs, readable
 from itrpipe.training.loop import CHECKPOINT, Trainer
 from itrpipe.training.settings import LoopSettings
 
-AnyMatcher = Matcher[Any, Any]
 BuildMethod = Callable[[ToyPairs], Method]
-BuildModel = Callable[[], AnyMatcher]
 LOOP_SETTINGS = LoopSettings.model_construct(
     epochs=2,
     batch_size=6,
@@ -167,7 +165,7 @@ def _ready(build: BuildMethod, build_model: BuildModel) -> tuple[Method, AnyMatc
 
 def _step(method: Method, model: AnyMatcher, captions: np.ndarray, epoch: int) -> dict[str, Tensor]:
     torch.manual_seed(1)
-    batch: Batch = method.collate(captions, np.random.default_rng(2))
+    batch = method.collate(captions, np.random.default_rng(2))
     return method.losses(model, batch, epoch)
 
 

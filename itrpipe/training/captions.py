@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,23 +32,6 @@ VOCABULARY, TOKENIZER = "vocab.json", "tokenizer"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 _DROPPED = str.maketrans("-/", "  ", ",.'!?\"()*#:;~")
-
-
-class CaptionTokens(Protocol):
-    """Turns captions into token ids."""
-
-    def __len__(self) -> int:
-        """Number of token ids."""
-        ...
-
-    def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
-        """Token ids of the captions of a split.
-
-        Returns:
-            tokens: int32 [T, W], padded to the longest caption.
-            lengths: int32 [T].
-        """
-        ...
 
 
 class Cut(NamedTuple):
@@ -120,7 +103,12 @@ class WordIds:
         return len(self.vocabulary)
 
     def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
-        """See `CaptionTokens`."""
+        """Token ids of the captions of a split.
+
+        Returns:
+            tokens: int32 [T, W], padded to the longest caption.
+            lengths: int32 [T].
+        """
         return self.vocabulary.encode_all(self.reading.words(split))
 
     def cut(self, split: Split, lengths: np.ndarray) -> Cut:
@@ -160,7 +148,7 @@ class PieceIds:
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def encode_split(self, split: Split) -> tuple[np.ndarray, np.ndarray]:
-        """See `CaptionTokens`."""
+        """See `WordIds.encode_split`."""
         found = self.tokenizer(self.reading.texts(split), truncation=True, max_length=self.max_tokens)
         ids = Ragged.of_lists(found["input_ids"], np.int32)
         return ids.padded(), ids.counts.astype(np.int32)
@@ -181,6 +169,10 @@ class PieceIds:
         return Cut(count, most if words >= self.max_tokens else f"{words} words or {most}")
 
 
+CaptionTokens = Vocabulary | WordIds | PieceIds
+"""Turns captions into token ids."""
+
+
 def ends_of(tokens: CaptionTokens) -> tuple[int, int]:
     """How many tokens stand before the words of every caption and how many behind; a vocabulary gives both one."""
     if not isinstance(tokens, PieceIds):
@@ -196,7 +188,6 @@ def save_tokens(folder: Path, tokens: CaptionTokens) -> None:
         tokens.tokenizer.save_pretrained(folder / TOKENIZER)
     else:
         vocabulary = tokens.vocabulary if isinstance(tokens, WordIds) else tokens
-        assert isinstance(vocabulary, Vocabulary)
         vocabulary.save(folder / VOCABULARY)
 
 

@@ -46,7 +46,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
@@ -84,10 +84,6 @@ class World:
         """Ends the group that torch has begun."""
         _joined.cache_clear()
         dist.destroy_process_group()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> World:
-        """A copy of a model is trained by the same processes."""
-        return self
 
     @property
     def leads(self) -> bool:
@@ -220,7 +216,7 @@ class Spread:
         self._seeds: Iterator[int] = count()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Spread:
-        """A copy of a model is divided alike."""
+        """A copy of a model is divided alike, by the same processes."""
         return self
 
     def averaged(self, *named: Mapping[str, float | Tensor]) -> list[dict[str, Tensor]]:
@@ -323,7 +319,7 @@ def _spread_class(kind: type[AnyMatcher]) -> type[AnyMatcher]:
         return Anchors(rows, world.size * (rows.stop - rows.start) / count, world.total)
 
     methods = {name: divided(name) for name in kind.by_rows}
-    made: Any = type(f"Spread{kind.__name__}", (kind,), {**methods, "anchors": anchors, "undivided": kind})
+    made = type(f"Spread{kind.__name__}", (kind,), {**methods, "anchors": anchors, "undivided": kind})
     return made
 
 
@@ -367,7 +363,7 @@ def _at(arguments: Sequence[Any], places: Sequence[int], rows: slice) -> list[An
 
 def tensors_of(value: Any) -> list[Tensor]:
     """The tensors in a tensor or a dataclass of such, in order."""
-    found: list[Tensor] = []
+    found = []
     changed(value, lambda tensor: found.append(tensor) or tensor)
     return found
 
@@ -395,7 +391,11 @@ def together(command: Callable[[], object]) -> None:
 
     def meet() -> World:
         store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
-        dist.init_process_group(backend, store=_fresh(store), rank=rank, world_size=size, timeout=PATIENCE)
+        if os.environ.get("GROUP_WORLD_SIZE", "1") == "1":
+            # Without what processes wrote, such as their addresses, that the launcher has started again since. On
+            # several machines these do not count alike how often that was; stages/README.md says what helps there.
+            store = PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
         return World.joined()
 
     rank, size, address, port = (os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
@@ -440,7 +440,7 @@ def _heard(wait: Callable[[], Any], whom: str = "") -> Any:
         wait: the call.
         whom: is printed where it takes long; empty where nobody has to know.
     """
-    waiting: Future[Any] = Future()
+    waiting = Future()
 
     def run() -> None:
         try:
@@ -455,16 +455,6 @@ def _heard(wait: Callable[[], Any], whom: str = "") -> Any:
         if not waiting.done():
             print(whom, file=sys.stderr, flush=True)
         return waiting.result()
-
-
-def _fresh(store: Store) -> Store:
-    """A store without what processes wrote that the launcher has started again since, such as their addresses.
-
-    On several machines these do not count alike how often that was; see stages/README.md for what helps there.
-    """
-    if os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
-        return store
-    return PrefixStore(f"start {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 @contextmanager

@@ -10,17 +10,17 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
+from itrpipe.datasets.prepared import Split
 from itrpipe.engine.work import Part, Work, cut, numbered, resolve_device
 from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingWriter, SplitScores
-from itrpipe.models.base import ImageBatch, TextBatch, changed
+from itrpipe.models.base import changed
 from itrpipe.models.vectors import at_least_single
 from itrpipe.storage.artifact import partial_of
 from itrpipe.storage.disk import check_stamp, reading
@@ -31,22 +31,6 @@ from itrpipe.training.saved import SavedModel, load_model
 
 _BLOCKS_AT_ONCE = 8
 """Blocks whose embeddings are copied from a GPU together."""
-
-
-class ImageRows(Protocol):
-    """Images that a model may see, by their rows, and nothing of which captions belong to them."""
-
-    def images(self, rows: np.ndarray) -> ImageBatch:
-        """The given image rows [B]."""
-        ...
-
-
-class TextRows(Protocol):
-    """Captions that a model may see, by their rows, and nothing of which images belong to them."""
-
-    def texts(self, rows: np.ndarray) -> TextBatch:
-        """The given caption rows [T]."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -73,12 +57,12 @@ class Encoder:
         """Of a trained model, which is moved to the device; in the precisions of its settings."""
         return cls(saved.model.to(device), device, block, saved.score_precision, saved.embed_precision(device))
 
-    def images(self, data: ImageRows, rows: np.ndarray) -> Iterator[Any]:
-        """Yields the encodings of the images of the given rows, block by block."""
+    def images(self, data: Any, rows: np.ndarray) -> Iterator[Any]:
+        """Yields the encodings of the images of the given rows, block by block; `data.images` reads a block."""
         return self._encoded(self.model.encode_images, data.images, rows)
 
-    def texts(self, data: TextRows, rows: np.ndarray) -> Iterator[Any]:
-        """Yields the encodings of the captions of the given rows, block by block."""
+    def texts(self, data: Any, rows: np.ndarray) -> Iterator[Any]:
+        """Yields the encodings of the captions of the given rows, block by block; `data.texts` reads a block."""
         return self._encoded(self.model.encode_texts, data.texts, rows)
 
     @torch.inference_mode()
@@ -222,33 +206,27 @@ class Scoring(Work[_Scorer]):
     """
 
     unit, in_one_thread = "pairs", True
-    untold = ("opened",)
 
     def __init__(self, trained: Path, sources: Sources, split: str, block: int, device: str) -> None:
         self.title = f"scoring {split}"
         self._trained, self._sources, self._split, self._block = trained, sources, split, block
         self.device, self.key = device, str(block)
 
-    @cached_property
-    def opened(self) -> Opened:
-        """The model with the split, opened once in every process."""
-        return _opened(self._trained, self._sources, [self._split], self._block, self.device)
-
     @property
-    def data(self) -> SplitData:
-        """The split as the model was trained on it."""
-        return self.opened[1][self._split]
+    def rows(self) -> Split:
+        """The images and captions of the split that the model was trained on."""
+        _, _, chosen = self._sources.splits([self._split])
+        return chosen[self._split]
 
     def parts(self) -> list[Part]:
         """Blocks of captions."""
-        return [
-            replace(part, rows=self.data.num_images * part.rows)
-            for part in cut(range(self.data.num_captions), self._block)
-        ]
+        images, captions = len(self.rows.image_ids), len(self.rows.caption_ids)
+        return [replace(part, rows=images * part.rows) for part in cut(range(captions), self._block)]
 
     def open(self) -> _Scorer:
         """The model, the split, and the encodings of all its images, block by block."""
-        (encoder, _), data = self.opened, self.data
+        encoder, splits = _opened(self._trained, self._sources, [self._split], self._block, self.device)
+        data = splits[self._split]
         return encoder, data, list(encoder.images(data, np.arange(data.num_images)))
 
     def make(self, worker: _Scorer, part: Part, path: Path) -> None:
@@ -259,11 +237,11 @@ class Scoring(Work[_Scorer]):
 
     def join(self, paths: Sequence[Path]) -> SplitScores:
         """Scores of the whole split, from all parts."""
-        data = self.data
-        matrix = np.empty((data.num_images, data.num_captions), dtype=np.float32)
+        split = self.rows
+        matrix = np.empty((len(split.image_ids), len(split.caption_ids)), dtype=np.float32)
         for part, path in zip(self.parts(), paths, strict=True):
             matrix[:, part.content.start : part.content.stop] = ArrayFile(path)[_SCORES].read().T
-        return SplitScores(matrix, data.split.image_ids, data.split.caption_ids, data.split.caption_image)
+        return SplitScores(matrix, split.image_ids, split.caption_ids, split.caption_image)
 
 
 Lists = Mapping[str, np.ndarray]

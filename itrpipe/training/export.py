@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow.parquet as pq
 import torch
@@ -71,7 +71,7 @@ class NativeModel:
             DataError: a file is damaged.
         """
         saved = load_model(trained)
-        architecture, model = architecture_of(saved.model), cast(Any, saved.model)
+        architecture, model = architecture_of(saved.model), saved.model
         images, difference = image_settings(saved, extractor)
         masked = architecture != _PADDED
         tokenizer = reading_tokenizer(saved.tokens, model.text.network.config, masked=masked)
@@ -119,10 +119,10 @@ def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> tuple[dic
     Raises:
         NoEquivalent: no such processor frames a photograph so.
     """
-    vision: Any = saved.model.vision
+    vision = saved.model.vision
     stored, (height, width) = (extractor["height"], extractor["width"]), vision.frame
     whole = {"height": height, "width": width}
-    framing: dict[str, Any] = {"size": whole, "do_center_crop": False}
+    framing = {"size": whole, "do_center_crop": False}
     difference = ""
     if extractor["fit"] == "crop":
         if height != width or stored[0] != stored[1]:
@@ -182,8 +182,8 @@ def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> An
 
 def _steps(reading: Reading, max_tokens: int) -> list[Any]:
     """What `Reading.texts` does to a caption as steps of a normaliser; where tokens are cut first, words are not."""
-    replace: Any = normalizers.Replace
-    steps: list[Any] = []
+    replace = normalizers.Replace
+    steps = []
     if reading.cleaned:
         steps = [
             normalizers.Lowercase(),
@@ -273,15 +273,19 @@ def open_clip_config(native: NativeModel) -> dict[str, Any]:
             **reads,
         },
     }
-    framing = "shortest" if images["do_center_crop"] else "squash"
-    colours = {"mean": images["image_mean"], "std": images["image_std"]}
-    size = [vision["image_size"]] * 2
-    preprocess = {"size": size, "mode": "RGB", **colours, "interpolation": "bicubic", "resize_mode": framing}
+    preprocess = {
+        "size": [vision["image_size"]] * 2,
+        "mode": "RGB",
+        "mean": images["image_mean"],
+        "std": images["image_std"],
+        "interpolation": "bicubic",
+        "resize_mode": "shortest" if images["do_center_crop"] else "squash",
+    }
     return {"model_cfg": model, "preprocess_cfg": preprocess}
 
 
 def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    found = {
         "layers": config["num_hidden_layers"],
         "width": config["hidden_size"],
         "mlp_ratio": config["intermediate_size"] / config["hidden_size"],

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -99,7 +99,7 @@ def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch
     """
     with reading(path, "a checkpoint of this run", remedy := _REMEDY.format(partial_of(path))):
         check_stamp(path, remedy)
-        states: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+        states = defaultdict(dict)
         for key, tensor in load_file(path).items():
             place, _, name = key.rpartition("/")
             states[place][name] = tensor
@@ -166,19 +166,19 @@ class SavedModel:
     """A model as training left it.
 
     Attributes:
-        model: with the weights that validated best, in evaluation mode, on the CPU.
+        model: the `Matcher` of a backbone with the weights that validated best, in evaluation mode, on the CPU.
         tokens: turns captions into the ids that it was trained with.
         config: its settings, `image_dim` and `vocabulary_size`; of encoders of transformers also `networks`; of an
             export, under `itrpipe`, where it comes from.
     """
 
-    model: AnyMatcher
+    model: Any
     tokens: CaptionTokens
     config: dict[str, Any]
 
     @property
-    def settings(self) -> BackboneSettings:
-        """Settings of the backbone."""
+    def settings(self) -> Any:
+        """Settings of the backbone, of its own class."""
         return _backbone(self.config)
 
     @property
@@ -289,12 +289,12 @@ def load_model(folder: Path) -> SavedModel:
     return SavedModel(model, tokens, config)
 
 
-def _load_finite(folder: Path, model: AnyMatcher, *, native: bool = False) -> None:
+def _load_finite(folder: Path, model: Any, *, native: bool = False) -> None:
     if native:
         from itrpipe.models.dual_encoder.native import load_joint  # transformers is large
 
         checked(folder / MODEL)
-        load_joint(folder, cast(Any, model))
+        load_joint(folder, model)
     else:
         load_weights(folder / MODEL, model)
     refuse_not_finite(folder / MODEL, model.state_dict(), "run `itrpipe train` again, with a lower learning_rate")

@@ -31,8 +31,6 @@ from itrpipe.training.saved import Position
 
 RECORD = "tracked.json"
 RUNNING_LOSS = "train/running_loss"
-INTERVAL_SECONDS = PLAIN_INTERVAL_SECONDS
-"""Time between two running losses: that of the lines that a training prints."""
 _VALIDATION = "val_"
 _REFUSED = re.compile(r"[^-.\w]")
 _MLFLOW_SERVER, _WANDB_PROJECT = "MLFLOW_TRACKING_URI", "WANDB_PROJECT"
@@ -122,7 +120,7 @@ class Tracking:
         """
         if not self._trackers or time.monotonic() < self._due:
             return
-        self._due = time.monotonic() + INTERVAL_SECONDS
+        self._due = time.monotonic() + PLAIN_INTERVAL_SECONDS  # as often as a training prints a line
         (earlier_pairs, earlier_loss), self._before = self._before, _pairs_and_loss(totals)
         pairs, loss = self._before
         values = {RUNNING_LOSS: (loss - earlier_loss) / (pairs - earlier_pairs)}

@@ -29,6 +29,7 @@ from itrpipe.models.uniter.network import build
 from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.synthesis.language_model import LanguageModel
 from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
+from itrpipe.training.data import open_split
 from itrpipe.training.saved import SavedModel
 
 CAPTION = "A cat number 16 is on the road 0."
@@ -54,7 +55,8 @@ def saved_of(settings: Uniter, tokens: CaptionTokens, size: int, **loss: Any) ->
 def examined(root: Path, saved: SavedModel) -> WordTest:
     features = FeatureFile.open(next(root.glob("tiny/extract/boxed-*/")) / FEATURES)
     graphs = graphs_of(root) if saved.config["loss"]["mask"] == "phrases" else None
-    return WordTest(saved, split_of(root), features, "cpu", graphs)
+    data = open_split(split_of(root), features, saved.tokens, saved.settings)
+    return WordTest(saved, data, "cpu", graphs)
 
 
 def word_test(root: Path, **loss: Any) -> WordTest:

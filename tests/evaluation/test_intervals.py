@@ -49,12 +49,12 @@ def test_intervals_are_percentiles_over_images_that_are_repeated_with_all_their_
 ) -> None:
     monkeypatch.setattr(intervals, "_BLOCK_VALUES", values)
     (split, owners), level = synthetic(), 0.9
-    weights = np.concatenate([*intervals._image_weights(40, 40, 50, 7)]).astype(int)
+    weights = np.concatenate([*intervals._image_weights(40, 40, 50)]).astype(int)
     assert (weights.sum(axis=1) == 40).all()
     drawn = [repeated(split, owners, each) for each in weights]
-    found = fold_intervals([(split, owners)], 50, level, seed=7)
+    found = fold_intervals([(split, owners)], 50, level)
     other = Ranks(split.images_to_texts // 2, split.texts_to_images // 3)
-    paired = paired_intervals([(split, other), (other, split), (split, other)], owners, 50, level, seed=7)
+    paired = paired_intervals([(split, other), (other, split), (split, other)], owners, 50, level)
     again = [repeated(other, owners, each) for each in weights]
     for name, own in repeated(split, owners, np.ones(40, dtype=int)).items():
         sample = np.array([each[name] for each in drawn])

@@ -25,11 +25,12 @@ from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.models.ssamt.network import Relevance
 from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.scene_graph.phrases import CaptionPhrases
+from itrpipe.scene_graph.stored import SceneGraphFile
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.storage.artifact import ALIGNMENT, MATCHING, METRICS, PHRASES, read_manifest
 from itrpipe.testing.backbones import above_chance
-from itrpipe.training.data import PhraseSplitData, Sources, open_split
+from itrpipe.training.data import PhraseSplitData, Sources, open_split, reopened
 from itrpipe.training.encoding import Scoring
 from itrpipe.training.saved import load_model
 from tests.chains import (
@@ -136,8 +137,11 @@ def test_matching_accuracy_is_that_of_pairs_one_by_one(ssamt_chain: Path) -> Non
     assert {each["pairs"] for sides in written.values() for each in sides.values()} == {20}
     folder = only(ssamt_chain, "train/ssamt.ssamt")
     read = read_manifest(folder).inputs
-    sources = Sources(*(ssamt_chain / "tiny" / name / read[name].name for name in ("prepare", "extract", "parse")))
-    opened = PhraseModel.open(load_model(folder), sources, "train", "cpu")
+    dataset = ssamt_chain / "tiny"
+    prepare, extract, parse = (dataset / name / read[name].name for name in ("prepare", "extract", "parse"))
+    saved: Any = load_model(folder)
+    data: Any = reopened(saved, Sources(prepare, extract, parse), ["train"])["train"]
+    opened = PhraseModel(saved.model, data, torch.device("cpu"), SceneGraphFile(parse))
     found = matching_accuracy(opened)
     own, data = opened.data.caption_image, opened.data
 

@@ -67,7 +67,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
 
 @pytest.fixture(autouse=True)
 def every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(module, "PLAIN_INTERVAL_SECONDS", 0.0)
     WARNINGS.clear()
 
 
@@ -106,7 +106,7 @@ def test_a_tracker_gets_the_settings_once_every_row_of_the_history_and_the_losse
     follow("a", tmp_path)
     assert fakes[0].settings == [{**CHOSEN, "decay_at": "[1, 2]", "start_from": "None"}]
     assert (fakes[0].rows, fakes[0].finished) == (sent(), 1)
-    monkeypatch.setattr(module, "INTERVAL_SECONDS", 3600.0)
+    monkeypatch.setattr(module, "PLAIN_INTERVAL_SECONDS", 3600.0)
     follow("b", tmp_path / "rare")
     assert fakes[1].rows == [sent()[0], *sent()[2::3]]
     assert metric_name("mean_gap (median)") == "train/mean_gap__median_"

@@ -13,15 +13,13 @@ compares without saying of which embeddings; the means of regions and words are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, SplitScores, read_embeddings
-from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import ALIGNMENT
 from itrpipe.storage.disk import write_json
 
@@ -77,15 +75,13 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         return
     import torch
 
-    from itrpipe.training.data import open_split
+    from itrpipe.training.data import reopened
 
     if (sources := evaluation.sources_for(ALIGNMENT)) is None:
         return
-    saved, device = evaluation.saved, torch.device(evaluation.place)
-    rows = PreparedDataset.open(sources.prepare).split(evaluation.settings.split)
-    features = FeatureFile.open(sources.extract / FEATURES)
-    data = open_split(rows, features, saved.tokens, saved.settings, saved.frame)
-    vectors = mean_vectors(cast(Any, saved.model), data, device, evaluation.block)
+    saved, name = evaluation.saved, evaluation.settings.split
+    data = reopened(saved, sources, [name])[name]
+    vectors = mean_vectors(saved.model, data, torch.device(evaluation.place), evaluation.block)
     figures = alignment_and_uniformity(*vectors, data.caption_image)
     write_json(evaluation.folder / ALIGNMENT, {"vectors": VECTORS, **figures})
 

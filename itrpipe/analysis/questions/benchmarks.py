@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from itrpipe.analysis.questions.base import BESIDE, BLIND, Evaluation, blind_number, trigrams_of
-from itrpipe.datasets.benchmarks import SUITES, Benchmark, Box, Pair, named, read_benchmark
+from itrpipe.datasets.benchmarks import SUITES, Benchmark, Pair, named, read_benchmark
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import DataError
@@ -28,9 +28,6 @@ from itrpipe.storage.artifact import BENCHMARKS, SCENES_FILE, read_manifest
 from itrpipe.storage.disk import make_folder, require_space, write_json
 from itrpipe.storage.tables import rows_of, write_table
 from itrpipe.synthesis.blind import FEWEST, Pairs, Trigrams, blind_accuracy, blind_points, refined
-
-if TYPE_CHECKING:
-    from itrpipe.features.extraction import ImageFiles
 
 BENCHMARK_PAIRS = "benchmark_pairs.parquet"
 _TIED = 1e-6
@@ -57,8 +54,8 @@ _MEASURES = {
 def _rows(found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], str, Mapping[str, Any]]]:
     """Name of each row, measure in it, and what has both."""
     for name, whole in found.items():
-        guessed = whole.get("guessed")
-        summed = f"all but {', '.join(guessed)}" if guessed else "all"
+        guessed = ", ".join(whole["guessed"])
+        summed = f"all but {guessed}" if guessed else "all"
         for category, own in {summed: whole, **whole["categories"]}.items():
             for measure in (each for each in _MEASURES if each in own):
                 row = _TITLES.get(name, name), f"{category}{_MEASURES[measure]} ({own['pairs']:,} pairs)"
@@ -71,7 +68,7 @@ def _cells(found: Mapping[str, Any]) -> Cells:
 
 def _blind_cells(found: Mapping[str, Any]) -> Cells:
     """Of what models without images answer, in the rows of accuracies."""
-    return {row: blind_number(own.get("blind")) for row, measure, own in _rows(found) if measure == "accuracy"}
+    return {row: blind_number(own["blind"]) for row, measure, own in _rows(found) if measure == "accuracy"}
 
 
 SHOWN = (
@@ -198,11 +195,24 @@ def _features_of(
     Raises:
         DataError: an image cannot be read, or an extractor finds nothing in it; or the extractors are not as they were.
     """
-    from itrpipe.features.extraction import extractions, join_features, notes_of
+    from itrpipe.features.extraction import ImageFiles, extractions, join_features, notes_of
 
-    shown: dict[tuple[str, Box | None], int] = {}
+    shown = {}
     rows = [shown.setdefault((pair.file, pair.box), len(shown)) for pair in benchmark.pairs]
-    ids, images = [str(row) for row in range(len(shown))], _image_files(benchmark, name, list(shown), evaluation)
+    ids, files = [str(row) for row in range(len(shown))], [file for file, _ in shown]
+    facts, problems = check_images(
+        benchmark.root, files, lambda work: evaluation.made(work, f"benchmarks/{name}/checked")
+    )
+    if problems:
+        file, reason = next(iter(problems.items()))
+        raise DataError(
+            f"benchmark {name}: {len(problems):,} of {len(set(files)):,} images cannot be used "
+            f"({benchmark.root / file} {reason}); correct them"
+        )
+    boxes = np.array([box or (0, 0, facts[file].width, facts[file].height) for file, box in shown], dtype=np.int64)
+    has_boxes = any(box is not None for _, box in shown)
+    sizes = boxes[:, [3, 2]] - boxes[:, [1, 0]]
+    images = ImageFiles(benchmark.root.absolute(), files, sizes, boxes=boxes if has_boxes else None)
     manifest = read_manifest(extract)
     settings = feature_settings(manifest.settings).model_validate(manifest.settings)
     passes = extractions(passes_of(manifest.conf, settings), images, device=evaluation.device)
@@ -223,34 +233,6 @@ def _features_of(
             "benchmark"
         )
     return [ids[row] for row in rows], FeatureFile.open(path)
-
-
-def _image_files(
-    benchmark: Benchmark, name: str, shown: Sequence[tuple[str, Box | None]], evaluation: Evaluation
-) -> ImageFiles:
-    """The images, each looked at before any is extracted.
-
-    Raises:
-        DataError: one cannot be used.
-    """
-    from itrpipe.features.extraction import ImageFiles
-
-    files = [file for file, _ in shown]
-    facts, problems = check_images(
-        benchmark.root, files, lambda work: evaluation.made(work, f"benchmarks/{name}/checked")
-    )
-    if problems:
-        file, reason = next(iter(problems.items()))
-        raise DataError(
-            f"benchmark {name}: {len(problems):,} of {len(set(files)):,} images cannot be used "
-            f"({benchmark.root / file} {reason}); correct them"
-        )
-    whole = [box or (0, 0, facts[file].width, facts[file].height) for file, box in shown]
-    boxes = np.array(whole, dtype=np.int64)
-    sizes = boxes[:, [3, 2]] - boxes[:, [1, 0]]
-    return ImageFiles(
-        benchmark.root.absolute(), files, sizes, boxes=boxes if any(box is not None for _, box in shown) else None
-    )
 
 
 class ScoredPairs(NamedTuple):

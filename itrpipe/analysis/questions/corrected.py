@@ -78,7 +78,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     )
     unjudged, judged = _first_places(split, fits, differs)
     most = _figures(evaluation, split, fits, unjudged)
-    found: dict[str, Any] = {
+    found = {
         "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(unsure)},
         "judged_percent": judged,
         "corrected": _figures(evaluation, split, fits),

@@ -110,7 +110,7 @@ def eccv_caption_metrics(
     if (len(images), len(captions)) != scores.shape:
         scores = scores[np.ix_(list(images.values()), list(captions.values()))]
         images, captions = ({name: place for place, name in enumerate(each)} for each in (images, captions))
-    found: dict[str, Any] = {"eccv_caption": {}, "cxc": {}}
+    found = {"eccv_caption": {}, "cxc": {}}
     for side, queries, candidates in zip(SIDES, (images, captions), (captions, images), strict=True):
         rows, *matches = _matches(eccv[side], queries, candidates)
         chosen = scores[rows]

@@ -151,7 +151,7 @@ def drawn_matches(data: TrainingSet, settings: Fne, gaussians: Gaussians, batch_
     found, figures = data.embeddings, {}
     for direction in DIRECTIONS:
         random, judged = np.random.default_rng(_SEED), list[tuple[np.ndarray, np.ndarray]]()
-        shares: dict[str, list[torch.Tensor]] = {"drawn": [], "hardest": []}
+        shares = {"drawn": [], "hardest": []}
         for _ in range(BATCHES):
             # Captions of a batch, followed by those of the memory that it meets.
             rows = random.permutation(len(found.texts))[: batch_size + settings.memory_size]
@@ -221,7 +221,7 @@ def hardest_candidates(data: TrainingSet, direction: str, settings: Fne, gaussia
 def _separation(table: pa.Table) -> dict[str, Any]:
     """How well probability and similarity tell correct matches from the other hard candidates."""
     probability, similarity = (table[name].to_numpy() for name in ("probability", "similarity"))
-    figures: dict[str, Any] = {"candidates": len(table), "likely_percent": number(100 * (probability > 0.5).mean())}
+    figures = {"candidates": len(table), "likely_percent": number(100 * (probability > 0.5).mean())}
     if table["true_match"].null_count:
         return figures | dict.fromkeys(("true_percent", "roc_area", "roc_area_of_similarity"))
     match = table["true_match"].to_numpy(zero_copy_only=False)

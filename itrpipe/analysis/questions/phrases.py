@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -14,9 +14,6 @@ from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import MATCHING, PHRASES
 from itrpipe.storage.disk import write_json
-
-if TYPE_CHECKING:
-    from itrpipe.analysis.phrases import PhraseModel
 
 _SIDES = {"i2t": "Image → text", "t2i": "Text → image"}
 _MEASURES = ("global", "local", "phrase")
@@ -58,9 +55,9 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     Raises:
         MissingInputError: what the model was trained on was removed since.
     """
-    from itrpipe.analysis.phrases import fragment_scores, matching_accuracy
+    from itrpipe.analysis.phrases import PhraseModel, fragment_scores, matching_accuracy
 
-    opened = _opened(evaluation)
+    opened = PhraseModel.open(evaluation)
     write_json(evaluation.folder / MATCHING, matching_accuracy(opened))
     pq.write_table(fragment_scores(opened, evaluation.block), evaluation.folder / PHRASES)
 
@@ -71,18 +68,8 @@ def reranked(evaluation: Evaluation, split: SplitScores) -> SplitScores:
     Raises:
         MissingInputError: what the model was trained on was removed since.
     """
-    from itrpipe.analysis.phrases import reranked_scores
+    from itrpipe.analysis.phrases import PhraseModel, reranked_scores
 
     depth = evaluation.settings.rerank
-    matrix = reranked_scores(_opened(evaluation), depth, evaluation.block, evaluation.reporter)
+    matrix = reranked_scores(PhraseModel.open(evaluation), depth, evaluation.block, evaluation.reporter)
     return replace(split, matrix=matrix)
-
-
-def _opened(evaluation: Evaluation) -> PhraseModel:
-    """The model with the split."""
-    from itrpipe.analysis.phrases import PhraseModel
-    from itrpipe.training.data import Sources
-
-    prepare, extract, parse = map(evaluation.existing, ("prepare", "extract", "parse"))
-    sources = Sources(prepare, extract, parse)
-    return PhraseModel.open(evaluation.saved, sources, evaluation.settings.split, evaluation.place)

@@ -9,10 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from itrpipe.analysis.questions.base import Evaluation
-from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.storage.artifact import WORD_CORRECTIONS, WORDS
 from itrpipe.storage.disk import write_json
 
@@ -28,7 +26,7 @@ _COLUMNS = {
 
 def _cells(found: Mapping[str, Any]) -> Cells:
     told = found | found["discrimination"]
-    return {key: Number.of(told[name]["percent"]) if told.get(name) else None for key, name in _COLUMNS.items()}
+    return {key: Number.of(told[name] and told[name]["percent"]) for key, name in _COLUMNS.items()}
 
 
 def _perplexities(found: Mapping[str, Any]) -> Cells:
@@ -60,6 +58,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     """Writes words.json and word_corrections.parquet, where the model was trained for it."""
     from itrpipe.analysis.words import WordTest, has_word_heads
     from itrpipe.synthesis.language_model import LanguageModel
+    from itrpipe.training.data import reopened
 
     name, saved = evaluation.settings.language_model, evaluation.saved
     if not has_word_heads(saved):
@@ -68,10 +67,10 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
         return
     if (sources := evaluation.sources_for(WORDS, graphs=saved.config["loss"]["mask"] == "phrases")) is None:
         return
-    captions = PreparedDataset.open(sources.prepare).split(evaluation.settings.split)
-    features = FeatureFile.open(sources.extract / FEATURES)
+    tested = evaluation.settings.split
+    data = reopened(saved, sources, [tested])[tested]
     model = LanguageModel(name, evaluation.place, evaluation.warn) if name else None
-    test = WordTest(saved, captions, features, evaluation.place, sources.parse)
+    test = WordTest(saved, data, evaluation.place, sources.parse)
     figures, corrections = test.run(language_model=model)
     if model is not None:
         figures["fluency"] = {"name": Path(name).name, **figures["fluency"]}
