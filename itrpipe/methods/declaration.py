@@ -19,9 +19,6 @@ from itrpipe.registry import Registry
 MOST, MOST_WRITTEN = 1_000_000, 10_000
 """Largest number of negatives, and of sentences written for a caption: far beyond what a step can hold."""
 
-LARGE_PART = 0.1
-"""Share of a training set from which on the lists of mined negatives are hardly harder than any others."""
-
 
 @dataclass(frozen=True)
 class Mined:
@@ -41,17 +38,6 @@ class Mined:
     teacher: str | None
     teacher_of_pairs: str
     guard: str
-
-    def shorter(self, captions: int, images: int) -> dict[str, int]:
-        """`top_texts` and `top_images` that are no large part of so many captions and images; empty where these are so.
-
-        Args:
-            captions, images: of the training set.
-        """
-        most = max(1, int(LARGE_PART * captions)), max(1, int(LARGE_PART * images))
-        if self.texts <= most[0] and self.images <= most[1]:
-            return {}
-        return {"top_texts": min(self.texts, most[0]), "top_images": min(self.images, most[1])}
 
 
 @dataclass(frozen=True)

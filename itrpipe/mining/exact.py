@@ -202,7 +202,10 @@ class ExactMining(Work[Searcher]):
 
     def _is_short(self, side: int, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """Return which lists of anchors [r] have fewer candidates than exist, from their keys [r, k]; bool [r]."""
-        return (keys != NO_CANDIDATE).sum(axis=1) < self.searched.lengths(side, rows)
+        searched = self.searched
+        own = searched.own_counts[rows] if side == 0 else searched.owners[rows] >= 0
+        existing = np.minimum(searched.counts[1 - side] - own, searched.widths[side])
+        return (keys != NO_CANDIDATE).sum(axis=1) < existing
 
     def _write(self, writer: ArrayWriter, side: int, rows: np.ndarray, keys: np.ndarray) -> None:
         """Writes the lists of anchors [r], rising, from their keys [r, k]."""

@@ -187,16 +187,6 @@ class Searched:
                 "normalise the embeddings"
             )
 
-    def lengths(self, side: int, rows: np.ndarray) -> np.ndarray:
-        """Return how long the list of each anchor is: its candidates, or what was asked for if these are more.
-
-        Args:
-            side: 0 for images, 1 for captions.
-            rows: [r] of this side.
-        """
-        own = self.own_counts[rows] if side == 0 else self.owners[rows] >= 0
-        return np.minimum(self.counts[1 - side] - own, self.widths[side])
-
 
 def _longest(name: str, values: Rows) -> float:
     """The largest norm of the vectors of one side."""

@@ -166,14 +166,6 @@ def _margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
     return np.stack([english, differences.margins(pairs.images % _FOLDS, _Differences.odds)]).round(9)
 
 
-def _third_margins(pairs: Pairs, trigrams: Trigrams) -> np.ndarray:
-    """By how much logistic regression prefers the caption; float64 [P]."""
-    words = _words_of(pairs, trigrams)
-    ngrams = [[*map(each.ngrams, _ORDERS), each.gapped()] for each in words]
-    differences = _Differences.between(words, ngrams, len(pairs.images))
-    return differences.margins(pairs.images % _FOLDS, _Differences.regression).round(9)
-
-
 class _Differences(NamedTuple):
     """How much more often n-grams stand in captions than in their negatives.
 
@@ -252,8 +244,11 @@ def blind_points(pairs: Pairs, kinds: np.ndarray, trigrams: Trigrams) -> np.ndar
     points = np.full((len(kinds), len(MODELS)), 50.0)
     for kind in np.unique(kinds):
         own = pairs.only(np.flatnonzero(kinds == kind))
-        margins = np.vstack([_margins(own, trigrams), _third_margins(own, trigrams)])
-        points[kinds == kind] += 50.0 * np.sign(margins).T
+        words = _words_of(own, trigrams)
+        ngrams = [[*map(each.ngrams, _ORDERS), each.gapped()] for each in words]
+        differences = _Differences.between(words, ngrams, len(own.images))
+        third = differences.margins(own.images % _FOLDS, _Differences.regression).round(9)
+        points[kinds == kind] += 50.0 * np.sign([*_margins(own, trigrams), third]).T
     return points
 
 

@@ -15,7 +15,7 @@ from itrpipe.errors import UsageError
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.contrastive.declaration import Contrastive
-from itrpipe.methods.declaration import MethodSettings, Mined, method_module, methods
+from itrpipe.methods.declaration import MethodSettings, method_module, methods
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.testing import ToyPairs
 from tests.methods.toys import KnownPairs, Lookup
@@ -96,12 +96,3 @@ def test_what_a_configuration_says_of_its_method_is_the_default(conf: str, name:
     for other in ("memory_size", "synthetic_sentences"):  # a multiple of the batch size of FNE's code; none by default
         chosen.pop(other, None)
     assert methods()[name]().model_dump(mode="json").items() >= chosen.items()
-
-
-@pytest.mark.parametrize("captions", [1, 4, 468, 471, 3000, 15_000])
-def test_lists_that_are_proposed_are_short_enough(captions: int) -> None:
-    images = max(1, captions // 2)
-    shorter = Mined(300, 60, None, "vsrn", "").shorter(captions, images)
-    assert bool(shorter) == (captions < 3_000)
-    proposed = Mined(shorter.get("top_texts", 300), shorter.get("top_images", 60), None, "vsrn", "")
-    assert proposed.shorter(captions, images) == {}

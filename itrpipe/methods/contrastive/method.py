@@ -184,7 +184,14 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             true = self._matches[direction][anchors]
             known["matching"] = known_pairs(true, np.full(true.shape, _NONE), everything)
         if self._fitting:
-            places = np.nonzero(self._fits(direction, anchors[:, None], everything))
+            images_asked, captions_asked = anchors[:, None], everything
+            if direction == IMAGES:
+                images_asked, captions_asked = captions_asked, images_asked
+            fits = np.zeros((len(anchors), len(everything)), dtype=bool)
+            for pairs in self._fitting:
+                fits |= pairs.has(captions_asked, images_asked)
+            fits &= self.data.caption_image[captions_asked] != images_asked
+            places = np.nonzero(fits)
             known["decided"] = *map(torch.from_numpy, places), torch.full((len(places[0]),), _NONE)
         if self.settings.weigh == "guard":
             guarded, probability = (self._lists[name][anchors] for name in (direction, PROBABILITY_OF + direction))
@@ -198,14 +205,6 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             some_captions = self.captions_of.values[self.captions_of.offsets[rows]]
             found, images = self.data.pairs(rows, some_captions, rng)[0], rows
         return Candidates(found, torch.from_numpy(images), belongs, known)
-
-    def _fits(self, direction: str, anchors: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-        """Return which candidates [C] of anchors [B, 1] are known to fit, those of the own image aside; bool [B, C]."""
-        images, captions = (anchors, candidates) if direction == TEXTS else (candidates, anchors)
-        found = np.zeros((len(anchors), len(candidates)), dtype=bool)
-        for pairs in self._fitting:
-            found |= pairs.has(captions, images)
-        return found & (self.data.caption_image[captions] != images)
 
     def attach(self, model: Any) -> ContrastiveState:
         """Makes temperature and bias, and statistics.
