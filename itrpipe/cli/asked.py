@@ -32,8 +32,8 @@ from itrpipe.training.settings import TrainExecution, TrainSettings
 
 TWINS = "twins"
 NEXT = {
-    "prepare": "train {dataset} --name first{features}",
-    "extract": "train {dataset} --name {by}{features}",
+    "prepare": "train {dataset} --name first --backbone vsepp --method contrastive-batch{features}",
+    "extract": "train {dataset} --name {by} --backbone vsepp --method contrastive-batch{features}",
     PIXELS: "train {dataset} --name clip --method zero-shot --vision openai/clip-vit-base-patch32",
     "parse": "synthesize {dataset} --by graph-edits",
     "synthesize": "train {dataset} --name {by} --negatives synthetic --set sentences={by}",

@@ -213,6 +213,13 @@ def define_embeddings(
     opened = GivenSplit(files, split)
     backbone = GIVEN if name is None else f"{GIVEN}-{name}"
     known = load_definition(root, dataset)
+    stem, is_seed, _ = backbone.partition("@")
+    for other in known.embeddings:
+        if other != backbone and other.partition("@")[0] == stem and not (is_seed and "@" in other):
+            raise UsageError(
+                f"--name {name}: {other.removeprefix(f'{GIVEN}-')} is there, and seeds share no name with a model "
+                "without one; choose another name"
+            )
     about = {f"model.files.{side}": path for side, path in files.model_dump().items()}
     about |= {"model.measure": measure} if measure else {}
     told = {**known.embeddings.get(backbone, {}), split: StageDefinition(conf=GIVEN, settings=about)}

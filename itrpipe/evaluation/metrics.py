@@ -31,7 +31,7 @@ MOST = 10
 """Items that are returned most often."""
 MANY = 0.5
 """Of the way from the share in random answers to all queries, from which on most queries are answered alike."""
-REMEDY = "train longer, lower the learning rate, or use better features"
+REMEDY = "lower the learning rate, or use another method or better features"
 _DRAWS = 200
 """Random answers to all queries, whose mean share is taken."""
 _BLOCK_VALUES = 1 << 20

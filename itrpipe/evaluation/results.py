@@ -98,7 +98,10 @@ def results_text(results: Mapping[str, Figures], level: float, size: tuple[int, 
     columns = [f"{side[0]}→{side[2]} R@{k}" for side in SIDES for k in CUTOFFS] + ["RSum"]
     told = f"; {ORACLE}: all correct matches counted" if ORACLE in results else ""
     title = f"In percent, with {100 * level:g} % bootstrap intervals over images{told}"
-    return "\n".join(as_lines(Table(title, columns, rows, head="")))
+    lines = as_lines(Table(title, columns, rows, head=""))
+    if results[FULL][RSUM]["low"] <= chance[RSUM]:
+        lines += ["", "This model is at chance: the interval of its RSum reaches down to that of random answers."]
+    return "\n".join(lines)
 
 
 def summed_up(results: Mapping[str, Figures]) -> dict[str, Any]:

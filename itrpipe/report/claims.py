@@ -370,7 +370,7 @@ def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
         collapsed = f"{verdict}: {some(reasons, _NAMED, '; ')}."
         if any(UNTRAINED not in each.first.roles for each in series):
             collapsed += f" {REMEDY.capitalize()}."
-    if len(reasons) == len(series):
+    if all(is_at_chance(run) for each in series for run in each.all):
         return collapsed
     asked = [each for each in claims if PLAIN not in each.series.first.roles and not _repeats(each, claims)]
     asked = asked or list(claims)

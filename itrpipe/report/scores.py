@@ -12,7 +12,7 @@ import numpy as np
 from itrpipe.evaluation.intervals import Difference
 from itrpipe.evaluation.metrics import PROTOCOLS, RSUM, random_recalls
 from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean
-from itrpipe.report.claims import AT_CHANCE, COMPARED, Claim, rsum_of, score_of, why_collapsed
+from itrpipe.report.claims import AT_CHANCE, COMPARED, Claim, is_at_chance, rsum_of, score_of
 from itrpipe.report.names import listed
 from itrpipe.report.published import Published
 from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, Run, Series, by_seed
@@ -54,7 +54,7 @@ def glance(
         if each.name in of_time:
             cells[_TIME] = over_images(of_time[each.name])
         is_told = claim is not None and claim.word == AT_CHANCE
-        if not is_told and all(map(why_collapsed, each.all)):
+        if not is_told and all(map(is_at_chance, each.all)):
             cells[_WORD] = "learned little"
         against_ = f", against {claim.baseline.method}" if claim and len(baselines) > 1 else ""
         rows.append(Row(f"{each.name}{against_}", [cells.get(column) for column in columns], _note(each)))

@@ -33,7 +33,9 @@ FLICKR_IMAGES = 29_000
 REGION_MODEL = DualEncoder(images="regions", embed_dim=256, vision="random", text="random")
 MODELS: dict[str, Callable[[], Any]] = {
     "VSE++": lambda: vsepp.build(Vsepp(embed_dim=256, word_dim=128), WIDTH, VOCABULARY),
-    "dual encoder": lambda: dual_encoder.build(REGION_MODEL, WIDTH, VOCABULARY),
+    "dual encoder": lambda: dual_encoder.build(
+        REGION_MODEL, WIDTH, VOCABULARY, dual_encoder.open_encoders(REGION_MODEL)
+    ),
 }
 
 

@@ -38,7 +38,7 @@ def encoders() -> Matcher[Any, Any]:
         vision="random", text="random", image_size=SIZE, patch_size=16, width=192, heads=3, vision_layers=4
     )
     torch.manual_seed(0)
-    return dual_encoder.build(settings, 3, WORDS)
+    return dual_encoder.build(settings, 3, WORDS, dual_encoder.open_encoders(settings))
 
 
 def batch(pairs: int, *, pixels: bool) -> tuple[ImageBatch, TextBatch]:

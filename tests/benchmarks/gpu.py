@@ -575,7 +575,8 @@ def steps(scale: Scale, clock: Clock) -> Iterator[Line]:
     encoders |= {"vision_layers": scale.layers, "text_layers": scale.layers, "vision": "random", "text": "random"}
     data = Sized(scale, 2 * scale.fne_batch, scale.side)
     chosen = DualEncoder.model_validate({**encoders, "image_size": (scale.side,) * 2, "patch_size": scale.patch})
-    model = dual_encoder.build(chosen, scale.region_dim, scale.vocabulary)
+    opened = dual_encoder.open_encoders(chosen)
+    model = dual_encoder.build(chosen, scale.region_dim, scale.vocabulary, opened)
     method: Any = fne.build(Fne(memory_size=scale.memory, warm_epochs=0, sum_epochs=0), data, {})  # pyright: ignore
     yield _step("FNE, ViT-B/16 at 384", model, method, data, scale.fne_batch, clock)
     for batch in scale.clip_batches:

@@ -130,6 +130,7 @@ def test_without_a_dataset_files_are_all_that_is_needed(
     assert invoke("report", "--dataset", "embeddings").code == 0
     for name in ("a@1", "a@2", "b@1", "b@2"):
         done(invoke("evaluate", *given, "--set=bootstrap_samples=100", "--split", "val", "--name", name))
+    refused(invoke("evaluate", *given, "--split", "val", "--name", "a"), 2, "a@1 is there")
     page = done(invoke("report", "--dataset", "embeddings", "--compare", "a", "b")).split()[-1]
     (claim,) = json.loads((Path(page).parent / "results.json").read_text())["claims"]
     assert (claim["baseline"], claim["model"], claim["seeds"]) == ("a", "b", [1, 2])

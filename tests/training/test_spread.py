@@ -30,13 +30,12 @@ from itrpipe.training.distributed import spread
 PAIRS, REGIONS, WIDTH, WORDS = 24, 3, 12, 40
 """Pairs of a batch, regions of an image, width of these, and words that are known."""
 CPU = torch.device("cpu")
+SMALL = DualEncoder(images="regions", text="random", width=16, heads=2, text_layers=1, embed_dim=8)
 KINDS: dict[str, Any] = {
     "vsepp": lambda: vsepp.build(Vsepp(embed_dim=16, word_dim=8), WIDTH, WORDS),
     "scan": lambda: scan.build(Scan(embed_dim=16, word_dim=8), WIDTH, WORDS),
     "vsrn": lambda: vsrn.build(Vsrn(embed_dim=16, word_dim=8), WIDTH, WORDS),
-    "transformer": lambda: dual_encoder.build(
-        DualEncoder(images="regions", text="random", width=16, heads=2, text_layers=1, embed_dim=8), WIDTH, WORDS
-    ),
+    "transformer": lambda: dual_encoder.build(SMALL, WIDTH, WORDS, dual_encoder.open_encoders(SMALL)),
 }
 
 
