@@ -13,7 +13,7 @@ from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import define_dataset, define_features, whole_file
 from itrpipe.cli.help import command, option
 from itrpipe.cli.launcher import restart_with
-from itrpipe.cli.named import define_model, home_of, method_of_name, teacher_of
+from itrpipe.cli.named import define_model, find_model, home_of, method_of_name, teacher_of
 from itrpipe.cli.options import (
     DecisionsOption,
     DevicesOption,
@@ -195,7 +195,10 @@ def train(
     if like is not None and name is None:
         raise UsageError(f"--like {like} is for a model that gets a name; add --name")
     if name is not None and "dataset" not in given.given:
-        given.dataset = home_of(given.data, name) or (home_of(given.data, like) if like else None) or given.dataset
+        home = home_of(given.data, name)
+        if home is None and like is not None:
+            home = find_model(given.data, None, like, "--like").dataset
+        given.dataset = home or given.dataset
     if name is not None and "method" not in given.given:
         given.method = method_of_name(*given.where, name, like) or given.method
     encoders = both_encoders(given.method, vision, text)
