@@ -372,8 +372,8 @@ class Trainer:
         # After the checkpoint: an epoch that a kill undoes must not have been sent.
         self._tracking.send_epochs(position.history)
         self._reporter.say(
-            f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, validation rsum "
-            f"{found['rsum']:.1f}{' (best)' if best else ''}"
+            f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, "
+            f"validation {self._settings.selection} {score:.1f}{' (best)' if best else ''}"
             f"{'; flat: on from the best, at a lower rate' if falls else ''}"
             f"{'; from here on the loss is another' if epochs == self._first_epochs else ''}"
         )
