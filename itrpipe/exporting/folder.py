@@ -97,10 +97,11 @@ def new_folder(target: Path, facts: Mapping[str, Any], *, force: bool) -> Iterat
                 shutil.rmtree(earlier, ignore_errors=True)
                 os.replace(target, earlier)
             os.replace(work, target)
-            sync(target.parent)
-            shutil.rmtree(earlier, ignore_errors=True)
-        finally:
+        except BaseException:
             shutil.rmtree(work, ignore_errors=True)
+            raise
+        sync(target.parent)
+        shutil.rmtree(earlier, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -110,6 +111,8 @@ def _alone(work: Path) -> Iterator[None]:
     folder = os.open(work, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not work.exists() or not os.path.samestat(os.fstat(folder), work.stat()):
+            raise BlockingIOError  # whoever made it has put it in its place meanwhile
         yield
     except BlockingIOError:
         raise UsageError(f"another process writes {work}; wait for it, or name another folder") from None

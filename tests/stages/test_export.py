@@ -21,6 +21,7 @@ from itrpipe.cli.asked import Asked
 from itrpipe.cli.share import Wanted, export_model
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, DiskFullError, UsageError
+from itrpipe.exporting import folder
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.features.embeddings import read_embeddings, read_scores
 from itrpipe.mining.files import read_list
@@ -244,6 +245,30 @@ def test_a_full_disk_and_a_second_process_leave_nothing_behind(tmp_path: Path) -
     with pytest.raises(UsageError, match="not empty"), new_folder(target, {}, force=False):
         pass
     assert names_in(tmp_path) == {"out/first", "out/export.json"}
+
+
+def test_an_export_leaves_alone_what_the_next_one_has_begun_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, begun = tmp_path / "out", tmp_path / ".out.exporting"
+
+    def next_one(path: Path) -> None:
+        if path == tmp_path:  # after the export is in its place
+            begun.mkdir()
+            (begun / "of the next one").touch()
+
+    monkeypatch.setattr(folder, "sync", next_one)
+    with new_folder(target, {}, force=False) as work:
+        (work / "a").touch()
+    assert (begun / "of the next one").exists()
+
+    # Between opening the folder and locking it, whoever made it is done.
+    def lock_late(descriptor: int, how: int) -> None:
+        begun.rename(tmp_path / "elsewhere")
+
+    monkeypatch.setattr(folder.fcntl, "flock", lock_late)
+    with pytest.raises(UsageError, match="another process writes"), new_folder(target, {}, force=True):
+        pass
 
 
 @pytest.mark.parametrize("stop", ["out", ".out.exporting"])
