@@ -57,6 +57,11 @@ def test_a_caption_that_is_no_text_is_named():
         itrpipe.mine(np.eye(3), np.eye(3), [0, 1, 2], captions=["a", float("nan"), "b"])  # pyright: ignore
 
 
+def test_captions_may_be_an_array():
+    lists = itrpipe.mine(np.eye(3), np.eye(3), [0, 1, 2], captions=np.array(["a", "A.", "b"]))
+    assert lists.texts_per_image.tolist() == [[2, -1], [2, -1], [0, 1]]
+
+
 def test_positives_are_those_of_a_loop_and_nobodys_are_none():
     generator = np.random.default_rng(0)
     images, texts = (generator.standard_normal((rows, 4)).astype(np.float32) for rows in (6, 12))
