@@ -299,11 +299,12 @@ def mine(
         for name, each in (("images", images), ("texts", texts))
     )
     rows = _array("owners", owners, 1, "iu", "one row of an image for each text").astype(np.int64)
-    if captions is not None and len(captions) != len(rows):
-        raise DataError(f"there are {len(captions):,} captions and {len(rows):,} owners; give one for each text")
-    for row, caption in enumerate([] if captions is None else captions):
-        if not isinstance(caption, str):
-            raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")
+    if captions is not None:
+        if len(captions) != len(rows):
+            raise DataError(f"there are {len(captions):,} captions and {len(rows):,} owners; give one for each text")
+        for row, caption in enumerate(captions):
+            if not isinstance(caption, str):
+                raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")
     reporter = Reporter(SafeConsole(stderr=True) if progress else Console(quiet=True))
     searched = Searched((left, right), rows, (num_texts, num_images))
     work = ExactMining(searched, precision=precision, device=device, memory=memory)
