@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load
 from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.pipeline.planning import Override, Planner, parse_override
-from itrpipe.pipeline.run import run
+from itrpipe.pipeline.run import START, run
 from itrpipe.pipeline.steps import MOST_CHANGES, Step, pending_steps, unique_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, load_stage
@@ -40,6 +41,7 @@ EVERYTHING = {
 AFTER_FIRST = EVERYTHING - {"prepare/files", "extract/precomp"}
 AFTER_MINING = AFTER_FIRST - {"train/triplet.vsepp"}
 AFTER_AOQ = AFTER_MINING - {"mine_negatives/exact.triplet.vsepp"}
+HOUR, DAY = 3_600, 86_400
 
 
 def plan_aoq(root: Path, *more: str) -> Step:
@@ -274,9 +276,9 @@ def test_a_kill_between_the_two_renames_of_a_replacement_loses_nothing(
     artifacts.check_artifact(first, thorough=True)
 
 
-def test_an_interrupted_beginning_from_other_bytes_begins_anew(
-    chain: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def half_evaluated(chain: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An evaluation that was interrupted."""
+
     def half(_: object, job: Job) -> None:
         (job.folder / "metrics.json").write_text("half")
         raise KeyboardInterrupt
@@ -285,7 +287,25 @@ def test_an_interrupted_beginning_from_other_bytes_begins_anew(
         patch.setattr("itrpipe.stages.evaluate.Evaluate.run", half)
         with pytest.raises(KeyboardInterrupt):
             evaluate_aoq(chain, "ranking_depth=5")
-    partial = only(chain, "evaluate/*.partial")
+    return only(chain, "evaluate/*.partial")
+
+
+def test_all_runs_of_an_artifact_count_to_its_time_and_breaks_do_not(
+    chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partial = half_evaluated(chain, monkeypatch)
+    ended = time.time() - DAY
+    write_stamped_json(partial / artifacts.WORK / START, {"start": ended - HOUR})
+    for path in [*partial.rglob("*"), partial]:
+        os.utime(path, (ended, ended))
+    total = artifacts.read_manifest(evaluate_aoq(chain, "ranking_depth=5")).timings["total"]
+    assert HOUR <= total < DAY
+
+
+def test_an_interrupted_beginning_from_other_bytes_begins_anew(
+    chain: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    partial = half_evaluated(chain, monkeypatch)
     record = partial / artifacts.WORK / artifacts.INPUTS
     known = read_stamped_json(record, "")
     trained = next(name for name in known if name.startswith("train/"))

@@ -132,7 +132,8 @@ def hash_split(image_ids: Iterable[str], val: float, test: float, seed: int) -> 
     """Assigns every image to a split by a hash of its id, for datasets that name no splits.
 
     An image keeps its split when others are added or removed, which a shuffle would not give. The
-    shares are met in expectation only.
+    shares are met in expectation only, but no split that has a share stays empty while another has two images: it gets
+    the image whose hash is nearest.
 
     Args:
         image_ids: the images.
@@ -148,12 +149,18 @@ def hash_split(image_ids: Iterable[str], val: float, test: float, seed: int) -> 
     """
     if not val + test < 1:
         raise UsageError(f"split fractions: val {val:g} and test {test:g} leave nothing for train; make them smaller")
-    splits = {}
+    splits, positions = dict[str, str](), dict[str, float]()
     for image_id in image_ids:
         digest = hashlib.sha256(f"{seed}:{image_id}".encode()).digest()
-        position = int.from_bytes(digest[:8], "big") / 2**64
+        position = positions[image_id] = int.from_bytes(digest[:8], "big") / 2**64
         # Compared against 1 - test so that test = 0 leaves nothing to rounding in train + val.
         splits[image_id] = "train" if position < 1 - val - test else "val" if position < 1 - test else "test"
+    train = 1 - val - test
+    for name, share, middle in (("train", train, train / 2), ("val", val, train + val / 2), ("test", test, 1)):
+        counts = Counter(splits.values())
+        movable = [image_id for image_id in positions if counts[splits[image_id]] > 1]
+        if share and movable and name not in counts:
+            splits[min(movable, key=lambda image_id: abs(positions[image_id] - middle))] = name
     return splits
 
 

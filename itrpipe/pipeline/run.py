@@ -28,8 +28,8 @@ from itrpipe.storage.integrity import remember_outputs
 from itrpipe.storage.locks import HOURS, holder, locked, patience
 
 POLL_SECONDS = 1.0
-RESUMED = "resumed after an interruption; timings count the last run only"
-"""Message of artifacts whose timings are no measure of what they cost."""
+START = "start.json"
+"""In the working folder: when the artifact would have been begun without the breaks between its runs."""
 _MARKS: dict[State, tuple[str, str]] = {
     "up to date": ("✓", "green"),
     "missing": ("+", "cyan"),
@@ -171,9 +171,8 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
             known = "up to date after all" if step.state == "stale" else "finished by another run"
             reporter.say(f"{name}: {known}")
             return None
-        job, resumed = _begin(step, reporter, share)
-        reporter.say(f"{name}{' (resuming)' if resumed else ''}", style="bold")
-        others = _execute(job, resumed)
+        job, start = _begin(step, reporter, share)
+        others = _execute(job, start)
         if others is not None:
             left, every = others.missing(), len(others.paths)
             rest = f"{left:,} of {every:,} are left to other jobs; the job that makes the last one joins all"
@@ -211,14 +210,17 @@ def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, bool]:
-    """Opens the partial folder, and whether it goes on there with what an earlier run has begun."""
+def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, float]:
+    """Opens the partial folder, and says whether the job goes on with what an earlier run has begun there.
+
+    Returns:
+        The job, and when it would have been begun without the breaks between its runs, in seconds of the epoch.
+    """
     inputs = {
         name: Artifact(upstream.location.folder, artifacts.check_artifact(upstream.location.folder))
         for name, upstream in step.inputs.items()
     }
-    resumed = step.location.partial.exists() and share is None
-    begun = _drop_other_beginning(step, inputs, reporter, shared=share is not None)
+    _drop_other_beginning(step, inputs, reporter, shared=share is not None)
     job = Job(
         dataset=step.location.dataset,
         conf=step.need.conf,
@@ -230,26 +232,34 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, bo
         reporter=reporter,
         sources=step.sources,
     )
+    start, record = time.time(), job.work / START
+    resumed = record.exists() and share is None
+    if resumed:
+        ended = max(path.stat().st_mtime for path in job.folder.rglob("*"))  # an earlier run, with its last file
+        start -= ended - read_stamped_json(record, f"remove {job.folder} and run the same command again")["start"]
+    if resumed or not record.exists():
+        write_stamped_json(record, {"start": start})
     write_stamped_json(job.work / INPUTS, _read_by(inputs))
-    return job, resumed and begun
+    name = f"{step.location.stage}/{step.location.name}"
+    reporter.say(f"{name}{' (resuming)' if resumed else ''}", style="bold")
+    return job, start
 
 
-def _drop_other_beginning(step: Step, inputs: Mapping[str, Artifact], reporter: Reporter, *, shared: bool) -> bool:
-    """Removes an interrupted beginning that was made from other bytes; whether there is none such."""
+def _drop_other_beginning(step: Step, inputs: Mapping[str, Artifact], reporter: Reporter, *, shared: bool) -> None:
+    """Removes an interrupted beginning that was made from other bytes."""
     partial = step.location.partial
     record = partial / artifacts.WORK / INPUTS
     if not record.exists():
-        return True
+        return
     remedy = f"remove {partial} and run the same command again"
     before = read_stamped_json(record, remedy)
     changed = [each for each, now in _read_by(inputs).items() if before.get(each) != now]
     if not changed:
-        return True
+        return
     if shared:
         raise DataError(f"{partial} was begun before {changed[0]} was made again; {remedy} for every part")
     reporter.say(f"  {changed[0]} was made again since {partial.name} was begun; it begins anew", style="yellow")
     shutil.rmtree(partial)
-    return False
 
 
 def _read_by(inputs: Mapping[str, Artifact]) -> dict[str, str]:
@@ -257,17 +267,14 @@ def _read_by(inputs: Mapping[str, Artifact]) -> dict[str, str]:
     return {f"{each.folder.parent.name}/{each.folder.name}": each.manifest.digest for each in inputs.values()}
 
 
-def _execute(job: Job, resumed: bool) -> OthersMissing | None:
+def _execute(job: Job, start: float) -> OthersMissing | None:
     """Runs the stage in its partial folder; returns what other jobs have to do first."""
-    start = time.monotonic()
     try:
         load_stage(job.folder.parent.name).run(job)
     except OthersMissing as others:
         return others
-    job.timings["total"] = round(time.monotonic() - start, 3)
+    job.timings["total"] = round(time.time() - start, 3)
     job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
-    if resumed:
-        job.messages.append(RESUMED)
     return None
 
 
@@ -326,16 +333,19 @@ def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
     settings = step.settings.model_dump(mode="json")
     untimed = load_stage(step.need.stage).untimed
     conf = None if EPOCHS in settings else step.need.conf  # of a training the method is a setting
-    fitting = {name: each for name, each in earlier.items() if conf in (None, each.conf) and _of_same_data(each, step)}
+    differences = {}
+    for name, each in earlier.items():
+        shared = [key for key in DATA if key in each.inputs and key in step.inputs]
+        is_alike = all(each.inputs[key].fingerprint == step.inputs[key].location.fingerprint for key in shared)
+        if is_alike and conf in (None, each.conf):
+            differences[name] = {key for key, value in each.settings.items() if settings.get(key) != value}
     by_epochs = EPOCHS in settings and not settings.get(MAX_UPDATES)
     scaled = untimed | {EPOCHS} if by_epochs else untimed
     for unread in (untimed, scaled, scaled | OF_NEGATIVES):
-        alike = [
-            name for name, each in fitting.items() if _without(each.settings, unread) == _without(settings, unread)
-        ]
+        alike = [name for name, different in differences.items() if different <= unread]
         if alike:
-            newest = max(alike, key=lambda name: fitting[name].finished)
-            cost = _scaled(newest, fitting[newest], settings[EPOCHS] if by_epochs else None)
+            newest = max(alike, key=lambda name: earlier[name].finished)
+            cost = _scaled(newest, earlier[newest], settings[EPOCHS] if by_epochs else None)
             return cost._replace(note=f"{cost.note}, with other negatives") if unread > scaled else cost
     return Cost()
 
@@ -358,46 +368,27 @@ def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
     for name, cost in costs.items():
         time = "unknown" if cost.seconds is None else f"{cost.seconds:.0f} s"
         reporter.say(f"    {name:<{width}} {time:>9}  {cost.note}".rstrip())
-    most = any(_may_end_early(step.settings) for step in steps)
+    most = any(0 < getattr(step.settings, "patience", 0) < getattr(step.settings, EPOCHS, 0) for step in steps)
     unknown = len(costs) - len(known)
     more = f" and {quantity(unknown, 'step')} of unknown cost" if unknown else ""
     reporter.say(f"    sum: {'at most ' if most else ''}{duration(sum(known))}{more}")
 
 
-def _may_end_early(settings: Any) -> bool:
-    """Return whether `patience` may end a training before its last epoch."""
-    return 0 < getattr(settings, "patience", 0) < settings.epochs
-
-
 def earlier_artifacts(folder: Path) -> dict[str, Manifest]:
-    """Manifests by name of the finished artifacts of a stage's folder.
-
-    A damaged one says nothing about costs, nor does one that was resumed, which knows the time of its last run only.
-    """
+    """Manifests by name of the finished artifacts of a stage's folder; a damaged one says nothing about costs."""
     found = {}
     for each in filter(is_finished, folders_in(folder)):
         with suppress(DataError, UnavailableError):
             found[each.name] = read_manifest(each)
-    return {name: manifest for name, manifest in found.items() if RESUMED not in manifest.messages}
+    return found
 
 
 def _scaled(name: str, earlier: Manifest, epochs: int | None) -> Cost:
     """What an earlier artifact took, scaled to the epochs of a training."""
     seconds, note = earlier.timings["total"], f"as {earlier.stage}/{name} took"
-    if epochs is None:
-        return Cost(seconds, note)
     # Fewer than its settings say where validation was flat; none where nothing was trained.
-    trained = earlier.metrics.get(EPOCHS) or earlier.settings[EPOCHS]
-    if trained == epochs:
+    trained: Any = earlier.metrics.get(EPOCHS) or earlier.settings.get(EPOCHS)
+    if epochs is None or trained == epochs:
         return Cost(seconds, note)
     plural = "s" if trained != 1 else ""
     return Cost(seconds * epochs / trained, f"{note} with {trained:g} epoch{plural}, scaled to {epochs}")
-
-
-def _of_same_data(earlier: Manifest, step: Step) -> bool:
-    both = [name for name in DATA if name in earlier.inputs and name in step.inputs]
-    return all(earlier.inputs[name].fingerprint == step.inputs[name].location.fingerprint for name in both)
-
-
-def _without(settings: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    return {key: value for key, value in settings.items() if key not in names}

@@ -47,8 +47,8 @@ MINING, SEED = "mining ", "seed"
 LIKELY = 0.5
 """Probability above which a candidate is likelier a match than not."""
 _START, _MODEL = "start", "train"
-_COSTS = {"train": "training", "mine_negatives": "total", "synthesize": "total"}
-"""Stages that training a model costs, with the phase of their timings that counts."""
+_COSTS = ("train", "mine_negatives", "synthesize")
+"""Stages that training a model costs."""
 _NAMED = re.compile(r"([^.]+)\.(.+?)(?:\.s(\d+))?-[^-]+")
 """Configuration, backbone and seed in the name of an artifact, see `itrpipe.training.settings.run_label`."""
 _SEED_ELSEWHERE = re.compile(r"(.+)@(\d+)")
@@ -266,9 +266,9 @@ class Run:
     def seconds(self) -> float | None:
         """What training cost, with the models, mined lists and sentences that it read; None when a part was removed."""
         chain = {each.path: each for member in self.members for each in member.artifact.chain()}
-        counted = [(each.manifest, _COSTS[each.stage]) for each in chain.values() if each.stage in _COSTS]
-        seconds = [None if manifest is None else manifest.timings.get(phase) for manifest, phase in counted]
-        return None if None in seconds else sum(each for each in seconds if each is not None)
+        manifests = [each.manifest for each in chain.values() if each.stage in _COSTS]
+        present = [manifest for manifest in manifests if manifest is not None]
+        return sum(manifest.timings["total"] for manifest in present) if len(present) == len(manifests) else None
 
     @cached_property
     def prepare(self) -> Artifact:

@@ -29,14 +29,11 @@ def why_longer(history: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
     gained = max(row["val_rsum"] for row in history) - max(before)
     if gained <= RISING or gained <= 100 * ANSWERS / min(images, settings["validation_images"]):
         return ""
-    if _was_flat(history, settings["patience"]) or _rate_falls(settings):
+    patience = settings["patience"]
+    was_flat = patience > 0 and not any(row["best"] for row in history[-patience:])
+    if was_flat or _rate_falls(settings):
         return ""
     return f"validation gained {gained:.1f} RSum over the last third of its epochs"
-
-
-def _was_flat(history: Sequence[Mapping[str, Any]], patience: int) -> bool:
-    """Return whether the last validations were no better, which has ended the training."""
-    return patience > 0 and not any(row["best"] for row in history[-patience:])
 
 
 def _rate_falls(settings: Mapping[str, Any]) -> bool:

@@ -420,6 +420,8 @@ def test_the_hash_split_is_fixed_for_ever_and_told_with_its_shares(tmp_path: Pat
     assert [splits[name] for name in ids[:12]] == ["test", *["train"] * 8, "val", "train", "train"]
     assert hash_split(reversed(ids[:100]), 0.1, 0.1, 0) == {name: splits[name] for name in ids[:100]}
     assert set(hash_split(ids, 0.1, 0.0, 1).values()) == {"train", "val"}
+    for seed in range(20):  # no split of three images stays empty
+        assert set(hash_split(ids[:3], 0.1, 0.1, seed).values()) == {"train", "val", "test"}
     for val, test in ((0.5, 0.5), (0.9, 0.2), (float("nan"), 0.1)):
         with pytest.raises(UsageError, match="leave nothing for train"):
             hash_split(ids, val, test, 0)

@@ -209,7 +209,7 @@ def test_costs_and_epochs_count_all_that_a_model_was_made_from(copy: Toy) -> Non
     assert made["train/triplet.vsepp"][1] == "–"
     assert folders.all("figcaption")[0].text().startswith("7.50 s in all")  # six artifacts
     times = {name: cells[1] for name, cells in rows_of(cost).items()}
-    assert times == {"VSE++, AOQ": "41.2 s", "VSE++, first training": "10.0 s"}
+    assert times == {"VSE++, AOQ": "3.75 s", "VSE++, first training": "1.25 s"}
     assert {run["label"]: run["epochs"] for run in report.results["runs"]} == {"triplet.vsepp": [3], "aoq.vsepp": [6]}
 
 

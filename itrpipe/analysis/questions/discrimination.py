@@ -32,9 +32,11 @@ from itrpipe.synthesis.sentences import SentenceFile
 
 def _rows(found: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
     for name, whole in found.items():
+        conf, *written = name.split(".")  # by whom, and the seed
+        title = ", ".join([conf_title("synthesize", conf) or conf, *written])
         for kind, own in {"": whole, **whole.get("kinds", {})}.items():
             told = f": {TITLES.get(kind, kind)}" if kind else ""
-            yield ("", f"{_title(name)}{told} ({own['sentences']:,} sentences)"), own
+            yield ("", f"{title}{told} ({own['sentences']:,} sentences)"), own
 
 
 def _cells(found: Mapping[str, Any]) -> Cells:
@@ -43,11 +45,6 @@ def _cells(found: Mapping[str, Any]) -> Cells:
 
 def _blind_cells(found: Mapping[str, Any]) -> Cells:
     return {row: blind_number(own.get("blind")) for row, own in _rows(found)}
-
-
-def _title(generator: str) -> str:
-    conf, *written = generator.split(".")  # by whom, and the seed
-    return ", ".join([conf_title("synthesize", conf) or conf, *written])
 
 
 TITLES = {"exchange": "two attributes exchanged", "ends": "ends of a relation exchanged", "side": "left and right"}

@@ -23,8 +23,10 @@ with. A matrix of scores therefore needs the fusion of all its pairs. Code of th
 each item with its own partner once and compares the vectors so made, which tells every vector its answer.
 
 Z^O is applied to the keys of each head and not to what a query finds: what belongs to one side is then computed once
-for all pairs of a batch. Pairs are scored in tiles; with gradients, a tile keeps its inputs only and is computed a
-second time in the backward pass (`torch.utils.checkpoint`).
+for all pairs of a batch. With the values u_k so made, one for each head and place, a query of weights a finds
+x = sum_k a_k u_k. A cosine needs v.x = sum_k a_k v.u_k and x.x = a^T (U U^T) a only, so that x itself, which is the
+most work, is never computed; of all queries of a pair the mean x is. Pairs are scored in tiles; with gradients, a tile
+keeps its inputs only and is computed a second time in the backward pass (`torch.utils.checkpoint`).
 
 Source: Gong, Mai and Huang, "AsCL: An Asymmetry-sensitive Contrastive Learning Method for Image-Text Retrieval with
 Cross-Modal Fusion", II-A and II-C. The gate, the variant without matrices, and that regions and the whole image's
@@ -177,16 +179,20 @@ class Side:
         vectors: [..., N, S, D], zero where they are not real.
         real: bool [..., N, S].
         asked: [..., N, S, H, d] what they ask the other side.
+        compared: [..., N, S, H, d] whose products with the other side's keys are those of `vectors` with its values.
         keys: [..., N, S, H, d] what the other side finds them by.
-        values: [..., N, S, H, D] what it finds.
+        values: [..., N, H S, D] what it finds.
+        gram: [..., N, H S, H S] products of the values.
         whole: [..., N, D] V_g2 of images, None of captions.
     """
 
     vectors: Tensor
     real: Tensor
     asked: Tensor
+    compared: Tensor
     keys: Tensor
     values: Tensor
+    gram: Tensor
     whole: Tensor | None = None
 
 
@@ -232,9 +238,11 @@ class CrossModalFusion(nn.Module):
         asks, answers = (self.to_regions, self.to_words) if whole is None else (self.to_words, self.to_regions)
         real = first_places(vectors, count)
         vectors = at_least_single(vectors).masked_fill(~real[..., None], 0.0)
-        asked, keys = ((vectors @ matrix).unflatten(-1, (asks.heads, -1)) for matrix in (asks.query, answers.key))
-        values = torch.einsum("nshd,hde->nshe", keys, answers.output.unflatten(0, (asks.heads, -1)))
-        return Side(vectors, real, asked, keys, values, whole)
+        matrices = (asks.query, asks.output.T, answers.key)
+        asked, compared, keys = ((vectors @ matrix).unflatten(-1, (asks.heads, -1)) for matrix in matrices)
+        output = answers.output.unflatten(0, (asks.heads, -1))
+        values = torch.einsum("nshd,hde->nhse", keys, output).flatten(1, 2)
+        return Side(vectors, real, asked, compared, keys, values, values @ values.mT, whole)
 
     def _scores(self, images: Side, captions: Side) -> Tensor:
         """S [..., B, T] of every image with every caption."""
@@ -244,8 +252,10 @@ class CrossModalFusion(nn.Module):
         whole, seen = images.whole[..., None, :].expand_as(regions), self.global_regions(regions)
         gate = torch.sigmoid(self.gate(torch.cat([whole, seen], dim=-1)))
         text = self.global_text(words).transpose(-3, -2)
-        local = (of_regions.mT + of_words) / 2
-        return self.u1 * local + (1 - self.u1) * _cosine(seen + gate * (whole - seen), text)
+        image = seen + gate * (whole - seen)
+        squared = image.square().sum(dim=-1) * text.square().sum(dim=-1)
+        local, overall = (of_regions.mT + of_words) / 2, _cosines((image * text).sum(dim=-1), squared)
+        return self.u1 * local + (1 - self.u1) * overall
 
 
 class HeadedAttention(nn.Module):
@@ -282,23 +292,24 @@ def found(queries: Side, context: Side, scale: float) -> tuple[Tensor, Tensor]:
     Returns:
         Mean cosines [..., C, N] of vectors with what they find, and the means [..., C, N, D] of what they find.
     """
-    products = scale * torch.einsum("...nqhd,...cshd->...cnqsh", queries.asked, context.keys)
-    closed = ~context.real[..., :, None, None, :, None]
-    weights = products.masked_fill(closed, float("-inf")).softmax(dim=-2).flatten(-2)  # [..., C, N, Q, S H]
-    vectors = torch.einsum("...cnqk,...cke->...cnqe", weights, context.values.flatten(-3, -2))
-    share = queries.real / queries.real.sum(dim=-1, keepdim=True)  # [..., N, Q]
-    cosines = _cosine(queries.vectors[..., None, :, :, :], vectors)  # [..., C, N, Q]
-    share = share[..., None, :, :]
-    return (cosines * share).sum(dim=-1), (vectors * share[..., None]).sum(dim=-2)
+    products = scale * torch.einsum("...nqhd,...cshd->...cnqhs", queries.asked, context.keys)
+    closed = ~context.real[..., :, None, None, None, :]
+    weights = products.masked_fill(closed, float("-inf")).softmax(dim=-1).flatten(-2)  # [..., C, N, Q, H S]
+    compared = torch.einsum("...nqhd,...cshd->...cnqhs", queries.compared, context.keys).flatten(-2)
+    inner = (weights * compared).sum(dim=-1)  # [..., C, N, Q]
+    squared = (weights * torch.einsum("...cnqk,...ckl->...cnql", weights, context.gram)).sum(dim=-1)
+    squared = squared * queries.vectors.square().sum(dim=-1)[..., None, :, :]
+    share = (queries.real / queries.real.sum(dim=-1, keepdim=True))[..., None, :, :]  # [..., 1, N, Q]
+    mean = (weights * share[..., None]).sum(dim=-2)  # [..., C, N, H S]
+    return (_cosines(inner, squared) * share).sum(dim=-1), mean @ context.values
 
 
-def _cosine(left: Tensor, right: Tensor) -> Tensor:
-    """Cosines along the last axis.
+def _cosines(inner: Tensor, squared: Tensor) -> Tensor:
+    """Cosines from inner products and the products of the squared lengths.
 
     A vector of no length, such as a word that noise has cut off, has cosine zero; its gradient is passed on unscaled.
     """
-    squared = left.square().sum(dim=-1) * right.square().sum(dim=-1)
-    return (left * right).sum(dim=-1) * squared.masked_fill(squared <= NORM_EPSILON**2, 1.0).rsqrt()
+    return inner * squared.masked_fill(squared <= NORM_EPSILON**2, 1.0).rsqrt()
 
 
 def open_encoders(settings: Ascl, global_dim: int, boxes: bool = False) -> Encoders:
