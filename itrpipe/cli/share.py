@@ -468,8 +468,11 @@ def _refuse_unlike(wanted: WantedNegatives) -> None:
 
     for name in FORMATS[wanted.form].unread:
         if getattr(wanted, name) not in ("both", False, ""):
-            option_ = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option_}: files of {wanted.form} are always alike in this; leave it out")
+            takers = [each for each, form in FORMATS.items() if name not in form.unread]
+            raise UsageError(
+                f"--{name.replace('_', '-')}: files of {wanted.form} have no such choice; leave it out, or give "
+                f"--format {' or '.join(takers)}"
+            )
 
 
 def _refuse_short(asked: Asked, wanted: WantedNegatives) -> None:
@@ -485,7 +488,8 @@ def _refuse_short(asked: Asked, wanted: WantedNegatives) -> None:
         count = getattr(settings, f"rescore_{side}") or getattr(settings, f"num_{side}")
         if wanted.negatives and count < wanted.negatives:
             raise UsageError(
-                f"--negatives {wanted.negatives}: the lists hold num_{side} = {count}; give --negatives {count}, "
+                f"--negatives {wanted.negatives}: {asked.step.location.name} has num_{side} = {count}; give "
+                f"--negatives {count}, "
                 f"or mine more with `{asked.command_of(asked.step)} --set num_{side}={wanted.negatives}`"
             )
 
