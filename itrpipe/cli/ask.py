@@ -36,7 +36,7 @@ from itrpipe.pipeline.planning import pinned_step
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Artifact, Need, load_stage
 from itrpipe.stages.report import MARKDOWN
-from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished
+from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished, read_manifest
 from itrpipe.storage.disk import require_writable, write_text
 from itrpipe.storage.integrity import checked
 from itrpipe.training.settings import canonical_backbone
@@ -246,7 +246,8 @@ def report(
     if into is not None:
         _with_tables(into, lines, "")
         require_writable(into, "--into")
-    evaluations, known = _evaluations(given.data, given.dataset, backbone), asked.planner.definition
+    known = asked.planner.definition
+    evaluations = _evaluations(given.data, given.dataset, known, backbone)
     compared: dict[str, Any] = {}
     if compare is not None:
         both = [_called(given.data, each, evaluations, known) for each in compare]
@@ -274,10 +275,14 @@ def report(
         asked.reporter.say(f"table: {into}")
 
 
-def _evaluations(root: Path, dataset: str, backbone: str | None) -> list[Manifest]:
-    """Every finished evaluation of a dataset, or those of one backbone."""
+def _evaluations(root: Path, dataset: str, definition: DatasetDefinition, backbone: str | None) -> list[Manifest]:
+    """Return every finished evaluation of a dataset, or those of one backbone.
+
+    Of embeddings with a name only those of the files that the name stands for now.
+    """
     folders = folders_in(root / check_name(dataset) / "evaluate")
     found = [check_artifact(folder) for folder in folders if is_finished(folder)]
+    found = [each for each in found if _is_as_named(root, each, definition)]
     chosen = [each for each in found if backbone in (None, each.settings["backbone"])]
     if not chosen:
         known = ", ".join(sorted({each.settings["backbone"] for each in found}))
@@ -287,6 +292,19 @@ def _evaluations(root: Path, dataset: str, backbone: str | None) -> list[Manifes
             f"dataset {dataset!r} has no evaluation {of}; run `itrpipe evaluate {option}--dataset {dataset}`"
         )
     return chosen
+
+
+def _is_as_named(root: Path, evaluation: Manifest, definition: DatasetDefinition) -> bool:
+    """Return whether embeddings were evaluated that their name stands for now; before, it was that of other files."""
+    backbone, split = evaluation.settings["backbone"], evaluation.settings["split"]
+    known = definition.embeddings.get(backbone, {}).get(split)
+    folder = root / evaluation.dataset / "train" / evaluation.inputs["train"].name
+    if known is None or backbone == GIVEN or not is_finished(folder):
+        return True
+    model = read_manifest(folder).settings["model"]
+    files = {f"model.files.{side}": path for side, path in model["files"].items()}
+    measure = known.settings.get("model.measure", model["measure"])
+    return measure == model["measure"] and all(known.settings.get(key) == path for key, path in files.items())
 
 
 def _called(root: Path, name: str, evaluations: list[Manifest], definition: DatasetDefinition) -> dict[str, Manifest]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from itrpipe.cli.named import NAMING, NamedModel
 from itrpipe.config import COMMAND_LINE, load_declaration
+from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.definition import (
     PIXELS,
     DatasetDefinition,
@@ -26,7 +27,8 @@ from itrpipe.pipeline.run import earlier_artifacts, run, say_costs
 from itrpipe.pipeline.steps import only_finished, pending_steps
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter, SafeConsole
-from itrpipe.stages.base import Need, Step, load_stage, prepare_need
+from itrpipe.stages.base import Artifact, Need, Step, load_stage, prepare_need
+from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import MANIFEST, read_manifest
 from itrpipe.training.settings import TrainExecution, TrainSettings
 
@@ -39,7 +41,7 @@ NEXT = {
     "synthesize": "train {dataset} --name {by} --negatives synthetic --set sentences={by}",
     TWINS: "train {dataset} --name twins --negatives twins",
     "train": "evaluate {model}",
-    "mine_negatives": "export-negatives {model} --to {name}-negatives",
+    "mine_negatives": "export-negatives {model} --to {name}-negatives{root}",
     "evaluate": "report {dataset}{compared}",
 }
 """Stage, its configuration where that is a key, or features -> the command that comes next."""
@@ -203,18 +205,33 @@ class Asked:
         elif stage == "mine_negatives":  # the only lists of a model are taken without their settings
             several = len([*location.folder.parent.glob(f"{location.label}-????????")]) > 1
             values["model"] = self.model_options(self.step, stage if several else "")
+            values["root"] = _image_root(Artifact.of(location.folder).input("prepare"), definition)
         elif stage == "train":
             values["model"] = self.model_options(self.step, "evaluate")
         elif stage == "evaluate":
             named = definition.named_trainings()
             own = named.get(self.step.inputs["train"].location.name)
-            evaluated = sorted(earlier_artifacts(location.folder.parent).values(), key=lambda each: each.finished)
-            others = [named.get(each.inputs["train"].name) for each in evaluated]
-            others = [name for name in others if name not in (None, own)]
-            values["compared"] = f" --compare {others[-1]} {own}" if own and others else ""
+            mining = self.step.inputs["train"].inputs.get("mine_negatives")
+            miner = named.get(mining.inputs["train"].location.name) if mining else None
+            evaluated = {each.inputs["train"].name for each in earlier_artifacts(location.folder.parent).values()}
+            is_pair = (
+                own and miner not in (None, own) and not evaluated.isdisjoint(definition.models[miner].trained.values())
+            )
+            values["compared"] = f" --compare {miner} {own}" if is_pair else ""
         alone = definition.prepare is not None and definition.prepare.conf == GIVEN  # neither captions nor photographs
         command = "" if alone else NEXT.get(TWINS if conf == TWINS else stage, "").format(**values)
         return f"itrpipe {command}{data_option(self.root)}" if command else ""
+
+
+def _image_root(prepared: Artifact, definition: DatasetDefinition) -> str:
+    """Return the option by which exported paths name photographs on this machine; empty where none has a file."""
+    from itrpipe.datasets.prepared import PreparedDataset
+
+    if prepared.manifest.settings["kind"] == "given":
+        return ""
+    root = image_root(prepared.manifest.settings, prepared.folder, definition)
+    first = root / PreparedDataset.open(prepared.folder, tokens=False).split("train").files[0]
+    return "" if in_archive(first) else f" --image-root {shlex.quote(str(root))}"
 
 
 def data_option(root: Path) -> str:

@@ -63,6 +63,7 @@ class Annotations:
             hash, in the order in which they were taken.
         places: where the source puts an image, by its id: images of equal pixels become one only within a place. None
             is given to an image whose split was drawn for it alone; each image of a published dataset has its own.
+        has_groups: whether splits were drawn group by group.
     """
 
     images: list[ImageRecord]
@@ -70,6 +71,7 @@ class Annotations:
     root: Path
     notes: tuple[str, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
+    has_groups: bool = False
 
 
 def checked_annotations(annotations: Annotations, source: Path) -> Annotations:

@@ -155,7 +155,10 @@ def read_annotations(
             elif each.split or each.group:
                 places[record.image_id] = record.split
         notes = (f"{path}: {note}",) if note else ()
-        whole = Annotations(whole.images + records, whole.captions + captions, root, whole.notes + notes, places)
+        has_groups = whole.has_groups or any(image.group for image in bare)
+        whole = Annotations(
+            whole.images + records, whole.captions + captions, root, whole.notes + notes, places, has_groups
+        )
     return checked_annotations(whole, source)
 
 

@@ -27,6 +27,7 @@ from itrpipe.storage.tables import TableFile, read_table, rows_of, write_table
 IMAGES_FILE = "images.parquet"
 CAPTIONS_FILE = "captions.parquet"
 _REMEDY = "run itrpipe prepare again"
+LEAKED = "{:,} pictures are in two splits, so that scores may be too high; leaks.tsv of the dataset lists them"
 _CAPTIONS_AT_ONCE = 65_536
 _TEXT, _INT, _WORDS = pa.string(), pa.int32(), pa.list_(pa.string())
 _IMAGES = pa.schema({"image_id": _TEXT, "file": _TEXT, "split": _TEXT, "width": _INT, "height": _INT, "sha256": _TEXT})

@@ -31,7 +31,9 @@ MOST = 10
 """Items that are returned most often."""
 MANY = 0.5
 """Of the way from the share in random answers to all queries, from which on most queries are answered alike."""
-REMEDY = "lower the learning rate, or use another method or better features"
+REMEDY = "use better features, another method or another learning rate"
+ENOUGH_IMAGES = 100
+"""Of a test set; with fewer, chance reaches into the interval of a model that is twice as good."""
 _DRAWS = 200
 """Random answers to all queries, whose mean share is taken."""
 _BLOCK_VALUES = 1 << 20
@@ -282,6 +284,13 @@ def random_recalls(images: int, captions: int) -> dict[str, float]:
         found[f"i2t_r{k}"] = 100 * float(1 - missed)
     found |= {f"t2i_r{k}": 100 * min(k, images) / images for k in CUTOFFS}
     return {**found, RSUM: sum(found.values())}
+
+
+def remedy_of_chance(images: int) -> str:
+    """Return what to do about a model that cannot be told from chance on so many test images."""
+    if images < ENOUGH_IMAGES:
+        return f"{images} test images tell little: give more, as by `itrpipe prepare --set test_fraction=0.3`"
+    return REMEDY
 
 
 def share_of_hubs(first: Iterable[Hashable]) -> float:

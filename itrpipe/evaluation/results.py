@@ -21,6 +21,7 @@ from itrpipe.evaluation.metrics import (
     protocol_folds,
     random_recalls,
     ranks_of_matches,
+    remedy_of_chance,
 )
 from itrpipe.evaluation.tables import Number, Row, Table, as_lines
 from itrpipe.features.embeddings import SplitScores
@@ -100,7 +101,8 @@ def results_text(results: Mapping[str, Figures], level: float, size: tuple[int, 
     title = f"In percent, with {100 * level:g} % bootstrap intervals over images{told}"
     lines = as_lines(Table(title, columns, rows, head=""))
     if results[FULL][RSUM]["low"] <= chance[RSUM]:
-        lines += ["", "This model is at chance: the interval of its RSum reaches down to that of random answers."]
+        told = "This model is at chance: the interval of its RSum reaches down to that of random answers"
+        lines += ["", f"{told}; {remedy_of_chance(size[0])}."]
     return "\n".join(lines)
 
 

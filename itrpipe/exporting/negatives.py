@@ -34,6 +34,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import re
 import tarfile
 from collections import defaultdict
@@ -49,13 +50,13 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from itrpipe.datasets.archives import in_archive
-from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb, read_image, refusal
+from itrpipe.datasets.pictures import open_picture, picture_rgb, read_image
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.files import PROBABILITY, MinedList, read_list
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists
-from itrpipe.storage.disk import reading
+from itrpipe.storage.disk import file_digest, reading
 from itrpipe.storage.tables import rows_of
 from itrpipe.synthesis.sentences import SentenceFile
 
@@ -74,8 +75,8 @@ MOST = 8
 """Negatives of a row where no number is given, if the lists hold as many."""
 _MISSING = re.compile(r"|#N/A N/A|#N/A|#NA|-?1\.#IND|-?1\.#QNAN|-?NaN|-?nan|<NA>|N/A|NA|NULL|None|n/a|null")
 """Captions that pandas reads as missing values, however they are quoted."""
-_OPENED = 3
-"""Photographs that are opened to see whether `--image-root` is right."""
+_COMPARED = 100
+"""Photographs that are compared with the prepared ones to see whether `--image-root` is right."""
 _ENDINGS = {".png": "png", ".webp": "webp"}
 """Ending of a file -> that of its member; else `jpg`."""
 _QUALITY = 95
@@ -250,21 +251,21 @@ def _image(row: Document, root: Path, image_root: str, *, holds_images: bool) ->
 
 
 def refuse_wrong_root(mined: Mined, image_root: str) -> None:
-    """Refuse an image root below which the first photographs cannot be opened.
+    """Refuse an image root below which a photograph is missing, or one of the first is another than was prepared.
 
     Raises:
-        UsageError: there is one that cannot.
+        UsageError: there is such a one.
     """
-    paths = [each["image"] for each in mined.images[:_OPENED] if each["image"] is not None]
-    for path in paths:
-        try:
-            with Image.open(path) as picture:
-                picture.verify()
-        except DECODER_ERRORS as error:
-            raise UsageError(
-                f"--image-root {image_root}: {path} {refusal(error)}; name the folder below which the photographs lie "
-                "as they did when the dataset was prepared, or leave it out"
-            ) from None
+    remedy = "name the folder below which the photographs lie as they did when the dataset was prepared"
+    images = [each for each in mined.images if each["image"] is not None]
+    if missing := [each["image"] for each in images if not os.path.isfile(each["image"])]:
+        raise UsageError(
+            f"--image-root {image_root}: {len(missing):,} of {len(images):,} photographs are not there, such as "
+            f"{missing[0]}; {remedy}"
+        )
+    for each in images[:_COMPARED]:
+        if file_digest(Path(each["image"])) != each["sha256"]:
+            raise UsageError(f"--image-root {image_root}: {each['image']} is another than was prepared; {remedy}")
 
 
 def write_copies(mined: Mined, folder: Path) -> None:

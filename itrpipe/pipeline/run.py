@@ -320,7 +320,7 @@ class Cost(NamedTuple):
 
 
 def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
-    """Cost of a step from the newest earlier artifact that was made of the same data with the same settings.
+    """Cost of a step from the nearest earlier artifact that was made of the same data, of several the newest.
 
     Args:
         step: that is to run.
@@ -344,7 +344,9 @@ def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
     for unread in (untimed, scaled, scaled | OF_NEGATIVES):
         alike = [name for name, different in differences.items() if different <= unread]
         if alike:
-            newest = max(alike, key=lambda name: earlier[name].finished)
+            fewest = min(len(differences[name]) for name in alike)
+            nearest = [name for name in alike if len(differences[name]) == fewest]
+            newest = max(nearest, key=lambda name: earlier[name].finished)
             cost = _scaled(newest, earlier[newest], settings[EPOCHS] if by_epochs else None)
             return cost._replace(note=f"{cost.note}, with other negatives") if unread > scaled else cost
     return Cost()

@@ -24,13 +24,13 @@ from itrpipe.evaluation.intervals import Difference, paired_intervals, seed_inte
 from itrpipe.evaluation.metrics import (
     MOST,
     RECALLS,
-    REMEDY,
     RSUM,
     SIDES,
     Ranks,
     is_alike,
     metrics,
     random_recalls,
+    remedy_of_chance,
     share_of_hubs,
 )
 from itrpipe.evaluation.tables import Number, mean, signed
@@ -369,7 +369,7 @@ def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
         verdict = AT_CHANCE.capitalize() if are_both else "Learned little"
         collapsed = f"{verdict}: {some(reasons, _NAMED, '; ')}."
         if any(UNTRAINED not in each.first.roles for each in series):
-            collapsed += f" {REMEDY.capitalize()}."
+            collapsed += f" {remedy_of_chance(series[0].first.size[0]).capitalize()}."
     if all(is_at_chance(run) for each in series for run in each.all):
         return collapsed
     asked = [each for each in claims if PLAIN not in each.series.first.roles and not _repeats(each, claims)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from itrpipe.analysis.questions import discrimination
 from itrpipe.analysis.questions.base import questions
 from itrpipe.analysis.questions.discrimination import gained_and_lost
-from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.datasets.prepared import LEAKED, PreparedDataset
 from itrpipe.errors import MissingInputError
 from itrpipe.evaluation.tables import Measured, Number, Row, Table, duration
 from itrpipe.exporting.places import text_without_places
@@ -299,6 +299,9 @@ class Source:
             claims, timed = claims_of(series, *chances), claims_of(series, *chances, TIME)
         description = f"{place}, {images:,} images with {captions:,} captions"
         notes = [*self._unfinished(series), *negatives.hardness(series, self.names)]
+        prepared = runs[0].prepare.manifest
+        if prepared is not None and prepared.metrics.get("leaks"):
+            notes.insert(0, f"{LEAKED.format(prepared.metrics['leaks'])}.")
         return Group(description, series, claims, timed, options.published, notes, prefix)
 
     def _unfinished(self, series: Sequence[Series]) -> list[str]:

@@ -220,7 +220,7 @@ class Evaluate(Stage):
     def run(self, job: Job) -> None:
         """Writes metrics.json, both files of rankings, what `analysis.questions` answer, and all of it as text."""
         from itrpipe.analysis.questions.phrases import reranked
-        from itrpipe.datasets.prepared import PreparedDataset
+        from itrpipe.datasets.prepared import LEAKED, PreparedDataset
         from itrpipe.datasets.truth import known_pairs
         from itrpipe.evaluation.metrics import ranks
         from itrpipe.evaluation.rankings import write_cross_retrieval, write_rankings
@@ -241,6 +241,8 @@ class Evaluate(Stage):
                 f"{shared:,} of {len(own.texts):,} captions are also those of another image, where they count as "
                 "wrong, and ties do, too: no model reaches 100 %"
             )
+        if leaks := job.inputs["prepare"].manifest.metrics.get("leaks"):
+            job.warn(LEAKED.format(leaks))
         oracle = None if matches is None else oracle_ranks(split, matches)
         found = results(split, full, oracle, matches, settings, job.warn)
         write_json(job.folder / METRICS, found)

@@ -231,6 +231,12 @@ def _prepare_files(job: Job) -> None:
     annotations = _without_bad_images(job, annotations, problems)
     usable, joined, apart = merge_equal_pictures(annotations, picture_keys(annotations.root, facts))
     leaks = [(first, second) for first, second in apart if first.split != second.split]
+    if annotations.has_groups and leaks:
+        first, second = leaks[0]
+        raise DataError(
+            f"{len(leaks):,} photographs have the pixels of one in another group, such as {second.file} those of "
+            f"{first.file}, and would be in two splits; give both one group"
+        )
     twice = [(first, second) for first, second in apart if first.split == second.split]
     _list(job, JOINED, "with the pixels of another one, now one image with all captions", joined)
     _list(job, LEAKS, "that are in two splits", leaks)
