@@ -247,6 +247,7 @@ def test_every_stage_names_a_command_that_can_follow(
         assert last.startswith("next: itrpipe "), command
         words = shlex.split(last)[2:]
         done(invoke(*words, "--dry-run"))
+        assert ("--image-root" in words) is (command == "mine-negatives")
         following.append(words[0])
     assert following == ["train", "train", "synthesize", "train", "evaluate", "export-negatives", "report"]
     unnamed = done(invoke("train", *where, *SMALL, "--set", "learning_rate=0.01", "--seed", 1))

@@ -214,9 +214,8 @@ class Asked:
             mining = self.step.inputs["train"].inputs.get("mine_negatives")
             miner = named.get(mining.inputs["train"].location.name) if mining else None
             evaluated = {each.inputs["train"].name for each in earlier_artifacts(location.folder.parent).values()}
-            is_pair = (
-                own and miner not in (None, own) and not evaluated.isdisjoint(definition.models[miner].trained.values())
-            )
+            of_miner = definition.models[miner].trained.values() if miner else ()
+            is_pair = own not in (None, miner) and not evaluated.isdisjoint(of_miner)
             values["compared"] = f" --compare {miner} {own}" if is_pair else ""
         alone = definition.prepare is not None and definition.prepare.conf == GIVEN  # neither captions nor photographs
         command = "" if alone else NEXT.get(TWINS if conf == TWINS else stage, "").format(**values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,15 @@ def test_lists_and_metrics_are_those_of_the_model_whose_vectors_are_given(
         assert theirs.name.startswith(f"exact.given.given-{name}-")
         same_lists(ours[0], theirs)
     same_lists(ours[1], made(invoke("mine-negatives", *given, *SMALL, *more, *where)))
-    exported = ["--model", "npy", "--to", tmp_path / "out", "--image-root", finished_chain / "source"]
+    photographs = shutil.copytree(finished_chain / "source", tmp_path / "source")
+    exported = ["--model", "npy", "--to", tmp_path / "out", "--image-root", photographs]
+    first = min(photographs.glob("*/*.jpg"))
+    content = first.read_bytes()
+    first.write_bytes(b"another")
+    refused(invoke("export-negatives", *exported, *where), 2, first.name)
+    first.unlink()
+    refused(invoke("export-negatives", *exported, *where), 2, first.name)
+    first.write_bytes(content)
     done(invoke("export-negatives", *exported, *where))
     written = datasets.load_dataset(str(tmp_path / "out"), "t2i", split="train", cache_dir=str(tmp_path / "cache"))
     assert [each.size for each in written[0].values() if not isinstance(each, str)] == 4 * [(16, 12)]
@@ -134,6 +143,11 @@ def test_without_a_dataset_files_are_all_that_is_needed(
     page = done(invoke("report", "--dataset", "embeddings", "--compare", "a", "b")).split()[-1]
     (claim,) = json.loads((Path(page).parent / "results.json").read_text())["claims"]
     assert (claim["baseline"], claim["model"], claim["seeds"]) == ("a", "b", [1, 2])
+    np.save("other.npy", images[::-1].astype(np.float32))
+    for files in ([given[0], "other.npy", *given[2:]], given):  # a name stands for what it was given last
+        done(invoke("evaluate", *files, "--set=bootstrap_samples=100", "--split", "val", "--name", "a@1"))
+    page = done(invoke("report", "--dataset", "embeddings", "--compare", "a", "b")).split()[-1]
+    assert json.loads((Path(page).parent / "results.json").read_text())["claims"] == [claim]
     assert f"✓ mine_negatives/{folder.name}" in invoke(*mine, "--dry-run").out  # another split changes nothing
     assert "train/given" not in invoke("gc", "--dataset", "embeddings", "--yes").out
     refused(invoke("gc"), 3, "embeddings")

@@ -50,6 +50,18 @@ def test_pictures_that_are_twice_are_listed_and_told(defined: Path, precomp_data
     assert repeats[1:] == ["flickr30k-images/1000.jpg\ttrain\tflickr30k-images/1001.jpg\ttrain"]
 
 
+def test_groups_that_share_a_picture_are_refused(tmp_path: Path) -> None:
+    rows = ["file,caption,group"]
+    for number, red in enumerate((1, 1, 2)):  # three groups are in three splits
+        Image.new("RGB", (16, 12), (red, 99, 0)).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,caption {number},{number}")
+    (tmp_path / "captions.csv").write_text("\n".join(rows))
+    root = tmp_path / "data"
+    save_definition(root, "own", DatasetDefinition(prepare=StageDefinition(conf="files", source=str(tmp_path))))
+    with pytest.raises(DataError, match=r"1\.png those of 0\.png.* give both one group"):
+        prepared(root, dataset="own")
+
+
 def test_photographs_that_are_saved_for_each_caption_are_one_image(tmp_path: Path) -> None:
     rows = ["file,caption"]
     for number in range(20):
