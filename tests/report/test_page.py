@@ -152,6 +152,11 @@ def test_one_run_alone_is_compared_with_nothing_and_has_no_drawing(copy: Toy) ->
     assert "toy" in found.page.all("p", "question")[0].text()
 
 
+def test_pictures_in_two_splits_are_said_under_the_headline(copy: Toy) -> None:
+    change(copy.made["prepare"], metrics={"leaks": 2})
+    assert "2 pictures are in two splits" in copy.report().page.text("")
+
+
 def test_models_at_chance_have_collapsed(copy: Toy) -> None:
     for run, word, told in (
         ("aoq.vsepp", "learned little", ["Learned little", "AOQ ("]),
