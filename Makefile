@@ -12,7 +12,7 @@ TORCH_INDEX ?=
 UV     := $(shell command -v uv)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test faults mutants lint size docs bench bench-gpu reproduce-flickr reproduce-coco clean
+.PHONY: help install demo test golden faults mutants lint size docs bench bench-gpu reproduce-flickr reproduce-coco clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ demo: install ## a model learns left from right on the synthetic dataset; with a
 # Commands that tests start begin sooner where Python may keep its bytecode.
 test: install ## all tests
 	env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+golden: install ## losses and weights of every method on every backbone are those that were recorded
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --numprocesses 2 tests/methods/golden_pairs.py --override-ini python_files='golden_*.py'
 
 faults: install ## kills, full disks, flipped bits and other faults over the whole chain; ARGS='--only bytes --seed 1'
 	$(BIN)/python -m tests.faults $(ARGS)
