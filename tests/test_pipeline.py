@@ -20,7 +20,7 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load
 from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.pipeline.planning import Override, Planner, parse_override
-from itrpipe.pipeline.run import START, run
+from itrpipe.pipeline.run import run
 from itrpipe.pipeline.steps import MOST_CHANGES, Step, pending_steps, unique_steps
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, load_stage
@@ -295,7 +295,7 @@ def test_all_runs_of_an_artifact_count_to_its_time_and_breaks_do_not(
 ) -> None:
     partial = half_evaluated(chain, monkeypatch)
     ended = time.time() - DAY
-    write_stamped_json(partial / artifacts.WORK / START, {"start": ended - HOUR})
+    write_stamped_json(partial / artifacts.WORK / artifacts.START, {"start": ended - HOUR})
     for path in [*partial.rglob("*"), partial]:
         os.utime(path, (ended, ended))
     total = artifacts.read_manifest(evaluate_aoq(chain, "ranking_depth=5")).timings["total"]

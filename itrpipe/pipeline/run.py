@@ -22,14 +22,12 @@ from itrpipe.printable import quantity
 from itrpipe.progress import PEAK_MEMORY, Reporter, memory_gib
 from itrpipe.stages.base import Artifact, Job, State, Step, load_stage
 from itrpipe.storage import artifact as artifacts
-from itrpipe.storage.artifact import INPUTS, UNFINISHED, Manifest, folders_in, is_finished, read_manifest
+from itrpipe.storage.artifact import INPUTS, START, UNFINISHED, Manifest, folders_in, is_finished, read_manifest
 from itrpipe.storage.disk import on_disk, read_stamped_json, remove_leftovers, write_stamped_json
 from itrpipe.storage.integrity import remember_outputs
 from itrpipe.storage.locks import HOURS, holder, locked, patience
 
 POLL_SECONDS = 1.0
-START = "start.json"
-"""In the working folder: when the artifact would have been begun without the breaks between its runs."""
 _MARKS: dict[State, tuple[str, str]] = {
     "up to date": ("✓", "green"),
     "missing": ("+", "cyan"),
@@ -237,7 +235,7 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, fl
     if resumed:
         ended = max(path.stat().st_mtime for path in job.folder.rglob("*"))  # an earlier run, with its last file
         start -= ended - read_stamped_json(record, f"remove {job.folder} and run the same command again")["start"]
-    if resumed or not record.exists():
+    if resumed or not record.exists():  # when it would have been begun without the breaks between its runs
         write_stamped_json(record, {"start": start})
     write_stamped_json(job.work / INPUTS, _read_by(inputs))
     name = f"{step.location.stage}/{step.location.name}"

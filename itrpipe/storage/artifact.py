@@ -46,8 +46,8 @@ MANIFEST = "manifest.json"
 WORK = ".work"
 PARTIAL = ".partial"
 REPLACED = ".replaced"
-INPUTS, NOTES, DIVISION = "inputs.json", "notes.json", "division.json"
-BEGINNING = frozenset({INPUTS, NOTES, DIVISION})
+INPUTS, START, NOTES, DIVISION = "inputs.json", "start.json", "notes.json", "division.json"
+BEGINNING = frozenset({INPUTS, START, NOTES, DIVISION})
 """Files of `.work/` that say what a run was begun with; where there are no others, nothing was made yet."""
 # In the work of an artifact whose parts are made by several processes: what is left to do.
 UNFINISHED = "unfinished.json"
