@@ -36,7 +36,7 @@ from itrpipe.pipeline.planning import pinned_step
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Artifact, Need, load_stage
 from itrpipe.stages.report import MARKDOWN
-from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished, read_manifest
+from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished
 from itrpipe.storage.disk import require_writable, write_text
 from itrpipe.storage.integrity import checked
 from itrpipe.training.settings import canonical_backbone
@@ -251,12 +251,12 @@ def report(
     compared: dict[str, Any] = {}
     if compare is not None:
         both = [_called(given.data, each, evaluations, known) for each in compare]
-        # On a split that both have: test where both have it; all where they have none in common.
-        splits = [{each.settings["split"] for each in one.values()} for one in both]
-        chosen = next((split for split in ("test", "val", "train") if split in splits[0] & splits[1]), None)
-        first, second = (
-            {folder: each for folder, each in one.items() if chosen in (None, each.settings["split"])} for one in both
-        )
+        shared = set.intersection(*({_test_set(each) for each in one.values()} for one in both))
+        chosen = next((split for split in ("test", "val", "train") if split in {each for _, each in shared}), None)
+        if chosen is None:
+            raise UsageError(f"--compare: {compare[0]} and {compare[1]} share no test set; evaluate both on one split")
+        shared = {each for each in shared if each[1] == chosen}
+        first, second = ({folder: each for folder, each in one.items() if _test_set(each) in shared} for one in both)
         if first.keys() & second.keys():
             raise UsageError(f"--compare: {compare[0]} and {compare[1]} are the same training; name another model")
         evaluations, compared = [*{**first, **second}.values()], {"compare": sorted(first)}
@@ -282,7 +282,7 @@ def _evaluations(root: Path, dataset: str, definition: DatasetDefinition, backbo
     """
     folders = folders_in(root / check_name(dataset) / "evaluate")
     found = [check_artifact(folder) for folder in folders if is_finished(folder)]
-    found = [each for each in found if _is_as_named(root, each, definition)]
+    found = [each for each in found if _is_as_named(each, definition)]
     chosen = [each for each in found if backbone in (None, each.settings["backbone"])]
     if not chosen:
         known = ", ".join(sorted({each.settings["backbone"] for each in found}))
@@ -294,17 +294,16 @@ def _evaluations(root: Path, dataset: str, definition: DatasetDefinition, backbo
     return chosen
 
 
-def _is_as_named(root: Path, evaluation: Manifest, definition: DatasetDefinition) -> bool:
+def _test_set(evaluation: Manifest) -> tuple[str, str]:
+    """Return the prepared dataset and the split that were evaluated."""
+    return evaluation.inputs["prepare"].name, evaluation.settings["split"]
+
+
+def _is_as_named(evaluation: Manifest, definition: DatasetDefinition) -> bool:
     """Return whether embeddings were evaluated that their name stands for now; before, it was that of other files."""
     backbone, split = evaluation.settings["backbone"], evaluation.settings["split"]
     known = definition.embeddings.get(backbone, {}).get(split)
-    folder = root / evaluation.dataset / "train" / evaluation.inputs["train"].name
-    if known is None or backbone == GIVEN or not is_finished(folder):
-        return True
-    model = read_manifest(folder).settings["model"]
-    files = {f"model.files.{side}": path for side, path in model["files"].items()}
-    measure = known.settings.get("model.measure", model["measure"])
-    return measure == model["measure"] and all(known.settings.get(key) == path for key, path in files.items())
+    return known is None or backbone == GIVEN or known.artifact in ("", evaluation.inputs["train"].name)
 
 
 def _called(root: Path, name: str, evaluations: list[Manifest], definition: DatasetDefinition) -> dict[str, Manifest]:

@@ -222,6 +222,19 @@ class Asked:
         return f"itrpipe {command}{data_option(self.root)}" if command else ""
 
 
+def _with_artifact(definition: DatasetDefinition, step: Step) -> DatasetDefinition:
+    """Return the definition, in which the embeddings that a step reads name the artifact that was made of them."""
+    if "train" not in step.inputs:
+        return definition
+    trained = step.inputs["train"]
+    name, split = train_settings(trained).backbone, train_settings(trained).features
+    if name not in definition.embeddings:
+        return definition
+    known = definition.embeddings[name]
+    made = known[split].model_copy(update={"artifact": trained.location.name})
+    return definition.adding(embeddings={name: {**known, split: made}})
+
+
 def _image_root(prepared: Artifact, definition: DatasetDefinition) -> str:
     """Return the option by which exported paths name photographs on this machine; empty where none has a file."""
     from itrpipe.datasets.prepared import PreparedDataset
@@ -312,7 +325,7 @@ def run_stage(
     if dry_run:
         return folder
     if definition is not None:
-        remember(root, dataset, definition, stage, conf)
+        remember(root, dataset, _with_artifact(definition, step), stage, conf)
     if folder.exists():
         if step.state == "up to date":
             load_stage(stage).show(folder, reporter)

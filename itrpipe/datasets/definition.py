@@ -35,6 +35,7 @@ class StageDefinition(BaseModel):
         conf: name of the configuration.
         source: absolute path of the file or folder it reads, None for the embedded dataset.
         settings: values given on the command line, by dotted key.
+        artifact: of embeddings the folder that was made of them last.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,6 +43,7 @@ class StageDefinition(BaseModel):
     conf: str
     source: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
+    artifact: str = ""
 
 
 class ModelDefinition(BaseModel):

@@ -32,7 +32,7 @@ MOST = 10
 MANY = 0.5
 """Of the way from the share in random answers to all queries, from which on most queries are answered alike."""
 REMEDY = "use better features, another method or another learning rate"
-ENOUGH_IMAGES = 100
+ENOUGH_IMAGES = 50
 """Of a test set; with fewer, chance reaches into the interval of a model that is twice as good."""
 _DRAWS = 200
 """Random answers to all queries, whose mean share is taken."""
@@ -289,7 +289,7 @@ def random_recalls(images: int, captions: int) -> dict[str, float]:
 def remedy_of_chance(images: int) -> str:
     """Return what to do about a model that cannot be told from chance on so many test images."""
     if images < ENOUGH_IMAGES:
-        return f"{images} test images tell little: give more, as by `itrpipe prepare --set test_fraction=0.3`"
+        return f"{images} images tell little: test on more (`itrpipe prepare --set test_fraction=0.3`), or {REMEDY}"
     return REMEDY
 
 

@@ -34,6 +34,7 @@ from itrpipe.evaluation.metrics import (
     share_of_hubs,
 )
 from itrpipe.evaluation.tables import Number, mean, signed
+from itrpipe.features.declaration import is_given
 from itrpipe.report.names import shown, some
 from itrpipe.report.runs import (
     DECLARED,
@@ -402,7 +403,7 @@ def _repeats(claim: Claim, claims: Sequence[Claim]) -> bool:
 def _one(claim: Claim) -> str:
     """Return what one comparison shows; mined negatives are credited where nothing else differs."""
     for side in (claim.baseline, claim.series):
-        if UNTRAINED in side.first.roles or not _is_known(side):
+        if UNTRAINED in side.first.roles or not _is_known(side) or is_given(side.first.settings["backbone"]):
             return claim.sentence()
     if differences := differing_settings(claim):
         return f"{claim.sentence()} They also differ in {some(differences, _NAMED)}."

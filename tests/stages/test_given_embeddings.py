@@ -143,11 +143,18 @@ def test_without_a_dataset_files_are_all_that_is_needed(
     page = done(invoke("report", "--dataset", "embeddings", "--compare", "a", "b")).split()[-1]
     (claim,) = json.loads((Path(page).parent / "results.json").read_text())["claims"]
     assert (claim["baseline"], claim["model"], claim["seeds"]) == ("a", "b", [1, 2])
-    np.save("other.npy", images[::-1].astype(np.float32))
-    for files in ([given[0], "other.npy", *given[2:]], given):  # a name stands for what it was given last
-        done(invoke("evaluate", *files, "--set=bootstrap_samples=100", "--split", "val", "--name", "a@1"))
-    page = done(invoke("report", "--dataset", "embeddings", "--compare", "a", "b")).split()[-1]
-    assert json.loads((Path(page).parent / "results.json").read_text())["claims"] == [claim]
+    again = ["--set=bootstrap_samples=100", "--split", "val", "--name", "a@1"]
+    moved = [given[0], shutil.copy("images.npy", "moved.npy"), *given[2:]]
+    for files in (moved, given):  # a name stands for what it was given last
+        np.save("images.npy", images[::-1].astype(np.float32))
+        done(invoke("evaluate", *given, *again))
+        np.save("images.npy", images.astype(np.float32))
+        done(invoke("evaluate", *given, *again, "--measure", "inner-product"))
+        done(invoke("evaluate", *files, *again))
+        page = done(invoke("report", "--dataset", "embeddings", "--compare", "a", "b")).split()[-1]
+        assert json.loads((Path(page).parent / "results.json").read_text())["claims"] == [claim]
+    done(invoke("evaluate", *given, "--set=bootstrap_samples=100", "--split", "test", "--name", "c"))
+    refused(invoke("report", "--dataset", "embeddings", "--compare", "a", "c"), 2, "share no test set")
     assert f"✓ mine_negatives/{folder.name}" in invoke(*mine, "--dry-run").out  # another split changes nothing
     assert "train/given" not in invoke("gc", "--dataset", "embeddings", "--yes").out
     refused(invoke("gc"), 3, "embeddings")
