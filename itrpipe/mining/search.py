@@ -66,7 +66,8 @@ _SELECT_ROWS = 64
 _GATHERED_PAIRS = 1 << 18
 _LOW = 0xFFFFFFFF
 _SIGN = 2**31 - 1
-Item, Found = TypeVar("Item"), TypeVar("Found")
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 
 
 def on_gpu(values: Tensor) -> bool:
