@@ -125,7 +125,8 @@ class Job:
         folder: the `.partial` folder to write the outputs to.
         reporter: prints messages and progress.
         sources: digests of files outside the data folder, as they were when the step was planned.
-        metrics, timings, messages: filled by the stage, recorded in the manifest.
+        metrics, messages: filled by the stage, recorded in the manifest.
+        timings: `total`, the seconds of all runs.
         failed: image that could not be used -> reason; likewise.
     """
 

@@ -129,7 +129,6 @@ class Extract(Stage):
                 others.append(each)
                 continue
             if made.rows:
-                job.timings[name] = round(made.seconds, 3)
                 job.metrics[f"{name} images/s"] = round(made.rows / made.seconds, 2)
             parts += made.paths
         if others:

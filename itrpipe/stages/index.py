@@ -98,7 +98,6 @@ class Index(Stage):
             for found, reasons in map(Rows.of_part, made.paths):
                 rows.append(found)
                 failed |= reasons
-            job.timings["encode"] = round(made.seconds, 3)
             job.metrics[RATE] = round(made.rows / made.seconds, 2)
         whole = [each for each in every if each.file not in failed]
         if not whole:

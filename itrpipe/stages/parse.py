@@ -66,7 +66,6 @@ class Parse(Stage):
         distinct = {item: row for row, item in enumerate(dict.fromkeys(items))}
         made = job.made(Parsing(list(distinct), partial(RulesParser, job.settings.tagger, job.settings.file)))
         if made.rows:
-            job.timings["parsing"] = round(made.seconds, 3)
             job.metrics["captions/s"] = round(made.rows / made.seconds, 1)
         rows = np.fromiter((distinct[item] for item in items), dtype=np.int64, count=len(items))
         counts = Counter(cut=sum(parsed_part(text) != text for text in texts))

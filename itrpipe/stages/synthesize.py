@@ -121,7 +121,6 @@ class Synthesize(Stage):
         write_json(job.folder / STATISTICS, statistics)
         job.metrics |= {"kept": statistics["sentences"], "captions": count}
         if made.rows == count:  # how long an interrupted run took for its sentences is not known
-            job.timings["writing sentences"] = round(made.seconds, 3)
             rate = statistics["sentences"] / made.seconds
             job.metrics["sentences/s"] = round(rate) if rate >= 100 else round(rate, 1)
         _say(statistics, job.reporter)

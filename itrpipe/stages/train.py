@@ -400,5 +400,3 @@ def _record(job: Job, trainer: Trainer) -> None:
     }
     if reason := trainer.ended_early():
         job.warn(reason)
-    job.timings["training"] = round(trainer.trained_seconds, 3)
-    job.timings["waiting_for_data"] = round(trainer.waited_seconds, 3)

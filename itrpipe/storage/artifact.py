@@ -120,7 +120,7 @@ class Manifest(BaseModel, extra="forbid", frozen=True):
         settings: the settings that determine the result; they are part of the fingerprint.
         execution: the settings that do not (device, workers); recorded only.
         sources: digests of files outside the data folder that were read.
-        timings: seconds by phase, and `total`.
+        timings: `total`, the seconds of all runs that made it.
         metrics: numbers worth showing in tables.
         command: the command line that made it.
         messages: warnings a user should still see later.
