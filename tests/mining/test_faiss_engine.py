@@ -85,13 +85,13 @@ def test_an_index_of_other_clusters_is_made_again(vectors, tmp_path):
 def test_codes_in_shards_find_most_and_give_true_scores(monkeypatch):
     """Further captions are candidates, too; those of a shard that ends in the middle of them."""
     generator = np.random.default_rng(4)
-    centres = generator.standard_normal((50, 16))
+    centres = generator.standard_normal((50, 4))
     images, texts = (
-        centres[generator.integers(0, 50, n)] + generator.standard_normal((n, 16)) / 4 for n in (400, 3000)
+        centres[generator.integers(0, 50, n)] + generator.standard_normal((n, 4)) / 4 for n in (400, 1500)
     )
-    vectors = images.astype(np.float32), texts.astype(np.float32), generator.permutation(np.arange(3000) % 400)
-    monkeypatch.setattr(faiss_engine, "FEWEST_CODED", 700)
-    monkeypatch.setattr(faiss_engine, "SHARD", 1600)
+    vectors = images.astype(np.float32), texts.astype(np.float32), generator.permutation(np.arange(1500) % 400)
+    monkeypatch.setattr(faiss_engine, "FEWEST_CODED", 500)
+    monkeypatch.setattr(faiss_engine, "SHARD", 800)
     expected = mine(*vectors, 20, 10)
     found = search(*vectors, 20, 10, clusters=(16, 8), kind="ivf-pq")
     for rows, best in (
@@ -103,7 +103,7 @@ def test_codes_in_shards_find_most_and_give_true_scores(monkeypatch):
     scores = np.einsum("nd,nkd->nk", vectors[0], vectors[1][found.texts_per_image])
     np.testing.assert_allclose(found.text_scores, scores, rtol=1e-5, atol=1e-5)
     parts = Indexing(searched(*vectors, 20, 10), "ivf-pq", 16, 8).parts()
-    assert [part.rows for part in parts] == [1500, 1500, 400]
+    assert [part.rows for part in parts] == [750, 750, 400]
 
 
 def test_vectors_are_taken_from_joined_files_in_any_order(tmp_path):
