@@ -86,9 +86,7 @@ def test_codes_in_shards_find_most_and_give_true_scores(monkeypatch):
     """Further captions are candidates, too; those of a shard that ends in the middle of them."""
     generator = np.random.default_rng(4)
     centres = generator.standard_normal((50, 4))
-    images, texts = (
-        centres[generator.integers(0, 50, n)] + generator.standard_normal((n, 4)) / 4 for n in (400, 1500)
-    )
+    images, texts = (centres[generator.integers(0, 50, n)] + generator.standard_normal((n, 4)) / 4 for n in (400, 1500))
     vectors = images.astype(np.float32), texts.astype(np.float32), generator.permutation(np.arange(1500) % 400)
     monkeypatch.setattr(faiss_engine, "FEWEST_CODED", 500)
     monkeypatch.setattr(faiss_engine, "SHARD", 800)
