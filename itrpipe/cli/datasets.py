@@ -234,14 +234,15 @@ def define_embeddings(
 def _alone(known: DatasetDefinition, backbone: str, split: str, files: GivenFiles) -> StageDefinition:
     """A dataset that is known by embeddings alone.
 
-    What is in a split, the first ones of it say, and later ones of their name; others have to be of the same images and
-    captions.
+    What is in a split, the first ones of it say while their files are there, and later ones of their name; others have
+    to be of the same images and captions.
     """
     settings = {} if known.prepare is None else known.prepare.settings
     before = known.embeddings.get(backbone, {}).get(split)
     by = {name: settings.get(f"{split}.{name}", "") for name in GivenFiles.model_fields}
     own = before is not None and all(before.settings[f"model.files.{name}"] == value for name, value in by.items())
-    if any(by.values()) and not own:
+    are_there = all(Path(path).exists() for path in by.values() if path)
+    if any(by.values()) and are_there and not own:
         assert known.prepare is not None
         return known.prepare
     told = {f"{split}.{name}": path for name, path in files.model_dump().items()}

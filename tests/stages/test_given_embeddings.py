@@ -155,6 +155,9 @@ def test_without_a_dataset_files_are_all_that_is_needed(
         assert json.loads((Path(page).parent / "results.json").read_text())["claims"] == [claim]
     done(invoke("evaluate", *given, "--set=bootstrap_samples=100", "--split", "test", "--name", "c"))
     refused(invoke("report", "--dataset", "embeddings", "--compare", "a", "c"), 2, "share no test set")
+    gone = Path("images.npy").rename("gone.npy")  # with which the split began
+    done(invoke("evaluate", *moved, "--set=bootstrap_samples=100", "--split", "val", "--name", "d"))
+    gone.rename("images.npy")
     assert f"✓ mine_negatives/{folder.name}" in invoke(*mine, "--dry-run").out  # another split changes nothing
     assert "train/given" not in invoke("gc", "--dataset", "embeddings", "--yes").out
     refused(invoke("gc"), 3, "embeddings")
