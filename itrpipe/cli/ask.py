@@ -303,7 +303,7 @@ def _is_as_named(evaluation: Manifest, definition: DatasetDefinition) -> bool:
     """Return whether embeddings were evaluated that their name stands for now; before, it was that of other files."""
     backbone, split = evaluation.settings["backbone"], evaluation.settings["split"]
     known = definition.embeddings.get(backbone, {}).get(split)
-    return known is None or backbone == GIVEN or known.artifact in ("", evaluation.inputs["train"].name)
+    return known is None or backbone == GIVEN or known.artifact == evaluation.inputs["train"].name
 
 
 def _called(root: Path, name: str, evaluations: list[Manifest], definition: DatasetDefinition) -> dict[str, Manifest]:

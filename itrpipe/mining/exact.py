@@ -68,7 +68,7 @@ class ExactMining(Work[Searcher]):
         block: images per part, at most; 0 to choose it by their number.
         precision: of the products; "fp32" and "bf16+fp32" give the same lists.
         device: where the products are computed.
-        memory: bytes that a tile may take beside the embeddings and lists of a part; see `Searcher`.
+        memory: bytes that all tiles may take beside the embeddings and lists of a part; see `Searcher`.
     """
 
     title, unit = "mining", "images"

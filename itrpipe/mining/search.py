@@ -51,8 +51,8 @@ faster (`faster_products`). "bf16" rounds the embeddings as well, which reorders
 than about 0.1 percent."""
 NO_CANDIDATE = -0x7F800001 << 32
 """The key of a score of minus infinity at the largest row: no other key is below it."""
-DEFAULT_MEMORY = 256 * 2**20
-"""Bytes that a tile takes on a processor."""
+DEFAULT_MEMORY = 128 * 2**20
+"""Bytes that a tile takes on a core; a fixed sum would leave many cores a few captions each."""
 BYTES_PER_PAIR, BYTES_PER_NUMBER = 96, 8
 """Of a tile where all its pairs become candidates, and of its vectors with their rounded copy."""
 _DEVIATIONS = 3.0
@@ -384,7 +384,7 @@ class Searcher:
         searched: both sides.
         precision: of the products.
         device: where they are computed.
-        memory: bytes that tiles may take; 0: 256 MiB, on a GPU half of what is free.
+        memory: bytes that all tiles may take; 0: 128 MiB for each core, on a GPU half of what is free.
 
     Attributes:
         threads: that compare tiles at the same time.
@@ -392,10 +392,10 @@ class Searcher:
 
     def __init__(self, searched: Searched, precision: Precision, device: torch.device, memory: int) -> None:
         self._searched, self._device, free = searched, device, free_memory(device)
-        self._rounds, self._memory = precision == "bf16", memory or free // 2 or DEFAULT_MEMORY
+        self.threads = 1 if on_gpu(torch.empty(0, device=device)) else torch.get_num_threads()
+        self._rounds, self._memory = precision == "bf16", memory or free // 2 or DEFAULT_MEMORY * self.threads
         self._products = torch.float32 if precision == "fp32" else faster_products(device.type)
         self._room, self._kept = free // 4, dict[tuple[int, int, int], Block]()
-        self.threads = 1 if on_gpu(torch.empty(0, device=device)) else torch.get_num_threads()
         with warnings.catch_warnings():  # Torch says once that sparse matrices are in beta, of whichever thread.
             warnings.simplefilter("ignore")
             torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), check_invariants=False)

@@ -47,8 +47,8 @@ class Execution(SharedExecution):
     Attributes:
         device: `auto` takes CUDA when there is one.
         block: images per part at most; 0 chooses it by their number. For `faiss` images or captions; 0 takes 4,096.
-        memory_mib: MiB that a tile of products takes, and a batch of pairs of a second model; 0: of products 256, or
-            half of what a GPU has free, and of pairs 256.
+        memory_mib: MiB that all tiles of products take, and a batch of pairs of a second model; 0: of products 128 for
+            each core, or half of what a GPU has free, and of pairs 256.
     """
 
     device: Literal["auto", "cpu", "cuda"]
