@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -282,6 +282,11 @@ def random_recalls(images: int, captions: int) -> dict[str, float]:
         found[f"i2t_r{k}"] = 100 * float(1 - missed)
     found |= {f"t2i_r{k}": 100 * min(k, images) / images for k in CUTOFFS}
     return {**found, RSUM: sum(found.values())}
+
+
+def is_at_chance(figures: Mapping[str, Mapping[str, float]], chance: Mapping[str, float]) -> bool:
+    """Return whether the interval of RSum, from its `low` on, reaches down to the RSum of a random order."""
+    return figures[RSUM]["low"] <= chance[RSUM]
 
 
 def share_of_hubs(first: Iterable[Hashable]) -> float:

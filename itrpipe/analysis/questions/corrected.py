@@ -110,4 +110,7 @@ def _figures(evaluation: Evaluation, split: SplitScores, *added: PairSet) -> Fig
     captions = np.concatenate([np.arange(len(split.caption_ids)), *(each.caption_rows for each in added)])
     images = np.concatenate([split.caption_image, *(each.image_rows for each in added)])
     matches = PairSet.of(captions, images, len(split.image_ids))
-    return with_matches(split, oracle_ranks(split, matches), matches, evaluation.settings)
+    ranks, pairs = oracle_ranks(split, matches), (matches.image_rows, matches.caption_rows)
+    settings = evaluation.settings
+    options = settings.bootstrap_samples, settings.interval_level
+    return with_matches(split.matrix, split.caption_image, ranks, pairs, *options)
