@@ -125,16 +125,12 @@ def compare(
     Example:
         >>> random = np.random.default_rng(0)
         >>> images, owners = random.normal(size=(200, 16)), np.arange(400) // 2
-        >>> def trained_with(noise: float) -> list[Evaluation]:  # three seeds
-        ...     texts = [images[owners] + noise * random.normal(size=(400, 16)) for _ in range(3)]
+        >>> def evaluations(noise: float) -> list[Evaluation]:
+        ...     texts = [images[owners] + noise * random.normal(size=(400, 16)) for seed in range(5)]
         ...     return [evaluate(images, each, owners) for each in texts]
-        >>> claim = compare(trained_with(1.5), trained_with(1.2))
-        >>> claim.word
-        'better'
-        >>> print(claim)
-        ...
-        >>> claim.differences["rsum"].significant
-        True
+        >>> print(compare(evaluations(1.5), evaluations(1.4)))
+        The model is better than the baseline by 24.8 points of RSum
+        (95 % interval over 5 seeds +9.1 to +40.5, over images +12.0 to +38.9).
 
     Source: see `itrpipe.evaluation.intervals`.
     """

@@ -74,8 +74,8 @@ def evaluate(
     """Rank all texts for every image and all images for every text, and measure how high the own ones come.
 
     The score of a pair is the inner product of its vectors: normalise them for cosines. A wrong candidate with the
-    score of the right one counts as ahead of it. All N T scores are in memory at once, in 5 bytes each at most: 0.6 GB
-    for 5,000 images with 25,000 texts.
+    score of the right one counts as ahead of it. All N T scores are in memory at once, with 5 bytes each: 0.6 GB for
+    5,000 images with 25,000 texts.
 
     Args:
         images: [N, D] vectors of any model.
@@ -92,12 +92,12 @@ def evaluate(
     Example:
         >>> images = np.eye(4, dtype=np.float32)
         >>> owners = [0, 1, 2, 3, 3]
-        >>> texts = images[[0, 1, 2, 3, 0]]  # the last one is taken for a text of the first image
+        >>> texts = images[[0, 1, 2, 3, 0]]  # the last one reads like a text of the first image
         >>> found = evaluate(images, texts, owners)
         >>> found.metrics["t2i_r1"], found.chance["t2i_r1"]
         (80.0, 25.0)
         >>> found.intervals["t2i_r1"]
-        {'value': 80.0, 'low': 50.0, 'high': 100.0}
+        {'value': 80.0, 'low': 57.142857142857146, 'high': 100.0}
     """
     check_options(samples, level)
     image_vectors, text_vectors, rows = given_vectors(images, texts, owners)
