@@ -14,7 +14,7 @@ import numpy as np
 
 from itrpipe.errors import DataError
 from itrpipe.evaluation.intervals import Difference, check_options, paired_intervals, seed_interval, significances
-from itrpipe.evaluation.metrics import RECALLS, RSUM, Ranks, is_at_chance, metrics
+from itrpipe.evaluation.metrics import RECALLS, RSUM, Ranks, metrics, reaches_chance
 from itrpipe.evaluation.results import Evaluation
 from itrpipe.evaluation.tables import signed
 
@@ -150,19 +150,19 @@ def compare(
         for each in evaluations:
             if not np.array_equal(each.owners, owners):
                 raise DataError(
-                    f"{name} and the baseline were evaluated on {len(each.owners)} and {len(owners)} texts with other "
-                    "owners; evaluate all on the same images and texts, in one order"
+                    f"{name} and the baseline were evaluated on {len(each.owners)} and {len(owners)} texts of other "
+                    "images; evaluate both on the same images and texts, in one order"
                 )
         pairs = [(one.ranks, other.ranks) for one, other in zip(before, after, strict=True)]
-        found.append(differences(pairs, owners, samples, level))
-        chances.append(all(is_at_chance(each.intervals, each.chance) for each in evaluations))
+        found.append(paired_differences(pairs, owners, samples, level))
+        chances.append(all(reaches_chance(each.intervals, each.chance) for each in evaluations))
 
     marked = zip(models, mark_significant(found), chances, strict=True)
     claims = {name: Claim(name, "the baseline", own, at_chance, trained) for name, own, at_chance in marked}
     return claims if isinstance(model, Mapping) else claims["the model"]
 
 
-def differences(
+def paired_differences(
     pairs: Sequence[tuple[Ranks, Ranks]], caption_image: np.ndarray, samples: int, level: float
 ) -> dict[str, Difference]:
     """Return the mean difference of every metric in `COMPARED` with its intervals over seeds and over images.

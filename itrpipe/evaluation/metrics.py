@@ -284,7 +284,7 @@ def random_recalls(images: int, captions: int) -> dict[str, float]:
     return {**found, RSUM: sum(found.values())}
 
 
-def is_at_chance(figures: Mapping[str, Mapping[str, float]], chance: Mapping[str, float]) -> bool:
+def reaches_chance(figures: Mapping[str, Mapping[str, float]], chance: Mapping[str, float]) -> bool:
     """Return whether the interval of RSum, from its `low` on, reaches down to the RSum of a random order."""
     return figures[RSUM]["low"] <= chance[RSUM]
 

@@ -21,13 +21,13 @@ from itrpipe.evaluation.metrics import (
     RSUM,
     SIDES,
     Ranks,
-    is_at_chance,
     metrics,
     precision_of_matches,
     protocol_folds,
     random_recalls,
     ranks,
     ranks_of_matches,
+    reaches_chance,
 )
 from itrpipe.evaluation.tables import Number, Row, Table, as_lines
 from itrpipe.features.vectors import check_fit, check_numbers, given_vectors
@@ -201,7 +201,7 @@ def results_text(results: Mapping[str, Figures], level: float, size: tuple[int, 
     told = f"; {ORACLE}: all correct matches counted" if ORACLE in results else ""
     title = f"In percent, with {100 * level:g} % bootstrap intervals over images{told}"
     lines = as_lines(Table(title, columns, rows, head=""))
-    if is_at_chance(results[FULL], chance):
+    if reaches_chance(results[FULL], chance):
         lines += ["", "This model is at chance: the interval of its RSum reaches down to that of random answers."]
     return "\n".join(lines)
 

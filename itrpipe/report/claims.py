@@ -20,10 +20,19 @@ import numpy as np
 from itrpipe.config import baseline_kind, root_conf
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import UsageError
-from itrpipe.evaluation import compare, metrics
-from itrpipe.evaluation.compare import AT_CHANCE, WORDS, differences, mark_significant
+from itrpipe.evaluation import compare
+from itrpipe.evaluation.compare import AT_CHANCE, WORDS, mark_significant, paired_differences
 from itrpipe.evaluation.intervals import Difference
-from itrpipe.evaluation.metrics import MOST, REMEDY, RSUM, SIDES, is_alike, random_recalls, share_of_hubs
+from itrpipe.evaluation.metrics import (
+    MOST,
+    REMEDY,
+    RSUM,
+    SIDES,
+    is_alike,
+    random_recalls,
+    reaches_chance,
+    share_of_hubs,
+)
 from itrpipe.evaluation.tables import Number, mean
 from itrpipe.report.names import shown, some
 from itrpipe.report.runs import (
@@ -85,14 +94,14 @@ class Claim:
     @property
     def word(self) -> str:
         """Return one of `itrpipe.evaluation.compare.WORDS`."""
-        return self.of_names().word
+        return self.verdict().word
 
     def sentence(self, name: str = "") -> str:
-        """Return the verdict with the difference and its intervals; `name` takes the place of the model's own."""
-        return str(self.of_names(name))
+        """Return the verdict with the difference and its intervals; `name` replaces the model's own."""
+        return str(self.verdict(name))
 
-    def of_names(self, name: str = "") -> compare.Claim:
-        """Return the claim without runs. One of the sides was trained, or their seeds do not count."""
+    def verdict(self, name: str = "") -> compare.Claim:
+        """Return the claim as `itrpipe.compare` makes it: of names, and whether a training, so a seed, is behind it."""
         has_one_backbone = self.baseline.first.backbone == self.series.first.backbone
         baseline = self.baseline.method if has_one_backbone else self.baseline.name
         is_trained = not all(UNTRAINED in each.first.roles for each in (self.baseline, self.series))
@@ -129,7 +138,7 @@ def claim(series: Series, baseline: Series, caption_image: np.ndarray, samples: 
     for oracle in (False, True):
         pairs = [(before.ranks(oracle=oracle), after.ranks(oracle=oracle)) for before, after in runs.values()]
         known = [(before, after) for before, after in pairs if before is not None and after is not None]
-        found.append(differences(known, caption_image, samples, level) if len(known) == len(pairs) else None)
+        found.append(paired_differences(known, caption_image, samples, level) if len(known) == len(pairs) else None)
     own, oracle = found
     assert own is not None
     at_chance = all(is_at_chance(run) for pair in runs.values() for run in pair)
@@ -248,7 +257,7 @@ def _is_plain_twin(reference: Run, run: Run) -> bool:
 
 def is_at_chance(run: Run) -> bool:
     """Whether chance lies within or above the interval of its RSum."""
-    return metrics.is_at_chance(run.metrics[FULL], random_recalls(*run.size))
+    return reaches_chance(run.metrics[FULL], random_recalls(*run.size))
 
 
 def why_collapsed(run: Run) -> str:
