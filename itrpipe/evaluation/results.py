@@ -106,7 +106,9 @@ def evaluate(
         raise DataError(f"text {rows.argmin()} has the owner {rows.min()}; leave out texts without an image")
     textless = np.setdiff1d(np.arange(len(image_vectors)), rows)
     if len(textless):
-        raise DataError(f"{len(textless)} images have no text, such as image {textless[0]}; leave them out")
+        raise DataError(
+            f"{len(textless)} of {len(image_vectors)} images have no text, such as image {textless[0]}; leave them out"
+        )
     check_numbers([image_vectors], [text_vectors])
 
     scores = image_vectors @ text_vectors.T

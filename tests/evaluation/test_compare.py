@@ -64,7 +64,7 @@ def test_precision_counts_all_texts_of_an_image_and_chance_is_that_of_so_many_ro
         (UNITS, UNITS, OWNERS[:2], "2 caption rows do not fit"),
         (UNITS, UNITS, [0, 1, 5], r"image rows 0\.\.5, but 3 images"),
         (UNITS, UNITS, [0, 1, -1], "text 2 has the owner -1"),
-        (UNITS, UNITS, [0, 2, 2], "1 images have no text, such as image 1"),
+        (UNITS, UNITS, [0, 2, 2], "1 of 3 images have no text, such as image 1"),
         (UNITS * np.nan, UNITS, OWNERS, "3 of 3 image embeddings hold NaN"),
         (UNITS * 1e30, UNITS * 1e30, OWNERS, "longest vectors have norms 1e[+]30"),
     ],
