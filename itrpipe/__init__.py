@@ -1,7 +1,8 @@
 """itrpipe: staged, disk-backed training of image-text retrieval models with better negatives.
 
-As a library: `load` opens a trained model, `mine` finds hard negatives among any embeddings, `itrpipe.learning`
-and `itrpipe.methods` hold what trains on them, and `itrpipe.testing` checks methods and backbones.
+As a library: `load` opens a trained model, `mine` finds hard negatives among any embeddings, `evaluate` measures
+embeddings, `compare` tells whether one model is better than another, `itrpipe.learning` and `itrpipe.methods` hold what
+trains on negatives, and `itrpipe.testing` checks methods and backbones.
 """
 
 from importlib import import_module
@@ -9,8 +10,12 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "Claim": "itrpipe.evaluation.compare",
+    "Evaluation": "itrpipe.evaluation.results",
     "MinedLists": "itrpipe.mining.lists",
     "RetrievalModel": "itrpipe.search.model",
+    "compare": "itrpipe.evaluation.compare",
+    "evaluate": "itrpipe.evaluation.results",
     "load": "itrpipe.search.model",
     "mine": "itrpipe.mining.exact",
 }

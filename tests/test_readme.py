@@ -188,6 +188,11 @@ def test_the_training_loop_of_the_readme_learns() -> None:
         assert printed[-1][1] < most * printed[0][1]
 
 
+def test_the_comparison_of_the_library_prints_what_its_page_shows() -> None:
+    printed = [str(shown) for (shown,) in executed(block("itrpipe.compare("))]
+    assert "\n".join(printed) == block("Mined is better than").rstrip()
+
+
 def test_the_lines_of_the_readme_use_an_exported_model(
     finished_chain: Path, clip_chain: Path, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.graph import KINDS
@@ -64,7 +64,7 @@ class PhraseModel:
     graphs: SceneGraphFile
 
     @classmethod
-    def open(cls, evaluation: Evaluation) -> PhraseModel:
+    def open(cls, evaluation: EvaluatedModel) -> PhraseModel:
         """Opens the evaluated split for the model.
 
         Raises:

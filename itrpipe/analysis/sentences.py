@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import tokenize
 from itrpipe.features.store import FeatureFile
@@ -28,7 +28,7 @@ ParseTexts = Callable[[pa.Table], Path]
 """Rows with caption_id, image_id and text to a folder with their scene graphs."""
 
 
-def sentence_parser(evaluation: Evaluation) -> ParseTexts | None:
+def sentence_parser(evaluation: EvaluatedModel) -> ParseTexts | None:
     """Makes scene graphs of sentences, for a model that reads phrases; None for others.
 
     Raises:
@@ -43,7 +43,7 @@ def sentence_parser(evaluation: Evaluation) -> ParseTexts | None:
 
 @torch.inference_mode()
 def compared(
-    evaluation: Evaluation,
+    evaluation: EvaluatedModel,
     parse: ParseTexts | None,
     split: Split,
     features: FeatureFile,

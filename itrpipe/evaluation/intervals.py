@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from itrpipe.errors import UsageError
 from itrpipe.evaluation.metrics import CUTOFFS, RECALLS, RSUM, SIDES, Ranks, metrics
 
 _BLOCK_VALUES = 1 << 22
@@ -62,6 +63,16 @@ class Interval(NamedTuple):
     def nearer_half(self) -> float:
         """Distance of the value from the end that is nearer to zero."""
         return self.value - self.low if self.value > 0 else self.high - self.value
+
+
+def check_options(samples: int, level: float) -> None:
+    """Refuse options of intervals that no interval can have.
+
+    Raises:
+        UsageError: fewer than 100 resampled test sets, or a level that is not between 0 and 1.
+    """
+    if samples < 100 or not 0 < level < 1:
+        raise UsageError(f"samples is {samples} and level {level}; give 100 or more, and a share between 0 and 1")
 
 
 def fold_intervals(
@@ -277,11 +288,14 @@ def significances(differences: Sequence[Difference]) -> list[bool]:
     """Which of the differences that are shown together are significant: by the p-values as Holm corrects them.
 
     p'_(k) = max_{j <= k} min(1, (m - j + 1) p_(j))    for the k-th smallest of m
+
+    One of a single seed is not, and is none of the m.
     """
     p_values = [each.p_value for each in differences]
+    tested = [index for index, each in enumerate(differences) if each.seeds is not None]
     found, highest = [False] * len(p_values), 0.0
-    for place, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        highest = max(highest, (len(p_values) - place) * p_values[index])
+    for place, index in enumerate(sorted(tested, key=p_values.__getitem__)):
+        highest = max(highest, (len(tested) - place) * p_values[index])
         found[index] = differences[index].excludes_zero and highest <= 1 - differences[index].level
     return found
 

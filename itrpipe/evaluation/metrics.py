@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -291,6 +291,11 @@ def remedy_of_chance(images: int) -> str:
     if images < ENOUGH_IMAGES:
         return f"{images} images tell little: test on more (`itrpipe prepare --set test_fraction=0.3`), or {REMEDY}"
     return REMEDY
+
+
+def reaches_chance(figures: Mapping[str, Mapping[str, float]], chance: Mapping[str, float]) -> bool:
+    """Return whether the interval of RSum, from its `low` on, reaches down to the RSum of a random order."""
+    return figures[RSUM]["low"] <= chance[RSUM]
 
 
 def share_of_hubs(first: Iterable[Hashable]) -> float:

@@ -1,14 +1,19 @@
-"""The figures of one evaluation: every protocol with its intervals, as they are written, printed and summed up."""
+"""The figures of one evaluation: every protocol with its intervals, as they are written, printed and summed up.
+
+`evaluate` measures any vectors with the functions that the command uses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from itrpipe.datasets.truth import PairSet
-from itrpipe.evaluation.intervals import fold_intervals, mean_intervals
+from itrpipe.errors import DataError
+from itrpipe.evaluation.intervals import check_options, fold_intervals, mean_intervals
 from itrpipe.evaluation.metrics import (
     CUTOFFS,
     PROTOCOLS,
@@ -20,15 +25,98 @@ from itrpipe.evaluation.metrics import (
     precision_of_matches,
     protocol_folds,
     random_recalls,
+    ranks,
     ranks_of_matches,
+    reaches_chance,
     remedy_of_chance,
 )
 from itrpipe.evaluation.tables import Number, Row, Table, as_lines
-from itrpipe.features.embeddings import SplitScores
+from itrpipe.features.vectors import check_fit, check_numbers, given_vectors
+
+if TYPE_CHECKING:
+    from itrpipe.datasets.truth import PairSet
+    from itrpipe.features.embeddings import SplitScores
 
 FULL, ORACLE = "full", "oracle"
 Figures = dict[str, dict[str, float]]
 """Metric -> value, low and high; of median ranks the value alone."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How well vectors find the texts of every image and the image of every text; `str()` gives the command's table.
+
+    Attributes:
+        metrics: name -> value. `i2t_r1`, `i2t_r5`, `i2t_r10`, `i2t_map_at_r`, `i2t_r_precision` of images as queries
+            and `t2i_…` of texts as queries, in percent; `rsum`, the sum of the six recalls; and of either side
+            `…_median_rank` and `…_mean_rank`, from one. See `itrpipe.evaluation.metrics`.
+        intervals: name -> `value`, `low` and `high`, by bootstrap over images; of median ranks the value alone.
+        chance: name -> value that a random order may expect, of the recalls and `rsum`.
+        ranks: rank of the best match of every query, from zero.
+        owners: [T] row of the image of each text.
+        level: share of resampled test sets that the intervals hold.
+    """
+
+    metrics: dict[str, float]
+    intervals: Figures
+    chance: dict[str, float]
+    ranks: Ranks
+    owners: np.ndarray
+    level: float
+
+    def __str__(self) -> str:
+        size = len(self.ranks.images_to_texts), len(self.owners)
+        return results_text({FULL: self.intervals}, self.level, size)
+
+
+def evaluate(
+    images: ArrayLike, texts: ArrayLike, owners: ArrayLike, *, samples: int = 1000, level: float = 0.95
+) -> Evaluation:
+    """Rank all texts for every image and all images for every text, and measure how high the own ones come.
+
+    The score of a pair is the inner product of its vectors: normalise them for cosines. A wrong candidate with the
+    score of the right one counts as ahead of it. All N T scores are in memory at once, with 5 bytes each: 0.6 GB for
+    5,000 images with 25,000 texts.
+
+    Args:
+        images: [N, D] vectors of any model.
+        texts: [T, D].
+        owners: [T] row of the image that each text belongs to; every text has an image, and every image a text.
+        samples: resampled test sets behind every interval.
+        level: share of them that an interval holds, 0..1.
+
+    Raises:
+        DataError: the arrays do not fit each other, hold values that are not finite, or an image or a text has no
+            match.
+        UsageError: fewer than 100 samples, or a level that is not between 0 and 1.
+
+    Example:
+        >>> images = np.eye(4, dtype=np.float32)
+        >>> owners = [0, 1, 2, 3, 3]
+        >>> texts = images[[0, 1, 2, 3, 0]]  # the last one reads like a text of the first image
+        >>> found = evaluate(images, texts, owners)
+        >>> found.metrics["t2i_r1"], found.chance["t2i_r1"]
+        (80.0, 25.0)
+        >>> found.intervals["t2i_r1"]
+        {'value': 80.0, 'low': 57.142857142857146, 'high': 100.0}
+    """
+    check_options(samples, level)
+    image_vectors, text_vectors, rows = given_vectors(images, texts, owners)
+    check_fit(image_vectors.shape, text_vectors.shape, rows)
+    if rows.min() < 0:
+        raise DataError(f"text {rows.argmin()} has the owner {rows.min()}; leave out texts without an image")
+    textless = np.setdiff1d(np.arange(len(image_vectors)), rows)
+    if len(textless):
+        raise DataError(
+            f"{len(textless)} of {len(image_vectors)} images have no text, such as image {textless[0]}; leave them out"
+        )
+    check_numbers([image_vectors], [text_vectors])
+
+    scores = image_vectors @ text_vectors.T
+    full = ranks(scores, rows)
+    figures = with_matches(scores, rows, full, (rows, np.arange(len(rows))), samples, level)
+    values = {name: figure["value"] for name, figure in figures.items()}
+    return Evaluation(values, figures, random_recalls(*scores.shape), full, rows, level)
 
 
 def results(
@@ -48,35 +136,51 @@ def results(
         settings: of the evaluation.
         warn: is told of protocols that need more images.
     """
-    images = len(split.matrix)
-    found = {FULL: _recalls([(full, split.caption_image)], settings)}
+    images, options = len(split.matrix), (settings.bootstrap_samples, settings.interval_level)
+    found = {FULL: _recalls([(full, split.caption_image)], *options)}
     for name in settings.protocols:
         if (least := PROTOCOLS[name].images) > images:
             warn(f"{name} needs {least:,} images, {settings.split} has {images:,}")
         elif name != FULL:
-            found[name] = _recalls(protocol_folds(name, split.matrix, split.caption_image), settings)
+            found[name] = _recalls(protocol_folds(name, split.matrix, split.caption_image), *options)
     if oracle is not None and matches is not None:
-        found[ORACLE] = with_matches(split, oracle, matches, settings)
+        pairs = matches.image_rows, matches.caption_rows
+        found[ORACLE] = with_matches(split.matrix, split.caption_image, oracle, pairs, *options)
     return found
 
 
-def with_matches(split: SplitScores, ranks: Ranks, matches: PairSet, settings: Any) -> Figures:
-    """Recalls by ranks of the best of several matches, and mAP@R and R-Precision of all of them, in percent."""
-    found = _recalls([(ranks, split.caption_image)], settings)
-    pairs, images = (matches.image_rows, matches.caption_rows), len(split.matrix)
-    sides = (split.matrix, pairs, np.arange(images)), (split.matrix.T, pairs[::-1], split.caption_image)
+def with_matches(
+    matrix: np.ndarray,
+    caption_image: np.ndarray,
+    ranks: Ranks,
+    pairs: tuple[np.ndarray, np.ndarray],
+    samples: int,
+    level: float,
+) -> Figures:
+    """Return recalls by ranks of the best of several matches, and mAP@R and R-Precision of all of them, in percent.
+
+    Args:
+        matrix: [N, T] score of image n with caption t.
+        caption_image: [T] row of the image each caption belongs to, with which it is resampled.
+        ranks: of the best match of every query.
+        pairs: rows [M] of the image, and of the caption, of every match.
+        samples, level: as for `itrpipe.evaluation.intervals.fold_intervals`.
+    """
+    found = _recalls([(ranks, caption_image)], samples, level)
+    images = len(matrix)
+    sides = (matrix, pairs, np.arange(images)), (matrix.T, pairs[::-1], caption_image)
     for side, (scores, own, query_image) in zip(SIDES, sides, strict=True):
         precision = zip(("map_at_r", "r_precision"), precision_of_matches(scores, *own), strict=True)
         percent = {f"{side}_{name}": 100.0 * values for name, values in precision}
-        measured = mean_intervals(percent, query_image, images, settings.bootstrap_samples, settings.interval_level)
+        measured = mean_intervals(percent, query_image, images, samples, level)
         found |= {name: each._asdict() for name, each in measured.items()}
     return found
 
 
-def _recalls(folds: Sequence[tuple[Ranks, np.ndarray]], settings: Any) -> Figures:
+def _recalls(folds: Sequence[tuple[Ranks, np.ndarray]], samples: int, level: float) -> Figures:
     measured = [metrics(ranks) for ranks, _ in folds]
     means = {name: {"value": sum(each[name] for each in measured) / len(folds)} for name in measured[0]}
-    found = fold_intervals(folds, settings.bootstrap_samples, settings.interval_level)
+    found = fold_intervals(folds, samples, level)
     return means | {name: each._asdict() for name, each in found.items()}
 
 
@@ -100,7 +204,7 @@ def results_text(results: Mapping[str, Figures], level: float, size: tuple[int, 
     told = f"; {ORACLE}: all correct matches counted" if ORACLE in results else ""
     title = f"In percent, with {100 * level:g} % bootstrap intervals over images{told}"
     lines = as_lines(Table(title, columns, rows, head=""))
-    if results[FULL][RSUM]["low"] <= chance[RSUM]:
+    if reaches_chance(results[FULL], chance):
         told = "This model is at chance: the interval of its RSum reaches down to that of random answers"
         lines += ["", f"{told}; {remedy_of_chance(size[0])}."]
     return "\n".join(lines)

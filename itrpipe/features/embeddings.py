@@ -51,10 +51,10 @@ class SplitEmbeddings:
 
     def scores(self) -> np.ndarray:
         """Scores [N, T] of every image with every caption; higher is better."""
-        return compare(self.images, self.texts, self.measure)
+        return pair_scores(self.images, self.texts, self.measure)
 
 
-def compare(images: np.ndarray, texts: np.ndarray, measure: str) -> np.ndarray:
+def pair_scores(images: np.ndarray, texts: np.ndarray, measure: str) -> np.ndarray:
     """Scores [N, T] of every image with every caption; higher is better.
 
     Args:

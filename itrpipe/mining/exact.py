@@ -19,12 +19,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from rich.console import Console
 
 from itrpipe.config import Resolved, bind
 from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.engine.work import Part, Work, numbered, resolve_device
 from itrpipe.errors import DataError, UsageError
+from itrpipe.features.vectors import given_vectors
 from itrpipe.mining.filters import DuplicateCaptions, drop, lowest_positives, outside, positive_scores
 from itrpipe.mining.lists import (
     DIRECTIONS,
@@ -242,9 +244,9 @@ class ExactMining(Work[Searcher]):
 
 
 def mine(
-    images: np.ndarray | torch.Tensor,
-    texts: np.ndarray | torch.Tensor,
-    owners: np.ndarray | torch.Tensor | Sequence[int],
+    images: ArrayLike,
+    texts: ArrayLike,
+    owners: ArrayLike,
     *,
     num_texts: int = 300,
     num_images: int = 60,
@@ -298,11 +300,8 @@ def mine(
     limits = {"range_min": range_min, "range_max": range_max, "min_score": min_score, "max_score": max_score}
     limits |= {"absolute_margin": absolute_margin, "relative_margin": relative_margin}
     window = bind(WindowSettings, Resolved(limits, dict.fromkeys(limits, "its caller")), "mine")
-    left, right = (
-        HeldRows(_array(name, each, 2, "f", "vectors [rows, D] of real numbers").astype(np.float32, copy=False))
-        for name, each in (("images", images), ("texts", texts))
-    )
-    rows = _array("owners", owners, 1, "iu", "one row of an image for each text").astype(np.int64)
+    image_vectors, text_vectors, rows = given_vectors(images, texts, owners)
+    left, right = HeldRows(image_vectors), HeldRows(text_vectors)
     if captions is not None:
         if len(captions) != len(rows):
             raise DataError(f"there are {len(captions):,} captions and {len(rows):,} owners; give one for each text")
@@ -319,7 +318,9 @@ def mine(
     positives = positive_scores(left, right, rows)
     same, kept = None if captions is None else DuplicateCaptions(captions, rows), list[np.ndarray]()
     reasons = Counter[str]()
-    for direction, scores in zip(DIRECTIONS, (lowest_positives(positives, rows, len(images)), positives), strict=True):
+    for direction, scores in zip(
+        DIRECTIONS, (lowest_positives(positives, rows, left.shape[0]), positives), strict=True
+    ):
         found: CandidateLists = getattr(lists, direction)
         going = {} if same is None else {"duplicates": same.mark(direction, slice(0, len(scores)), found)}
         remaining, dropped = drop(found, going | outside(window, found, scores))
@@ -330,14 +331,3 @@ def mine(
         counts = ", ".join(f"{name} {count:,}" for name, count in reasons.items())
         raise UsageError(f"no candidates are left, which were dropped by {counts}; widen the limits")
     return mined
-
-
-def _array(name: str, given: Any, axes: int, kinds: str, what: str) -> np.ndarray:
-    """What was given as an array, with so many axes and of one of these kinds of numbers."""
-    if isinstance(given, torch.Tensor):
-        kept = given.detach().cpu()
-        given = (kept.float() if kept.is_floating_point() else kept).numpy()
-    found = np.asarray(given)
-    if found.ndim != axes or found.dtype.kind not in kinds or not found.size:
-        raise DataError(f"{name} are {found.dtype} {list(found.shape)} and not {what}")
-    return found

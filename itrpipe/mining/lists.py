@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from itrpipe.engine.work import Part, Work, Worker, numbered
-from itrpipe.errors import DataError, UsageError
+from itrpipe.errors import UsageError
 from itrpipe.features.embeddings import Side
 from itrpipe.features.given import open_side
+from itrpipe.features.vectors import check_fit, check_numbers
 from itrpipe.storage.arrays import Rows, StoredRows, open_arrays
 from itrpipe.storage.disk import reading
 from itrpipe.storage.parts import ArrayFile, ArrayWriter, array_writer
@@ -33,8 +34,6 @@ LARGEST_ROW = 2**32 - 2
 Shapes = Mapping[str, tuple[int, int, int]]
 """Direction -> anchors, length of a list, and candidates in all."""
 _LARGEST_INT32 = 2**31 - 1
-_LARGEST_SCORE = 3.38e38
-"""Of bfloat16 and float32."""
 _SIDES: dict[str, Side] = {"caption_id": "caption", "texts": "caption", "captions": "caption"}
 _SIDES |= {"image_id": "image", "images": "image", "caption": "caption", "image": "image"}
 _VECTOR = "embedding"
@@ -157,18 +156,9 @@ class Searched:
 
     def __post_init__(self) -> None:
         (images, texts), (num_images, num_texts), owners = self.sides, self.counts, self.owners
-        if images.shape[1] != texts.shape[1] or len(owners) != num_texts:
-            raise DataError(
-                f"embeddings of images {images.shape}, of captions {texts.shape} and {len(owners)} caption rows do not "
-                "fit each other: embed both sides with one model, each caption with its row"
-            )
         if max(self.counts) > LARGEST_ROW:
             raise UsageError(f"more than {LARGEST_ROW:,} rows of one side cannot be mined: leave some out")
-        if owners.min() < -1 or owners.max() >= num_images:
-            raise DataError(
-                f"captions name image rows {owners.min()}..{owners.max()}, but {num_images} images are embedded: "
-                "encode the whole split"
-            )
+        check_fit(images.shape, texts.shape, owners)
         self.own_counts = np.bincount(owners[owners >= 0], minlength=num_images)
         own_texts, owned = self.own_counts[: self.anchors[0]], owners[: self.anchors[1]] >= 0
         fewest = num_texts - int(own_texts.max()), num_images - int(owned.max())
@@ -180,25 +170,12 @@ class Searched:
                 "with captions"
             )
         self.widths = min(self.widths[0], most[0]), min(self.widths[1], most[1])
-        lengths = _longest("image", images), _longest("caption", texts)
-        if not lengths[0] * lengths[1] < _LARGEST_SCORE:
-            raise DataError(
-                f"scores are NaN or infinite: the longest vectors have norms {lengths[0]:g} and {lengths[1]:g}; "
-                "normalise the embeddings"
-            )
+        check_numbers(_blocks(images), _blocks(texts))
 
 
-def _longest(name: str, values: Rows) -> float:
-    """The largest norm of the vectors of one side."""
-    bad, longest = 0, 0.0
+def _blocks(values: Rows) -> Iterator[np.ndarray]:
     for part in slices(values.shape[0], rows_at_once(values)):
-        vectors = values.read(part.start, part.stop)
-        norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))  # where no finite number overflows
-        bad += int((~np.isfinite(norms)).sum())
-        longest = max(longest, float(norms.max()))
-    if bad:
-        raise DataError(f"{bad} of {values.shape[0]} {name} embeddings hold NaN or infinity: embed or train again")
-    return longest
+        yield values.read(part.start, part.stop)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ be chosen it is also that configuration itself with in-batch negatives, for as m
 the first training, and where that was not, the published model that training began with. A second difference tells of
 the baseline that trained for as much time (`baseline = "time"`), where it was run.
 
-`itrpipe.evaluation.intervals` says which differences are significant, and so what `better` and `worse` mean.
+`itrpipe.evaluation.compare` makes the difference, the word and the sentence from ranks.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import numpy as np
 from itrpipe.config import baseline_kind, root_conf
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.intervals import Difference, paired_intervals, seed_interval, significances
+from itrpipe.evaluation import compare
+from itrpipe.evaluation.compare import AT_CHANCE, WORDS, mark_significant, paired_differences
+from itrpipe.evaluation.intervals import Difference
 from itrpipe.evaluation.metrics import (
     MOST,
-    RECALLS,
     RSUM,
     SIDES,
-    Ranks,
     is_alike,
-    metrics,
     random_recalls,
+    reaches_chance,
     remedy_of_chance,
     share_of_hubs,
 )
-from itrpipe.evaluation.tables import Number, mean, signed
+from itrpipe.evaluation.tables import Number, mean
 from itrpipe.features.declaration import is_given
 from itrpipe.report.names import shown, some
 from itrpipe.report.runs import (
@@ -51,12 +51,7 @@ from itrpipe.report.runs import (
 )
 from itrpipe.training.settings import FIRST_TRAINING, unread
 
-COMPARED = (*RECALLS, RSUM)
 UPDATES, TIME = "updates", "time"
-BETTER, WORSE, NONE = "better", "worse", "no measurable difference"
-ONE_SEED, AT_CHANCE = "one seed is too few", "both at chance"
-WORDS = (BETTER, WORSE, NONE, ONE_SEED, AT_CHANCE)
-"""Verdicts on two models."""
 _STAGE = "train"
 _OF_SCHEDULE = {"epochs", "schedule", "warmup_updates", "max_updates", "patience"}
 _OF_SCHEDULE |= {"decay_at", "decay_every", "decay_factor"}
@@ -99,41 +94,19 @@ class Claim:
 
     @property
     def word(self) -> str:
-        """Return one of `WORDS`."""
-        if self.at_chance:
-            return AT_CHANCE
-        if self._is_trained and len(self.seeds) == 1:
-            return ONE_SEED
-        is_found = self.rsum.significant if self._is_trained else self.rsum.images.excludes_zero
-        if not is_found:
-            return NONE
-        return BETTER if self.rsum.value > 0 else WORSE
+        """Return one of `itrpipe.evaluation.compare.WORDS`."""
+        return self.verdict().word
 
     def sentence(self, name: str = "") -> str:
-        """Return the verdict with the difference and its intervals.
+        """Return the verdict with the difference and its intervals; `name` replaces the model's own."""
+        return str(self.verdict(name))
 
-        Args:
-            name: of the model, where it is to be another than its own.
-        """
-        rsum = self.rsum
-        name = name or self.series.name
+    def verdict(self, name: str = "") -> compare.Claim:
+        """Return the claim as `itrpipe.compare` makes it: of names, and whether a training, so a seed, is behind it."""
         has_one_backbone = self.baseline.first.backbone == self.series.first.backbone
         baseline = self.baseline.method if has_one_backbone else self.baseline.name
-        if self.word in (BETTER, WORSE):
-            verdict = f"{name} is {self.word} than {baseline} by {abs(rsum.value):.1f} points of RSum"
-        else:
-            verdict = f"{name} against {baseline}: {self.word}, RSum {signed(rsum.value)}"
-
-        intervals = [f"over images {signed(rsum.images.low)} to {signed(rsum.images.high)}"]
-        if rsum.seeds is not None:
-            intervals.insert(0, f"over {rsum.count} seeds {signed(rsum.seeds.low)} to {signed(rsum.seeds.high)}")
-        sentence = f"{verdict} ({100 * rsum.level:g} % interval {', '.join(intervals)})."
-        return sentence[0].upper() + sentence[1:]
-
-    @property
-    def _is_trained(self) -> bool:
-        """Whether one of the sides was trained, so that its seeds count."""
-        return not all(UNTRAINED in each.first.roles for each in (self.baseline, self.series))
+        is_trained = not all(UNTRAINED in each.first.roles for each in (self.baseline, self.series))
+        return compare.Claim(name or self.series.name, baseline, self.own, self.at_chance, is_trained)
 
 
 def claims_of(
@@ -156,15 +129,8 @@ def claims_of(
 
 def judged(groups: Sequence[Sequence[Claim]]) -> list[list[Claim]]:
     """Marks the differences in RSum that are significant among all that the page shows, over all of its test sets."""
-    several = [each for group in groups for each in group if len(each.seeds) > 1]
-    marks = iter(significances([each.rsum for each in several]))
-    found = []
-    for group in groups:
-        found.append([])
-        for each in group:
-            rsum = replace(each.rsum, significant=len(each.seeds) > 1 and next(marks))
-            found[-1].append(replace(each, own={**each.own, RSUM: rsum}))
-    return found
+    marked = iter(mark_significant([each.own for group in groups for each in group]))
+    return [[replace(each, own=next(marked)) for each in group] for group in groups]
 
 
 def claim(series: Series, baseline: Series, caption_image: np.ndarray, samples: int, level: float) -> Claim:
@@ -173,24 +139,11 @@ def claim(series: Series, baseline: Series, caption_image: np.ndarray, samples: 
     for oracle in (False, True):
         pairs = [(before.ranks(oracle=oracle), after.ranks(oracle=oracle)) for before, after in runs.values()]
         known = [(before, after) for before, after in pairs if before is not None and after is not None]
-        found.append(_differences(known, caption_image, samples, level) if len(known) == len(pairs) else None)
+        found.append(paired_differences(known, caption_image, samples, level) if len(known) == len(pairs) else None)
     own, oracle = found
     assert own is not None
     at_chance = all(is_at_chance(run) for pair in runs.values() for run in pair)
     return Claim(series, baseline, [*runs], own, oracle, at_chance)
-
-
-def _differences(
-    pairs: Sequence[tuple[Ranks, Ranks]], caption_image: np.ndarray, samples: int, level: float
-) -> dict[str, Difference]:
-    images = paired_intervals(pairs, caption_image, samples, level)
-    measured = [(metrics(before), metrics(after)) for before, after in pairs]
-    found = {}
-    for name in COMPARED:
-        single = [after[name] - before[name] for before, after in measured]
-        seeds = seed_interval(single, level) if len(single) > 1 else None
-        found[name] = Difference(float(np.mean(single)), seeds, images[name], len(single), level)
-    return found
 
 
 def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Series]:
@@ -305,7 +258,7 @@ def _is_plain_twin(reference: Run, run: Run) -> bool:
 
 def is_at_chance(run: Run) -> bool:
     """Whether chance lies within or above the interval of its RSum."""
-    return run.metrics[FULL][RSUM]["low"] <= random_recalls(*run.size)[RSUM]
+    return reaches_chance(run.metrics[FULL], random_recalls(*run.size))
 
 
 def why_collapsed(run: Run) -> str:

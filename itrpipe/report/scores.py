@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from itrpipe.evaluation.compare import AT_CHANCE, COMPARED
 from itrpipe.evaluation.intervals import Difference
 from itrpipe.evaluation.metrics import PROTOCOLS, RSUM, random_recalls
 from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean
-from itrpipe.report.claims import AT_CHANCE, COMPARED, Claim, is_at_chance, rsum_of, score_of
+from itrpipe.report.claims import Claim, is_at_chance, rsum_of, score_of
 from itrpipe.report.names import listed
 from itrpipe.report.published import Published
 from itrpipe.report.runs import DIRECTIONS, FULL, ORACLE, Run, Series, by_seed

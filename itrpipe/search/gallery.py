@@ -20,7 +20,7 @@ import numpy as np
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.datasets.truth import known_pairs
 from itrpipe.errors import UsageError
-from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, compare, read_embeddings
+from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, pair_scores, read_embeddings
 from itrpipe.features.photographs import Photograph
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.search.model import Captions, RetrievalModel, Stored, best
@@ -275,7 +275,7 @@ class Gallery:
         assert isinstance(self.images, np.ndarray)
         row = self.rows.get(image) if isinstance(image, str) else None
         query = self.model.encode_images([image]) if row is None else self.images[row][None]
-        return compare(self.images, query, INNER_PRODUCT)[:, 0]
+        return pair_scores(self.images, query, INNER_PRODUCT)[:, 0]
 
     def by_caption_of(self, image: Stored, progress: bool = False) -> np.ndarray:
         """Scores [T] of the captions with an image."""

@@ -26,7 +26,7 @@ from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.evaluation.metrics import check_finite
 from itrpipe.features.declaration import FeatureSettings, feature_settings, passes_of
-from itrpipe.features.embeddings import compare
+from itrpipe.features.embeddings import pair_scores
 from itrpipe.features.extractors.pixels.extractor import PixelExtractor
 from itrpipe.features.frames import Preprocessing, load_preprocessing
 from itrpipe.features.hub import CONFIG, find_folder, local_folder, quiet
@@ -260,7 +260,7 @@ class RetrievalModel:
             sides.append(vectors)
         if not all(map(len, sides)):
             return np.empty((len(sides[0]), len(sides[1])), dtype=np.float32)
-        return compare(sides[0], sides[1], cast(str, self.measure))
+        return pair_scores(sides[0], sides[1], cast(str, self.measure))
 
     def search(
         self,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from itrpipe.analysis.questions.base import SENTENCES, Evaluation, answers_text, questions
+from itrpipe.analysis.questions.base import SENTENCES, EvaluatedModel, answers_text, questions
 from itrpipe.config import Outside, Settings
 from itrpipe.datasets import benchmarks
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition
@@ -227,7 +227,7 @@ class Evaluate(Stage):
         from itrpipe.evaluation.results import oracle_ranks, results, results_text, summed_up
         from itrpipe.mining.filters import DuplicateCaptions
 
-        settings, evaluation, split = job.settings, Evaluation(job), _averaged(job)
+        settings, evaluation, split = job.settings, EvaluatedModel(job), _averaged(job)
         unknown_words = evaluation.manifest.metrics.get(train.UNKNOWN_WORDS.format(settings.split), 0)
         train.tell_unknown_words(job, settings.split, unknown_words)
         if settings.rerank:

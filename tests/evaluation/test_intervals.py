@@ -180,4 +180,5 @@ def test_marks_are_corrected_by_holm_and_need_both_intervals(monkeypatch: pytest
     assert significances(given) == [True, False, False, True]
     assert significances(given[1:2]) == [True]
     assert significances([difference(np.array([0.01, 0.01]), 1.0), difference(np.array([0.01]), 0.0)]) == [False, False]
+    assert significances([given[2], difference(np.array([0.5]), 0.0)]) == [True, False]  # one seed corrects nothing
     assert significances([]) == []

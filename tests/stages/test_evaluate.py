@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import itrpipe
 from itrpipe.analysis.questions import eccv_caption
 from itrpipe.analysis.questions.query_length import recall_by_length
 from itrpipe.evaluation import metrics as protocols
@@ -24,7 +25,15 @@ from itrpipe.pipeline.steps import Step
 from itrpipe.stages import evaluate
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import EvaluateSettings
-from itrpipe.storage.artifact import ALIGNMENT, ECCV_CAPTION, METRICS, QUERY_LENGTH, RANKINGS, read_manifest
+from itrpipe.storage.artifact import (
+    ALIGNMENT,
+    ECCV_CAPTION,
+    METRICS,
+    QUERY_LENGTH,
+    RANKINGS,
+    SUMMARY,
+    read_manifest,
+)
 from itrpipe.training.settings import Model
 from tests.chains import FEW, Invoke, copied, done, made, only, planned, refused, sets
 from tests.conftest import TINY, TINY_AOQ
@@ -143,6 +152,21 @@ def evaluated(
 
 def figures(evaluated: Path, name: str = METRICS) -> Any:
     return json.loads((evaluated / name).read_text())
+
+
+def test_one_call_over_the_vectors_gives_the_numbers_and_the_table_of_the_command(finished_chain: Path) -> None:
+    root = finished_chain / "data"
+    known = read_embeddings(only(root, "train/aoq.vsepp") / EMBEDDINGS, "test")
+    found = itrpipe.evaluate(known.images, known.texts, known.caption_image, samples=100)
+    folder = only(root, "evaluate/aoq.vsepp")
+    full = figures(folder)["full"]
+    assert {name: found.intervals[name] for name in full} == full
+    assert {name: found.metrics[name] for name in full} == {name: each["value"] for name, each in full.items()}
+    assert (folder / SUMMARY).read_text().startswith(f"{found}\n")
+    rows = pq.read_table(folder / RANKINGS, columns=["direction", "rank"]).to_pylist()
+    ranked = {"i2t": found.ranks.images_to_texts, "t2i": found.ranks.texts_to_images}
+    for side, own in ranked.items():
+        assert own.tolist() == [row["rank"] for row in rows if row["direction"] == side]
 
 
 def test_coco_prints_and_records_five_folds_and_all_at_once(tmp_path: Path, invoke: Invoke) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, SplitScores, read_embeddings
 from itrpipe.storage.artifact import ALIGNMENT
@@ -60,12 +60,12 @@ SHOWN = (
 )
 
 
-def asks(evaluation: Evaluation) -> bool:
+def asks(evaluation: EvaluatedModel) -> bool:
     """Asked of single models that embed, or whose backbone has vectors to take instead."""
     return evaluation.is_single and (evaluation.backbone.embeds or "mean-vectors" in evaluation.backbone.answers)
 
 
-def answer(evaluation: Evaluation, split: SplitScores) -> None:
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     """Writes alignment.json. Mean vectors are named in it: they say nothing of how the model ranks."""
     if evaluation.backbone.embeds:
         found = read_embeddings(evaluation.trained / EMBEDDINGS, evaluation.settings.split)

@@ -28,7 +28,7 @@ SENTENCES = "sentences_"
 """What the input name of a generator's sentences begins with; its name follows."""
 
 
-class Evaluation:
+class EvaluatedModel:
     """A trained model that is evaluated, or the first of several whose scores are averaged.
 
     Args:
@@ -130,7 +130,7 @@ def blind_number(found: Mapping[str, Any] | None) -> Number | None:
     return None if found is None else Number.of(found, marked=found["guessed"])
 
 
-def trigrams_of(evaluation: Evaluation, split: SplitScores) -> Trigrams:
+def trigrams_of(evaluation: EvaluatedModel, split: SplitScores) -> Trigrams:
     """Return trigrams of the captions that the model was trained on; captions of these are judged by those of others.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.analysis.questions.base import BESIDE, BLIND, Evaluation, blind_number, trigrams_of
+from itrpipe.analysis.questions.base import BESIDE, BLIND, EvaluatedModel, blind_number, trigrams_of
 from itrpipe.datasets.benchmarks import SUITES, Benchmark, Pair, named, read_benchmark
 from itrpipe.datasets.image_check import check_images
 from itrpipe.datasets.prepared import Split
@@ -85,12 +85,12 @@ SHOWN = (
 )
 
 
-def asks(evaluation: Evaluation) -> bool:
+def asks(evaluation: EvaluatedModel) -> bool:
     """Asked of single models, where benchmarks are named."""
     return evaluation.is_single and bool(evaluation.settings.benchmark)
 
 
-def answer(evaluation: Evaluation, split: SplitScores) -> None:
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     """Writes benchmarks.json and benchmark_pairs.parquet.
 
     Raises:
@@ -146,7 +146,7 @@ _TEXTS = ("id", "file", "category", "group", "caption", "negative")
 _PAIRS = pa.schema([*((name, pa.string()) for name in _TEXTS), ("box", pa.list_(pa.int32()))])
 
 
-def pairs_of_scenes(evaluation: Evaluation, split: SplitScores, trigrams: Trigrams) -> list[Pair]:
+def pairs_of_scenes(evaluation: EvaluatedModel, split: SplitScores, trigrams: Trigrams) -> list[Pair]:
     """Hard negatives that the embedded dataset makes of the captions of a split, one of an image and category.
 
     They are refined against models without images, and of every category as many as of the rarest, but for `FEWEST`.
@@ -185,7 +185,7 @@ def _rows_of(image_ids: Sequence[str] | np.ndarray, split: SplitScores) -> np.nd
 
 
 def _features_of(
-    benchmark: Benchmark, name: str, evaluation: Evaluation, extract: Path
+    benchmark: Benchmark, name: str, evaluation: EvaluatedModel, extract: Path
 ) -> tuple[list[str], FeatureFile]:
     """Extracts the images of a benchmark as those of the dataset were; every image, or part of one, once.
 

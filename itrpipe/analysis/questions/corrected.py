@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.truth import PairSet
 from itrpipe.evaluation.metrics import RECALLS, RSUM, SIDES
 from itrpipe.evaluation.rankings import rankings
@@ -55,12 +55,12 @@ SHOWN = (
 )
 
 
-def asks(evaluation: Evaluation) -> bool:
+def asks(evaluation: EvaluatedModel) -> bool:
     """Where a file of decisions is named."""
     return bool(evaluation.settings.decisions)
 
 
-def answer(evaluation: Evaluation, split: SplitScores) -> None:
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     """Writes corrected.json.
 
     `corrected` counts what fits as right and all that nobody judged as wrong; `at_most`, of recalls and RSum alone,
@@ -105,9 +105,12 @@ def _first_places(split: SplitScores, *known: PairSet) -> tuple[PairSet, dict[st
     return PairSet.of(captions, images, len(split.image_ids)), judged
 
 
-def _figures(evaluation: Evaluation, split: SplitScores, *added: PairSet) -> Figures:
+def _figures(evaluation: EvaluatedModel, split: SplitScores, *added: PairSet) -> Figures:
     """Every metric with all correct matches counted: the own ones and those added."""
     captions = np.concatenate([np.arange(len(split.caption_ids)), *(each.caption_rows for each in added)])
     images = np.concatenate([split.caption_image, *(each.image_rows for each in added)])
     matches = PairSet.of(captions, images, len(split.image_ids))
-    return with_matches(split, oracle_ranks(split, matches), matches, evaluation.settings)
+    ranks, pairs = oracle_ranks(split, matches), (matches.image_rows, matches.caption_rows)
+    settings = evaluation.settings
+    options = settings.bootstrap_samples, settings.interval_level
+    return with_matches(split.matrix, split.caption_image, ranks, pairs, *options)

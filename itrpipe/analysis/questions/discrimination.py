@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from itrpipe.analysis.questions.base import BESIDE, BLIND, Evaluation, blind_number, trigrams_of
+from itrpipe.analysis.questions.base import BESIDE, BLIND, EvaluatedModel, blind_number, trigrams_of
 from itrpipe.config import conf_title
 from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.errors import DataError
@@ -95,12 +95,12 @@ SHOWN = (
 )
 
 
-def asks(evaluation: Evaluation) -> bool:
+def asks(evaluation: EvaluatedModel) -> bool:
     """Asked of single models, where generators of sentences are named."""
     return evaluation.is_single and bool(evaluation.settings.discriminate)
 
 
-def answer(evaluation: Evaluation, split: SplitScores) -> None:
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     """Writes discrimination.json.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import CUTOFFS, SIDES, precision_of_matches, query_ranks, recall
 from itrpipe.evaluation.tables import Cells, Measured, Number
@@ -57,12 +57,12 @@ SHOWN = (
 )
 
 
-def asks(evaluation: Evaluation) -> bool:
+def asks(evaluation: EvaluatedModel) -> bool:
     """Where it is asked for."""
     return evaluation.settings.eccv
 
 
-def answer(evaluation: Evaluation, split: SplitScores) -> None:
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     """Writes eccv_caption.json.
 
     Raises:

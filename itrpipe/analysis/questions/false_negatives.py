@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.truth import PairSet, known_pairs
 from itrpipe.evaluation.metrics import roc_area
 from itrpipe.evaluation.tables import Cells, Measured, Number
@@ -59,12 +59,12 @@ SHOWN = tuple(
 )
 
 
-def asks(evaluation: Evaluation) -> bool:
+def asks(evaluation: EvaluatedModel) -> bool:
     """Asked of single models whose method estimates them."""
     return evaluation.is_single and "false-negatives" in evaluation.method.answers
 
 
-def answer(evaluation: Evaluation, split: SplitScores) -> None:
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     """Writes false_negatives.json and .parquet, about the training split whichever is evaluated."""
     trained = evaluation.manifest.settings
     data = TrainingSet.open(evaluation.trained, evaluation.prepare)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import MATCHING, PHRASES
@@ -40,7 +40,7 @@ SHOWN = tuple(
 )
 
 
-def asks(evaluation: Evaluation) -> bool:
+def asks(evaluation: EvaluatedModel) -> bool:
     """Asked of single models that score phrases."""
     return (
         evaluation.is_single
@@ -49,7 +49,7 @@ def asks(evaluation: Evaluation) -> bool:
     )
 
 
-def answer(evaluation: Evaluation, split: SplitScores) -> None:
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     """Writes matching.json and phrases.parquet.
 
     Raises:
@@ -62,7 +62,7 @@ def answer(evaluation: Evaluation, split: SplitScores) -> None:
     pq.write_table(fragment_scores(opened, evaluation.block), evaluation.folder / PHRASES)
 
 
-def reranked(evaluation: Evaluation, split: SplitScores) -> SplitScores:
+def reranked(evaluation: EvaluatedModel, split: SplitScores) -> SplitScores:
     """The scores of a model that ranks in two steps, with only the best of every query scored in full.
 
     Raises:

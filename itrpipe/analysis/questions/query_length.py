@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.evaluation.metrics import CUTOFFS, ranks, recall
 from itrpipe.evaluation.tables import Cells, Measured, Number
@@ -44,12 +44,12 @@ SHOWN = (
 )
 
 
-def asks(evaluation: Evaluation) -> bool:
+def asks(evaluation: EvaluatedModel) -> bool:
     """Asked of every model."""
     return True
 
 
-def answer(evaluation: Evaluation, split: SplitScores) -> None:
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     """Writes query_length.json, where any caption has words: of given embeddings they may not be known."""
     captions = PreparedDataset.open(evaluation.prepare).split(evaluation.settings.split)
     counts = pc.call_function("list_value_length", [captions.tokens]).to_pylist()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pyarrow.parquet as pq
 
-from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import WORD_MAPS
 
 
-def asks(evaluation: Evaluation) -> bool:
+def asks(evaluation: EvaluatedModel) -> bool:
     """Asked of single models whose backbone can have them."""
     return evaluation.is_single and "word-maps" in evaluation.backbone.answers
 
 
-def answer(evaluation: Evaluation, split: SplitScores) -> None:
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     """Writes word_maps.parquet, where the model has such scores."""
     from itrpipe.analysis.word_maps import has_word_maps, word_maps
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from itrpipe.analysis.questions.base import Evaluation
+from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.storage.artifact import WORD_CORRECTIONS, WORDS
@@ -49,12 +49,12 @@ SHOWN = (
 )
 
 
-def asks(evaluation: Evaluation) -> bool:
+def asks(evaluation: EvaluatedModel) -> bool:
     """Asked of single models whose backbone can judge words."""
     return evaluation.is_single and "words" in evaluation.backbone.answers
 
 
-def answer(evaluation: Evaluation, split: SplitScores) -> None:
+def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     """Writes words.json and word_corrections.parquet, where the model was trained for it."""
     from itrpipe.analysis.words import WordTest, has_word_heads
     from itrpipe.synthesis.language_model import LanguageModel

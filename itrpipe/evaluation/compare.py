@@ -1,0 +1,189 @@
+"""Whether a model is better than its baseline: the difference, one word, and one sentence.
+
+`itrpipe.evaluation.intervals` says which differences are significant, and so what `better` and `worse` mean. The report
+makes its claims with these functions, and `compare` with nothing but evaluations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+import numpy as np
+
+from itrpipe.errors import DataError
+from itrpipe.evaluation.intervals import Difference, check_options, paired_intervals, seed_interval, significances
+from itrpipe.evaluation.metrics import RECALLS, RSUM, Ranks, metrics, reaches_chance
+from itrpipe.evaluation.results import Evaluation
+from itrpipe.evaluation.tables import signed
+
+COMPARED = (*RECALLS, RSUM)
+BETTER, WORSE, NONE = "better", "worse", "no measurable difference"
+ONE_SEED, AT_CHANCE = "one seed is too few", "both at chance"
+WORDS = (BETTER, WORSE, NONE, ONE_SEED, AT_CHANCE)
+"""Verdicts on two models."""
+Seeds = Evaluation | Sequence[Evaluation]
+"""One evaluation, or one of each seed."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Whether a model is better than its baseline on one test set; `str()` gives the sentence that a report prints.
+
+    Attributes:
+        model, baseline: their names in the sentence.
+        differences: metric -> model minus baseline, of the six recalls and of `rsum`, which the verdict is about.
+        at_chance: whether neither of the two is above chance.
+        is_trained: whether one of the two was trained, so that one seed is too few.
+    """
+
+    model: str
+    baseline: str
+    differences: Mapping[str, Difference]
+    at_chance: bool = False
+    is_trained: bool = True
+
+    @property
+    def word(self) -> str:
+        """Return one of `WORDS`."""
+        rsum = self.differences[RSUM]
+        if self.at_chance:
+            return AT_CHANCE
+        if self.is_trained and rsum.count == 1:
+            return ONE_SEED
+        is_found = rsum.significant if self.is_trained else rsum.images.excludes_zero
+        if not is_found:
+            return NONE
+        return BETTER if rsum.value > 0 else WORSE
+
+    def __str__(self) -> str:
+        rsum = self.differences[RSUM]
+        if self.word in (BETTER, WORSE):
+            verdict = f"{self.model} is {self.word} than {self.baseline} by {abs(rsum.value):.1f} points of RSum"
+        else:
+            verdict = f"{self.model} against {self.baseline}: {self.word}, RSum {signed(rsum.value)}"
+
+        intervals = [f"over images {signed(rsum.images.low)} to {signed(rsum.images.high)}"]
+        if rsum.seeds is not None:
+            intervals.insert(0, f"over {rsum.count} seeds {signed(rsum.seeds.low)} to {signed(rsum.seeds.high)}")
+        sentence = f"{verdict} ({100 * rsum.level:g} % interval {', '.join(intervals)})."
+        return sentence[0].upper() + sentence[1:]
+
+
+@overload
+def compare(
+    baseline: Seeds,
+    model: Seeds,
+    *,
+    samples: int = 1000,
+    level: float = 0.95,
+    trained: bool = True,
+) -> Claim: ...
+
+
+@overload
+def compare(
+    baseline: Seeds,
+    model: Mapping[str, Seeds],
+    *,
+    samples: int = 1000,
+    level: float = 0.95,
+    trained: bool = True,
+) -> dict[str, Claim]: ...
+
+
+def compare(
+    baseline: Seeds,
+    model: Seeds | Mapping[str, Seeds],
+    *,
+    samples: int = 1000,
+    level: float = 0.95,
+    trained: bool = True,
+) -> Claim | dict[str, Claim]:
+    """Tell whether a model is better than its baseline on the same test set.
+
+    Both are evaluated on the same resampled images. Trainings differ by their seed, too: give the evaluations of
+    several seeds, and the mean difference is judged over seeds (Student's t) and over images. Several models are judged
+    together (Holm's correction), so compare in one call all that you show together.
+
+    Args:
+        baseline: its evaluation, or one of each seed.
+        model: its own, of the same seeds in the same order; or those of several models by their names.
+        samples: resampled test sets behind an interval over images.
+        level: share of seeds, or of test sets, that an interval holds, 0..1.
+        trained: False where no model has a seed, such as pretrained ones; then the images alone decide. Give the
+            evaluation of a model without a seed once for each seed of the other.
+
+    Returns:
+        The claim, or the claim on each model by its name.
+
+    Raises:
+        DataError: the evaluations are of other test sets, or not as many.
+        UsageError: fewer than 100 samples, or a level that is not between 0 and 1.
+
+    Example:
+        >>> random = np.random.default_rng(0)
+        >>> images, owners = random.normal(size=(200, 16)), np.arange(400) // 2
+        >>> def evaluations(noise: float) -> list[Evaluation]:
+        ...     texts = [images[owners] + noise * random.normal(size=(400, 16)) for seed in range(5)]
+        ...     return [evaluate(images, each, owners) for each in texts]
+        >>> print(compare(evaluations(1.5), evaluations(1.4)))
+        The model is better than the baseline by 24.8 points of RSum
+        (95 % interval over 5 seeds +9.1 to +40.5, over images +12.0 to +38.9).
+
+    Source: see `itrpipe.evaluation.intervals`.
+    """
+    check_options(samples, level)
+    models = model if isinstance(model, Mapping) else {"the model": model}
+    before = [baseline] if isinstance(baseline, Evaluation) else baseline
+    found = []
+    chances = []
+    for name, given in models.items():
+        after = [given] if isinstance(given, Evaluation) else given
+        if not before or len(before) != len(after):
+            raise DataError(
+                f"the baseline has {len(before)} evaluations and {name} {len(after)}; give one of each seed, in order"
+            )
+        evaluations = [*before, *after]
+        owners = before[0].owners
+        for each in evaluations:
+            if not np.array_equal(each.owners, owners):
+                raise DataError(
+                    f"{name} and the baseline were evaluated on {len(each.owners)} and {len(owners)} texts of other "
+                    "images; evaluate both on the same images and texts, in one order"
+                )
+        pairs = [(one.ranks, other.ranks) for one, other in zip(before, after, strict=True)]
+        found.append(paired_differences(pairs, owners, samples, level))
+        chances.append(all(reaches_chance(each.intervals, each.chance) for each in evaluations))
+
+    marked = zip(models, mark_significant(found), chances, strict=True)
+    claims = {name: Claim(name, "the baseline", own, at_chance, trained) for name, own, at_chance in marked}
+    return claims if isinstance(model, Mapping) else claims["the model"]
+
+
+def paired_differences(
+    pairs: Sequence[tuple[Ranks, Ranks]], caption_image: np.ndarray, samples: int, level: float
+) -> dict[str, Difference]:
+    """Return the mean difference of every metric in `COMPARED` with its intervals over seeds and over images.
+
+    Args:
+        pairs: ranks of the baseline and of the model, a pair for each seed.
+        caption_image: [T] row of the image each caption belongs to.
+        samples, level: as for `compare`.
+    """
+    images = paired_intervals(pairs, caption_image, samples, level)
+    measured = [(metrics(before), metrics(after)) for before, after in pairs]
+    found = {}
+    for name in COMPARED:
+        single = [after[name] - before[name] for before, after in measured]
+        seeds = seed_interval(single, level) if len(single) > 1 else None
+        found[name] = Difference(images[name].value, seeds, images[name], len(single), level)
+    return found
+
+
+def mark_significant(compared: Sequence[Mapping[str, Difference]]) -> list[dict[str, Difference]]:
+    """Return the differences of all comparisons that are shown together, those in RSum marked where significant."""
+    rsums = [each[RSUM] for each in compared]
+    marks = zip(compared, significances(rsums), strict=True)
+    return [{**each, RSUM: replace(each[RSUM], significant=mark)} for each, mark in marks]
