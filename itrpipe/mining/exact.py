@@ -37,7 +37,7 @@ from itrpipe.mining.lists import (
     slices,
     write_slice,
 )
-from itrpipe.mining.search import NO_CANDIDATE, Precision, Searcher, TopLists, unpack
+from itrpipe.mining.search import NO_CANDIDATE, Block, Precision, Searcher, TopLists, in_threads, unpack
 from itrpipe.mining.settings import WindowSettings
 from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.storage.arrays import runs
@@ -124,11 +124,15 @@ class ExactMining(Work[Searcher]):
             IMAGE_KEYS: ("<i8", (len(anchors), image_width)),
             KEYS: ("<i8", (0,)),
         }
+
+        def compared(of_tile: tuple[slice, Block]) -> tuple[slice, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+            tile, captions = of_tile
+            by_text = TopLists(captions.rows < self.searched.anchors[1], text_width, count)
+            worker.compare(images, captions, by_image, by_text)
+            return tile, by_text.entries()
+
         with array_writer(path, arrays) as writer:
-            for tile, captions in worker.tiles(1, self._block):
-                by_text = TopLists(captions.rows < self.searched.anchors[1], text_width, count)
-                worker.compare(images, captions, by_image, by_text)
-                keys, counts, floors = by_text.entries()
+            for tile, (keys, counts, floors) in in_threads(compared, worker.tiles(1, self._block), worker.threads):
                 writer.write(FLOORS, tile.start, floors)
                 writer.write(COUNTS, tile.start, counts)
                 writer.append(KEYS, keys)

@@ -26,11 +26,13 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from threading import Lock
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -61,12 +63,10 @@ scored, has to be faster."""
 _FEWEST_SAMPLED, _SAMPLED = 512, 30
 """So many captions, and one of so many, show the floors of images."""
 _SELECT_ROWS = 64
-_FEWEST_ROWS = 128
-"""Of a thread."""
 _GATHERED_PAIRS = 1 << 18
 _LOW = 0xFFFFFFFF
 _SIGN = 2**31 - 1
-Found = TypeVar("Found")
+Item, Found = TypeVar("Item"), TypeVar("Found")
 
 
 def on_gpu(values: Tensor) -> bool:
@@ -122,22 +122,25 @@ def product_seconds() -> dict[torch.dtype, float]:
     return seconds
 
 
-def in_threads(function: Callable[[slice], Found], products: Tensor) -> list[Found]:
-    """Calls a function with slices of the rows of products, each in a thread that computes alone; on a GPU once.
+def in_threads(function: Callable[[Item], Found], items: Iterable[Item], threads: int) -> Iterator[Found]:
+    """Yield what a function returns for items, in their order; several threads are at work, each computes alone.
 
     Args:
-        function: of a slice.
-        products: [r, c].
-
-    Returns:
-        What it returned, slice after slice.
+        function: of an item.
+        items: taken as they are needed.
+        threads: how many; with one, nothing runs beside the caller.
     """
-    rows, cores = len(products), torch.get_num_threads()
-    alone = cores == 1 or on_gpu(products)
-    at_once = rows if alone else max(_FEWEST_ROWS, math.ceil(rows / cores / 2))
-    with one_thread(), ThreadPoolExecutor(cores) as pool:
-        run = map if rows <= at_once else pool.map
-        return list(run(function, slices(rows, at_once)))
+    if threads == 1:
+        yield from map(function, items)
+        return
+    running = deque[Future[Found]]()
+    with one_thread(), ThreadPoolExecutor(threads) as pool:
+        for item in items:
+            running.append(pool.submit(function, item))
+            if len(running) > threads:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
 
 
 def pack(scores: Tensor, rows: Tensor) -> Tensor:
@@ -211,6 +214,7 @@ class TopLists:
         self._merged = False
         self._is_new = True
         self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._lock = Lock()
 
     def limits(self, products: Tensor, bounds: Tensor) -> Tensor:
         """The lowest product [A] whose pair is scored.
@@ -220,8 +224,7 @@ class TopLists:
             bounds: [A] how far a product can lie from the score.
         """
         if self._is_new:
-            found = in_threads(lambda part: self._first_floors(products[part], bounds[part]), products)
-            self.floors = torch.where(self.floors.isnan(), torch.cat(found), self.floors)
+            self.floors = torch.where(self.floors.isnan(), self._first_floors(products, bounds), self.floors)
             self._is_new = False
         return self.floors - bounds
 
@@ -259,9 +262,10 @@ class TopLists:
 
     def put(self, places: Tensor, keys: Tensor) -> None:
         """Puts keys [P] into the lists of anchors [P], when there are enough of them to make it worth while."""
-        self._waiting.append((places, keys))
-        if sum(len(waiting) for waiting, _ in self._waiting) > self.keys.numel():
-            self.merge()
+        with self._lock:
+            self._waiting.append((places, keys))
+            if sum(len(waiting) for waiting, _ in self._waiting) > self.keys.numel():
+                self.merge()
 
     def merge(self) -> None:
         """Puts all keys that wait into the lists; the last of a full list becomes its floor."""
@@ -379,7 +383,10 @@ class Searcher:
         searched: both sides.
         precision: of the products.
         device: where they are computed.
-        memory: bytes that a tile may take; 0: 256 MiB, on a GPU half of what is free.
+        memory: bytes that tiles may take; 0: 256 MiB, on a GPU half of what is free.
+
+    Attributes:
+        threads: that compare tiles at the same time.
     """
 
     def __init__(self, searched: Searched, precision: Precision, device: torch.device, memory: int) -> None:
@@ -387,6 +394,10 @@ class Searcher:
         self._rounds, self._memory = precision == "bf16", memory or free // 2 or DEFAULT_MEMORY
         self._products = torch.float32 if precision == "fp32" else faster_products(device.type)
         self._room, self._kept = free // 4, dict[tuple[int, int, int], Block]()
+        self.threads = 1 if on_gpu(torch.empty(0, device=device)) else torch.get_num_threads()
+        with warnings.catch_warnings():  # Torch says once that sparse matrices are in beta, of whichever thread.
+            warnings.simplefilter("ignore")
+            torch.sparse_csr_tensor([0, 0], [], [], size=(1, 1), check_invariants=False)
         # Partial sums in bfloat16 would be less exact than the bound says.
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
@@ -407,7 +418,7 @@ class Searcher:
         A tile stays on a GPU while there is room: every part meets it.
         """
         count, dim = self._searched.sides[side].shape
-        at_once = self._memory // max(BYTES_PER_PAIR * others, BYTES_PER_NUMBER * dim)
+        at_once = self._memory // max(BYTES_PER_PAIR * others, BYTES_PER_NUMBER * dim) // self.threads
         for part in slices(count, max(1, at_once)):
             key = (side, part.start, part.stop)
             block = self._kept.get(key) or self.block(side, np.arange(part.start, part.stop))
@@ -436,19 +447,10 @@ class Searcher:
         products = self.products(images, texts)
         row_limits = by_text.limits(products, texts.bounds(images))
         column_limits = by_image.limits(products.T, images.bounds(texts))
-
-        def find(part: slice) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-            row, column = reaching(products[part], row_limits[part], column_limits)
-            scores = pair_scores(texts.exact[part], images.exact, row, column)
-            row += part.start
-            of_texts = by_text.entering(row, images.rows[column], scores)
-            return of_texts, by_image.entering(column, texts.rows[row], scores)
-
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-            for of_texts, of_images in in_threads(find, products):
-                by_text.put(*of_texts)
-                by_image.put(*of_images)
+        row, column = reaching(products, row_limits, column_limits)
+        scores = pair_scores(texts.exact, images.exact, row, column)
+        by_text.put(*by_text.entering(row, images.rows[column], scores))
+        by_image.put(*by_image.entering(column, texts.rows[row], scores))
 
 
 def _multiply(texts: Tensor, images: Tensor) -> Tensor:
