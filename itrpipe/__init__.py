@@ -12,7 +12,7 @@ _PUBLIC = {
     "MinedLists": "itrpipe.mining.lists",
     "RetrievalModel": "itrpipe.search.model",
     "load": "itrpipe.search.model",
-    "mine": "itrpipe.mining.exact",
+    "mine": "itrpipe.mining.mine",
 }
 """Name -> the module that defines it, imported when the name is first used: the command line needs none of them."""
 __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]

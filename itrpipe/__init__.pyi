@@ -1,5 +1,5 @@
-from itrpipe.mining.exact import mine as mine
 from itrpipe.mining.lists import MinedLists as MinedLists
+from itrpipe.mining.mine import mine as mine
 from itrpipe.search.model import RetrievalModel as RetrievalModel
 from itrpipe.search.model import load as load
 

@@ -24,7 +24,8 @@ LAYERS = (
     {"models"},
     {"learning"},
     {"methods"},
-    {"training", "mining", "synthesis", "evaluation", "exporting", "review"},
+    {"mining"},
+    {"training", "synthesis", "evaluation", "exporting", "review"},
     {"analysis", "report"},
     {"testing", "mteb", "search"},
     {"stages"},
@@ -35,6 +36,7 @@ LAYERS = (
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FILES = sorted(PACKAGE.rglob("*.py"))
 FORBIDDEN = {
+    "mining": {"itrpipe.models", "itrpipe.methods", "itrpipe.datasets.definition"},
     "evaluation": {"itrpipe.models", "torch"},
     "report": {"itrpipe.models", "torch"},
     "exporting": {"itrpipe.models", "torch"},

@@ -13,8 +13,8 @@ from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from itrpipe.engine.run import MapExecution
-from itrpipe.engine.work import CUDA, Answer, Crew, Host, Maker, Part, Work, resolve_device, sendable
+from itrpipe.engine.run import Answer, Crew, Host, Maker, MapExecution, sendable
+from itrpipe.engine.work import CUDA, Part, Work, resolve_device
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 GPUS = "CUDA_VISIBLE_DEVICES"

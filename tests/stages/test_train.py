@@ -278,7 +278,7 @@ def test_the_guard_writes_the_probability_of_every_candidate(
         assert abs(facts["above"][direction]["0.5"] - above) <= 1
     # A model that is too weak is refused before it mines.
     monkeypatch.setattr("itrpipe.learning.false_negatives.Gaussians.usable", lambda _: False)
-    monkeypatch.setattr("itrpipe.stages.mine_negatives._mined", lambda *_: pytest.fail("it mined"))
+    monkeypatch.setattr("itrpipe.mining.mine._search", lambda *_, **more: pytest.fail("it mined"))
     refused(run("mine-negatives", "--guard", "fne", *sets(*MINING)), 2, "leave --guard out")
 
 
