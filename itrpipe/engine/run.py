@@ -15,18 +15,19 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
 from itrpipe.config import Settings
-from itrpipe.engine.work import Made, Part, Work, Worker, resolve_device
+from itrpipe.engine.work import Made, Part, Runner, Work, Worker, resolve_device
 from itrpipe.errors import DataError, ItrpipeError, UnavailableError
 from itrpipe.printable import quantity
-from itrpipe.progress import Reporter, Task, memory_gib, note_memory
+from itrpipe.progress import Reporter, memory_gib, note_memory
 from itrpipe.storage.artifact import DIVISION
 from itrpipe.storage.disk import TEMPORARY, make_folder, read_stamped_json, write_stamped_json
 
@@ -201,29 +202,23 @@ def make_parts(
     return Made(paths, rows, time.monotonic() - started)
 
 
-@dataclass(frozen=True)
-class Maps:
-    """Makes several maps, each in a folder of its own.
+class Maps(Runner):
+    """Makes maps where execution settings say, so that an interrupted run goes on.
 
-    Attributes:
-        folder: for these folders.
-        execution: where parts are made, and which share of them.
+    Args:
+        folder: see `Runner`.
         reporter: shows the progress.
+        execution: where parts are made, and which share of them.
         warn: is told what is to be warned of.
     """
 
-    folder: Path
-    execution: MapExecution
-    reporter: Reporter
-    warn: Callable[[str], None]
+    def __init__(self, folder: Path, reporter: Reporter, execution: MapExecution, warn: Callable[[str], None]) -> None:
+        super().__init__(folder, reporter, warn)
+        self._make = partial(make_parts, execution=execution, reporter=reporter, warn=warn)
 
     def made(self, work: Work, name: str, *, more: bool = False) -> Made:
-        """Makes a map in the folder of this name; see `make_parts`."""
-        return make_parts(work, self.folder / PARTS / name, self.execution, self.reporter, self.warn, more=more)
-
-    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
-        """Shows the progress of a job."""
-        return self.reporter.task(name, total, unit)
+        """Makes every part of a map that is not there yet; see `make_parts`."""
+        return self._make(work, self.folder / PARTS / name, more=more)
 
 
 # Those who make parts

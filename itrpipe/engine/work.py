@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
@@ -14,6 +15,8 @@ from itrpipe.storage.disk import AGAIN, check_stamp
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+    from itrpipe.progress import Reporter, Task
 
 ARRAYS = ".arrays"
 CUDA = "cuda"
@@ -103,6 +106,48 @@ class Made(NamedTuple):
     paths: list[Path]
     rows: int
     seconds: float = 0.0
+
+
+class Runner:
+    """Makes maps in this process, in a folder that no later run goes on from.
+
+    Args:
+        folder: of the files of parts, and of what is joined of them.
+        reporter: shows the progress; None where nobody looks.
+        warn: is told what is to be warned of.
+    """
+
+    def __init__(self, folder: Path, reporter: Reporter | None, warn: Callable[[str], object]) -> None:
+        self.folder, self.warn = folder, warn
+        self._reporter = reporter
+
+    def made(self, work: Work, name: str, *, more: bool = False) -> Made:
+        """Makes every part of a map.
+
+        Args:
+            work: the map.
+            name: of its folder.
+            more: another map follows that needs this one.
+        """
+        parts, worker = work.parts(), work.open()
+        paths = []
+        rows = sum(part.rows for part in parts)
+        with self.task(work.title, rows, work.unit) as task:
+            for part in parts:
+                paths.append(self.folder / f"{name}-{part.name}")
+                work.make(worker, part, paths[-1])
+                task.advance(part.rows)
+        return Made(paths, rows)
+
+    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
+        """Shows the progress of a job."""
+        return self._reporter.task(name, total, unit) if self._reporter else nullcontext(_Unseen())
+
+
+class _Unseen:
+    """A task whose progress nobody sees."""
+
+    def advance(self, count: int = 1, note: str = "") -> None: ...
 
 
 def numbered(contents: Iterable[tuple[int, Any]]) -> list[Part]:

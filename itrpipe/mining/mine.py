@@ -8,17 +8,16 @@ Shapes: N images, T captions, D width of a vector, A anchors with lists, K candi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 
-from itrpipe.engine.work import Made, Work
+from itrpipe.engine.work import Runner
 from itrpipe.errors import DataError, UsageError
 from itrpipe.mining.exact import SAMPLED_ANCHORS, ExactMining
 from itrpipe.mining.filters import (
@@ -47,7 +46,6 @@ from itrpipe.storage.disk import check_stamp
 if TYPE_CHECKING:
     from itrpipe.datasets.truth import PairSet
     from itrpipe.mining.rescoring import Guard, ScorePairs
-    from itrpipe.progress import Reporter, Task
 
 MINED, RESCORED = "mined.arrays", "rescored.arrays"
 FAISS_BLOCK = 4_096
@@ -57,46 +55,9 @@ EXPECTED_RECALL = 0.99
 """Share of the exact candidates below which an index is called bad."""
 
 
-class Runner(Protocol):
-    """Makes the parts of mining, and is told how it goes."""
-
-    @property
-    def folder(self) -> Path:
-        """Folder for the parts and what is joined of them, which only resuming needs."""
-        ...
-
-    def made(self, work: Work, name: str, *, more: bool = False) -> Made:
-        """Makes every part of a map; `name` is that of its folder, and `more` says that another map follows."""
-        ...
-
-    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
-        """Shows the progress of a job."""
-        ...
-
-    def warn(self, message: str) -> None:
-        """Shows a warning."""
-        ...
-
-
-WriteLists = Callable[[slice, CandidateLists, np.ndarray | None], None]
-"""Takes the lists of consecutive anchors: their rows, their lists, and [a, K] probabilities to be false negatives."""
-
-
-class Writer(Protocol):
-    """Opens what takes the lists of one direction."""
-
-    def __call__(
-        self, direction: str, shape: tuple[int, ...], *, wide: bool, guarded: bool
-    ) -> AbstractContextManager[WriteLists]:
-        """Opens it for lists [A, K].
-
-        Args:
-            direction: one of `DIRECTIONS`.
-            shape: A and K.
-            wide: rows of candidates need 64 bits.
-            guarded: there are probabilities.
-        """
-        ...
+WriteLists = Callable[[str, slice, CandidateLists, np.ndarray | None], None]
+"""Takes the lists of consecutive anchors, direction after direction: the direction, rows of the anchors, their lists,
+and probabilities [a, K] to be false negatives where there is a guard."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +106,7 @@ def mine_split(
     owners: np.ndarray,
     widths: tuple[int, int],
     runner: Runner,
-    write: Writer,
+    write: WriteLists,
     *,
     further_images: Rows | None = None,
     further_texts: Rows | None = None,
@@ -217,12 +178,8 @@ def mine_split(
     lowest = {DIRECTIONS[0]: lowest_positives(positives, owners, anchors[0]), DIRECTIONS[1]: positives}
     known = dict(zip(DIRECTIONS, anchors[::-1], strict=True))
     figures = {name: Figures(*mined.shapes[name]) for name in DIRECTIONS}
-    for name, shape in mined.shapes.items():
-        wide = mined.read(name, 0, 1).candidates.dtype.itemsize > 4
-        with (
-            write(name, shape, wide=wide, guarded=opened_guard is not None) as write_lists,
-            runner.task(f"writing {name.replace('_', ' ')}", shape[0], "lists") as task,
-        ):
+    for name, (count, _) in mined.shapes.items():
+        with runner.task(f"writing {name.replace('_', ' ')}", count, "lists") as task:
             for part, found in mined.slices(name):
                 reasons = outside(limits or {}, found, lowest[name][part])
                 if same is not None:
@@ -242,7 +199,7 @@ def mine_split(
                 probability = opened_guard.probability(name, lists) if opened_guard else None
                 if decided and probability is not None:
                     probability[matching(decided[1], name, part, lists)] = 0.0
-                write_lists(part, lists, probability)
+                write(name, part, lists, probability)
                 task.advance(part.stop - part.start)
     statistics = mining_statistics(figures, positives, owners)
     statistics["judge"] = None
@@ -333,55 +290,6 @@ def _rescore(
     return MinedFile(path), rescored_positives(path), {"model": rescorer.name, "texts": texts, "images": images}
 
 
-class _InThisProcess:
-    """Makes parts in this process, in a folder that no later run goes on from; shows nothing without a reporter."""
-
-    def __init__(self, folder: Path, reporter: Reporter | None) -> None:
-        self.folder = folder
-        self._reporter = reporter
-
-    def made(self, work: Work, name: str, *, more: bool = False) -> Made:
-        parts, paths = work.parts(), list[Path]()
-        rows = sum(part.rows for part in parts)
-        worker = work.open()
-        with self.task(work.title, rows, work.unit) as task:
-            for part in parts:
-                paths.append(self.folder / f"{name}-{part.name}")
-                work.make(worker, part, paths[-1])
-                task.advance(part.rows)
-        return Made(paths, rows)
-
-    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
-        return self._reporter.task(name, total, unit) if self._reporter else nullcontext(_Untold())
-
-    def warn(self, message: str) -> None:
-        if self._reporter:
-            self._reporter.say(f"warning: {message}")
-
-
-class _Untold:
-    """A task whose progress nobody sees."""
-
-    def advance(self, count: int = 1, note: str = "") -> None: ...
-
-
-class _InMemory:
-    """Keeps the lists of both directions: rows and scores."""
-
-    def __init__(self) -> None:
-        self.arrays = list[np.ndarray]()
-
-    @contextmanager
-    def __call__(self, direction: str, shape: tuple[int, ...], *, wide: bool, guarded: bool) -> Iterator[WriteLists]:
-        rows, scores = np.empty(shape, np.int64 if wide else np.int32), np.empty(shape, np.float32)
-
-        def write(part: slice, lists: CandidateLists, probability: np.ndarray | None) -> None:
-            rows[part], scores[part] = lists.candidates, lists.scores
-
-        yield write
-        self.arrays += [rows, scores]
-
-
 def mine(
     images: np.ndarray | torch.Tensor,
     texts: np.ndarray | torch.Tensor,
@@ -459,15 +367,15 @@ def mine(
         from itrpipe.progress import Reporter, SafeConsole
 
         reporter = Reporter(SafeConsole(stderr=True))
-    kept = _InMemory()
+    kept: dict[str, list[CandidateLists]] = {name: [] for name in DIRECTIONS}
     with TemporaryDirectory(prefix="itrpipe-") as folder:
         statistics = mine_split(
             left,
             right,
             rows,
             (num_texts, num_images),
-            _InThisProcess(Path(folder), reporter),
-            kept,
+            Runner(Path(folder), reporter, reporter.say if reporter else lambda message: None),
+            lambda direction, part, lists, probability: kept[direction].append(lists),
             search=Search(precision=precision, device=device, memory=memory),
             limits=window.model_dump(exclude_defaults=True),
             captions=captions,
@@ -477,7 +385,11 @@ def mine(
         dropped = statistics["dropped"]
         counts = [f"{name} {sum(dropped[each][name] for each in DIRECTIONS):,}" for name in dropped[DIRECTIONS[0]]]
         raise UsageError(f"no candidates are left, which were dropped by {', '.join(counts)}; widen the limits")
-    return MinedLists(*kept.arrays)
+    arrays = []
+    for lists in kept.values():
+        arrays.append(np.concatenate([each.candidates for each in lists]))
+        arrays.append(np.concatenate([each.scores for each in lists]))
+    return MinedLists(*arrays)
 
 
 def _check_captions(captions: Sequence[str], texts: int) -> None:

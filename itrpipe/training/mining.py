@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.datasets.prepared import captions_of
-from itrpipe.datasets.truth import TRUTH_FILE, PairSet, known_pairs
+from itrpipe.datasets.truth import TRUTH_FILE, known_pairs
 from itrpipe.engine.run import Maps
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import DataError, UsageError
@@ -29,7 +29,7 @@ from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
 from itrpipe.features.given import open_further
 from itrpipe.mining.files import ListWriter
 from itrpipe.mining.lists import DIRECTIONS, CandidateLists
-from itrpipe.mining.mine import Rescorer, Search, WriteLists, mine_split
+from itrpipe.mining.mine import Rescorer, Search, mine_split
 from itrpipe.mining.rescoring import Guard
 from itrpipe.mining.statistics import sentences, table_rows
 from itrpipe.models.base import (
@@ -116,52 +116,61 @@ def mine_training_set(
     guards = settings.guard != "none"
     width = _BYTES_PER_CANDIDATE + (_BYTES_PER_PROBABILITY if guards else 0)
     require_space(folder, (width + 2 * _BYTES_PER_PLACE) * wanted, "the mined lists, twice in parts")
-    decided = _decided(settings, decisions, embeddings, folder) if settings.decisions else None
-    if decided:
-        metrics["decided"] = f"{len(decided.fits):,} fit, {len(decided.differs):,} do not"
+    decided = truth = None
+    if settings.decisions or (prepare.folder / TRUTH_FILE).exists():
+        ids = np.array(embeddings.ids("image")), np.array(embeddings.ids("caption"))
+        truth = known_pairs(prepare.folder, *ids)
+        if settings.decisions:
+            verdicts = read_decisions(Path(settings.decisions).expanduser()).of_training.verdicts
+            if verdicts.digest() != decisions:
+                raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
+            decided = Decided.of(verdicts, *ids)
+            decided.write(folder, *ids)
+            metrics["decided"] = f"{len(decided.fits):,} fit, {len(decided.differs):,} do not"
 
     def open_guard() -> Guard:
         whole = read_embeddings(embeddings.path, embeddings.split)
         return Guard(whole, prior=settings.guard_prior, batch_size=settings.guard_batch_size)
 
-    @contextmanager
-    def open_file(direction: str, shape: tuple[int, ...], *, wide: bool, guarded: bool) -> Iterator[WriteLists]:
-        with ListWriter(folder, direction, shape[1], guarded=guarded, wide=wide) as file:
+    with ExitStack() as open_files:
+        files: dict[str, ListWriter] = {}
 
-            def write(part: slice, lists: CandidateLists, probability: np.ndarray | None) -> None:
-                ids = embeddings.ids(_SIDES[direction], part.start, part.stop)
-                file.write(ids, lists.candidates, lists.scores, probability)
+        def write(direction: str, part: slice, lists: CandidateLists, probability: np.ndarray | None) -> None:
+            if direction not in files:
+                metrics[direction] = width = lists.candidates.shape[1]
+                wide = lists.candidates.itemsize > 4
+                file = ListWriter(folder, direction, width, guarded=guards, wide=wide)
+                files[direction] = open_files.enter_context(file)
+            ids = embeddings.ids(_SIDES[direction], part.start, part.stop)
+            files[direction].write(ids, lists.candidates, lists.scores, probability)
 
-            yield write
-        metrics[direction] = shape[1]
-
-    statistics = mine_split(
-        embeddings.images,
-        embeddings.texts,
-        embeddings.owners.read(),
-        (settings.num_texts, settings.num_images),
-        Maps(folder / WORK, execution, reporter, warn),
-        open_file,
-        further_images=further.get("image"),
-        further_texts=further.get("caption"),
-        search=Search(
-            library=settings.library,
-            precision=settings.precision,
-            index=settings.index,
-            num_lists=settings.num_lists,
-            num_probes=settings.num_probes,
-            device=execution.device,
-            block=execution.block,
-            memory=execution.memory_mib * 2**20,
-        ),
-        limits=settings.window.model_dump(exclude_defaults=True),
-        captions=_captions(prepare.folder, embeddings),
-        drop_duplicates=settings.drop_duplicates,
-        decided=(decided.fits, decided.differs) if decided else None,
-        truth=_true_pairs(prepare.folder, embeddings),
-        guard=open_guard if guards else None,
-        rescorer=rescorer,
-    )
+        statistics = mine_split(
+            embeddings.images,
+            embeddings.texts,
+            embeddings.owners.read(),
+            (settings.num_texts, settings.num_images),
+            Maps(folder / WORK, reporter, execution, warn),
+            write,
+            further_images=further.get("image"),
+            further_texts=further.get("caption"),
+            search=Search(
+                library=settings.library,
+                precision=settings.precision,
+                index=settings.index,
+                num_lists=settings.num_lists,
+                num_probes=settings.num_probes,
+                device=execution.device,
+                block=execution.block,
+                memory=execution.memory_mib * 2**20,
+            ),
+            limits=settings.window.model_dump(exclude_defaults=True),
+            captions=_captions(prepare.folder, embeddings),
+            drop_duplicates=settings.drop_duplicates,
+            decided=(decided.fits, decided.differs) if decided else None,
+            truth=truth,
+            guard=open_guard if guards else None,
+            rescorer=rescorer,
+        )
     write_json(folder / STATISTICS, statistics)
     _show(statistics, reporter)
     return metrics
@@ -184,28 +193,6 @@ def mine_again(folder: Path, mined: Any, prepare: Any, device: str, reporter: Re
     decisions = mined.manifest.sources.get("decisions", "")
     (folder / WORK).mkdir()
     mine_training_set(embeddings, prepare, settings, execution, folder, reporter, warn, decisions=decisions)
-
-
-def _decided(settings: MineSettings, digest: str, embeddings: EmbeddingRows, folder: Path) -> Decided:
-    """Returns what people decided on pairs of the training set, and writes it beside the lists."""
-    verdicts = read_decisions(Path(settings.decisions).expanduser()).of_training.verdicts
-    if verdicts.digest() != digest:
-        raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
-    ids = _ids(embeddings)
-    decided = Decided.of(verdicts, *ids)
-    decided.write(folder, *ids)
-    return decided
-
-
-def _true_pairs(prepared: Path, embeddings: EmbeddingRows) -> PairSet | None:
-    """Returns all correct matches of the training set; None where the dataset does not know them."""
-    if not (prepared / TRUTH_FILE).exists():
-        return None  # before the ids of millions are read
-    return known_pairs(prepared, *_ids(embeddings))
-
-
-def _ids(embeddings: EmbeddingRows) -> tuple[np.ndarray, np.ndarray]:
-    return np.array(embeddings.ids("image")), np.array(embeddings.ids("caption"))
 
 
 def _captions(prepared: Path, embeddings: EmbeddingRows) -> Iterator[str]:
