@@ -116,7 +116,7 @@ def mine_training_set(
     guards = settings.guard != "none"
     width = _BYTES_PER_CANDIDATE + (_BYTES_PER_PROBABILITY if guards else 0)
     require_space(folder, (width + 2 * _BYTES_PER_PLACE) * wanted, "the mined lists, twice in parts")
-    decided = truth = None
+    ids = decided = truth = None
     if settings.decisions or (prepare.folder / TRUTH_FILE).exists():
         ids = np.array(embeddings.ids("image")), np.array(embeddings.ids("caption"))
         truth = known_pairs(prepare.folder, *ids)
@@ -125,7 +125,6 @@ def mine_training_set(
             if verdicts.digest() != decisions:
                 raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
             decided = Decided.of(verdicts, *ids)
-            decided.write(folder, *ids)
             metrics["decided"] = f"{len(decided.fits):,} fit, {len(decided.differs):,} do not"
 
     def open_guard() -> Guard:
@@ -171,6 +170,8 @@ def mine_training_set(
             guard=open_guard if guards else None,
             rescorer=rescorer,
         )
+    if decided and ids:
+        decided.write(folder, *ids)
     write_json(folder / STATISTICS, statistics)
     _show(statistics, reporter)
     return metrics
