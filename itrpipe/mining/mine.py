@@ -45,7 +45,7 @@ from itrpipe.storage.disk import check_stamp
 
 if TYPE_CHECKING:
     from itrpipe.datasets.truth import PairSet
-    from itrpipe.mining.rescoring import Guard, ScorePairs
+    from itrpipe.mining.rescoring import Guard, Rescoring
 
 MINED, RESCORED = "mined.arrays", "rescored.arrays"
 FAISS_BLOCK = 4_096
@@ -84,22 +84,6 @@ class Search:
     memory: int = 0
 
 
-@dataclass(frozen=True)
-class Rescorer:
-    """A second model, which puts the hardest candidates in its own order.
-
-    Attributes:
-        name: for people.
-        open: opens it; it is pickled.
-        texts, images: candidates of each image and of each caption that it orders; 0 for all.
-    """
-
-    name: str
-    open: Callable[[], ScorePairs]
-    texts: int = 0
-    images: int = 0
-
-
 def mine_split(
     images: Rows,
     texts: Rows,
@@ -117,7 +101,7 @@ def mine_split(
     decided: tuple[PairSet, PairSet] | None = None,
     truth: PairSet | None = None,
     guard: Callable[[], Guard] | None = None,
-    rescorer: Rescorer | None = None,
+    rescorer: Callable[[Path], Rescoring] | None = None,
 ) -> dict[str, Any]:
     """Mines the hardest captions of every image and the hardest images of every caption, own pairs left out.
 
@@ -136,7 +120,7 @@ def mine_split(
         decided: pairs that people found to fit, which leave the lists, and pairs that do not, whose probability is 0.
         truth: all correct pairs, where they are known.
         guard: opens what estimates how likely a candidate is a false negative.
-        rescorer: the second model.
+        rescorer: makes, of the file of all lists, the map in which a second model puts the hardest in its own order.
 
     Returns:
         Figures ready for JSON: those of `mining_statistics`, `judge`, and `duplicates`, `guard`, `search` and
@@ -165,7 +149,11 @@ def mine_split(
     opened_guard = guard() if guard else None
     mined, facts = _search(searched, search, runner, more=rescorer is not None)
     if rescorer:
-        mined, positives, facts["rescored"] = _rescore(rescorer, mined, owners, runner, search.device)
+        work = rescorer(mined.path.absolute())
+        path = runner.folder / RESCORED
+        work.join(runner.made(work, "rescored").paths, path)
+        mined, positives = MinedFile(path), work.positives(path)
+        facts["rescored"] = work.facts
     else:
         positives = positive_scores(images, texts, owners)
         better = better_than_another(images, texts, owners, positives)
@@ -270,24 +258,6 @@ def _search_facts(
         )
     recall = {name: round(share, 4) for name, share in recall.items()}
     return {"num_lists": lists, "num_probes": probes, "recall": recall, "sampled_anchors": SAMPLED_ANCHORS}
-
-
-def _rescore(
-    rescorer: Rescorer, mined: MinedFile, owners: np.ndarray, runner: Runner, device: str
-) -> tuple[MinedFile, np.ndarray, dict[str, Any]]:
-    """Returns the lists in the order of the second model, its scores [T] of the positives, and what was done.
-
-    Its encodings are not kept: every worker encodes, and so does an interrupted run that goes on.
-    """
-    from itrpipe.mining.rescoring import Rescoring, rescored_positives
-
-    held = [width for _, width in mined.shapes.values()]
-    texts = min(rescorer.texts or held[0], held[0])
-    images = min(rescorer.images or held[1], held[1])
-    work = Rescoring(rescorer.name, mined.path.absolute(), owners, rescorer.open, (texts, images), device)
-    path = runner.folder / RESCORED
-    work.join(runner.made(work, "rescored").paths, path)
-    return MinedFile(path), rescored_positives(path), {"model": rescorer.name, "texts": texts, "images": images}
 
 
 def mine(

@@ -39,9 +39,12 @@ class Rescoring(ListWork[ScorePairs]):
         lists: file of both directions.
         owners: [T] row of the image each caption belongs to, -1 for none.
         open_scorer: opens the second model; it is pickled.
-        tops: candidates of each image and of each caption that are scored again, no more than the lists hold.
+        tops: candidates of each image and of each caption that are scored again, at most; 0 for all.
         device: where pairs are scored.
         block_pairs: places of the lists in a part, about.
+
+    Attributes:
+        facts: the model, and how many candidates are scored again.
     """
 
     def __init__(
@@ -56,9 +59,11 @@ class Rescoring(ListWork[ScorePairs]):
     ) -> None:
         self.title, self.device, self.key = f"scoring by {name}", device, str(block_pairs)
         self._lists, self._owners, self._open_scorer = lists, owners, open_scorer
-        anchors = [count for count, _ in MinedFile(lists).shapes.values()]
-        shapes = dict(zip(DIRECTIONS, zip(anchors, tops, anchors[::-1], strict=True), strict=True))
-        shapes |= {_POSITIVES: (len(owners), 1, anchors[0])}
+        (images, most_texts), (texts, most_images) = MinedFile(lists).shapes.values()
+        num_texts, num_images = min(tops[0] or most_texts, most_texts), min(tops[1] or most_images, most_images)
+        shapes = {DIRECTIONS[0]: (images, num_texts, texts), DIRECTIONS[1]: (texts, num_images, images)}
+        shapes[_POSITIVES] = (len(owners), 1, images)
+        self.facts = {"model": name, "texts": num_texts, "images": num_images}
         super().__init__(shapes, {name: max(1, block_pairs // width) for name, (_, width, _) in shapes.items()})
 
     def open(self) -> ScorePairs:
@@ -88,11 +93,10 @@ class Rescoring(ListWork[ScorePairs]):
         scores[row, column] = found
         self.write(path, direction, by_score(candidates, scores))
 
-
-def rescored_positives(path: Path) -> np.ndarray:
-    """Scores [T] float32 of every caption with its image in the joined file of `Rescoring`; NaN for one of nobody."""
-    found = MinedFile(path).read(_POSITIVES)
-    return np.where(found.candidates == NO_ROW, np.nan, found.scores)[:, 0]
+    def positives(self, path: Path) -> np.ndarray:
+        """Scores [T] float32 of every caption with its image in the joined file; NaN for one of nobody."""
+        found = MinedFile(path).read(_POSITIVES)
+        return np.where(found.candidates == NO_ROW, np.nan, found.scores)[:, 0]
 
 
 class Guard:

@@ -29,8 +29,8 @@ from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, EmbeddingRows
 from itrpipe.features.given import open_further
 from itrpipe.mining.files import ListWriter
 from itrpipe.mining.lists import DIRECTIONS, CandidateLists
-from itrpipe.mining.mine import Rescorer, Search, mine_split
-from itrpipe.mining.rescoring import Guard
+from itrpipe.mining.mine import Search, mine_split
+from itrpipe.mining.rescoring import Guard, Rescoring
 from itrpipe.mining.statistics import sentences, table_rows
 from itrpipe.models.base import (
     DualEncoder,
@@ -72,7 +72,7 @@ def mine_training_set(
     *,
     decisions: str = "",
     unit: bool = False,
-    rescorer: Rescorer | None = None,
+    rescorer: Callable[[Path], Rescoring] | None = None,
 ) -> dict[str, Any]:
     """Writes the mined lists of a training set and the figures on them, and prints these.
 
@@ -85,7 +85,7 @@ def mine_training_set(
         warn: is told what is to be warned of.
         decisions: digest of people's judgements, as it was when mining was planned.
         unit: make further candidates unit vectors.
-        rescorer: second model.
+        rescorer: of `second_model`.
 
     Returns:
         Numbers for the manifest.
@@ -226,23 +226,26 @@ def _show(statistics: Mapping[str, Any], reporter: Reporter) -> None:
 
 def second_model(
     settings: MineSettings, execution: MineExecution, inputs: Mapping[str, Any], embeddings: EmbeddingRows
-) -> Rescorer:
-    """Returns the model that orders the lists of another one, which is opened when it is needed.
+) -> Callable[[Path], Rescoring]:
+    """Returns what orders the lists of one model, of their file, by another model, which every worker opens.
+
+    Its encodings are not kept: every worker encodes, and so does an interrupted run that goes on.
 
     Args:
         settings, execution: of mining.
         inputs: artifacts `rescorer`, `prepare` and `extract`.
-        embeddings: by the other model.
+        embeddings: by the first model.
 
     Raises:
-        UsageError: it cannot score pairs.
+        UsageError: the other model cannot score pairs.
     """
     folders = [inputs[name].folder.absolute() for name in ("rescorer", "prepare", "extract")]
     load_scoring_model(folders[0])  # what cannot score pairs is better found out before mining than after
     memory = (execution.memory_mib or 256) * 2**20
     opening = partial(encoded_scorer, *folders, embeddings, execution.device, memory)
     name = run_label(settings.method, settings.rescore_with, settings.seed)
-    return Rescorer(name, opening, settings.rescore_texts, settings.rescore_images)
+    tops = settings.rescore_texts, settings.rescore_images
+    return lambda lists: Rescoring(name, lists, embeddings.owners.read(), opening, tops, execution.device)
 
 
 class KeptVectors:

@@ -567,7 +567,7 @@ class MineSettings(Settings):
         num_lists: clusters of an index; 0: about 4 sqrt(n) of n vectors.
         num_probes: clusters that are searched; 0: one in four, of codes one in 16.
         candidates: file with embeddings by the same model of further images or captions, which belong to nobody and are
-            candidates as well, see `itrpipe.mining.lists`; empty: none.
+            candidates as well, see `itrpipe.features.given`; empty: none.
         decisions: file of people's judgements, see `itrpipe.review`: candidates that fit are left out, and
             those that do not are no false negatives for certain; empty: none.
         guard: `fne` writes how likely each candidate is a false negative, by the mining model's similarities.

@@ -16,7 +16,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
 from itrpipe.mining.filters import drop
 from itrpipe.mining.lists import NO_ROW, CandidateLists, MinedLists, slices
-from itrpipe.mining.rescoring import Guard, Rescoring, rescored_positives
+from itrpipe.mining.rescoring import Guard, Rescoring
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.bfan import network as bfan
 from itrpipe.models.bfan.declaration import Bfan
@@ -61,7 +61,7 @@ def finished(
     opening, path = partial(opened, score), folder / "rescored.arrays"
     work = Rescoring("another", folder / "mined.arrays", owners, opening, (6, 5), **{"block_pairs": 10, **more})
     work.join(made(work, folder / "parts").paths, path)
-    return read_lists(path), rescored_positives(path)
+    return read_lists(path), work.positives(path)
 
 
 @pytest.mark.parametrize("block_pairs", [1, 7, 1_000])
