@@ -92,8 +92,7 @@ def mine_split(
     runner: Runner,
     write: WriteLists,
     *,
-    further_images: Rows | None = None,
-    further_texts: Rows | None = None,
+    further: Mapping[str, Rows] | None = None,
     search: Search | None = None,
     limits: Mapping[str, float] | None = None,
     captions: Iterable[str] | None = None,
@@ -112,7 +111,7 @@ def mine_split(
         widths: captions wanted for each image, and images for each caption.
         runner: makes the parts.
         write: takes the lists, some anchors at a time.
-        further_images, further_texts: [M, D] candidates that belong to nobody and get no lists; their rows follow.
+        further: `image` or `caption` -> [M, D] candidates that belong to nobody and get no lists; their rows follow.
         search: how candidates are searched.
         limits: those of `WindowSettings` that are set, by their names.
         captions: T texts, read once; those of candidates that say what the positive's say are counted.
@@ -134,13 +133,12 @@ def mine_split(
         OthersMissing: this job makes a share of the parts, and has made it.
     """
     search = search or Search()
-    sides, anchors, every_owner = (images, texts), (images.shape[0], texts.shape[0]), owners
-    if further_images is not None:
-        sides = (JoinedRows((images, further_images)), texts)
-    if further_texts is not None:
-        sides = (sides[0], JoinedRows((texts, further_texts)))
-        every_owner = np.append(owners, np.full(further_texts.shape[0], -1))
-    searched = Searched(sides, every_owner, widths, anchors)
+    anchors = images.shape[0], texts.shape[0]
+    sides: dict[str, Rows] = {"image": images, "caption": texts}
+    for side, rows in (further or {}).items():
+        sides[side] = JoinedRows((sides[side], rows))
+    nobodys = np.full(sides["caption"].shape[0] - len(owners), -1)
+    searched = Searched((sides["image"], sides["caption"]), np.append(owners, nobodys), widths, anchors)
     if searched.widths != widths:
         runner.warn(
             f"lists hold {searched.widths[0]:,} captions and {searched.widths[1]:,} images: there are no more "

@@ -150,8 +150,7 @@ def mine_training_set(
             (settings.num_texts, settings.num_images),
             Maps(folder / WORK, reporter, execution, warn),
             write,
-            further_images=further.get("image"),
-            further_texts=further.get("caption"),
+            further=further,
             search=Search(
                 library=settings.library,
                 precision=settings.precision,
