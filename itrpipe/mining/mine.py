@@ -133,12 +133,13 @@ def mine_split(
         OthersMissing: this job makes a share of the parts, and has made it.
     """
     search = search or Search()
-    anchors = images.shape[0], texts.shape[0]
+    anchors, every_owner = (images.shape[0], texts.shape[0]), owners
     sides: dict[str, Rows] = {"image": images, "caption": texts}
     for side, rows in (further or {}).items():
         sides[side] = JoinedRows((sides[side], rows))
-    nobodys = np.full(sides["caption"].shape[0] - len(owners), -1)
-    searched = Searched((sides["image"], sides["caption"]), np.append(owners, nobodys), widths, anchors)
+        if side == "caption":
+            every_owner = np.append(owners, np.full(rows.shape[0], -1))
+    searched = Searched((sides["image"], sides["caption"]), every_owner, widths, anchors)
     if searched.widths != widths:
         runner.warn(
             f"lists hold {searched.widths[0]:,} captions and {searched.widths[1]:,} images: there are no more "
