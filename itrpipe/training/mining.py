@@ -104,7 +104,7 @@ def mine_training_set(
     if settings.drop_duplicates and prepare.manifest.metrics.get("captions_with_text") == 0:
         raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
     images, texts = embeddings.images.shape[0], embeddings.texts.shape[0]
-    metrics: dict[str, Any] = {"images": images, "captions": texts}
+    metrics: dict[str, Any] = {}
     further = {}
     if settings.candidates:
         path = Path(settings.candidates).expanduser()
@@ -173,7 +173,7 @@ def mine_training_set(
         decided.write(folder, *ids)
     write_json(folder / STATISTICS, statistics)
     _show(statistics, reporter)
-    return metrics
+    return metrics | {"images": images, "captions": texts}
 
 
 def mine_again(folder: Path, mined: Any, prepare: Any, device: str, reporter: Reporter, warn: Callable) -> None:
