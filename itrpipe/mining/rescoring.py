@@ -133,10 +133,8 @@ class Guard:
 
         The last is direction -> level -> candidates above it.
         """
-        sides = ("matches", "mismatches")
-        moments = {"mean": self._gaussians.mean, "variance": self._gaussians.variance}
-        found: dict[str, Any] = {
-            name: {side: round(value, 6) for side, value in zip(sides, moment.tolist(), strict=True)}
-            for name, moment in moments.items()
-        }
-        return found | {"above": self._above}
+        figures: dict[str, Any] = {"above": self._above}
+        for name in ("mean", "variance"):
+            matches, mismatches = getattr(self._gaussians, name).tolist()
+            figures[name] = {"matches": round(matches, 6), "mismatches": round(mismatches, 6)}
+        return figures

@@ -220,8 +220,7 @@ class Train(Stage):
         from itrpipe.training.optimizers import merge_adapters
         from itrpipe.training.saved import save_model, write_history
 
-        told = {field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.name != "reporter"}
-        with joined_by(World.joined(), _train_along, told):
+        with joined_by(World.joined(), _train_along, {**vars(job), "reporter": None}):
             trainer, splits, tokens = trainer_of(job)
             model = trainer.run()
         if job.settings.adapts:
@@ -374,12 +373,12 @@ def _import(job: Job, model: GivenEmbeddings) -> None:
         job.metrics |= write_given(path, given, split, model.measure, by_row=by_row, advance=task.advance)
 
 
-def _train_along(told: dict[str, Any]) -> None:
+def _train_along(job: dict[str, Any]) -> None:
     """What the other processes do while the first one trains: the same, without a word."""
     from itrpipe.training.assembly import trainer_of
 
-    job = Job(**told, reporter=Reporter(Console(quiet=True)))
-    trainer, *_ = trainer_of(job)
+    job["reporter"] = Reporter(Console(quiet=True))
+    trainer, *_ = trainer_of(Job(**job))
     trainer.run()
 
 

@@ -197,16 +197,11 @@ def mine_again(folder: Path, mined: Any, prepare: Any, device: str, reporter: Re
 
 def _captions(prepared: Path, embeddings: EmbeddingRows) -> Iterator[str]:
     """Yields the training captions in the order of their embeddings, which is that of the dataset."""
-    wanted = (
-        caption_id
-        for start in range(0, embeddings.texts.shape[0], _CAPTIONS_AT_ONCE)
-        for caption_id in embeddings.ids("caption", start, start + _CAPTIONS_AT_ONCE)
-    )
-    own = next(wanted, None)
-    for caption_id, text in captions_of(prepared, "train"):
-        if caption_id == own:  # of images without features there are no embeddings
-            yield text
-            own = next(wanted, None)
+    captions = captions_of(prepared, "train")
+    for start in range(0, embeddings.texts.shape[0], _CAPTIONS_AT_ONCE):
+        for caption_id in embeddings.ids("caption", start, start + _CAPTIONS_AT_ONCE):
+            # Of images without features there are no embeddings.
+            yield next(text for own, text in captions if own == caption_id)
 
 
 def _show(statistics: Mapping[str, Any], reporter: Reporter) -> None:
@@ -398,15 +393,12 @@ def encoded_scorer(
     """
     saved = load_scoring_model(trained)
     data = reopened(saved, Sources(prepared, extracted), ["train"])["train"]
-    split = data.split
-    sides: tuple[tuple[Side, np.ndarray, int], ...] = (
-        ("image", split.image_ids, embeddings.images.shape[0]),
-        ("caption", split.caption_ids, embeddings.texts.shape[0]),
-    )
-    for side, ours, count in sides:
-        if ours.tolist() != embeddings.ids(side, 0, count):
+    sides: dict[Side, np.ndarray] = {"image": data.split.image_ids, "caption": data.split.caption_ids}
+    for side, rows in sides.items():
+        embedded = embeddings.ids(side)
+        if rows.tolist() != embedded:
             raise DataError(
-                f"{prepared} and {extracted} hold {len(ours):,} training rows and the mining model embedded "
-                f"{count:,} or others; run `itrpipe train` again"
+                f"{prepared} and {extracted} hold {len(rows):,} training rows and the mining model embedded "
+                f"{len(embedded):,} or others; run `itrpipe train` again"
             )
     return PairScorer(saved.model, data, saved.embed_dim, torch.device(resolve_device(device)), memory)

@@ -522,17 +522,12 @@ _NOT_RESCORED = {
 }
 
 
-def candidate_files(path: Path) -> list[Path]:
-    """The files that `--candidates` names: itself, or the Parquet files of a folder, by name."""
-    return sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-
-
 def _digest_of_candidates(name: str, value: str, cache: Any) -> dict[str, str]:
     path = Path(value).expanduser()
     if not (path.is_file() or path.is_dir()):
         raise MissingInputError(f"--candidates {path} is no file and no folder; name one of Parquet files")
-    root = path if path.is_dir() else path.parent
-    return {name: cache.combined(candidate_files(path), root, "hashing candidates")}
+    root, files = (path, sorted(path.glob("*.parquet"))) if path.is_dir() else (path.parent, [path])
+    return {name: cache.combined(files, root, "hashing candidates")}
 
 
 def decisions_file(*, training: bool) -> Outside:
