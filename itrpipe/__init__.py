@@ -17,7 +17,7 @@ _PUBLIC = {
     "compare": "itrpipe.evaluation.compare",
     "evaluate": "itrpipe.evaluation.results",
     "load": "itrpipe.search.model",
-    "mine": "itrpipe.mining.exact",
+    "mine": "itrpipe.mining.mine",
 }
 """Name -> the module that defines it, imported when the name is first used: the command line needs none of them."""
 __all__ = ["__version__", *_PUBLIC]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -2,8 +2,8 @@ from itrpipe.evaluation.compare import Claim as Claim
 from itrpipe.evaluation.compare import compare as compare
 from itrpipe.evaluation.results import Evaluation as Evaluation
 from itrpipe.evaluation.results import evaluate as evaluate
-from itrpipe.mining.exact import mine as mine
 from itrpipe.mining.lists import MinedLists as MinedLists
+from itrpipe.mining.mine import mine as mine
 from itrpipe.search.model import RetrievalModel as RetrievalModel
 from itrpipe.search.model import load as load
 

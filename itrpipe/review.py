@@ -48,7 +48,6 @@ from itrpipe.datasets.truth import PairSet
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
-from itrpipe.mining.lists import CandidateLists, matching
 from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, existing_input, read_manifest
 from itrpipe.storage.disk import make_folder, write_bytes
@@ -391,14 +390,6 @@ class Decided:
         }
         table = pa.table({name: pa.array(values.tolist(), pa.string()) for name, values in columns.items()})
         write_table(folder / DECIDED, table)
-
-    def fit(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
-        """Which candidates of consecutive anchors fit them, bool [A, K]."""
-        return matching(self.fits, direction, part, lists)
-
-    def differ(self, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
-        """Which of them do not, bool [A, K]."""
-        return matching(self.differs, direction, part, lists)
 
 
 # What is asked

@@ -24,7 +24,8 @@ LAYERS = (
     {"models"},
     {"learning"},
     {"methods"},
-    {"training", "mining", "synthesis", "evaluation", "exporting", "review"},
+    {"mining"},
+    {"training", "synthesis", "evaluation", "exporting", "review"},
     {"analysis", "report"},
     {"testing", "mteb", "search"},
     {"stages"},
@@ -35,6 +36,7 @@ LAYERS = (
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 FILES = sorted(PACKAGE.rglob("*.py"))
 FORBIDDEN = {
+    "mining": {"itrpipe.models", "itrpipe.methods", "itrpipe.datasets.definition"},
     "evaluation": {"itrpipe.models", "torch"},
     "report": {"itrpipe.models", "torch"},
     "exporting": {"itrpipe.models", "torch"},
@@ -126,3 +128,11 @@ def test_scenes_need_no_library_of_models_and_importers_none_that_reads_features
 def test_evaluation_runs_without_torch() -> None:
     evaluation = [f"itrpipe.evaluation.{path.stem}" for path in (PACKAGE / "evaluation").glob("*.py")]
     assert "torch" not in loaded_by(evaluation)
+
+
+def test_the_function_that_mines_reads_few_modules() -> None:
+    code = "import sys, itrpipe\nitrpipe.mine\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert len([name for name in loaded if name.partition(".")[0] == "itrpipe"]) <= 15
+    assert not {"rich", "pydantic", "h5py"}.intersection(loaded)

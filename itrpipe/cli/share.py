@@ -19,7 +19,6 @@ from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.exporting.places import without_places
 from itrpipe.features.declaration import GIVEN, NOT_HERE, feature_settings, is_given, passes_of
 from itrpipe.methods.declaration import methods
-from itrpipe.mining.settings import MineSettings
 from itrpipe.models.registry import backbone_family
 from itrpipe.pipeline.steps import Step
 from itrpipe.printable import quantity
@@ -478,7 +477,7 @@ def _refuse_unlike(wanted: WantedNegatives) -> None:
 def _refuse_short(asked: Asked, wanted: WantedNegatives) -> None:
     """Refuses before anything is made what the lists cannot give."""
     settings = asked.step.settings
-    assert isinstance(settings, MineSettings)
+    assert isinstance(settings, training_settings.MineSettings)
     if settings.candidates:
         raise UsageError(
             f"candidates = {settings.candidates} adds candidates from outside the dataset, so that "

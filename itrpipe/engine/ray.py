@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from itrpipe.engine.local import usable_cores
+from itrpipe.engine.local import Answer, Crew, Host, Maker, last_line, usable_cores
 from itrpipe.engine.run import MapExecution
-from itrpipe.engine.work import Answer, Crew, Host, Maker, Part, Work, last_line
+from itrpipe.engine.work import Part, Work
 from itrpipe.errors import MissingInputError, UnavailableError, reason_of
 
 LEFT_ALONE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TQDM_PATCH_PRINT": "0"}

@@ -8,18 +8,20 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
 from itrpipe.config import Settings
-from itrpipe.engine.work import Work
+from itrpipe.engine.work import Made, Runner, Work
 from itrpipe.errors import DataError
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import DIVISION
 from itrpipe.storage.disk import TEMPORARY, make_folder, read_stamped_json, write_stamped_json
 
+PARTS = "parts"
 _SHARE = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
 
@@ -108,20 +110,6 @@ class OthersMissing(Exception):  # noqa: N818 - no error: this job is done
         return sum(not path.exists() for path in self.paths)
 
 
-class Made(NamedTuple):
-    """What became of a map.
-
-    Attributes:
-        paths: files of all parts, in their order; each was made in this run or compared with its checksum.
-        rows: units that this run made.
-        seconds: that it took.
-    """
-
-    paths: list[Path]
-    rows: int
-    seconds: float
-
-
 def make_parts(
     work: Work,
     folder: Path,
@@ -197,3 +185,22 @@ def make_parts(
     if share is not None:
         raise OthersMissing(share, total, work.unit, paths, more)
     return Made(paths, rows, time.monotonic() - started)
+
+
+class Maps(Runner):
+    """Makes maps where execution settings say, so that an interrupted run goes on.
+
+    Args:
+        folder: see `Runner`.
+        reporter: shows the progress.
+        execution: where parts are made, and which share of them.
+        warn: is told what is to be warned of.
+    """
+
+    def __init__(self, folder: Path, reporter: Reporter, execution: MapExecution, warn: Callable[[str], None]) -> None:
+        super().__init__(folder, reporter, warn)
+        self._make = partial(make_parts, execution=execution, reporter=reporter, warn=warn)
+
+    def made(self, work: Work, name: str, *, more: bool = False) -> Made:
+        """Makes every part of a map that is not there yet; see `make_parts`."""
+        return self._make(work, self.folder / PARTS / name, more=more)

@@ -1,34 +1,25 @@
-"""A map over data: its parts, how one of them is made and on which device, and those who make them."""
+"""A map over data: its parts, and how one of them is made and on which device."""
 
 from __future__ import annotations
 
-import pickle
-import re
-import threading
-import traceback
 from abc import ABC, abstractmethod
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from itrpipe.errors import ItrpipeError, UnavailableError, UsageError
-from itrpipe.printable import quantity
-from itrpipe.progress import Reporter, memory_gib, note_memory
+from itrpipe.errors import UsageError
 from itrpipe.storage.disk import AGAIN, check_stamp
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
+
+    from itrpipe.progress import Reporter, Task
 
 ARRAYS = ".arrays"
 CUDA = "cuda"
-MOST_DEATHS = 3
-"""Workers that a part may kill before it is given up."""
-PATIENCE = 30.0
-"""Seconds without a worker after which the user is told."""
-_COLOUR = re.compile(r"\x1b\[\d*m")
 Worker = TypeVar("Worker")
 
 
@@ -103,6 +94,62 @@ class Work(ABC, Generic[Worker]):
         return True
 
 
+class Made(NamedTuple):
+    """What became of a map.
+
+    Attributes:
+        paths: files of all parts, in their order; each was made in this run or compared with its checksum.
+        rows: units that this run made.
+        seconds: that it took.
+    """
+
+    paths: list[Path]
+    rows: int
+    seconds: float = 0.0
+
+
+class Runner:
+    """Makes maps in this process, in a folder that no later run goes on from.
+
+    Args:
+        folder: of the files of parts, and of what is joined of them.
+        reporter: shows the progress; None where nobody looks.
+        warn: is told what is to be warned of.
+    """
+
+    def __init__(self, folder: Path, reporter: Reporter | None, warn: Callable[[str], object]) -> None:
+        self.folder, self.warn = folder, warn
+        self._reporter = reporter
+
+    def made(self, work: Work, name: str, *, more: bool = False) -> Made:
+        """Makes every part of a map.
+
+        Args:
+            work: the map.
+            name: of its folder.
+            more: another map follows that needs this one.
+        """
+        parts, worker = work.parts(), work.open()
+        paths = []
+        rows = sum(part.rows for part in parts)
+        with self.task(work.title, rows, work.unit) as task:
+            for part in parts:
+                paths.append(self.folder / f"{name}-{part.name}")
+                work.make(worker, part, paths[-1])
+                task.advance(part.rows)
+        return Made(paths, rows)
+
+    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
+        """Shows the progress of a job."""
+        return self._reporter.task(name, total, unit) if self._reporter else nullcontext(_Unseen())
+
+
+class _Unseen:
+    """A task whose progress nobody sees."""
+
+    def advance(self, count: int = 1, note: str = "") -> None: ...
+
+
 def numbered(contents: Iterable[tuple[int, Any]]) -> list[Part]:
     """Parts of so many rows with such contents, named by their number, in order also where a folder is listed."""
     return [Part(f"{number:06}", rows, content) for number, (rows, content) in enumerate(contents)]
@@ -138,191 +185,6 @@ def resolve_device(device: str) -> str:
     return device
 
 
-Answer = tuple[BaseException | None, float]
-"""Of a part: why it is not made, or None; and the largest memory of its process so far, GiB."""
-
-
-class Host(Generic[Worker]):
-    """Makes parts in a process; what it opens, it opens when the first part comes, so that an error reaches someone.
-
-    Args:
-        work: the map.
-        cores: that the process may use.
-
-    Attributes:
-        parts: how many it makes at the same time.
-    """
-
-    def __init__(self, work: Work[Worker], cores: int = 1) -> None:
-        self._work = work
-        self._worker: Worker | None = None
-        self._opening = threading.Lock()
-        self._alone = work.in_one_thread and resolve_device(work.device) == "cpu"
-        work.cores = cores
-        self.parts = (cores if self._alone else 1) + work.overlap - 1
-
-    def make(self, part: Part, path: Path) -> Answer:
-        """Makes a part.
-
-        Raises:
-            Exception: it cannot be made.
-        """
-        if self._alone:
-            import torch
-
-            torch.set_num_threads(1)  # for this thread, and for those that begin later
-        with self._opening:
-            if self._worker is None:
-                self._worker = self._work.open()
-        self._work.make(self._worker, part, path)
-        return None, memory_gib()
-
-    def answer(self, part: Part, path: Path) -> Answer:
-        """Makes a part for another process, which gets an error as a value with the traceback here as a note."""
-        try:
-            return self.make(part, path)
-        except BaseException as error:
-            return sendable(error), 0.0
-
-    def stop(self) -> None:
-        """Lets parts that are being made end soon, unfinished, where the worker can."""
-        if stop := getattr(self._worker, "stop", None):
-            stop()
-        if self._alone:
-            import torch
-
-            torch.set_num_threads(torch.get_num_threads())  # those that begin later compute as this one does
-
-
-def sendable(error: BaseException) -> BaseException:
-    """An error that another process can read for certain, with the traceback here as a note."""
-    try:
-        pickle.loads(pickle.dumps(error))
-        told = error
-    except Exception:
-        told = RuntimeError(f"{type(error).__name__}: {error}")
-    told.add_note("in a worker:\n" + "".join(traceback.format_exception(error)))
-    return told
-
-
-Given = tuple[Part, Path]
-"""A part that is to be made, and its file."""
-
-
-def last_line(error: BaseException) -> str:
-    """What an error says in the end, most often behind the traceback of a worker, without its colours."""
-    return _COLOUR.sub("", str(error)).strip().rpartition("\n")[2].strip() or type(error).__name__
-
-
-class Maker(ABC):
-    """Makes parts: this process, another one, or an actor on a cluster.
-
-    Attributes:
-        died: errors of an answer that mean that the maker has died.
-        parts: answers that are to come, and the parts that they are about; None of the first one, which says that
-            parts can be sent.
-    """
-
-    died: tuple[type[Exception], ...] = ()
-
-    def __init__(self) -> None:
-        self.parts: dict[Future[Answer], Given | None] = {}
-
-    @abstractmethod
-    def send(self, part: Part, path: Path) -> Future[Answer]:
-        """Lets a part be made."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """Ends it, whatever it does."""
-
-    def at_work(self) -> list[Given]:
-        """The parts that it has and that are not made yet."""
-        return [given for given in self.parts.values() if given]
-
-
-@dataclass(frozen=True)
-class Crew:
-    """The makers of a map.
-
-    Attributes:
-        count: how many there are, at most.
-        room: parts that one holds: one more than it works at, so that it never waits.
-        begin: makes another one, in the place of this number.
-        remedy: what to do where none of them begins.
-    """
-
-    count: int
-    room: int
-    begin: Callable[[int], Maker]
-    remedy: str = "run the same command again, with fewer --workers"
-
-    def made(self, title: str, todo: Sequence[Given], reporter: Reporter) -> Generator[tuple[Part, int], None, None]:
-        """Yields the parts as they are made, and how many makers there are, of whom none is left in the end.
-
-        A part that was there when its maker died is made again, alone: of those that were there together, only one may
-        be the cause. One that kills again and again is given up.
-
-        Args:
-            title: of the map.
-            todo: its parts.
-            reporter: is told of deaths.
-
-        Raises:
-            UnavailableError: nobody begins.
-            ItrpipeError: some parts were given up; all others are made.
-            Exception: a maker said so.
-        """
-        waiting, makers, deaths = deque(todo), dict[int, Maker](), Counter[str]()
-        stillborn, reason = 0, ""
-        try:
-            while waiting or any(maker.at_work() for maker in makers.values()):
-                for number in range(min(self.count, len(waiting))):
-                    if number not in makers and stillborn < MOST_DEATHS + self.count:
-                        makers[number] = self.begin(number)
-                if not makers:
-                    raise UnavailableError(f"no worker begins ({reason}); {self.remedy}")
-                answers = {answer: number for number, maker in makers.items() for answer in maker.parts}
-                answered = wait(answers, PATIENCE, FIRST_COMPLETED).done
-                if answers and not answered and not any(maker.at_work() for maker in makers.values()):
-                    reporter.say("  no worker is there yet; waiting for one", style="yellow")
-                for answer, number in answers.items():
-                    if answer not in answered or number not in makers:  # that has died
-                        continue
-                    maker = makers[number]
-                    try:
-                        error, memory = answer.result()
-                    except maker.died as death:
-                        makers.pop(number).end()
-                        stillborn += not maker.at_work()
-                        reason = last_line(death)
-                        deaths.update(part.name for part, _ in maker.at_work())
-                        again = [given for given in maker.at_work() if deaths[given[0].name] < MOST_DEATHS]
-                        for part, _ in again:
-                            reporter.say(f"  the worker of part {part.name} died; it is made again", style="yellow")
-                        waiting += again
-                        continue
-                    if error is not None:
-                        raise error
-                    note_memory(memory)
-                    if given := maker.parts.pop(answer):
-                        yield given[0], len(makers)
-                for maker in makers.values():
-                    while waiting and self._takes(maker, waiting[0], deaths):
-                        given = waiting.popleft()
-                        maker.parts[maker.send(*given)] = given
-        finally:
-            for maker in makers.values():
-                maker.end()
-        if failed := [name for name, count in deaths.items() if count == MOST_DEATHS]:
-            raise ItrpipeError(
-                f"{title}: {quantity(len(failed), 'part')} ({', '.join(failed[:3])}) killed a worker {MOST_DEATHS} "
-                "times, perhaps for lack of memory; all others are made. Run the same command again, it goes on where "
-                "it stopped, with fewer --workers"
-            )
-
-    def _takes(self, maker: Maker, following: Given, deaths: Counter[str]) -> bool:
-        """Whether a maker that has begun has room for the next part; one that was there at a death is alone."""
-        together = [*maker.at_work(), following]
-        begun, suspected = None not in maker.parts.values(), any(deaths[part.name] for part, _ in together)
-        return begun and len(together) <= (1 if suspected else self.room)
+def to_device(indices: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Indices of the host on a device, copied beside what the host does next."""
+    return indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices.to(device)

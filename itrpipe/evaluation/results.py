@@ -31,7 +31,7 @@ from itrpipe.evaluation.metrics import (
     remedy_of_chance,
 )
 from itrpipe.evaluation.tables import Number, Row, Table, as_lines
-from itrpipe.features.vectors import check_fit, check_numbers, given_vectors
+from itrpipe.storage.arrays import check_fit, check_numbers, given_vectors
 
 if TYPE_CHECKING:
     from itrpipe.datasets.truth import PairSet

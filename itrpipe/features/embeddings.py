@@ -155,8 +155,8 @@ class EmbeddingRows:
         images, texts, owners, *ids = (file.stored(f"{split}/{name}") for name in names)
         return cls(path, split, images, texts, owners, str(file.attributes(split)["measure"]), *ids)
 
-    def ids(self, side: Side, start: int, stop: int) -> list[str]:
-        """Ids of consecutive images or captions."""
+    def ids(self, side: Side, start: int = 0, stop: int | None = None) -> list[str]:
+        """Ids of consecutive images or captions, by default of all."""
         return _texts(self.image_ids if side == "image" else self.caption_ids, start, stop).tolist()
 
 

@@ -18,9 +18,10 @@ from itrpipe.datasets.captions import SPLITS, UNUSABLE_ID, is_id
 from itrpipe.datasets.source_files import LIST, lines_of, load_json
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import GivenFiles, ids_beside
-from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, EmbeddingWriter, Side
-from itrpipe.storage.arrays import FileRows, labels, open_arrays, runs
+from itrpipe.features.embeddings import INNER_PRODUCT, ORDER, EmbeddingRows, EmbeddingWriter, Side
+from itrpipe.storage.arrays import FileRows, Rows, labels, open_arrays, runs
 from itrpipe.storage.disk import reading
+from itrpipe.storage.parts import ArrayFile, array_writer
 from itrpipe.storage.tables import rows_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ UNIT = 1e-5
 _FORMS = (
     "give .npy [rows, D]; Parquet, or a folder of it, with the columns embedding, image_id and for captions "
     "caption_id; or HDF5 with images and texts"
+)
+_SIDES: dict[str, Side] = {"caption_id": "caption", "texts": "caption", "captions": "caption"}
+_SIDES |= {"image_id": "image", "images": "image", "caption": "caption", "image": "image"}
+_VECTOR = "embedding"
+_CORPUS_FORMS = (
+    "give a Parquet file, or a folder of them, with the columns image_id or caption_id and embedding; or images.npy or "
+    "captions.npy with the ids in images.ids.json or captions.ids.json next to it; or an HDF5 file with image_id and "
+    "images, or caption_id and texts"
 )
 _IDS = "give whole numbers or strings: .npy, .json with a list of them, or .txt with one image id a line"
 _MATRICES: dict[Side, tuple[str, ...]] = {
@@ -319,6 +328,67 @@ def write_given(
     kinds = sorted({side.vectors.dtype.name for side in sides} - {"float32"})
     facts = {"images": len(split.image_ids), "captions": len(split.caption_ids), "width": width}
     return facts | ({"numbers": " and ".join(kinds)} if kinds else {}) | {"made_unit": made_unit}
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Further candidates of one side.
+
+    Attributes:
+        side: of which they are.
+        ids: M strings.
+        rows: [M, D] float32.
+    """
+
+    side: Side
+    ids: list[str]
+    rows: Rows
+
+
+def open_corpus(path: Path, copy: Path, *, unit: bool = False) -> Corpus:
+    """Reads further candidates.
+
+    Args:
+        path: what the user named.
+        copy: file for the vectors.
+        unit: make them unit vectors where they are not.
+
+    Raises:
+        DataError: it is of no known form, or damaged.
+    """
+    with reading(f"--candidates {path}", "embeddings", _CORPUS_FORMS):
+        names = [*open_arrays(path, "embeddings", _CORPUS_FORMS), path.stem]
+        side: Side | None = next((side for name, side in _SIDES.items() if name in names), None)
+        if side is None:
+            raise ValueError(f"neither its name nor {', '.join(filter(None, names[:-1]))} in it say of what they are")
+        found = open_side(path, side, "")
+        if found.numbered:
+            raise ValueError("it has no ids")
+        with array_writer(copy, {_VECTOR: ("<f4", found.vectors.shape)}) as writer:
+            for start, vectors, _ in found.read(unit=unit):
+                writer.write(_VECTOR, start, vectors)
+    return Corpus(found.side, found.ids.to_pylist(), ArrayFile(copy)[_VECTOR])
+
+
+def open_further(path: Path, copy: Path, embeddings: EmbeddingRows, *, unit: bool) -> Corpus:
+    """Reads further candidates to a split, with errors as of `open_corpus`.
+
+    Raises:
+        DataError: their vectors have another width, or an id is one of the split's.
+    """
+    corpus = open_corpus(path, copy, unit=unit)
+    own = {"image": embeddings.images, "caption": embeddings.texts}[corpus.side]
+    if corpus.rows.shape[1] != own.shape[1]:
+        raise DataError(
+            f"--candidates {path} holds vectors of width {corpus.rows.shape[1]} and the mining model's have "
+            f"{own.shape[1]}; embed them with the model that mines"
+        )
+    if twice := set(embeddings.ids(corpus.side)).intersection(corpus.ids):
+        raise DataError(
+            f"--candidates {path}: {len(twice):,} of {len(corpus.ids):,} ids are in the training set, such as "
+            f"{min(twice)}; leave them out, they are candidates already"
+        )
+    return corpus
 
 
 def _refuse(where: Path | str, wrong: np.ndarray, what: str, remedy: str, names: Any = None, start: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Exact mining as a map over samples of the images, whose parts `join` merges; and all of it in one call, `mine`.
+"""Exact mining as a map over samples of the images, whose parts `join` merges.
 
 A part is a fair sample of the images, and all captions pass by it in tiles, see `itrpipe.mining.search`. The lists of
 its images are complete then; what captions found among them goes into the part's file, and `join` merges the parts. The
@@ -11,37 +11,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
-from rich.console import Console
 
-from itrpipe.config import Resolved, bind
-from itrpipe.engine.run import MapExecution, make_parts
 from itrpipe.engine.work import Part, Work, numbered, resolve_device
-from itrpipe.errors import DataError, UsageError
-from itrpipe.features.vectors import given_vectors
-from itrpipe.mining.filters import DuplicateCaptions, drop, lowest_positives, outside, positive_scores
+from itrpipe.errors import DataError
 from itrpipe.mining.lists import (
     DIRECTIONS,
     CandidateLists,
-    HeldRows,
     MinedFile,
-    MinedLists,
     Searched,
     layout,
     slices,
     write_slice,
 )
 from itrpipe.mining.search import NO_CANDIDATE, Block, Precision, Searcher, TopLists, in_threads, unpack
-from itrpipe.mining.settings import WindowSettings
-from itrpipe.progress import Reporter, SafeConsole
 from itrpipe.storage.arrays import runs
 from itrpipe.storage.parts import ArrayFile, ArrayWriter, array_writer
 
@@ -241,93 +229,3 @@ class ExactMining(Work[Searcher]):
                 hits += int((lists >= last[:, None]).sum())
             found[name] = hits / (len(anchors) * width)
         return found
-
-
-def mine(
-    images: ArrayLike,
-    texts: ArrayLike,
-    owners: ArrayLike,
-    *,
-    num_texts: int = 300,
-    num_images: int = 60,
-    range_min: int = 0,
-    range_max: int | None = None,
-    min_score: float | None = None,
-    max_score: float | None = None,
-    absolute_margin: float | None = None,
-    relative_margin: float | None = None,
-    captions: Sequence[str] | None = None,
-    precision: Precision = "bf16+fp32",
-    device: str = "auto",
-    memory: int = 0,
-    progress: bool = False,
-) -> MinedLists:
-    """The hardest texts of every image and the hardest images of every text, own pairs left out, by exact search.
-
-    The score of a pair is the inner product of its vectors: normalise them for cosines. Equal scores come in the order
-    of their rows. What a limit drops makes a list shorter, and the rest moves up.
-
-    Args:
-        images: [N, D] vectors of any model.
-        texts: [T, D].
-        owners: [T] row of the image that each text belongs to, -1 for none.
-        num_texts: texts mined for each image, all where there are fewer; 300 and 60 are those of AOQ, section 4.2.
-        num_images: images mined for each text.
-        range_min, range_max, min_score, max_score, absolute_margin, relative_margin: see `WindowSettings`.
-            The positive of an image is its own text with the lowest score.
-        captions: T texts; candidates that say what one of the positive's says are dropped, see `plain_text`.
-        precision: of the products; `bf16+fp32` finds the lists of `fp32` in bfloat16 and checks them in single
-            precision; `bf16` rounds the vectors themselves.
-        device: `auto` takes CUDA where there is one.
-        memory: bytes that products take at a time, see `Searcher`; the lists come on top, through files in the
-            temporary folder.
-        progress: show it, on standard error.
-
-    Returns:
-        Rows of candidates and their scores, hardest first; -1 and minus infinity behind the last of a shorter list.
-
-    Raises:
-        DataError: the arrays do not fit each other, or hold values that are not finite.
-        UsageError: there are no candidates, or the limits leave nothing.
-
-    Example:
-        >>> images, texts = np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)[[0, 1, 2, 1]]
-        >>> mine(images, texts, [0, 1, 2, 0], num_texts=2, num_images=1).images_per_text.tolist()
-        [[1], [0], [0], [1]]
-
-    Source: AOQ (Chen et al., ECCV 2020), section 3.1.
-    """
-    limits = {"range_min": range_min, "range_max": range_max, "min_score": min_score, "max_score": max_score}
-    limits |= {"absolute_margin": absolute_margin, "relative_margin": relative_margin}
-    window = bind(WindowSettings, Resolved(limits, dict.fromkeys(limits, "its caller")), "mine")
-    image_vectors, text_vectors, rows = given_vectors(images, texts, owners)
-    left, right = HeldRows(image_vectors), HeldRows(text_vectors)
-    if captions is not None:
-        if len(captions) != len(rows):
-            raise DataError(f"there are {len(captions):,} captions and {len(rows):,} owners; give one for each text")
-        for row, caption in enumerate(captions):
-            if not isinstance(caption, str):
-                raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")
-    reporter = Reporter(SafeConsole(stderr=True) if progress else Console(quiet=True))
-    searched = Searched((left, right), rows, (num_texts, num_images))
-    work = ExactMining(searched, precision=precision, device=device, memory=memory)
-    with TemporaryDirectory(prefix="itrpipe-") as name:
-        made = make_parts(work, Path(name) / "parts", MapExecution(workers=1), reporter, reporter.say)
-        work.join(made.paths, Path(name) / "mined.arrays")
-        lists = MinedFile(Path(name) / "mined.arrays").lists()
-    positives = positive_scores(left, right, rows)
-    same, kept = None if captions is None else DuplicateCaptions(captions, rows), list[np.ndarray]()
-    reasons = Counter[str]()
-    for direction, scores in zip(
-        DIRECTIONS, (lowest_positives(positives, rows, left.shape[0]), positives), strict=True
-    ):
-        found: CandidateLists = getattr(lists, direction)
-        going = {} if same is None else {"duplicates": same.mark(direction, slice(0, len(scores)), found)}
-        remaining, dropped = drop(found, going | outside(window, found, scores))
-        kept += vars(remaining).values()
-        reasons.update(dropped)
-    mined = MinedLists(*kept)
-    if not mined.texts_for_images.counts.any() and not mined.images_for_texts.counts.any():
-        counts = ", ".join(f"{name} {count:,}" for name, count in reasons.items())
-        raise UsageError(f"no candidates are left, which were dropped by {counts}; widen the limits")
-    return mined

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, slices
-from itrpipe.mining.settings import WindowSettings
 from itrpipe.storage.arrays import Rows, take
 
 _PAIRS_AT_ONCE = 1 << 12
@@ -47,11 +46,11 @@ def drop(lists: CandidateLists, reasons: Mapping[str, np.ndarray]) -> tuple[Cand
     return CandidateLists(*(np.take_along_axis(each, order, axis=1) for each in kept)), dropped
 
 
-def outside(window: WindowSettings, lists: CandidateLists, positives: np.ndarray) -> dict[str, np.ndarray]:
+def outside(limits: Mapping[str, float], lists: CandidateLists, positives: np.ndarray) -> dict[str, np.ndarray]:
     """Marks candidates outside a window, for `drop`.
 
     Args:
-        window: its limits.
+        limits: those of `WindowSettings` that are set, by their names.
         lists: of one direction, hardest first and unfiltered: their columns are the ranks.
         positives: [A] score of each anchor with its positive; NaN for one without, which no margin limits.
 
@@ -67,7 +66,6 @@ def outside(window: WindowSettings, lists: CandidateLists, positives: np.ndarray
         "absolute_margin": lambda limit: scores > positive - limit,
         "relative_margin": lambda limit: scores > positive - limit * np.abs(positive),
     }
-    limits = window.model_dump(exclude_defaults=True)
     return {name: marked(limits[name]) for name, marked in marks.items() if name in limits}
 
 

@@ -1,8 +1,7 @@
 """What mining reads and writes: rows of embeddings, lists of candidates, and the files of these.
 
-What is searched are the embeddings of a training set and, behind them, further candidates from a file that the user
-names: embeddings of images or captions that belong to nobody. They are read some rows at a time, so that mining needs
-no more memory for more of them.
+What is searched are the embeddings of a training set and, behind them, further candidates: embeddings of images or
+captions that belong to nobody. They are read some rows at a time, so that mining needs no more memory for more of them.
 """
 
 from __future__ import annotations
@@ -16,11 +15,7 @@ import numpy as np
 
 from itrpipe.engine.work import Part, Work, Worker, numbered
 from itrpipe.errors import UsageError
-from itrpipe.features.embeddings import Side
-from itrpipe.features.given import open_side
-from itrpipe.features.vectors import check_fit, check_numbers
-from itrpipe.storage.arrays import Rows, StoredRows, open_arrays
-from itrpipe.storage.disk import reading
+from itrpipe.storage.arrays import Rows, StoredRows, check_fit, check_numbers
 from itrpipe.storage.parts import ArrayFile, ArrayWriter, array_writer
 
 if TYPE_CHECKING:
@@ -34,14 +29,6 @@ LARGEST_ROW = 2**32 - 2
 Shapes = Mapping[str, tuple[int, int, int]]
 """Direction -> anchors, length of a list, and candidates in all."""
 _LARGEST_INT32 = 2**31 - 1
-_SIDES: dict[str, Side] = {"caption_id": "caption", "texts": "caption", "captions": "caption"}
-_SIDES |= {"image_id": "image", "images": "image", "caption": "caption", "image": "image"}
-_VECTOR = "embedding"
-_FORMS = (
-    "give a Parquet file, or a folder of them, with the columns image_id or caption_id and embedding; or images.npy or "
-    "captions.npy with the ids in images.ids.json or captions.ids.json next to it; or an HDF5 file with image_id and "
-    "images, or caption_id and texts"
-)
 
 
 # What is searched
@@ -178,46 +165,6 @@ def _blocks(values: Rows) -> Iterator[np.ndarray]:
         yield values.read(part.start, part.stop)
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Further candidates of one side.
-
-    Attributes:
-        side: of which they are.
-        ids: M strings.
-        rows: [M, D] float32.
-    """
-
-    side: Side
-    ids: list[str]
-    rows: Rows
-
-
-def open_corpus(path: Path, copy: Path, *, unit: bool = False) -> Corpus:
-    """Reads further candidates.
-
-    Args:
-        path: what the user named.
-        copy: file for the vectors.
-        unit: make them unit vectors where they are not.
-
-    Raises:
-        DataError: it is of no known form, or damaged.
-    """
-    with reading(f"--candidates {path}", "embeddings", _FORMS):
-        names = [*open_arrays(path, "embeddings", _FORMS), path.stem]
-        side: Side | None = next((side for name, side in _SIDES.items() if name in names), None)
-        if side is None:
-            raise ValueError(f"neither its name nor {', '.join(filter(None, names[:-1]))} in it say of what they are")
-        found = open_side(path, side, "")
-        if found.numbered:
-            raise ValueError("it has no ids")
-        with array_writer(copy, {_VECTOR: ("<f4", found.vectors.shape)}) as writer:
-            for start, vectors, _ in found.read(unit=unit):
-                writer.write(_VECTOR, start, vectors)
-    return Corpus(found.side, found.ids.to_pylist(), ArrayFile(copy)[_VECTOR])
-
-
 # Lists
 
 
@@ -245,26 +192,16 @@ class MinedLists:
     """Hard negatives of every image and caption, hardest first.
 
     Attributes:
-        texts_per_image: [N, num_texts] int32, caption indices.
-        text_scores: [N, num_texts] float32.
-        images_per_text: [T, num_images] int32, image indices.
-        image_scores: [T, num_images] float32.
+        texts_for_images: [N, num_texts] int32, or int64 where there are more than 2^31 captions; rows of captions.
+        texts_for_images_scores: [N, num_texts] float32.
+        images_for_texts: [T, num_images] int32 or int64, rows of images.
+        images_for_texts_scores: [T, num_images] float32.
     """
 
-    texts_per_image: np.ndarray
-    text_scores: np.ndarray
-    images_per_text: np.ndarray
-    image_scores: np.ndarray
-
-    @property
-    def texts_for_images(self) -> CandidateLists:
-        """The captions of every image."""
-        return CandidateLists(self.texts_per_image, self.text_scores)
-
-    @property
-    def images_for_texts(self) -> CandidateLists:
-        """The images of every caption."""
-        return CandidateLists(self.images_per_text, self.image_scores)
+    texts_for_images: np.ndarray
+    texts_for_images_scores: np.ndarray
+    images_for_texts: np.ndarray
+    images_for_texts_scores: np.ndarray
 
 
 def matching(pairs: PairSet, direction: str, part: slice, lists: CandidateLists) -> np.ndarray:
@@ -349,10 +286,6 @@ class MinedFile:
         anchors, width = self.shapes[direction]
         for part in slices(anchors, max(1, places // width)):
             yield part, self.read(direction, part.start, part.stop)
-
-    def lists(self) -> MinedLists:
-        """All of them in memory."""
-        return MinedLists(*(each for name in DIRECTIONS for each in vars(self.read(name)).values()))
 
 
 class ListWork(Work[Worker]):

@@ -40,9 +40,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from itrpipe.engine.work import CUDA
+from itrpipe.engine.work import CUDA, to_device
 from itrpipe.mining.lists import Searched, slices
-from itrpipe.models.base import to_device
 from itrpipe.storage.arrays import take
 
 Precision = Literal["fp32", "bf16", "bf16+fp32"]

@@ -52,11 +52,6 @@ def rows_of(held: Held, rows: Tensor | slice) -> Held:
     return changed(held, lambda tensor: tensor[rows])
 
 
-def to_device(indices: Tensor, device: torch.device) -> Tensor:
-    """Indices of the host on a device, copied beside what the host does next."""
-    return indices.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else indices.to(device)
-
-
 def moved(held: Held, device: torch.device | str) -> Held:
     """A tensor, what can be moved itself, or a dictionary or tuple of these on a device; all else as it is."""
     if isinstance(held, Tensor):

@@ -16,15 +16,13 @@ from typing import Any, ClassVar, Literal
 from itrpipe.config import Resolved, Settings, declared_stages, unknown
 from itrpipe.datasets.captions import SPLITS
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.engine.run import Made, SharedExecution, make_parts
+from itrpipe.engine.run import PARTS, Made, SharedExecution, make_parts
 from itrpipe.engine.work import Work
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import WORK, Location, Manifest, existing_input, read_manifest
 from itrpipe.storage.integrity import DigestCache
-
-PARTS = "parts"
 
 
 @dataclass(frozen=True)

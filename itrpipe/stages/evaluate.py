@@ -16,7 +16,6 @@ from itrpipe.engine.run import MapExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.declaration import NOT_HERE, is_given, passes_of
 from itrpipe.features.hub import require_reachable
-from itrpipe.mining.settings import decisions_file
 from itrpipe.progress import Reporter
 from itrpipe.stages import train
 from itrpipe.stages.base import Job, Need, Stage, Step, check_split, prepare_need
@@ -25,7 +24,7 @@ from itrpipe.storage.disk import write_json, write_text
 from itrpipe.storage.integrity import LOCAL_MODEL, checked
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.training import settings as training_settings
-from itrpipe.training.settings import Model
+from itrpipe.training.settings import Model, decisions_file
 
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitEmbeddings, SplitScores

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import operator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,13 +22,20 @@ from itrpipe.methods.declaration import Mined, method_package
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
-from itrpipe.stages import mine_negatives
-from itrpipe.stages.base import Artifact, Job, Need, Stage, Step, prepare_need
+from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
 from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import settings as training_settings
-from itrpipe.training.settings import READ_UNTRAINED, Model, TrainExecution, TrainSettings, run_label, settings_of
+from itrpipe.training.settings import (
+    READ_UNTRAINED,
+    MineSettings,
+    Model,
+    TrainExecution,
+    TrainSettings,
+    run_label,
+    settings_of,
+)
 
 if TYPE_CHECKING:
     from itrpipe.training.loop import Trainer
@@ -214,9 +220,8 @@ class Train(Stage):
         from itrpipe.training.optimizers import merge_adapters
         from itrpipe.training.saved import save_model, write_history
 
-        told = {field.name: getattr(job, field.name) for field in dataclasses.fields(job) if field.name != "reporter"}
-        with joined_by(World.joined(), _train_along, told):
-            trainer, splits, tokens = trainer_of(job, partial(_mine_again, job))
+        with joined_by(World.joined(), _train_along, {**vars(job), "reporter": None}):
+            trainer, splits, tokens = trainer_of(job)
             model = trainer.run()
         if job.settings.adapts:
             merge_adapters(model)
@@ -293,7 +298,7 @@ def _refuse_other_features(step: Step, settings: TrainSettings) -> None:
 
 def _refuse_refreshing(step: Step, settings: TrainSettings) -> None:
     """Refuses to mine again where steps are counted before there are lists, or where a second model orders these."""
-    mining, every = cast(mine_negatives.MineSettings, step.inputs["mine_negatives"].settings), settings.loss.refreshes()
+    mining, every = cast(MineSettings, step.inputs["mine_negatives"].settings), settings.loss.refreshes()
     reason = ""
     if settings.batch_by == "tokens":
         reason = "batches of tokens are counted before training begins; give --set train.batch_by=pairs"
@@ -368,26 +373,13 @@ def _import(job: Job, model: GivenEmbeddings) -> None:
         job.metrics |= write_given(path, given, split, model.measure, by_row=by_row, advance=task.advance)
 
 
-def _train_along(told: dict[str, Any]) -> None:
+def _train_along(job: dict[str, Any]) -> None:
     """What the other processes do while the first one trains: the same, without a word."""
     from itrpipe.training.assembly import trainer_of
 
-    job = Job(**told, reporter=Reporter(Console(quiet=True)))
-    trainer, *_ = trainer_of(job, partial(_mine_again, job))
+    job["reporter"] = Reporter(Console(quiet=True))
+    trainer, *_ = trainer_of(Job(**job))
     trainer.run()
-
-
-def _mine_again(job: Job, folder: Path) -> None:
-    """Mines in a folder that holds the embeddings of the training split, as the lists were mined that are read."""
-    mined = job.inputs["mine_negatives"].manifest
-    settings = mine_negatives.MineSettings.model_validate(mined.settings)
-    here = {**mined.execution, "device": job.execution.device, "engine": "local", "workers": 0, "address": ""}
-    execution = mine_negatives.Execution.model_validate(here)
-    inputs = {"train": Artifact(folder, mined), "prepare": job.inputs["prepare"]}
-    again = Job(job.dataset, mined.conf, settings, execution, inputs, None, folder, job.reporter)
-    again.work.mkdir()
-    mine_negatives.MineNegatives().run(again)
-    job.messages.extend(message for message in again.messages if message not in job.messages)
 
 
 def _record(job: Job, trainer: Trainer) -> None:

@@ -42,6 +42,7 @@ from itrpipe.training.data import Sources, SplitData, load_splits, longer_captio
 from itrpipe.training.distributed import AnyMatcher, World, tensors_of
 from itrpipe.training.encoding import Refreshing
 from itrpipe.training.loop import Trainer
+from itrpipe.training.mining import mine_again
 from itrpipe.training.optimizers import limit_training, trained_weights
 from itrpipe.training.saved import build_model, chosen_precision, max_tokens_of, start_from
 from itrpipe.training.settings import NO_AVERAGE, NOTHING, LoopSettings, TrainExecution, TrainSettings
@@ -76,6 +77,7 @@ class TrainingJob(Protocol):
     folder: Path
     reporter: Reporter
     metrics: dict[str, Any]
+    messages: list[str]
 
     @property
     def inputs(self) -> Mapping[str, Any]:
@@ -92,11 +94,7 @@ class TrainingJob(Protocol):
         ...
 
 
-Mine = Callable[[Path], None]
-"""Mines in a folder that holds the embeddings of the training split, as the lists were mined that training reads."""
-
-
-def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitData], CaptionTokens]:
+def trainer_of(job: TrainingJob) -> tuple[Trainer, dict[str, SplitData], CaptionTokens]:
     """What trains the model, with the data.
 
     Raises:
@@ -152,7 +150,7 @@ def trainer_of(job: TrainingJob, mine: Mine) -> tuple[Trainer, dict[str, SplitDa
         job.work,
         job.reporter,
         _tracking(job),
-        _refreshing(job, train, mine),
+        _refreshing(job, train),
     )
     _compile(job, model, train, place, trainer.steps)
     captions = {f"{name} captions": data for name, data in splits.items()}
@@ -278,13 +276,18 @@ def _mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
     return lists
 
 
-def _refreshing(job: TrainingJob, train: SplitData, mine: Mine) -> Refreshing | None:
-    """What mines again while training goes on."""
+def _refreshing(job: TrainingJob, train: SplitData) -> Refreshing | None:
+    """Returns what mines again while training goes on."""
     every = job.settings.loss.refreshes()
+
+    def warn(message: str) -> None:
+        if message not in job.messages:
+            job.warn(message)
 
     def lists(folder: Path) -> dict[str, np.ndarray]:
         job.reporter.say("  mining again with the weights as they are")
-        mine(folder)
+        mined, prepare = job.inputs["mine_negatives"], job.inputs["prepare"]
+        mine_again(folder, mined, prepare, job.execution.device, job.reporter, warn)
         return _mined_lists(folder, train)
 
     return Refreshing(every, job.work / "refreshed", lists) if every else None

@@ -21,7 +21,7 @@ from measure import apart
 
 from itrpipe.engine.work import Part
 from itrpipe.mining.exact import ExactMining
-from itrpipe.mining.lists import HeldRows, MinedFile, MinedLists, Searched
+from itrpipe.mining.lists import DIRECTIONS, HeldRows, MinedFile, Searched
 from itrpipe.mining.search import faster_products, product_seconds
 
 IMAGES, CAPTIONS_PER_IMAGE, DIM = 20_000, 5, 1_024
@@ -62,10 +62,11 @@ class Mining:
         """Mines one part."""
         self._work.make(self._worker, part, self._path(part))
 
-    def lists(self) -> MinedLists:
-        """The lists of all parts."""
+    def lists(self) -> dict[str, np.ndarray]:
+        """Rows of the lists of all parts, by direction."""
         self._work.join([self._path(part) for part in self.parts], self._folder / "mined.arrays")
-        return MinedFile(self._folder / "mined.arrays").lists()
+        file = MinedFile(self._folder / "mined.arrays")
+        return {name: file.read(name).candidates for name in DIRECTIONS}
 
     def _path(self, part: Part) -> Path:
         return self._folder / f"{part.name}{self._work.suffix}"
@@ -144,7 +145,7 @@ def measured_times(folder: Path) -> dict[str, float]:
         start = time.perf_counter()
         lists = mining.lists()
         ours += time.perf_counter() - start
-    np.savez(folder / "lists.npz", **vars(lists))
+    np.savez(folder / "lists.npz", **lists)  # pyright: ignore[reportArgumentType]
     return {"ours": ours, "product": statistics.mean(product), "searches": statistics.mean(searches)}
 
 
@@ -166,8 +167,8 @@ def test_recall_of_the_float32_answer(folder):
     lists, generator = np.load(folder / "lists.npz", allow_pickle=False), np.random.default_rng(0)
     owner = torch.from_numpy(CAPTION_IMAGE)
     for anchors, others, found in (
-        (images, texts, lists["texts_per_image"]),
-        (texts, images, lists["images_per_text"]),
+        (images, texts, lists["texts_for_images"]),
+        (texts, images, lists["images_for_texts"]),
     ):
         rows = torch.from_numpy(generator.choice(len(anchors), SAMPLE, replace=False))
         scores = anchors[rows] @ others.T

@@ -16,7 +16,16 @@ from itrpipe.engine.work import Part
 from itrpipe.mining import search as module
 from itrpipe.mining.exact import ExactMining
 from itrpipe.mining.faiss_engine import Indexing, Searching
-from itrpipe.mining.lists import DIRECTIONS, HeldRows, MinedFile, MinedLists, Searched, layout, write_slice
+from itrpipe.mining.lists import (
+    DIRECTIONS,
+    CandidateLists,
+    HeldRows,
+    MinedFile,
+    MinedLists,
+    Searched,
+    layout,
+    write_slice,
+)
 from itrpipe.mining.search import BYTES_PER_PAIR
 from itrpipe.storage.parts import array_writer
 from tests.maps import made
@@ -50,7 +59,20 @@ def exact_work(
 def joined(work: ExactMining | Searching, paths: list[Path], folder: Path) -> MinedLists:
     """The lists of all parts."""
     work.join(paths, folder / "mined.arrays")
-    return MinedFile(folder / "mined.arrays").lists()
+    return read_lists(folder / "mined.arrays")
+
+
+def read_lists(path: Path) -> MinedLists:
+    """All lists of a file."""
+    both = [MinedFile(path).read(name) for name in DIRECTIONS]
+    return MinedLists(both[0].candidates, both[0].scores, both[1].candidates, both[1].scores)
+
+
+def directions(lists: MinedLists) -> dict[str, CandidateLists]:
+    """The lists of each direction."""
+    texts = CandidateLists(lists.texts_for_images, lists.texts_for_images_scores)
+    images = CandidateLists(lists.images_for_texts, lists.images_for_texts_scores)
+    return dict(zip(DIRECTIONS, (texts, images), strict=True))
 
 
 def mine(
@@ -104,7 +126,7 @@ def search(*arguments: Any, **options: Any) -> MinedLists:
 
 def write_lists(path: Path, lists: MinedLists) -> MinedFile:
     """Lists as a file."""
-    both = dict(zip(DIRECTIONS, (lists.texts_for_images, lists.images_for_texts), strict=True))
+    both = directions(lists)
     shapes = {name: (*each.candidates.shape, 2**31 - 1) for name, each in both.items()}
     with array_writer(path, layout(shapes)) as writer:
         for name, each in both.items():

@@ -42,24 +42,24 @@ def test_ties_change_no_score_and_never_bring_in_an_own_pair():
     images = generator.integers(-2, 3, (40, 4)).astype(np.float32)
     texts, caption_image = np.repeat(images, 3, axis=0), np.repeat(np.arange(40), 3)
     expected, found = (way(images, texts, caption_image, 30, 10) for way in (mine, search))
-    np.testing.assert_array_equal(found.text_scores, expected.text_scores)
-    np.testing.assert_array_equal(found.image_scores, expected.image_scores)
-    assert (caption_image[found.texts_per_image] != np.arange(40)[:, None]).all()
-    assert (found.images_per_text != caption_image[:, None]).all()
+    np.testing.assert_array_equal(found.texts_for_images_scores, expected.texts_for_images_scores)
+    np.testing.assert_array_equal(found.images_for_texts_scores, expected.images_for_texts_scores)
+    assert (caption_image[found.texts_for_images] != np.arange(40)[:, None]).all()
+    assert (found.images_for_texts != caption_image[:, None]).all()
 
 
 @pytest.mark.usefixtures("with_faiss")
 def test_clusters_find_most_and_all_of_them_find_all(vectors, capfd):
     expected = mine(*vectors, 20, 10)
     all_probed = search(*vectors, 20, 10, clusters=(8, 8))
-    np.testing.assert_array_equal(all_probed.texts_per_image, expected.texts_per_image)
-    few = search(*vectors, 20, 10, clusters=(8, 3)).texts_per_image
-    common = [len(np.intersect1d(a[a != NO_ROW], b)) for a, b in zip(few, expected.texts_per_image, strict=True)]
+    np.testing.assert_array_equal(all_probed.texts_for_images, expected.texts_for_images)
+    few = search(*vectors, 20, 10, clusters=(8, 3)).texts_for_images
+    common = [len(np.intersect1d(a[a != NO_ROW], b)) for a, b in zip(few, expected.texts_for_images, strict=True)]
     assert 0.5 < sum(common) / few.size < 1
     one = search(*vectors, 200, 10, clusters=(8, 1))
-    padded = one.texts_per_image == NO_ROW
+    padded = one.texts_for_images == NO_ROW
     assert padded.any()
-    assert np.isneginf(one.text_scores[padded]).all()
+    assert np.isneginf(one.texts_for_images_scores[padded]).all()
     assert (np.diff(padded.astype(int), axis=1) >= 0).all()  # only at the end of a list
     assert "WARNING" not in capfd.readouterr().err  # of faiss, that there are few vectors for so many clusters
 
@@ -93,13 +93,13 @@ def test_codes_in_shards_find_most_and_give_true_scores(monkeypatch):
     expected = mine(*vectors, 20, 10)
     found = search(*vectors, 20, 10, clusters=(16, 8), kind="ivf-pq")
     for rows, best in (
-        (found.texts_per_image, expected.texts_per_image),
-        (found.images_per_text, expected.images_per_text),
+        (found.texts_for_images, expected.texts_for_images),
+        (found.images_for_texts, expected.images_for_texts),
     ):
         common = [len(np.intersect1d(ours, exact)) for ours, exact in zip(rows, best, strict=True)]
         assert sum(common) / rows.size > 0.9
-    scores = np.einsum("nd,nkd->nk", vectors[0], vectors[1][found.texts_per_image])
-    np.testing.assert_allclose(found.text_scores, scores, rtol=1e-5, atol=1e-5)
+    scores = np.einsum("nd,nkd->nk", vectors[0], vectors[1][found.texts_for_images])
+    np.testing.assert_allclose(found.texts_for_images_scores, scores, rtol=1e-5, atol=1e-5)
     parts = Indexing(searched(*vectors, 20, 10), "ivf-pq", 16, 8).parts()
     assert [part.rows for part in parts] == [750, 750, 400]
 
@@ -132,7 +132,7 @@ def test_without_the_library_the_remedy_is_named(vectors, monkeypatch):
 @pytest.fixture
 def recall(tmp_path):
     def of_lists(images, texts, caption_image, lists):
-        widths = lists.texts_per_image.shape[1], lists.images_per_text.shape[1]
+        widths = lists.texts_for_images.shape[1], lists.images_for_texts.shape[1]
         work = exact_work(images, texts, caption_image, *widths)
         return work.recall(write_lists(tmp_path / "mined.arrays", lists))
 
@@ -143,11 +143,12 @@ def test_exact_lists_have_all_and_a_missing_candidate_counts(vectors, recall, mo
     true = mine(*vectors, 20, 10)
     assert recall(*vectors, true) == {"texts_for_images": 1.0, "images_for_texts": 1.0}
     damaged = MinedLists(*(array.copy() for array in vars(true).values()))
-    damaged.texts_per_image[:, -3:], damaged.text_scores[:, -3:] = NO_ROW, -np.inf
-    damaged.images_per_text[:, 4], damaged.image_scores[:, 4] = 0, damaged.image_scores.min() - 1
+    damaged.texts_for_images[:, -3:], damaged.texts_for_images_scores[:, -3:] = NO_ROW, -np.inf
+    damaged.images_for_texts[:, 4], damaged.images_for_texts_scores[:, 4] = 0, damaged.images_for_texts_scores.min() - 1
     found = recall(*vectors, damaged)
     assert found == {"texts_for_images": pytest.approx(17 / 20), "images_for_texts": pytest.approx(9 / 10)}
-    damaged.text_scores[:], damaged.text_scores[::2] = true.text_scores, -np.inf  # every other image has nothing
+    damaged.texts_for_images_scores[:] = true.texts_for_images_scores
+    damaged.texts_for_images_scores[::2] = -np.inf  # every other image has nothing
     monkeypatch.setattr(exact, "SAMPLED_ANCHORS", 7)
     few = [recall(*vectors, damaged)["texts_for_images"] for _ in range(2)]
     assert few[0] == few[1]

@@ -22,14 +22,13 @@ from itrpipe.mining.filters import (
     positive_scores,
 )
 from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, HeldRows, slices
-from itrpipe.mining.settings import WindowSettings
 
 
 def test_candidates_that_leave_are_counted_by_the_first_reason_and_others_close_up() -> None:
     candidates = np.array([[3, 1, 4, NO_ROW], [2, 0, 1, 5]], np.int32)
     lists = CandidateLists(candidates, np.array([[0.9, 0.5, 0.1, -np.inf], [0.9, 0.8, 0.2, 0.1]], np.float32))
-    window = WindowSettings(range_min=1, max_score=0.8, absolute_margin=0.25)
-    reasons = outside(window, lists, np.array([0.5, np.nan], np.float32))
+    limits = {"range_min": 1, "max_score": 0.8, "absolute_margin": 0.25}
+    reasons = outside(limits, lists, np.array([0.5, np.nan], np.float32))
     assert list(reasons) == ["range_min", "max_score", "absolute_margin"]
     kept, dropped = drop(lists, reasons)
     assert dropped == {"range_min": 2, "max_score": 0, "absolute_margin": 1}
@@ -59,7 +58,7 @@ def test_a_caption_that_is_no_text_is_named():
 
 def test_captions_may_be_an_array():
     lists = itrpipe.mine(np.eye(3), np.eye(3), [0, 1, 2], captions=np.array(["a", "A.", "b"]))
-    assert lists.texts_per_image.tolist() == [[2, -1], [2, -1], [0, 1]]
+    assert lists.texts_for_images.tolist() == [[2, -1], [2, -1], [0, 1]]
 
 
 def test_positives_are_those_of_a_loop_and_nobodys_are_none():

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.errors import DataError
+from itrpipe.features.given import open_corpus
 from itrpipe.mining.lists import (
     DIRECTIONS,
     NO_ROW,
@@ -23,7 +24,6 @@ from itrpipe.mining.lists import (
     MinedFile,
     by_score,
     layout,
-    open_corpus,
     row_type,
     rows_at_once,
     slices,

@@ -14,10 +14,9 @@ import torch
 
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
-from itrpipe.mining import rescoring as module
 from itrpipe.mining.filters import drop
-from itrpipe.mining.lists import DIRECTIONS, NO_ROW, CandidateLists, MinedFile, MinedLists, slices
-from itrpipe.mining.rescoring import Guard, PairScorer, Rescoring, rescored_positives
+from itrpipe.mining.lists import NO_ROW, CandidateLists, MinedLists, slices
+from itrpipe.mining.rescoring import Guard, Rescoring
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.bfan import network as bfan
 from itrpipe.models.bfan.declaration import Bfan
@@ -25,8 +24,10 @@ from itrpipe.models.scan import network as scan
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.vsepp import network as vsepp
 from itrpipe.models.vsepp.declaration import Vsepp
+from itrpipe.training import mining as module
+from itrpipe.training.mining import PairScorer
 from tests.maps import made
-from tests.mining.mine import assert_same, mine, write_lists
+from tests.mining.mine import assert_same, directions, mine, read_lists, write_lists
 
 # Whole numbers, so that many pairs tie.
 TRUE_SCORES = np.random.default_rng(0).integers(0, 4, (12, 30)).astype(np.float32)
@@ -60,7 +61,7 @@ def finished(
     opening, path = partial(opened, score), folder / "rescored.arrays"
     work = Rescoring("another", folder / "mined.arrays", owners, opening, (6, 5), **{"block_pairs": 10, **more})
     work.join(made(work, folder / "parts").paths, path)
-    return MinedFile(path).lists(), rescored_positives(path)
+    return read_lists(path), work.positives(path)
 
 
 @pytest.mark.parametrize("block_pairs", [1, 7, 1_000])
@@ -183,8 +184,7 @@ def guarded(prior: float, lists: dict[str, CandidateLists] | None = None, sign: 
     """Lists, the probabilities of all their candidates, some anchors at a time, and the figures on them."""
     found = embeddings()
     if lists is None:
-        both = mine(found.images, found.texts, OWNERS, 8, 6)
-        lists = {name: getattr(both, name) for name in DIRECTIONS}
+        lists = directions(mine(found.images, found.texts, OWNERS, 8, 6))
     shown = SplitEmbeddings(
         found.images, found.image_ids, sign * np.asarray(found.texts), found.caption_ids, OWNERS, INNER_PRODUCT
     )

@@ -74,8 +74,8 @@ def test_lists_match_the_reference(monkeypatch):
     with np.load(REFERENCE, allow_pickle=False) as reference:
         images, texts, owners = reference["in_img_emb"], reference["in_cap_emb"], np.arange(200) // 5
         lists = mine(images, texts, owners, 50, 10, block=7)
-        np.testing.assert_array_equal(lists.texts_per_image, reference["out_i2t_fp32"])
-        np.testing.assert_array_equal(lists.images_per_text, reference["out_t2i_fp32"])
+        np.testing.assert_array_equal(lists.texts_for_images, reference["out_i2t_fp32"])
+        np.testing.assert_array_equal(lists.images_for_texts, reference["out_t2i_fp32"])
 
 
 @settings(max_examples=40)
@@ -237,8 +237,8 @@ def test_more_rows_than_keys_tell_apart_are_refused():
 def test_every_anchor_gets_all_its_candidates_where_more_are_asked_for():
     owners = np.array([0, 0, 0, 1, 2, -1])
     lists = itrpipe.mine(np.eye(3), np.eye(6, 3), owners, num_texts=9, num_images=9)
-    texts = [sorted(row[row >= 0].tolist()) for row in lists.texts_per_image]
-    images = [sorted(row[row >= 0].tolist()) for row in lists.images_per_text]
+    texts = [sorted(row[row >= 0].tolist()) for row in lists.texts_for_images]
+    images = [sorted(row[row >= 0].tolist()) for row in lists.images_for_texts]
     assert texts == [[3, 4, 5], [0, 1, 2, 4, 5], [0, 1, 2, 3, 5]]
     assert images == [[1, 2], [1, 2], [1, 2], [0, 2], [0, 1], [0, 1, 2]]
 

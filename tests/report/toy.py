@@ -36,6 +36,7 @@ from itrpipe.storage.artifact import Location, Manifest
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.checks import synthesis_statistics
 from itrpipe.synthesis.sentences import Edit, Sentence, SentenceFile, join_parts, write_part
+from itrpipe.training.settings import MineExecution, MineSettings
 from tests import maps
 from tests.definitions import save_definition
 
@@ -58,7 +59,7 @@ MINE = {
     "window": {},
 }
 REAL = {
-    "mine_negatives": (mine_negatives.MineSettings, mine_negatives.Execution(device="cpu", block=64, memory_mib=64)),
+    "mine_negatives": (MineSettings, MineExecution(device="cpu", block=64, memory_mib=64)),
     "evaluate": (evaluate.EvaluateSettings, evaluate.Execution(device="cpu", encode_block=16)),
 }
 """Settings and execution of the stages whose own `run` writes."""

@@ -116,16 +116,17 @@ def test_a_window_drops_what_it_says_and_the_statistics_count_it(mined: Callable
     arrays = np.array(known.images), torch.from_numpy(np.array(known.texts)), known.caption_image
     window = {"range_min": 1, "range_max": 4, "absolute_margin": -0.01}
     once = itrpipe.mine(*arrays, num_texts=20, num_images=6, **window)  # one call over the vectors
-    for direction, lists in zip(FILES, (once.texts_for_images, once.images_for_texts), strict=True):
-        np.testing.assert_array_equal(lists.candidates, after[direction].candidates)
-        np.testing.assert_array_equal(lists.scores.astype(np.float16), after[direction].scores)
+    for direction in FILES:
+        np.testing.assert_array_equal(getattr(once, direction), after[direction].candidates)
+        scores = getattr(once, f"{direction}_scores")
+        np.testing.assert_array_equal(scores.astype(np.float16), after[direction].scores)
 
 
 def test_one_call_drops_texts_that_read_like_a_positive_and_refuses_what_does_not_fit() -> None:
     units, owners = np.eye(3, dtype=np.float64), [0, 1, 2]
     found = itrpipe.mine(units, units, owners, num_texts=2, num_images=2, captions=["A dog.", "a dog", "A cat"])
-    assert found.texts_per_image.tolist() == found.images_per_text.tolist() == [[2, -1], [2, -1], [0, 1]]
-    assert itrpipe.mine(units, units, owners).texts_per_image.shape == (3, 2)
+    assert found.texts_for_images.tolist() == found.images_for_texts.tolist() == [[2, -1], [2, -1], [0, 1]]
+    assert itrpipe.mine(units, units, owners).texts_for_images.shape == (3, 2)
     for images, texts, of, captions, message in (
         (units[0], units, owners, None, r"float64 \[3\] and not vectors"),
         (units, units, np.zeros(3), None, r"owners are float64 \[3\]"),

@@ -29,6 +29,7 @@ from itrpipe.mining.files import FILES, read_list
 from itrpipe.models.base import TextBatch
 from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.pipeline.run import cost_of, earlier_artifacts
+from itrpipe.review import DecisionFile, Judgement
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, MANIFEST, Manifest, read_manifest
 from itrpipe.training import loop
@@ -278,7 +279,7 @@ def test_the_guard_writes_the_probability_of_every_candidate(
         assert abs(facts["above"][direction]["0.5"] - above) <= 1
     # A model that is too weak is refused before it mines.
     monkeypatch.setattr("itrpipe.learning.false_negatives.Gaussians.usable", lambda _: False)
-    monkeypatch.setattr("itrpipe.stages.mine_negatives._mined", lambda *_: pytest.fail("it mined"))
+    monkeypatch.setattr("itrpipe.mining.mine._search", lambda *_, **more: pytest.fail("it mined"))
     refused(run("mine-negatives", "--guard", "fne", *sets(*MINING)), 2, "leave --guard out")
 
 
@@ -350,6 +351,25 @@ def test_lists_are_those_of_exact_mining_with_the_weights_of_the_epoch(
     np.testing.assert_array_equal(last["images_for_texts"], np.argsort(-scores.T, axis=1, kind="stable")[:, :3])
     assert last[f"{PROBABILITY_OF}texts_for_images"].shape == last["texts_for_images"].shape
     assert (last["texts_for_images"] != first["texts_for_images"]).any()
+
+
+def test_what_people_decided_holds_for_lists_that_are_mined_again(
+    defined: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done(invoke("prepare", "--dataset", "tiny", "--data", defined))
+    split = PreparedDataset.open(only(defined, "prepare/files")).split("train")
+    fitting = np.flatnonzero(split.caption_image != 0)[:10]
+    answers = [Judgement("ada", split.image_ids[0], caption, "fits") for caption in split.caption_ids[fitting]]
+    file = tmp_path / "decisions.parquet"
+    DecisionFile(file).add(answers)
+    given: list[dict[str, np.ndarray]] = []
+    refresh = ContrastiveMethod.refresh
+    monkeypatch.setattr(ContrastiveMethod, "refresh", lambda self, lists: (given.append(lists), refresh(self, lists)))
+    done(invoke(*command(defined, *sets(f"mine_negatives.decisions={file}"))))
+    assert len(given) == 2
+    for lists in given:
+        assert not np.isin(lists["texts_for_images"][0], fitting).any()
+        assert (lists["images_for_texts"][fitting] != 0).all()
 
 
 def test_an_interrupted_run_goes_on_to_the_same_weights(defined: Path, invoke: Invoke, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, invert_permutation, pack_padded_sequence
 
+from itrpipe.engine.work import to_device
 from itrpipe.features.embeddings import INNER_PRODUCT, ORDER
 from itrpipe.models.base import (
     DualEncoder,
@@ -22,7 +23,6 @@ from itrpipe.models.base import (
     TextEncoding,
     l2_normalise,
     real_count,
-    to_device,
 )
 from itrpipe.models.vectors import at_least_single, mean_of_first
 from itrpipe.models.vsepp.declaration import Vsepp

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 from itrpipe.datasets.vocabulary import END, PAD
+from itrpipe.engine.work import to_device
 from itrpipe.errors import DataError
 from itrpipe.models.base import (
     DualEncoder,
@@ -36,7 +37,6 @@ from itrpipe.models.base import (
     placed_regions,
     real_count,
     region_width,
-    to_device,
 )
 from itrpipe.models.vectors import at_least_single
 from itrpipe.models.vsepp.network import GruTextEncoder, gru_step, image_projection

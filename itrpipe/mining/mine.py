@@ -1,0 +1,365 @@
+"""Mining as a function: lists of hard negatives out of vectors, by one call.
+
+`mine_split` is all of mining: search, the order of a second model, what leaves the lists again, and figures on them.
+The stage `mine-negatives` and a training that mines again write its lists to files; `mine` keeps them in memory.
+
+Shapes: N images, T captions, D width of a vector, A anchors with lists, K candidates of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from itrpipe.engine.work import Runner
+from itrpipe.errors import DataError, UsageError
+from itrpipe.mining.exact import SAMPLED_ANCHORS, ExactMining
+from itrpipe.mining.filters import (
+    DuplicateCaptions,
+    better_than_another,
+    drop,
+    lowest_positives,
+    outside,
+    positive_scores,
+)
+from itrpipe.mining.lists import (
+    DIRECTIONS,
+    CandidateLists,
+    HeldRows,
+    JoinedRows,
+    MinedFile,
+    MinedLists,
+    Searched,
+    matching,
+)
+from itrpipe.mining.search import Precision
+from itrpipe.mining.statistics import DATASET, PEOPLE, Figures, mining_statistics
+from itrpipe.storage.arrays import Rows, given_vectors
+from itrpipe.storage.disk import check_stamp
+
+if TYPE_CHECKING:
+    from itrpipe.datasets.truth import PairSet
+    from itrpipe.mining.rescoring import Guard, Rescoring
+
+MINED, RESCORED = "mined.arrays", "rescored.arrays"
+FAISS_BLOCK = 4_096
+BARELY = 0.6
+"""Share of captions that fit their own image better than another one, below which something is wrong."""
+EXPECTED_RECALL = 0.99
+"""Share of the exact candidates below which an index is called bad."""
+
+
+WriteLists = Callable[[str, slice, CandidateLists, np.ndarray | None], None]
+"""Takes the lists of consecutive anchors, direction after direction: the direction, rows of the anchors, their lists,
+and probabilities [a, K] to be false negatives where there is a guard."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """How candidates are searched.
+
+    Attributes:
+        library: `torch` compares all pairs; `faiss` searches an index.
+        precision: of the products of torch.
+        index: of faiss: `flat`, `ivf` or `ivf-pq`.
+        num_lists, num_probes: of the last two, see `itrpipe.mining.faiss_engine.clusters`.
+        device: `auto`, `cpu` or `cuda`.
+        block: images of a part, for faiss images or captions; 0 chooses it.
+        memory: bytes that a tile of products takes; 0 chooses it.
+    """
+
+    library: Literal["torch", "faiss"] = "torch"
+    precision: Precision = "bf16+fp32"
+    index: Literal["flat", "ivf", "ivf-pq"] = "flat"
+    num_lists: int = 0
+    num_probes: int = 0
+    device: str = "auto"
+    block: int = 0
+    memory: int = 0
+
+
+def mine_split(
+    images: Rows,
+    texts: Rows,
+    owners: np.ndarray,
+    widths: tuple[int, int],
+    runner: Runner,
+    write: WriteLists,
+    *,
+    further: Mapping[str, Rows] | None = None,
+    search: Search | None = None,
+    limits: Mapping[str, float] | None = None,
+    captions: Iterable[str] | None = None,
+    drop_duplicates: bool = False,
+    decided: tuple[PairSet, PairSet] | None = None,
+    truth: PairSet | None = None,
+    guard: Callable[[], Guard] | None = None,
+    rescorer: Callable[[Path], Rescoring] | None = None,
+) -> dict[str, Any]:
+    """Mines the hardest captions of every image and the hardest images of every caption, own pairs left out.
+
+    Args:
+        images: [N, D].
+        texts: [T, D].
+        owners: [T] row of the image of each caption, -1 for none.
+        widths: captions wanted for each image, and images for each caption.
+        runner: makes the parts.
+        write: takes the lists, some anchors at a time.
+        further: `image` or `caption` -> [M, D] candidates that belong to nobody and get no lists; their rows follow.
+        search: how candidates are searched.
+        limits: those of `WindowSettings` that are set, by their names.
+        captions: T texts, read once; those of candidates that say what the positive's say are counted.
+        drop_duplicates: these candidates leave the lists.
+        decided: pairs that people found to fit, which leave the lists, and pairs that do not, whose probability is 0.
+        truth: all correct pairs, where they are known.
+        guard: opens what estimates how likely a candidate is a false negative.
+        rescorer: makes, of the file of all lists, the map in which a second model puts the hardest in its own order.
+
+    Returns:
+        Figures ready for JSON: those of `mining_statistics`, `judge`, and `duplicates`, `guard`, `search` and
+        `rescored` where there are captions, a guard, an index and a second model.
+
+    Raises:
+        DataError: vectors and owners do not fit each other, or values are not finite.
+        UsageError: there are no candidates; or the guard has nothing to estimate from.
+        MissingInputError: faiss is asked for and not installed.
+        DiskFullError: no space is left.
+        OthersMissing: this job makes a share of the parts, and has made it.
+    """
+    search = search or Search()
+    anchors, every_owner = (images.shape[0], texts.shape[0]), owners
+    sides: dict[str, Rows] = {"image": images, "caption": texts}
+    for side, rows in (further or {}).items():
+        sides[side] = JoinedRows((sides[side], rows))
+        if side == "caption":
+            every_owner = np.append(owners, np.full(rows.shape[0], -1))
+    searched = Searched((sides["image"], sides["caption"]), every_owner, widths, anchors)
+    if searched.widths != widths:
+        runner.warn(
+            f"lists hold {searched.widths[0]:,} captions and {searched.widths[1]:,} images: there are no more "
+            "candidates"
+        )
+    opened_guard = guard() if guard else None
+    mined, facts = _search(searched, search, runner, more=rescorer is not None)
+    if rescorer:
+        work = rescorer(mined.path.absolute())
+        path = runner.folder / RESCORED
+        work.join(runner.made(work, "rescored").paths, path)
+        mined, positives = MinedFile(path), work.positives(path)
+        facts["rescored"] = work.facts
+    else:
+        positives = positive_scores(images, texts, owners)
+        better = better_than_another(images, texts, owners, positives)
+        if better < BARELY:
+            runner.warn(
+                f"only {100 * better:.0f} % of the captions fit their own image better than another one, chance being "
+                "50 %: the model has learned little, or embeddings and owners are in different orders"
+            )
+    same = None if captions is None else DuplicateCaptions(captions, owners)
+    lowest = {DIRECTIONS[0]: lowest_positives(positives, owners, anchors[0]), DIRECTIONS[1]: positives}
+    known = dict(zip(DIRECTIONS, anchors[::-1], strict=True))
+    figures = {name: Figures(*mined.shapes[name]) for name in DIRECTIONS}
+    for name, (count, _) in mined.shapes.items():
+        with runner.task(f"writing {name.replace('_', ' ')}", count, "lists") as task:
+            for part, found in mined.slices(name):
+                reasons = outside(limits or {}, found, lowest[name][part])
+                if same is not None:
+                    marked = same.mark(name, part, found)
+                    reasons = {"duplicates": marked, **reasons} if drop_duplicates else reasons
+                lists, dropped = drop(found, reasons)
+                if decided:
+                    fits = matching(decided[0], name, part, lists)
+                    if truth is None:  # what fits is counted before it is dropped
+                        figures[name].judge(fits | matching(decided[1], name, part, lists), fits)
+                    lists, by_people = drop(lists, {"decisions": fits})
+                    dropped |= by_people
+                if truth is not None:
+                    judged = (lists.candidates >= 0) & (lists.candidates < known[name])
+                    figures[name].judge(judged, matching(truth, name, part, lists))
+                figures[name].add(part, lists, dropped)
+                probability = opened_guard.probability(name, lists) if opened_guard else None
+                if decided and probability is not None:
+                    probability[matching(decided[1], name, part, lists)] = 0.0
+                write(name, part, lists, probability)
+                task.advance(part.stop - part.start)
+    statistics = mining_statistics(figures, positives, owners)
+    statistics["judge"] = None
+    if truth is not None:
+        statistics["judge"] = DATASET
+    elif decided:
+        statistics["judge"] = PEOPLE
+    if same is not None:
+        statistics["duplicates"] = same.report()
+    if opened_guard:
+        statistics["guard"] = opened_guard.facts()
+    return statistics | facts
+
+
+def _search(searched: Searched, search: Search, runner: Runner, *, more: bool) -> tuple[MinedFile, dict[str, Any]]:
+    """Returns the lists by the vectors, and of an index how well it searched."""
+    sizes: Sequence[tuple[int, int]] = []
+    if search.library == "faiss":
+        from itrpipe.mining.faiss_engine import Indexing, Searching
+
+        indexes = None
+        if search.index != "flat":
+            indexing = Indexing(searched, search.index, search.num_lists, search.num_probes)
+            indexes = indexing.of_sides(runner.made(indexing, "index", more=True).paths)
+            sizes = indexing.sizes
+        again, block = search.index == "ivf-pq", search.block or FAISS_BLOCK
+        work = Searching(searched, indexes, again=again, block=block, device=search.device)
+    else:
+        work = ExactMining(
+            searched,
+            block=search.block,
+            precision=search.precision,
+            device=search.device,
+            memory=search.memory,
+        )
+    made = runner.made(work, "mined", more=more)
+    path = runner.folder / MINED
+    if made.rows or not _is_whole(path, runner):
+        with runner.task("joining", sum(searched.anchors), "lists") as task:
+            work.join(made.paths, path, task.advance)
+    mined = MinedFile(path)
+    return mined, {"search": _search_facts(searched, mined, sizes, runner)} if sizes else {}
+
+
+def _is_whole(path: Path, runner: Runner) -> bool:
+    """Whether a joined file of an interrupted run is there, as it was written."""
+    if not path.exists():
+        return False
+    try:
+        check_stamp(path, "it is made again")
+    except DataError:
+        runner.warn(f"{path.name} was damaged; it is made again")
+        return False
+    return True
+
+
+def _search_facts(
+    searched: Searched, mined: MinedFile, sizes: Sequence[tuple[int, int]], runner: Runner
+) -> dict[str, Any]:
+    """Returns clusters, probes and measured recall of an index; warns where it missed much."""
+    recall = ExactMining(searched).recall(mined)
+    lists, probes = (dict(zip(DIRECTIONS, numbers, strict=True)) for numbers in zip(*sizes, strict=True))
+    worst = min(DIRECTIONS, key=lambda name: recall[name])
+    if recall[worst] < EXPECTED_RECALL:
+        runner.warn(
+            f"the index found {100 * recall[worst]:.1f}% of the {worst.replace('_', ' ')} that exact search finds with "
+            f"num_probes = {probes[worst]:,}; raise --set num_probes=… or search exactly with --set index=flat"
+        )
+    recall = {name: round(share, 4) for name, share in recall.items()}
+    return {"num_lists": lists, "num_probes": probes, "recall": recall, "sampled_anchors": SAMPLED_ANCHORS}
+
+
+def mine(
+    images: ArrayLike,
+    texts: ArrayLike,
+    owners: ArrayLike,
+    *,
+    num_texts: int = 300,
+    num_images: int = 60,
+    range_min: int = 0,
+    range_max: int | None = None,
+    min_score: float | None = None,
+    max_score: float | None = None,
+    absolute_margin: float | None = None,
+    relative_margin: float | None = None,
+    captions: Sequence[str] | None = None,
+    precision: Precision = "bf16+fp32",
+    device: str = "auto",
+    memory: int = 0,
+    progress: bool = False,
+) -> MinedLists:
+    """Mines the hardest texts of every image and the hardest images of every text, own pairs left out, exactly.
+
+    The score of a pair is the inner product of its vectors: normalise them for cosines. Equal scores come in the order
+    of their rows. What a limit drops makes a list shorter, and the rest moves up.
+
+    Args:
+        images: [N, D] vectors of any model.
+        texts: [T, D].
+        owners: [T] row of the image that each text belongs to, -1 for none.
+        num_texts: texts mined for each image, all where there are fewer; 300 and 60 are those of AOQ, section 4.2.
+        num_images: images mined for each text.
+        range_min, range_max, min_score, max_score, absolute_margin, relative_margin: see `WindowSettings`.
+            The positive of an image is its own text with the lowest score.
+        captions: T texts; candidates that say what one of the positive's says are dropped, see `plain_text`.
+        precision: of the products; `bf16+fp32` finds the lists of `fp32` in bfloat16 and checks them in single
+            precision; `bf16` rounds the vectors themselves.
+        device: `auto` takes CUDA where there is one.
+        memory: bytes that products take at a time, see `Searcher`; the lists come on top, through files in the
+            temporary folder.
+        progress: show it, and warnings, on standard error.
+
+    Returns:
+        Rows of candidates and their scores, hardest first; -1 and minus infinity behind the last of a shorter list.
+
+    Raises:
+        DataError: the arrays do not fit each other, or hold values that are not finite; or products are less exact on
+            this machine than they have to be.
+        UsageError: there are no candidates, or the limits leave nothing; a limit is out of its range; the precision or
+            the device is not known, or there is no such device.
+        DiskFullError: the temporary folder has no space left.
+
+    Example:
+        >>> images, texts = np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32)[[0, 1, 2, 1]]
+        >>> mine(images, texts, [0, 1, 2, 0], num_texts=2, num_images=1).images_for_texts.tolist()
+        [[1], [0], [0], [1]]
+
+    Source: AOQ (Chen et al., ECCV 2020), section 3.1.
+    """
+    from itrpipe.config import Resolved, bind
+    from itrpipe.mining.settings import WindowSettings
+
+    limits = {"range_min": range_min, "range_max": range_max, "min_score": min_score, "max_score": max_score}
+    limits |= {"absolute_margin": absolute_margin, "relative_margin": relative_margin}
+    window = bind(WindowSettings, Resolved(limits, dict.fromkeys(limits, "its caller")), "mine")
+    if precision not in get_args(Precision):
+        raise UsageError(f"precision {precision!r} is none of {', '.join(get_args(Precision))}; choose one")
+    image_vectors, text_vectors, rows = given_vectors(images, texts, owners)
+    if captions is not None:
+        _check_captions(captions, len(rows))
+    reporter = None
+    if progress:
+        from itrpipe.progress import Reporter, SafeConsole
+
+        reporter = Reporter(SafeConsole(stderr=True))
+    kept: dict[str, list[CandidateLists]] = {name: [] for name in DIRECTIONS}
+    with TemporaryDirectory(prefix="itrpipe-") as folder:
+        statistics = mine_split(
+            HeldRows(image_vectors),
+            HeldRows(text_vectors),
+            rows,
+            (num_texts, num_images),
+            Runner(Path(folder), reporter, reporter.say if reporter else lambda message: None),
+            lambda direction, part, lists, probability: kept[direction].append(lists),
+            search=Search(precision=precision, device=device, memory=memory),
+            limits=window.model_dump(exclude_defaults=True),
+            captions=captions,
+            drop_duplicates=True,
+        )
+    if not any(statistics["candidates"].values()):
+        dropped = statistics["dropped"]
+        counts = [f"{name} {sum(dropped[each][name] for each in DIRECTIONS):,}" for name in dropped[DIRECTIONS[0]]]
+        raise UsageError(f"no candidates are left, which were dropped by {', '.join(counts)}; widen the limits")
+    arrays = []
+    for lists in kept.values():
+        arrays.append(np.concatenate([each.candidates for each in lists]))
+        arrays.append(np.concatenate([each.scores for each in lists]))
+    return MinedLists(*arrays)
+
+
+def _check_captions(captions: Sequence[str], texts: int) -> None:
+    if len(captions) != texts:
+        raise DataError(f"there are {len(captions):,} captions and {texts:,} owners; give one for each text")
+    for row, caption in enumerate(captions):
+        if not isinstance(caption, str):
+            raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")

@@ -1,0 +1,69 @@
+"""`itrpipe.mine`: its example, and every error that it documents."""
+
+from __future__ import annotations
+
+import doctest
+import errno
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import itrpipe
+from itrpipe.errors import DataError, DiskFullError, ItrpipeError, UsageError
+from itrpipe.mining import mine as module
+from itrpipe.mining import search
+
+EYE, OWNERS = np.eye(3, dtype=np.float32), [0, 1, 2]
+REFUSED: dict[str, tuple[list[int], dict[str, Any], type[ItrpipeError], str]] = {
+    "no candidates": ([1, 1, 1], {}, UsageError, "0 and 2 are candidates of some"),
+    "no list": (OWNERS, {"num_texts": 0}, UsageError, "0 captions per image"),
+    "another precision": (OWNERS, {"precision": "fp16"}, UsageError, "precision 'fp16' is none of fp32, bf16"),
+    "another device": (OWNERS, {"device": "tpu"}, UsageError, "device 'tpu' is none of auto, cpu and cuda"),
+    "an owner too many": ([*OWNERS, 1], {}, DataError, "4 caption rows do not fit each other"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_documented_to_be_refused_is_refused(what: str) -> None:
+    owners, options, error, message = REFUSED[what]
+    with pytest.raises(error, match=message):
+        itrpipe.mine(EYE, EYE, owners, **options)
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="no CUDA device is visible"):
+        itrpipe.mine(EYE, EYE, OWNERS, device="cuda")
+
+
+def test_products_that_are_less_exact_than_they_have_to_be_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_multiply", lambda texts, images: torch.full((len(texts), len(images)), -torch.inf))
+    with pytest.raises(DataError, match="less exact on this machine"):
+        itrpipe.mine(EYE, EYE, OWNERS)
+
+
+def test_a_temporary_folder_without_space_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DiskFullError, match="no space left"):
+        itrpipe.mine(EYE, EYE, OWNERS)
+
+
+def test_progress_and_warnings_go_to_standard_error_and_only_where_they_are_asked_for(capfd: Any) -> None:
+    itrpipe.mine(EYE, EYE, OWNERS)
+    assert capfd.readouterr() == ("", "")
+    itrpipe.mine(EYE, EYE, OWNERS, progress=True)
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "mining: 3/3 images" in shown.err
+    assert "lists hold 2 captions and 2 images" in shown.err
+
+
+def test_the_example_runs() -> None:
+    outcome = doctest.testmod(module)
+    assert (outcome.failed, outcome.attempted) == (0, 2)
