@@ -15,8 +15,7 @@ import pytest
 import typer.main
 
 from itrpipe import __version__
-from itrpipe.cli import app, entry
-from itrpipe.cli import keep as doctor
+from itrpipe.cli import app, doctor, entry
 from itrpipe.cli.help import LISTS, PANELS, SHARED, everything, principal
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import load_definition
@@ -74,7 +73,7 @@ def test_without_arguments_it_says_where_one_stands(
 def test_a_command_has_one_summary_options_that_are_described_and_an_example_that_parses(
     name: str, invoke: Invoke
 ) -> None:
-    (about,) = (about for names in PANELS.values() for own, (_, about) in names.items() if own == name)
+    (about,) = (names[name] for names in PANELS.values() if name in names)
     assert about == COMMANDS[name].get_short_help_str(limit=1_000)
     assert about == str(COMMANDS[name].help).partition("\n")[0]
     for parameter in COMMANDS[name].params:
@@ -278,7 +277,7 @@ def test_errors_become_one_line_and_their_exit_code(
     def fail(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr("itrpipe.cli.keep.folders_in", fail)
+    monkeypatch.setattr("itrpipe.cli.status.folders_in", fail)
     outcome = invoke("status")
     assert (outcome.code, outcome.err) == (code, said)
 

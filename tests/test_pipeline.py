@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from itrpipe.cli.asked import run_stage
-from itrpipe.cli.keep import show
+from itrpipe.cli.show import show
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.run import SharedExecution

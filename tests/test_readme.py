@@ -16,9 +16,9 @@ import typer.main
 from itrpipe import __version__
 from itrpipe.cli import app
 from itrpipe.cli.asked import Asked
+from itrpipe.cli.export import Wanted, export_model
 from itrpipe.cli.named import define_model
 from itrpipe.cli.options import overrides_of
-from itrpipe.cli.share import Wanted, export_model
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import remember_model
 from itrpipe.pipeline.planning import parse_override

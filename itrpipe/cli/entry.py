@@ -60,7 +60,7 @@ def _root(
     if data is not None:
         os.environ["ITRPIPE_DATA"] = str(data)  # for the command
     if context.invoked_subcommand is None:
-        from itrpipe.cli.keep import status
+        from itrpipe.cli.status import status
 
         status(None, Path(os.environ.get("ITRPIPE_DATA", "data")), verify=False)
 

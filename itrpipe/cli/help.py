@@ -26,39 +26,39 @@ from typer.models import CommandInfo
 
 from itrpipe.errors import UsageError
 
-PANELS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+PANELS: Mapping[str, Mapping[str, str]] = {
     "Data": {
-        "prepare": ("make", "Read captions, check images."),
-        "extract": ("make", "Write visual features of every image as features.h5."),
-        "parse": ("make", "Write the scene graph of every caption."),
-        "index": ("search", "Embed all photographs below a folder, for search --photos."),
+        "prepare": "Read captions, check images.",
+        "extract": "Write visual features of every image as features.h5.",
+        "parse": "Write the scene graph of every caption.",
+        "index": "Embed all photographs below a folder, for search --photos.",
     },
     "Models": {
-        "train": ("make", "Train a model, and embed every split with one that has embeddings."),
-        "mine-negatives": ("make", "Find the hardest negatives of the whole training set."),
-        "synthesize": ("make", "Write negative sentences for every caption of a split."),
-        "export": ("share", "Write a trained model and its card to a folder that the Hugging Face hub accepts."),
-        "export-negatives": ("share", "Write mined negatives as files that other trainers read."),
+        "train": "Train a model, and embed every split with one that has embeddings.",
+        "mine-negatives": "Find the hardest negatives of the whole training set.",
+        "synthesize": "Write negative sentences for every caption of a split.",
+        "export": "Write a trained model and its card to a folder that the Hugging Face hub accepts.",
+        "export-negatives": "Write mined negatives as files that other trainers read.",
     },
     "Results": {
-        "evaluate": ("ask", "Measure a trained model, or the mean of several, on a split."),
-        "explain": ("ask", "Show which words of a caption do not belong to an image, and what belongs there."),
-        "search": ("search", "Find images for a sentence, captions for an image, or photographs like another one."),
-        "serve": ("search", "Open local pages to search and to judge the hardest candidates."),
-        "review": ("search", "Show judgements of hard candidates, and how many are false negatives."),
-        "report": ("ask", "Write one HTML page over all evaluated runs of a dataset, or over two models."),
+        "evaluate": "Measure a trained model, or the mean of several, on a split.",
+        "explain": "Show which words of a caption do not belong to an image, and what belongs there.",
+        "search": "Find images for a sentence, captions for an image, or photographs like another one.",
+        "serve": "Open local pages to search and to judge the hardest candidates.",
+        "review": "Show judgements of hard candidates, and how many are false negatives.",
+        "report": "Write one HTML page over all evaluated runs of a dataset, or over two models.",
     },
     "Upkeep": {
-        "run": ("keep", "Run a recipe, or some of its runs, and compare their scores with the published ones."),
-        "demo": ("keep", "Teach a model left and right on the synthetic dataset: the same as run demo."),
-        "status": ("keep", "List every artifact."),
-        "list": ("keep", "List methods, backbones, extractors or recipes, each in one line."),
-        "show": ("keep", "Print a configuration with the origin of every value."),
-        "gc": ("keep", "Remove interrupted, damaged and unused artifacts after asking; evaluated models stay."),
-        "doctor": ("keep", "Check versions, device, FAISS, disk and memory; with --address a Ray cluster."),
+        "run": "Run a recipe, or some of its runs, and compare their scores with the published ones.",
+        "demo": "Teach a model left and right on the synthetic dataset: the same as run demo.",
+        "status": "List every artifact.",
+        "list": "List methods, backbones, extractors or recipes, each in one line.",
+        "show": "Print a configuration with the origin of every value.",
+        "gc": "Remove interrupted, damaged and unused artifacts after asking; evaluated models stay.",
+        "doctor": "Check versions, device, FAISS, disk and memory; with --address a Ray cluster.",
     },
 }
-"""Group -> its commands: module of `itrpipe.cli`, and the first sentence of the command's help."""
+"""Group -> its commands with the first sentence of their help. A command is in the module of its name."""
 OTHERS = "Options"
 SHARED: Mapping[str, tuple[str, ...]] = {
     "Model": ("named", "method", "backbone", "features", "seed"),
@@ -240,28 +240,30 @@ class Commands(TyperGroup):
         """Writes every group with a sentence of each command."""
         for panel, commands in PANELS.items():
             with formatter.section(panel):
-                formatter.write_dl([(name, about) for name, (_, about) in commands.items()])
+                formatter.write_dl([*commands.items()])
 
 
 class _Imported(Mapping[str, Any]):
     """Name -> command, whose module is imported when it is asked for."""
 
     def __init__(self) -> None:
-        self._modules = {name: module for names in PANELS.values() for name, (module, _) in names.items()}
+        self._names = [name for names in PANELS.values() for name in names]
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
         if name not in self._made:
-            import_module(f"itrpipe.cli.{self._modules[name]}")
+            import_module(f"itrpipe.cli.{name.replace('-', '_')}")
             plain = {"pretty_exceptions_short": False, "rich_markup_mode": None}
             self._made[name] = get_command_from_info(_KNOWN[name], **plain)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._modules)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(self._names)
 
 
 @contextmanager

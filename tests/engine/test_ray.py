@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from itrpipe import __version__
-from itrpipe.cli.keep import doctor
+from itrpipe.cli.doctor import doctor
 from itrpipe.engine.ray import connected, load_ray
 from itrpipe.engine.run import Made
 from itrpipe.errors import DataError, UnavailableError
