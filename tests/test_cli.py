@@ -16,7 +16,8 @@ import typer.main
 
 from itrpipe import __version__
 from itrpipe.cli import app, doctor, entry
-from itrpipe.cli.help import LISTS, PANELS, SHARED, everything, principal
+from itrpipe.cli.commands import PANELS, SHARED
+from itrpipe.cli.names import LISTS, everything, principal
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import (
@@ -31,7 +32,8 @@ from itrpipe.errors import (
 )
 from tests.chains import Invoke, done, refused
 
-COMMANDS: Mapping[str, Any] = cast(Any, typer.main.get_command(app)).commands
+GROUP = cast(Any, typer.main.get_command(app))
+COMMANDS: Mapping[str, Any] = {name: GROUP.get_command(None, name) for name in GROUP.commands}
 HEAVY = {"torch", "pyarrow", "numpy", "h5py", "PIL", "transformers"}
 
 # Help

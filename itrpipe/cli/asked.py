@@ -10,14 +10,7 @@ from pathlib import Path
 
 from itrpipe.cli.named import NAMING, NamedModel
 from itrpipe.config import COMMAND_LINE, load_declaration
-from itrpipe.datasets.definition import (
-    PIXELS,
-    DatasetDefinition,
-    check_name,
-    load_definition,
-    remember,
-    remember_model,
-)
+from itrpipe.datasets.definition import PIXELS, DatasetDefinition, check_name, load_definition, remember, remember_model
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given

@@ -1,7 +1,5 @@
 """Check the installation."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import os
@@ -9,17 +7,15 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import requires
 from pathlib import Path
 
 import typer
 
 from itrpipe import __version__
-from itrpipe.cli.help import command
-from itrpipe.cli.options import (
-    AddressOption,
-    DataOption,
-)
+from itrpipe.cli.commands import BaseCommand
+from itrpipe.cli.options import AddressOption, DataOption
 from itrpipe.config import brought, declared_stages
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
@@ -33,36 +29,43 @@ OPTIONAL = {
 FAISS_BUILDS = ("faiss-gpu-cuvs", "faiss-gpu", "faiss-gpu-cu12", "faiss-cpu")
 
 
-@command()
-def doctor(data: DataOption = Path("data"), address: AddressOption = None) -> None:
+@dataclass
+class Doctor(BaseCommand):
     """Check versions, device, FAISS, disk and memory; with --address a Ray cluster.
 
     Example: itrpipe doctor
     """
-    packages = (re.match(r"[\w-]+", each) for each in requires("itrpipe") or () if "extra ==" not in each)
-    required = [each.group() for each in packages if each and each.group().lower() not in OPTIONAL]
-    missing = [name for name in required if not _version(name)]
-    builds = [name for name in FAISS_BUILDS if _version(name)]
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    place = next(path for path in (data.absolute(), *data.absolute().parents) if path.exists())
-    rows = [(name, _version(name) or f"MISSING: pip install {name}") for name in required]
-    rows += [(name, _version(name) or f"not installed; {without}") for name, without in OPTIONAL.items()]
-    rows.append(("faiss", _faiss(builds)))
-    rows += [] if "torch" in missing else [("device", _device())]
-    rows.append(("memory", f"{memory:.1f} GiB, {os.cpu_count()} CPU cores"))
-    rows.append(("disk", f"{shutil.disk_usage(place).free / 2**30:.1f} GiB free at {place}"))
-    rows.append(("stages", ", ".join(declared_stages())))
-    for each in brought():
-        rows.append(("plug-in", f"{each.group.removeprefix('itrpipe.')} {each.name}, {each.problem or each.package}"))
-    rows += [("cluster", line) for line in (_cluster(address, data) if address else ())]
-    reporter = Reporter()
-    reporter.say(f"itrpipe {__version__}, Python {platform.python_version()}, {platform.platform()}")
-    for name, what in rows:
-        reporter.say(f"  {name:<15} {what}")
-    complete = not missing and len(builds) < 2
-    reporter.say("everything required is here" if complete else "something is missing, or twice there; see above")
-    if not complete:
-        raise typer.Exit(1)
+
+    data: DataOption = Path("data")
+    address: AddressOption = None
+
+    def run(self) -> None:
+        packages = (re.match(r"[\w-]+", each) for each in requires("itrpipe") or () if "extra ==" not in each)
+        required = [each.group() for each in packages if each and each.group().lower() not in OPTIONAL]
+        missing = [name for name in required if not _version(name)]
+        builds = [name for name in FAISS_BUILDS if _version(name)]
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        place = next(path for path in (self.data.absolute(), *self.data.absolute().parents) if path.exists())
+        rows = [(name, _version(name) or f"MISSING: pip install {name}") for name in required]
+        rows += [(name, _version(name) or f"not installed; {without}") for name, without in OPTIONAL.items()]
+        rows.append(("faiss", _faiss(builds)))
+        rows += [] if "torch" in missing else [("device", _device())]
+        rows.append(("memory", f"{memory:.1f} GiB, {os.cpu_count()} CPU cores"))
+        rows.append(("disk", f"{shutil.disk_usage(place).free / 2**30:.1f} GiB free at {place}"))
+        rows.append(("stages", ", ".join(declared_stages())))
+        for each in brought():
+            rows.append(
+                ("plug-in", f"{each.group.removeprefix('itrpipe.')} {each.name}, {each.problem or each.package}")
+            )
+        rows += [("cluster", line) for line in (_cluster(self.address, self.data) if self.address else ())]
+        reporter = Reporter()
+        reporter.say(f"itrpipe {__version__}, Python {platform.python_version()}, {platform.platform()}")
+        for name, what in rows:
+            reporter.say(f"  {name:<15} {what}")
+        complete = not missing and len(builds) < 2
+        reporter.say("everything required is here" if complete else "something is missing, or twice there; see above")
+        if not complete:
+            raise typer.Exit(1)
 
 
 def _version(package: str) -> str | None:

@@ -1,21 +1,13 @@
 """Evaluate a trained model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
 
 from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import whole_file
-from itrpipe.cli.help import command, option
-from itrpipe.cli.options import (
-    DecisionsOption,
-    GivenOptions,
-    LanguageModelOption,
-    Number,
-    Split,
-    Texts,
-)
+from itrpipe.cli.options import DecisionsOption, GivenOptions, LanguageModelOption, Number, Split, Texts
 
 if TYPE_CHECKING:
     pass
@@ -28,22 +20,7 @@ def _whole(benchmarks: list[str] | None) -> list[str] | None:
 
 
 @dataclass
-class EvaluateOptions(GivenOptions):
-    """What is measured."""
-
-    ensemble_with: Texts = option(None, "--ensemble-with", "Average with this model; repeatable.", metavar="MODEL")
-    split: Split | None = option(None, "--split", "test, val or train.")
-    rerank: Number = option(None, "--rerank", "ssamt: score only K candidates of a query in full.", metavar="K")
-    eccv: bool = option(False, "--eccv", "coco: also with the matches of ECCV Caption and CxC (itrpipe[eccv]).")
-    discriminate: Texts = option(None, "--discriminate", "Sentences that should score lower; repeatable.", metavar="BY")
-    language_model: LanguageModelOption = None
-    benchmark: Texts = option(None, "--benchmark", "Repeatable; see above.", metavar="NAME=FOLDER", callback=_whole)
-    protocols: Texts = option(None, "--protocol", "full, coco-1k, coco-5k; repeatable.", metavar="NAME")
-    decisions: DecisionsOption = None
-
-
-@command()
-def evaluate(given: EvaluateOptions) -> None:
+class Evaluate(GivenOptions):
     """Measure a trained model, or the mean of several, on a split.
 
     A further model is named by its backbone and what else differs, for --ensemble-with: vsrn.s1 is seed 1, aoq.vsrn
@@ -63,5 +40,23 @@ def evaluate(given: EvaluateOptions) -> None:
 
     Example: itrpipe evaluate --method aoq --backbone vsrn
     """
-    definition = given.defined(given.split or "test")
-    run_stage(*given.where, "evaluate", given.overrides(), definition=definition, **given.how)
+
+    ensemble_with: Annotated[Texts, Option(help="Average with this model; repeatable.", metavar="MODEL")] = None
+    split: Annotated[Split | None, Option(help="test, val or train.")] = None
+    rerank: Annotated[Number, Option(help="ssamt: score only K candidates of a query in full.", metavar="K")] = None
+    eccv: Annotated[
+        bool, Option("--eccv", help="coco: also with the matches of ECCV Caption and CxC (itrpipe[eccv]).")
+    ] = False
+    discriminate: Annotated[Texts, Option(help="Sentences that should score lower; repeatable.", metavar="BY")] = None
+    language_model: LanguageModelOption = None
+    benchmark: Annotated[Texts, Option(help="Repeatable; see above.", metavar="NAME=FOLDER", callback=_whole)] = None
+    protocols: Annotated[Texts, Option("--protocol", help="full, coco-1k, coco-5k; repeatable.", metavar="NAME")] = None
+    decisions: DecisionsOption = None
+
+    def run(self) -> None:
+        definition = self.defined(self.split or "test")
+        overrides = self.overrides(
+            *("ensemble_with", "split", "rerank", "eccv", "discriminate"),
+            *("language_model", "benchmark", "protocols", "decisions"),
+        )
+        run_stage(*self.where, "evaluate", overrides, definition=definition, **self.how)

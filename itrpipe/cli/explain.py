@@ -1,21 +1,14 @@
 """Explain which words of a caption do not belong to an image."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text as Coloured
 from typer import Option
 
 from itrpipe.cli.asked import device_of, train_settings
-from itrpipe.cli.help import command
-from itrpipe.cli.options import (
-    AskingOptions,
-    JsonOption,
-    MethodOption,
-)
+from itrpipe.cli.options import AskingOptions, JsonOption, MethodOption
 from itrpipe.errors import UsageError
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Artifact
@@ -28,20 +21,8 @@ _TONES = ("", "black on #fbe8d6", "black on #f9d3ad", "black on #f6bd84", "bold 
 """From a word that belongs to the image to one that does not: one hue, from light to dark."""
 
 
-@dataclass
-class ExplainOptions(AskingOptions):
-    """Which model explains."""
-
-    method: MethodOption = "tags-dc"
-
-
-@command()
-def explain(
-    given: ExplainOptions,
-    image: str = Option(..., "--image", metavar="ID|FILE", help="Image of the dataset, or a photograph."),
-    caption: str = Option(..., "--caption", help="Any sentence."),
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(kw_only=True)
+class Explain(AskingOptions):
     """Show which words of a caption do not belong to an image, and what belongs there.
 
     Words are coloured by the probability that they do not match the image; those above one half carry their number and
@@ -51,22 +32,29 @@ def explain(
 
     Example: itrpipe explain --image test-000000 --caption "a cat on a red roof"
     """
-    from itrpipe.analysis.words import trains_word_heads
 
-    asked = given.asked("train", as_json=as_json)
-    step = asked.plan("train", given.method)
-    if not trains_word_heads(train_settings(step).model_dump()):
-        raise UsageError(
-            f"{asked.label} does not learn which words are wrong: its loss has no weight_discrimination above 0; "
-            "explain a run of --method tags-dc"
-        )
-    if not asked.made("explain"):
-        return
-    found = _explanation(Artifact.of(step.location.folder), image, caption, device_of(step))
-    if as_json:
-        Reporter().say_json({"dataset": given.dataset, **found})
-    else:
-        _show(found, asked.reporter)
+    method: MethodOption = "tags-dc"
+    image: Annotated[str, Option(metavar="ID|FILE", help="Image of the dataset, or a photograph.")]
+    caption: Annotated[str, Option(help="Any sentence.")]
+    as_json: JsonOption = False
+
+    def run(self) -> None:
+        from itrpipe.analysis.words import trains_word_heads
+
+        asked = self.asked("train", as_json=self.as_json)
+        step = asked.plan("train", self.method)
+        if not trains_word_heads(train_settings(step).model_dump()):
+            raise UsageError(
+                f"{asked.label} does not learn which words are wrong: its loss has no weight_discrimination above 0; "
+                "explain a run of --method tags-dc"
+            )
+        if not asked.made("explain"):
+            return
+        found = _explanation(Artifact.of(step.location.folder), self.image, self.caption, device_of(step))
+        if self.as_json:
+            Reporter().say_json({"dataset": self.dataset, **found})
+        else:
+            _show(found, asked.reporter)
 
 
 def _explanation(trained: Artifact, image: str, caption: str, device: str) -> dict[str, Any]:
@@ -107,7 +95,7 @@ def _explanation(trained: Artifact, image: str, caption: str, device: str) -> di
     }
 
 
-def _words(reader: WordReader, found: CorrectedSentence) -> Iterator[dict[str, Any]]:
+def _words(reader: "WordReader", found: "CorrectedSentence") -> Iterator[dict[str, Any]]:
     """The words of a caption: where they stand, how likely they are wrong, whether the model knows them."""
     (tokens,), (owners,) = reader.captions.tokens, reader.captions.words
     unknown = set(owners[tokens == reader.unknown_id].tolist())

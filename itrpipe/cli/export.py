@@ -1,22 +1,21 @@
 """Export a trained model."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typer import Option
 
 from itrpipe import __version__
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.help import command, option
 from itrpipe.cli.options import AskingOptions, Split, Text
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition
 from itrpipe.errors import DataError, UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.exporting.places import without_places
-from itrpipe.features.declaration import NOT_HERE, feature_settings, is_given, passes_of
+from itrpipe.features.declaration import NOT_HERE, FeatureSettings, feature_settings, is_given, passes_of
 from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import backbone_family
 from itrpipe.pipeline.exports import CARD, draw_example, fingerprints_of
@@ -32,7 +31,6 @@ from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.features.declaration import FeatureSettings
     from itrpipe.training.export import NativeModel
 TREC_FOLDER = "trec"
 DUAL_ENCODER = "dual-encoder"
@@ -44,25 +42,19 @@ _LICENSE = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 class Wanted:
     """What an exported folder is to hold beside the model and its card."""
 
-    target: Path = option(..., "--to", "Folder to create; empty if it exists.", metavar="FOLDER")
-    embeddings: Literal["parquet", "npy", "none"] = option(
-        "none", "--embeddings", "Also embeddings of the split: parquet, npy or none.", metavar="FORM"
-    )
-    trec: bool = option(False, "--trec", "Also rankings and right answers as TREC files.")
-    license: Text = option(None, "--license", "For the card, such as apache-2.0.", metavar="NAME")
-    force: bool = option(False, "--force", "Replace an earlier export.")
-    open_clip: bool = option(False, "--open-clip", "Of a CLIP also the files of open_clip.")
+    target: Annotated[Path, Option("--to", help="Folder to create; empty if it exists.", metavar="FOLDER")]
+    embeddings: Annotated[
+        Literal["parquet", "npy", "none"],
+        Option(help="Also embeddings of the split: parquet, npy or none.", metavar="FORM"),
+    ] = "none"
+    trec: Annotated[bool, Option("--trec", help="Also rankings and right answers as TREC files.")] = False
+    license: Annotated[Text, Option(help="For the card, such as apache-2.0.", metavar="NAME")] = None
+    force: Annotated[bool, Option("--force", help="Replace an earlier export.")] = False
+    open_clip: Annotated[bool, Option("--open-clip", help="Of a CLIP also the files of open_clip.")] = False
 
 
 @dataclass
-class ExportOptions(AskingOptions):
-    """What is exported."""
-
-    split: Split | None = option(None, "--split", "Evaluated and exported: test, val or train.")
-
-
-@command()
-def export(given: ExportOptions, wanted: Wanted) -> None:
+class Export(AskingOptions, Wanted):
     """Write a trained model and its card to a folder that the Hugging Face hub accepts.
 
     The folder holds model.safetensors, config.json, the vocabulary or tokenizer, README.md with the measured scores,
@@ -72,7 +64,11 @@ def export(given: ExportOptions, wanted: Wanted) -> None:
 
     Example: itrpipe export --method aoq --backbone vsrn --to vsrn-aoq --trec
     """
-    export_model(given.asked("evaluate"), wanted)
+
+    split: Annotated[Split | None, Option(help="Evaluated and exported: test, val or train.")] = None
+
+    def run(self) -> None:
+        export_model(self.asked("evaluate", split=self.split), self)
 
 
 @dataclass(frozen=True)
@@ -150,7 +146,7 @@ def _refuse_unfit(step: Step, wanted: Wanted) -> None:
         )
 
 
-def _native(chain: _Chain, wanted: Wanted) -> tuple[NativeModel | None, str]:
+def _native(chain: _Chain, wanted: Wanted) -> "tuple[NativeModel | None, str]":
     """The model in the layout of transformers, or why a dual encoder has none; of other backbones neither.
 
     Raises:
@@ -190,7 +186,7 @@ _ABOUT = {
 """File of an export, or files -> what it is, as the card says."""
 
 
-def _write_all(work: Path, chain: _Chain, wanted: Wanted, native: NativeModel | None) -> dict[str, str]:
+def _write_all(work: Path, chain: _Chain, wanted: Wanted, native: "NativeModel | None") -> dict[str, str]:
     """Writes everything but the card and its picture; returns what class of transformers reads, by file."""
     from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 
@@ -221,7 +217,7 @@ _WORDS = ("vocab", "tokenizer")
 """What the files begin with that read captions."""
 
 
-def _write_model(work: Path, chain: _Chain, native: NativeModel | None) -> dict[str, str]:
+def _write_model(work: Path, chain: _Chain, native: "NativeModel | None") -> dict[str, str]:
     """Writes what `itrpipe.training.saved.load_model` opens, and where `native` is one transformers, too.
 
     Raises:
@@ -264,7 +260,7 @@ def _card(
     chain: _Chain,
     wanted: Wanted,
     own: dict[str, str],
-    native: NativeModel | None,
+    native: "NativeModel | None",
     reason: str,
     definition: DatasetDefinition,
 ) -> str:
@@ -324,7 +320,7 @@ def _card(
 
 
 def _example(
-    work: Path, chain: _Chain, prepared: PreparedDataset, name: str, definition: DatasetDefinition
+    work: Path, chain: _Chain, prepared: "PreparedDataset", name: str, definition: DatasetDefinition
 ) -> dict[str, Any] | None:
     """Draws a caption, if possible one whose own image is ranked first, and writes a picture of what is found for it.
 

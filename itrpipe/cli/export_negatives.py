@@ -1,14 +1,13 @@
 """Export mined negatives."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typer import Option
 
 from itrpipe import __version__
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.help import command, option
 from itrpipe.cli.options import AskingOptions, GuardOption, Number, Text
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
@@ -40,25 +39,32 @@ _SHOWN = 5
 class WantedNegatives:
     """What is to be written of negatives."""
 
-    target: Path = option(..., "--to", "Folder to create; empty if it exists.", metavar="FOLDER")
-    form: Literal["sentence-transformers", "negclip", "jsonl", "tevatron", "webdataset"] = option(
-        "sentence-transformers", "--format", "Format of the files; see above.", metavar="NAME"
+    target: Annotated[Path, Option("--to", help="Folder to create; empty if it exists.", metavar="FOLDER")]
+    form: Annotated[
+        Literal["sentence-transformers", "negclip", "jsonl", "tevatron", "webdataset"],
+        Option("--format", help="Format of the files; see above.", metavar="NAME"),
+    ] = "sentence-transformers"
+    twins: Annotated[bool, Option("--twins", help="Twins of synthesize instead of mined lists.")] = False
+    negatives: Annotated[
+        Number, Option(help="Mined ones of a row; default: 8, or as many as the lists hold.", metavar="N", min=1)
+    ] = None
+    direction: Annotated[
+        Literal["t2i", "i2t", "both"], Option(help="t2i (images for captions), i2t (captions for images) or both.")
+    ] = "both"
+    synthetic: Annotated[Text, Option(help="Also sentences of this maker, such as graph-edits.", metavar="BY")] = None
+    sentences: Annotated[int, Option(help="--synthetic: of a caption, at most.", metavar="M", min=1)] = 1
+    image_root: Annotated[str, Option(help="Before every path; default: relative to the images.", metavar="FOLDER")] = (
+        ""
     )
-    twins: bool = option(False, "--twins", "Twins of synthesize instead of mined lists.")
-    negatives: Number = option(
-        None, "--negatives", "Mined ones of a row; default: 8, or as many as the lists hold.", metavar="N", min=1
-    )
-    direction: Literal["t2i", "i2t", "both"] = option(
-        "both", "--direction", "t2i (images for captions), i2t (captions for images) or both."
-    )
-    synthetic: Text = option(None, "--synthetic", "Also sentences of this maker, such as graph-edits.", metavar="BY")
-    sentences: int = option(1, "--sentences", "--synthetic: of a caption, at most.", metavar="M", min=1)
-    image_root: str = option(
-        "", "--image-root", "Before every path; default: relative to the images.", metavar="FOLDER"
-    )
-    with_scores: bool = option(False, "--with-scores", "sentence-transformers: also columns of ids and scores.")
-    shard_rows: int = option(0, "--shard-rows", "Rows of a file; 0 chooses by format.", metavar="ROWS", min=0)
-    force: bool = option(False, "--force", "Replace an earlier export.")
+    with_scores: Annotated[
+        bool, Option("--with-scores", help="sentence-transformers: also columns of ids and scores.")
+    ] = False
+    shard_rows: Annotated[int, Option(help="Rows of a file; 0 chooses by format.", metavar="ROWS", min=0)] = 0
+    force: Annotated[bool, Option("--force", help="Replace an earlier export.")] = False
+
+    def values(self) -> dict[str, Any]:
+        """Return these options by name."""
+        return {each.name: getattr(self, each.name) for each in fields(WantedNegatives)}
 
     @property
     def most_sentences(self) -> int:
@@ -67,14 +73,7 @@ class WantedNegatives:
 
 
 @dataclass
-class ExportNegativesOptions(AskingOptions):
-    """Which lists are written."""
-
-    guard: GuardOption = None
-
-
-@command()
-def export_negatives(given: ExportNegativesOptions, wanted: WantedNegatives) -> None:
+class ExportNegatives(AskingOptions, WantedNegatives):
     """Write mined negatives as files that other trainers read.
 
     \b
@@ -91,30 +90,34 @@ def export_negatives(given: ExportNegativesOptions, wanted: WantedNegatives) -> 
 
     Example: itrpipe export-negatives --backbone vsrn --to negatives
     """
-    target = open_target(given.data, wanted.target, force=wanted.force)
-    _refuse_unlike(wanted)
-    if wanted.twins:
-        if wanted.synthetic:
-            raise UsageError("--synthetic adds sentences to mined lists; leave out --synthetic or --twins")
-        of_stage = given.overrides(*({"method"} - given.given))
-        asked = Asked(*given.where, of_stage, asks=True, **given.how)
-    else:
-        asked = given.asked("mine_negatives")
-    definition = asked.planner.definition
-    if definition.prepare is not None and definition.prepare.conf == GIVEN:
-        raise UsageError(
-            f"dataset {given.dataset!r} was made of embeddings alone, and has neither captions nor photographs to "
-            "write; prepare them with `itrpipe prepare --dataset NAME`, and mine with `--dataset NAME --embeddings`"
-        )
-    if wanted.twins:
-        asked.plan("synthesize", "twins")
-    else:
-        sentences = [Need("synthesize", wanted.synthetic)] if wanted.synthetic else []
-        asked.plan("mine_negatives", None, *sentences)
-        _refuse_short(asked, wanted)
-    if asked.made("export-negatives"):
-        made = [Artifact.of(step.location.folder) for step in asked.steps]
-        _write(made, definition, wanted, target, asked.reporter)
+
+    guard: GuardOption = None
+
+    def run(self) -> None:
+        target = open_target(self.data, self.target, force=self.force)
+        _refuse_unlike(self)
+        if self.twins:
+            if self.synthetic:
+                raise UsageError("--synthetic adds sentences to mined lists; leave out --synthetic or --twins")
+            method = self.method if "method" in self.given else None
+            asked = Asked(*self.where, self.overrides("guard", method=method), asks=True, **self.how)
+        else:
+            asked = self.asked("mine_negatives", guard=self.guard)
+        definition = asked.planner.definition
+        if definition.prepare is not None and definition.prepare.conf == GIVEN:
+            raise UsageError(
+                f"dataset {self.dataset!r} was made of embeddings alone, and has neither captions nor photographs to "
+                "write; prepare them with `itrpipe prepare --dataset NAME`, and mine with `--dataset NAME --embeddings`"
+            )
+        if self.twins:
+            asked.plan("synthesize", "twins")
+        else:
+            sentences = [Need("synthesize", self.synthetic)] if self.synthetic else []
+            asked.plan("mine_negatives", None, *sentences)
+            _refuse_short(asked, self)
+        if asked.made("export-negatives"):
+            made = [Artifact.of(step.location.folder) for step in asked.steps]
+            _write(made, definition, self, target, asked.reporter)
 
 
 def _refuse_unlike(wanted: WantedNegatives) -> None:
@@ -178,7 +181,7 @@ def _write(
                 f"no caption has a twin that files of {wanted.form} can hold; see `itrpipe show synthesize`"
             )
         raise UsageError(f"--negatives {mined.negatives}: no caption has so many left for {table.pattern}; give fewer")
-    options = {name: value for name, value in vars(wanted).items() if name not in ("target", "form", "force")}
+    options = {name: value for name, value in wanted.values().items() if name not in ("target", "form", "force")}
     options |= {"format": wanted.form, "negatives": mined.negatives, "sentences": wanted.most_sentences}
     fingerprints = fingerprints_of(lists, *made)
     facts = {"itrpipe": __version__, "dataset": lists.manifest.dataset, "run": lists.manifest.label}
@@ -197,7 +200,7 @@ def _write(
             task.advance(len(rows))
         write_copies(mined, work)
         card = {
-            **vars(wanted),
+            **wanted.values(),
             "negatives": mined.negatives,
             "files": len(files),
             "copied": any(image.get("copied") for image in mined.images),
@@ -228,7 +231,7 @@ def _write(
     reporter.say(f"next: {target / CARD} shows how to train with them")
 
 
-def _first_row(work: Path, prepared: Artifact, mined: Mined, definition: DatasetDefinition) -> dict[str, str] | None:
+def _first_row(work: Path, prepared: Artifact, mined: "Mined", definition: DatasetDefinition) -> dict[str, str] | None:
     """Writes a picture of the first caption that has hard images; returns it, or None without photographs."""
     for caption in mined.rows_with("t2i")[:1].tolist():
         query, positive, negatives = mined.row("t2i", caption)

@@ -1,43 +1,18 @@
 """Extract or import the features of a dataset."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from typer import Option
 
 from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import define_features
-from itrpipe.cli.help import command, option
-from itrpipe.cli.options import (
-    PartOption,
-    RunOptions,
-    Text,
-    Texts,
-)
+from itrpipe.cli.options import DeviceOption, File, PartOption, RunOptions, Text, Texts
 from itrpipe.errors import UsageError
 
 
 @dataclass
-class ExtractOptions(RunOptions):
-    """What extracts or imports features."""
-
-    strict: bool = option(False, "--strict", "Stop at the first image that cannot be used.")
-    ids: Path | None = option(None, "--ids", "arrays: text file of image ids, one a line.")
-    device: Text = option(None, "--device", "auto, cpu or cuda.")
-    part: PartOption = None
-
-
-@command(lists=["extractors"])
-def extract(
-    given: ExtractOptions,
-    features: Text = Option(None, "--features", "-f", help="Extractor or importer, several as A+B, or features' name."),
-    source: Path | None = Option(None, "--from", help="Import these files instead of extracting."),
-    name: Text = Option(None, "--name", help="Name of the features, for several versions side by side."),
-    arrays: Texts = Option(None, "--map", metavar="NAME=ARRAY", help="arrays: dataset=array in the file."),
-) -> None:
+class Extract(RunOptions):
     """Write visual features of every image as features.h5.
 
     An extractor computes them from the images; several, joined as in frcnn+resnet, fill one file. An importer reads
@@ -48,9 +23,22 @@ def extract(
 
     Example: itrpipe extract --dataset flickr30k --from /data/f30k_precomp
     """
-    overrides = given.overrides(**_mapping(arrays or []))
-    definition, known, overrides = define_features(*given.where, features, source, name, overrides)
-    run_stage(*given.where, "extract", overrides, conf=known, definition=definition, **given.how)
+
+    strict: Annotated[bool, Option("--strict", help="Stop at the first image that cannot be used.")] = False
+    ids: Annotated[File, Option(help="arrays: text file of image ids, one a line.")] = None
+    device: DeviceOption = None
+    part: PartOption = None
+    features: Annotated[
+        Text, Option("--features", "-f", help="Extractor or importer, several as A+B, or features' name.")
+    ] = None
+    source: Annotated[File, Option("--from", help="Import these files instead of extracting.")] = None
+    name: Annotated[Text, Option(help="Name of the features, for several versions side by side.")] = None
+    arrays: Annotated[Texts, Option("--map", metavar="NAME=ARRAY", help="arrays: dataset=array in the file.")] = None
+
+    def run(self) -> None:
+        overrides = self.overrides("strict", "ids", "device", "part", **_mapping(self.arrays or []))
+        definition, conf, overrides = define_features(*self.where, self.features, self.source, self.name, overrides)
+        run_stage(*self.where, "extract", overrides, conf=conf, definition=definition, **self.how)
 
 
 def _mapping(assignments: list[str]) -> dict[str, Any]:

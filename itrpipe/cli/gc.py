@@ -1,32 +1,21 @@
 """Remove artifacts that nothing needs."""
 
-from __future__ import annotations
-
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from typer import Option
 
-from itrpipe.cli.help import command
+from itrpipe.cli.commands import BaseCommand
 from itrpipe.cli.named import forget_model
-from itrpipe.cli.options import (
-    DataOption,
-    Text,
-)
+from itrpipe.cli.options import DataOption, Text
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.pipeline.folders import collect_garbage
 
 
-@command()
-def gc(
-    dataset: Text = Option(None, "--dataset", "-d", envvar="ITRPIPE_DATASET", help="Name; default: scenes."),
-    damaged: bool = Option(False, "--damaged", help="Remove damaged artifacts only."),
-    verify: bool = Option(False, "--verify", help="Find damage by content hashes too."),
-    superseded: bool = Option(False, "--superseded", help="Also evaluated models that have newer settings."),
-    forget: Text = Option(None, "--forget", metavar="NAME", help="Forget a model's name, and remove nothing."),
-    yes: bool = Option(False, "--yes", "-y", help="Do not ask."),
-    data: DataOption = Path("data"),
-) -> None:
+@dataclass
+class Gc(BaseCommand):
     """Remove interrupted, damaged and unused artifacts after asking; evaluated models stay.
 
     \b
@@ -36,8 +25,25 @@ def gc(
 
     Example: itrpipe gc --dataset scenes
     """
-    if forget is not None:
-        typer.echo(f"{forget_model(data, dataset, forget)}: {forget} is forgotten; what was trained stays")
-        return
-    ask = None if yes else typer.confirm
-    collect_garbage(data, dataset or EMBEDDED, damaged_only=damaged, verify=verify, superseded_too=superseded, ask=ask)
+
+    dataset: Annotated[Text, Option("--dataset", "-d", envvar="ITRPIPE_DATASET", help="Name; default: scenes.")] = None
+    damaged: Annotated[bool, Option("--damaged", help="Remove damaged artifacts only.")] = False
+    verify: Annotated[bool, Option("--verify", help="Find damage by content hashes too.")] = False
+    superseded: Annotated[bool, Option("--superseded", help="Also evaluated models that have newer settings.")] = False
+    forget: Annotated[Text, Option(metavar="NAME", help="Forget a model's name, and remove nothing.")] = None
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask.")] = False
+    data: DataOption = Path("data")
+
+    def run(self) -> None:
+        if self.forget is not None:
+            dataset = forget_model(self.data, self.dataset, self.forget)
+            typer.echo(f"{dataset}: {self.forget} is forgotten; what was trained stays")
+            return
+        collect_garbage(
+            self.data,
+            self.dataset or EMBEDDED,
+            damaged_only=self.damaged,
+            verify=self.verify,
+            superseded_too=self.superseded,
+            ask=None if self.yes else typer.confirm,
+        )

@@ -1,28 +1,19 @@
 """Index photographs."""
 
-from __future__ import annotations
-
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 from typer import Option
 
 from itrpipe.cli.asked import data_option, refuse_incomplete
-from itrpipe.cli.help import command
-from itrpipe.cli.options import (
-    AnyModelOptions,
-)
+from itrpipe.cli.options import AnyModelOptions
 from itrpipe.cli.photographs import up_to_date
 
-if TYPE_CHECKING:
-    pass
 
-
-@command()
-def index(
-    given: AnyModelOptions, photos: Path = Option(..., "--photos", metavar="FOLDER", help="Folder of photographs.")
-) -> None:
+@dataclass(kw_only=True)
+class Index(AnyModelOptions):
     """Embed all photographs below a folder, for search --photos.
 
     The model is a named one, which is trained if it is missing, the folder of one (of itrpipe export or train, or a
@@ -33,8 +24,14 @@ def index(
 
     Example: itrpipe index --photos photos --model openai/clip-vit-base-patch32
     """
-    if found := up_to_date(given, photos, whole=True):
-        found.reporter.say(str(found.folder))
-        place = f"--photos {shlex.quote(str(photos))}{data_option(given.data)}"
-        found.reporter.say(f"next: itrpipe search 'a dog on a beach' {place}")
-        refuse_incomplete(found.folder, "photograph", "what is replaced is read by the next run")
+
+    photos: Annotated[Path, Option(metavar="FOLDER", help="Folder of photographs.")]
+
+    def run(self) -> None:
+        index = up_to_date(self, self.photos, whole=True)
+        if index is None:
+            return
+        index.reporter.say(str(index.folder))
+        place = f"--photos {shlex.quote(str(self.photos))}{data_option(self.data)}"
+        index.reporter.say(f"next: itrpipe search 'a dog on a beach' {place}")
+        refuse_incomplete(index.folder, "photograph", "what is replaced is read by the next run")

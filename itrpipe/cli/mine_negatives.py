@@ -1,36 +1,16 @@
 """Mine hard negatives."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Annotated
+
+from typer import Option
 
 from itrpipe.cli.asked import run_stage
-from itrpipe.cli.help import command, option
-from itrpipe.cli.options import (
-    DecisionsOption,
-    File,
-    GivenOptions,
-    GuardOption,
-    PartOption,
-    Text,
-)
+from itrpipe.cli.options import DecisionsOption, File, GivenOptions, GuardOption, PartOption, Text
 
 
 @dataclass
-class MineOptions(GivenOptions):
-    """What mines negatives."""
-
-    library: Text = option(None, "--library", "Search library: torch or faiss.")
-    drop_duplicates: bool = option(False, "--drop-duplicates", "Drop captions that repeat one of the positive's.")
-    rescore_with: Text = option(None, "--rescore-with", "Second model that orders what was found, such as bfan.")
-    candidates: File = option(None, "--candidates", "Further images or captions to find.", metavar="FILE")
-    guard: GuardOption = None
-    decisions: DecisionsOption = None
-    part: PartOption = None
-
-
-@command()
-def mine_negatives(given: MineOptions) -> None:
+class MineNegatives(GivenOptions):
     """Find the hardest negatives of the whole training set.
 
     Windows, as in sentence-transformers: --set range_min= range_max= min_score= max_score= absolute_margin=
@@ -47,5 +27,20 @@ def mine_negatives(given: MineOptions) -> None:
 
     Example: itrpipe mine-negatives --method triplet --backbone vsrn
     """
-    definition = given.defined("train")
-    run_stage(*given.where, "mine_negatives", given.overrides(), definition=definition, **given.how)
+
+    library: Annotated[Text, Option(help="Search library: torch or faiss.")] = None
+    drop_duplicates: Annotated[
+        bool, Option("--drop-duplicates", help="Drop captions that repeat one of the positive's.")
+    ] = False
+    rescore_with: Annotated[Text, Option(help="Second model that orders what was found, such as bfan.")] = None
+    candidates: Annotated[File, Option(help="Further images or captions to find.", metavar="FILE")] = None
+    guard: GuardOption = None
+    decisions: DecisionsOption = None
+    part: PartOption = None
+
+    def run(self) -> None:
+        definition = self.defined("train")
+        overrides = self.overrides(
+            *("library", "drop_duplicates", "rescore_with", "candidates", "guard", "decisions", "part")
+        )
+        run_stage(*self.where, "mine_negatives", overrides, definition=definition, **self.how)

@@ -1,27 +1,21 @@
 """Choose the pairs of image and caption that people judge, for the commands that show them."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.options import (
-    Split,
-)
+from itrpipe.cli.options import Split
 
 if TYPE_CHECKING:
     from itrpipe.review import Candidates
 TRAIN = "train"
 
 
-PairsOption = Annotated[
-    Split | None, typer.Option("--split", help="train: pairs of mined lists; test or val: of an evaluation.")
-]
+PairsOption = Annotated[Split | None, Option(help="train: pairs of mined lists; test or val: of an evaluation.")]
 
 
-def open_candidates(asked: Asked, split: str | None) -> Candidates | None:
+def open_candidates(asked: Asked, split: str | None) -> "Candidates | None":
     """The pairs that may be judged; None after a dry run."""
     from itrpipe.review import mined_candidates, ranked_candidates
 

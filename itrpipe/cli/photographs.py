@@ -1,21 +1,15 @@
 """Index photographs that have no captions, for the commands that search them."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from itrpipe.cli.asked import Asked, train_settings
-from itrpipe.cli.options import (
-    AnyModelOptions,
-    MakeOption,
-    overrides_of,
-)
+from itrpipe.cli.options import AnyModelOptions, MakeOption, overrides_of
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, redefine
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
@@ -34,14 +28,12 @@ _LONGEST = 48
 
 @dataclass
 class SearchOptions(AnyModelOptions):
-    """The same for what asks a model, and trains none unless it is told to."""
+    """Options of every command that searches, and trains no model unless it is told to."""
 
     no_deps: MakeOption = True
 
 
-PhotosOption = Annotated[
-    Path | None, typer.Option("--photos", metavar="FOLDER", help="Folder of photographs, which need no captions.")
-]
+PhotosOption = Annotated[Path | None, Option(metavar="FOLDER", help="Folder of photographs, which need no captions.")]
 
 
 def refuse_with_photos(values: dict[str, Any]) -> None:
@@ -72,7 +64,7 @@ class Indexed:
     called: str
     reporter: Reporter
 
-    def gallery(self, device: str | None) -> Gallery:
+    def gallery(self, device: str | None) -> "Gallery":
         """All that can be searched."""
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import load
@@ -155,7 +147,8 @@ def _model(given: AnyModelOptions, photos: Path, of_training: list[Override], as
         refuse_unused(item for item in of_training if item.scope != EVERYWHERE)
         return _opened(opened, name)
     known = given.known
-    told = [*(known.of_training() if known else []), *overrides_of(None, given.told("method")), *of_training]
+    chosen = {**given.chosen(*given.shared), "method": None}
+    told = [*(known.of_training() if known else []), *overrides_of(None, chosen), *of_training]
     asked = Asked(*given.where, told, as_json=as_json, **given.how)
     step = asked.plan("train", given.method)
     if not settings_of(train_settings(step).backbone).embeds:

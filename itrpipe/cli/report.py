@@ -1,20 +1,14 @@
 """Report on the evaluated runs of a dataset."""
 
-from __future__ import annotations
-
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 from typer import Option
 
 from itrpipe.cli.asked import Asked, default_conf
-from itrpipe.cli.help import command
 from itrpipe.cli.named import home_of
-from itrpipe.cli.options import (
-    PlanOptions,
-    Text,
-    overrides_of,
-)
+from itrpipe.cli.options import File, PlanOptions, Text, overrides_of
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.pipeline.evaluations import evaluations_named, evaluations_of
 from itrpipe.pipeline.planning import pinned_step
@@ -24,19 +18,9 @@ from itrpipe.storage.disk import require_writable, write_text
 from itrpipe.storage.integrity import checked
 from itrpipe.training.settings import canonical_backbone
 
-if TYPE_CHECKING:
-    pass
 
-
-@command()
-def report(
-    given: PlanOptions,
-    backbone: Text = Option(None, "--backbone", "-b", help="Compare models of this backbone only."),
-    compare: tuple[str, str] | None = Option(
-        None, "--compare", metavar="A B", help="Only B against A: names of models, or METHOD.BACKBONE[.sN]."
-    ),
-    into: Path | None = Option(None, "--into", metavar="FILE", help="Markdown file whose table of results is renewed."),
-) -> None:
+@dataclass
+class Report(PlanOptions):
     """Write one HTML page over all evaluated runs of a dataset, or over two models.
 
     --compare shows which queries one of the two models answers better, and in which settings they differ.
@@ -46,43 +30,54 @@ def report(
 
     Example: itrpipe report --dataset scenes
     """
-    if compare is not None and (backbone is not None or into is not None):
-        raise UsageError("--compare has two models; leave out --backbone and --into")
-    homes = {home_of(given.data, each) for each in compare or ()}
-    if "dataset" not in given.given and len(homes) == 1:
-        given.dataset = homes.pop() or given.dataset
-    asked = Asked(*given.where, overrides_of(given.settings, {}), dry_run=given.dry_run)
-    backbone = backbone and canonical_backbone(backbone)
-    lines = f"{given.dataset} {backbone}" if backbone else given.dataset
-    if into is not None:
-        _with_tables(into, lines, "")
-        require_writable(into, "--into")
-    evaluations, known = evaluations_of(given.data, given.dataset, backbone), asked.planner.definition
-    compared: dict[str, Any] = {}
-    if compare is not None:
-        both = [evaluations_named(given.data, each, evaluations, known) for each in compare]
-        # On a split that both have: test where both have it; all where they have none in common.
-        splits = [{each.settings["split"] for each in one.values()} for one in both]
-        chosen = next((split for split in ("test", "val", "train") if split in splits[0] & splits[1]), None)
-        first, second = (
-            {folder: each for folder, each in one.items() if chosen in (None, each.settings["split"])} for one in both
-        )
-        if first.keys() & second.keys():
-            raise UsageError(f"--compare: {compare[0]} and {compare[1]} are the same training; name another model")
-        evaluations, compared = [*{**first, **second}.values()], {"compare": sorted(first)}
-    trained = {each.name for manifest in evaluations for each in manifest.inputs.values() if each.stage == "train"}
-    names = sorted(each for each in known.named_trainings().items() if each[0] in trained)
-    need = Need("report", default_conf(known, "report"), {"names": names, **compared})
-    steps = [pinned_step(asked.root, manifest) for manifest in evaluations]
-    asked.steps = [asked.planner.plan(need, inputs={step.location.name: step for step in steps})]
-    asked.planner.refuse_unused_overrides()
-    folder = asked.run()
-    if asked.dry_run:
-        return
-    load_stage("report").show(folder, asked.reporter)
-    if into is not None:
-        write_text(into, _with_tables(into, lines, checked(folder / MARKDOWN).read_text(encoding="utf-8")))
-        asked.reporter.say(f"table: {into}")
+
+    backbone: Annotated[Text, Option("--backbone", "-b", help="Compare models of this backbone only.")] = None
+    compare: Annotated[
+        tuple[str, str] | None,
+        Option(metavar="A B", help="Only B against A: names of models, or METHOD.BACKBONE[.sN]."),
+    ] = None
+    into: Annotated[File, Option(metavar="FILE", help="Markdown file whose table of results is renewed.")] = None
+
+    def run(self) -> None:
+        backbone, compare, into = self.backbone, self.compare, self.into
+        if compare is not None and (backbone is not None or into is not None):
+            raise UsageError("--compare has two models; leave out --backbone and --into")
+        homes = {home_of(self.data, each) for each in compare or ()}
+        if "dataset" not in self.given and len(homes) == 1:
+            self.dataset = homes.pop() or self.dataset
+        asked = Asked(*self.where, overrides_of(self.settings, {}), dry_run=self.dry_run)
+        backbone = backbone and canonical_backbone(backbone)
+        lines = f"{self.dataset} {backbone}" if backbone else self.dataset
+        if into is not None:
+            _with_tables(into, lines, "")
+            require_writable(into, "--into")
+        evaluations, known = evaluations_of(self.data, self.dataset, backbone), asked.planner.definition
+        compared: dict[str, Any] = {}
+        if compare is not None:
+            both = [evaluations_named(self.data, each, evaluations, known) for each in compare]
+            # On a split that both have: test where both have it; all where they have none in common.
+            splits = [{each.settings["split"] for each in one.values()} for one in both]
+            chosen = next((split for split in ("test", "val", "train") if split in splits[0] & splits[1]), None)
+            first, second = (
+                {folder: each for folder, each in one.items() if chosen in (None, each.settings["split"])}
+                for one in both
+            )
+            if first.keys() & second.keys():
+                raise UsageError(f"--compare: {compare[0]} and {compare[1]} are the same training; name another model")
+            evaluations, compared = [*{**first, **second}.values()], {"compare": sorted(first)}
+        trained = {each.name for manifest in evaluations for each in manifest.inputs.values() if each.stage == "train"}
+        names = sorted(each for each in known.named_trainings().items() if each[0] in trained)
+        need = Need("report", default_conf(known, "report"), {"names": names, **compared})
+        steps = [pinned_step(asked.root, manifest) for manifest in evaluations]
+        asked.steps = [asked.planner.plan(need, inputs={step.location.name: step for step in steps})]
+        asked.planner.refuse_unused_overrides()
+        folder = asked.run()
+        if asked.dry_run:
+            return
+        load_stage("report").show(folder, asked.reporter)
+        if into is not None:
+            write_text(into, _with_tables(into, lines, checked(folder / MARKDOWN).read_text(encoding="utf-8")))
+            asked.reporter.say(f"table: {into}")
 
 
 def _with_tables(path: Path, asked: str, tables: str) -> str:

@@ -1,42 +1,19 @@
 """Show judgements of pairs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.help import command
-from itrpipe.cli.options import (
-    AskingOptions,
-    GuardOption,
-    JsonOption,
-)
+from itrpipe.cli.options import AskingOptions, GuardOption, JsonOption
 from itrpipe.cli.pairs import PairsOption, open_candidates
 from itrpipe.printable import quantity
 from itrpipe.progress import Reporter
 
-if TYPE_CHECKING:
-    pass
-
 
 @dataclass
-class ReviewOptions(AskingOptions):
-    """Whose pairs are reviewed."""
-
-    guard: GuardOption = None
-
-
-@command()
-def review(
-    given: ReviewOptions,
-    split: PairsOption = None,
-    order: str = Option("sample", "--order", help="sample, guard (random ones), doubtful or harmful; see below."),
-    merge: list[Path] | None = Option(None, "--merge", metavar="FILE", help="Add decisions of others; repeatable."),
-    as_json: JsonOption = False,
-) -> None:
+class Review(AskingOptions):
     """Show judgements of hard candidates, and how many are false negatives.
 
     \b
@@ -51,20 +28,28 @@ def review(
 
     Example: itrpipe review --backbone vsepp --merge from-ada.parquet
     """
-    from itrpipe.review import DecisionFile, lines, read_decisions, reviewed
 
-    file = DecisionFile.of(*given.where)
-    merged = file.merge(map(read_decisions, merge)) if merge and not given.dry_run else 0
-    asked = given.asked("mine_negatives", as_json=as_json)
-    if merge:
-        told = f"{quantity(merged, 'judgement')} added of {quantity(len(merge), 'file')}"
-        asked.reporter.say(f"{file.path}: {told}")
-    candidates = open_candidates(asked, split)
-    if candidates is None:
-        return
-    found = reviewed(candidates, order, file.read())
-    if as_json:
-        Reporter().say_json(found)
-        return
-    for line in (*lines(found), f"  decisions: {file.path}"):
-        asked.reporter.say(line)
+    guard: GuardOption = None
+    split: PairsOption = None
+    order: Annotated[str, Option(help="sample, guard (random ones), doubtful or harmful; see below.")] = "sample"
+    merge: Annotated[list[Path] | None, Option(metavar="FILE", help="Add decisions of others; repeatable.")] = None
+    as_json: JsonOption = False
+
+    def run(self) -> None:
+        from itrpipe.review import DecisionFile, lines, read_decisions, reviewed
+
+        file = DecisionFile.of(*self.where)
+        merged = file.merge(map(read_decisions, self.merge)) if self.merge and not self.dry_run else 0
+        asked = self.asked("mine_negatives", as_json=self.as_json, guard=self.guard)
+        if self.merge:
+            added = f"{quantity(merged, 'judgement')} added of {quantity(len(self.merge), 'file')}"
+            asked.reporter.say(f"{file.path}: {added}")
+        candidates = open_candidates(asked, self.split)
+        if candidates is None:
+            return
+        judgements = reviewed(candidates, self.order, file.read())
+        if self.as_json:
+            Reporter().say_json(judgements)
+            return
+        for line in (*lines(judgements), f"  decisions: {file.path}"):
+            asked.reporter.say(line)

@@ -1,22 +1,15 @@
 """Search images, captions or photographs."""
 
-from __future__ import annotations
-
 import os
 import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from itrpipe.cli.asked import called, device_of
-from itrpipe.cli.help import command, option
-from itrpipe.cli.options import (
-    JsonOption,
-    Split,
-    Text,
-)
+from itrpipe.cli.options import File, JsonOption, Split, Text
 from itrpipe.cli.photographs import PhotosOption, SearchOptions, refuse_opened, refuse_with_photos, up_to_date
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -34,19 +27,67 @@ _GENERATOR, _HEAD = b'<meta name="generator" content="itrpipe search">', 1024
 
 
 @dataclass
-class Question:
-    """What is searched with, and how the answer is given."""
+class Search(SearchOptions):
+    """Find images for a sentence, captions for an image, or photographs like another one.
 
-    caption: Annotated[Text, typer.Argument(metavar="[SENTENCE]", help="Sentence to find images for.")] = None
-    image: Text = option(
-        None, "--image", "Captions for this image or photograph; of --photos those like it.", metavar="ID|FILE"
-    )
-    top: int = option(10, "--top", "How many answers.", metavar="K", min=1)
-    html: Path | None = option(None, "--html", "Also write a page with the photographs.", metavar="FILE")
+    Models with embeddings search those that training wrote; all others score the query with every image or caption of
+    --split, the test split if none is named. An image is named by its id or file; a photograph that is no part of the
+    dataset is read by the extractor of the dataset's features. Right answers are marked where the query is an image of
+    the split, or a caption of it word for word.
+
+    --photos FOLDER searches photographs without captions, of which no dataset is made, by their index, see itrpipe
+    index. --model may be left out where one model has indexed the folder.
+
+    Example: itrpipe search "two dogs on a beach" --backbone vsrn
+    """
+
+    caption: Annotated[Text, Argument(metavar="[SENTENCE]", help="Sentence to find images for.")] = None
+    image: Annotated[
+        Text, Option(help="Captions for this image or photograph; of --photos those like it.", metavar="ID|FILE")
+    ] = None
+    top: Annotated[int, Option(help="How many answers.", metavar="K", min=1)] = 10
+    html: Annotated[File, Option(help="Also write a page with the photographs.", metavar="FILE")] = None
     as_json: JsonOption = False
+    photos: PhotosOption = None
+    split: Annotated[Split | None, Option(help="Where to search: test, val or train.")] = None
 
-    def check(self) -> None:
-        """Refuses what cannot be asked, before anything is made.
+    def run(self) -> None:
+        self._check()
+        if self.photos is not None:
+            refuse_with_photos({"--split": self.split})
+            _search_photographs(self, self.photos)
+            return
+        refuse_opened(self)
+        asked = self.asked("train", as_json=self.as_json)
+        step, own = asked.plan("train", self.method), None
+        check_split(step, self.split or "test")
+        if not asked.made("search with"):
+            return
+        from itrpipe.search.gallery import Gallery
+        from itrpipe.search.model import Stored, load
+        from itrpipe.search.photos import find_image
+
+        trained, device = Artifact.of(step.location.folder), device_of(step)
+        image = self.image and find_image(trained.folder, self.image, device)
+        model = load(trained.folder, device=device)
+        model.label, progress = called(step), not model.embeds
+        gallery = Gallery.of_dataset(model, trained.folder, self.split or "test")
+        if image:
+            stored, own = Stored(image.features, [image.image_id]), image.file
+            found = gallery.captions_for(stored, image.split, self.top, progress)
+        else:
+            found = gallery.images_for(str(self.caption), self.top, progress)
+        folder = None
+        if self.html is not None:
+            prepared = trained.input("prepare")
+            try:
+                folder = image_root(prepared.manifest.settings, prepared.folder, load_definition(*self.where))
+            except (MissingInputError, DataError) as error:
+                asked.reporter.say(f"  the page shows no photographs: {error}", style="yellow")
+        _show(self, found, asked.reporter, folder, own)
+
+    def _check(self) -> None:
+        """Refuse what cannot be asked, before anything is made.
 
         Raises:
             UsageError: not one of sentence and image is given, the sentence is empty, or the page is there already.
@@ -73,65 +114,13 @@ def _is_own(page: Path) -> bool:
         return _GENERATOR in file.read(_HEAD)
 
 
-SplitOption = Annotated[Split | None, typer.Option("--split", help="Where to search: test, val or train.")]
-
-
-@command()
-def search(given: SearchOptions, question: Question, photos: PhotosOption = None, split: SplitOption = None) -> None:
-    """Find images for a sentence, captions for an image, or photographs like another one.
-
-    Models with embeddings search those that training wrote; all others score the query with every image or caption of
-    --split, the test split if none is named. An image is named by its id or file; a photograph that is no part of the
-    dataset is read by the extractor of the dataset's features. Right answers are marked where the query is an image of
-    the split, or a caption of it word for word.
-
-    --photos FOLDER searches photographs without captions, of which no dataset is made, by their index, see itrpipe
-    index. --model may be left out where one model has indexed the folder.
-
-    Example: itrpipe search "two dogs on a beach" --backbone vsrn
-    """
-    question.check()
-    if photos is not None:
-        refuse_with_photos({"--split": split})
-        _search_photographs(given, photos, question)
-        return
-    refuse_opened(given)
-    asked = given.asked("train", as_json=question.as_json)
-    step, own = asked.plan("train", given.method), None
-    check_split(step, split or "test")
-    if not asked.made("search with"):
-        return
-    from itrpipe.search.gallery import Gallery
-    from itrpipe.search.model import Stored, load
-    from itrpipe.search.photos import find_image
-
-    trained, device = Artifact.of(step.location.folder), device_of(step)
-    image = question.image and find_image(trained.folder, question.image, device)
-    model = load(trained.folder, device=device)
-    model.label, progress = called(step), not model.embeds
-    gallery = Gallery.of_dataset(model, trained.folder, split or "test")
-    if image:
-        stored, own = Stored(image.features, [image.image_id]), image.file
-        found = gallery.captions_for(stored, image.split, question.top, progress)
-    else:
-        found = gallery.images_for(str(question.caption), question.top, progress)
-    folder = None
-    if question.html is not None:
-        prepared = trained.input("prepare")
-        try:
-            folder = image_root(prepared.manifest.settings, prepared.folder, load_definition(*given.where))
-        except (MissingInputError, DataError) as error:
-            asked.reporter.say(f"  the page shows no photographs: {error}", style="yellow")
-    _show(question, found, asked.reporter, folder, own)
-
-
-def _search_photographs(given: SearchOptions, photos: Path, question: Question) -> None:
+def _search_photographs(question: Search, photos: Path) -> None:
     """Prints the photographs of a folder that a model finds; the index is brought up to date before."""
     image, own = question.image and _photograph(photos, question.image), None
-    indexed = up_to_date(given, photos, as_json=question.as_json)
+    indexed = up_to_date(question, photos, as_json=question.as_json)
     if indexed is None:
         return
-    gallery, reporter = indexed.gallery(given.device), indexed.reporter
+    gallery, reporter = indexed.gallery(question.device), indexed.reporter
     if image:
         own = str(image.resolve())
         known = own.removeprefix(f"{photos.resolve()}/")
@@ -155,7 +144,7 @@ def _photograph(photos: Path, image: str) -> Path:
     raise MissingInputError(f"--image {image} is no file, neither here nor below {photos}; name a photograph")
 
 
-def _show(question: Question, found: Answers, reporter: Reporter, folder: Path | None, own: str | None) -> None:
+def _show(question: Search, found: "Answers", reporter: Reporter, folder: Path | None, own: str | None) -> None:
     """Prints what was found, and writes the page.
 
     Args:

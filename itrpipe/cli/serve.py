@@ -1,17 +1,12 @@
 """Serve local pages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.help import command
-from itrpipe.cli.options import (
-    GuardOption,
-)
+from itrpipe.cli.options import GuardOption
 from itrpipe.cli.pairs import TRAIN, PairsOption, open_candidates
 from itrpipe.cli.photographs import (
     PhotosOption,
@@ -27,26 +22,11 @@ from itrpipe.stages.base import Artifact
 from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import PICTURES, read_manifest
 
-if TYPE_CHECKING:
-    pass
 PACKAGES = ("starlette", "uvicorn")
 
 
 @dataclass
-class ServeOptions(SearchOptions):
-    """What is served."""
-
-    guard: GuardOption = None
-
-
-@command()
-def serve(
-    given: ServeOptions,
-    photos: PhotosOption = None,
-    split: PairsOption = None,
-    port: int = Option(8765, "--port", min=0, max=65535, help="0: any that is free."),
-    no_browser: bool = Option(False, "--no-browser", help="Print the address alone."),
-) -> None:
+class Serve(SearchOptions):
     """Open local pages to search and to judge the hardest candidates.
 
     Search finds images for a sentence or a photograph. Review shows candidates that may be false negatives: y fits, n
@@ -58,35 +38,43 @@ def serve(
 
     Example: itrpipe serve --backbone vsepp --guard fne
     """
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise MissingInputError(f"{', '.join(missing)} is not installed; run `pip install 'itrpipe[serve]'`")
-    from itrpipe.review import DecisionFile
-    from itrpipe.search import serve as pages
-    from itrpipe.search.gallery import Gallery
-    from itrpipe.search.model import load
-    from itrpipe.training.data import Sources
 
-    if photos is not None:
-        refuse_with_photos({"--split": split, "--guard": given.guard})
-        if indexed := up_to_date(given, photos):
-            small = given.data / dataset_of(indexed.photos) / PICTURES
-            pictures = pages.Pictures.of_folder(indexed.folder, indexed.photos, small)
-            site = pages.Site(pages.Searches(indexed.gallery(given.device)), pictures)
-            pages.run(site, port, not no_browser, indexed.reporter.say)
-        return
-    refuse_opened(given)
-    asked = given.asked("mine_negatives")
-    candidates = open_candidates(asked, split)
-    if candidates is None:
-        return
-    prepared, trained = candidates.prepared, Artifact.of(candidates.trained)
-    folder = image_root(read_manifest(prepared).settings, prepared, load_definition(*given.where))
-    pictures = pages.Pictures.of_dataset(prepared, folder, given.data / given.dataset / PICTURES)
-    model = load(trained.folder, device=given.device or "auto")
-    # Models that score pairs search one split alone, since they read every image beside every sentence.
-    alone = None if model.embeds else "test" if split in (None, TRAIN) else split
-    searches = pages.Searches(Gallery.of_dataset(model, trained.folder, alone))
-    reviews = pages.Reviews(candidates, DecisionFile.of(*given.where))
-    sources = Sources(prepared, trained.input("extract").folder)
-    pages.run(pages.Site(searches, pictures, reviews, sources), port, not no_browser, asked.reporter.say)
-    asked.reporter.say(f"decisions: {reviews.file.path}")
+    guard: GuardOption = None
+    photos: PhotosOption = None
+    split: PairsOption = None
+    port: Annotated[int, Option(min=0, max=65535, help="0: any that is free.")] = 8765
+    no_browser: Annotated[bool, Option("--no-browser", help="Print the address alone.")] = False
+
+    def run(self) -> None:
+        if missing := [name for name in PACKAGES if find_spec(name) is None]:
+            raise MissingInputError(f"{', '.join(missing)} is not installed; run `pip install 'itrpipe[serve]'`")
+        from itrpipe.review import DecisionFile
+        from itrpipe.search import serve as pages
+        from itrpipe.search.gallery import Gallery
+        from itrpipe.search.model import load
+        from itrpipe.training.data import Sources
+
+        if self.photos is not None:
+            refuse_with_photos({"--split": self.split, "--guard": self.guard})
+            if indexed := up_to_date(self, self.photos):
+                small = self.data / dataset_of(indexed.photos) / PICTURES
+                pictures = pages.Pictures.of_folder(indexed.folder, indexed.photos, small)
+                site = pages.Site(pages.Searches(indexed.gallery(self.device)), pictures)
+                pages.run(site, self.port, not self.no_browser, indexed.reporter.say)
+            return
+        refuse_opened(self)
+        asked = self.asked("mine_negatives", guard=self.guard)
+        candidates = open_candidates(asked, self.split)
+        if candidates is None:
+            return
+        prepared, trained = candidates.prepared, Artifact.of(candidates.trained)
+        folder = image_root(read_manifest(prepared).settings, prepared, load_definition(*self.where))
+        pictures = pages.Pictures.of_dataset(prepared, folder, self.data / self.dataset / PICTURES)
+        model = load(trained.folder, device=self.device or "auto")
+        # Models that score pairs search one split alone, since they read every image beside every sentence.
+        alone = None if model.embeds else "test" if self.split in (None, TRAIN) else self.split
+        searches = pages.Searches(Gallery.of_dataset(model, trained.folder, alone))
+        reviews = pages.Reviews(candidates, DecisionFile.of(*self.where))
+        sources = Sources(prepared, trained.input("extract").folder)
+        pages.run(pages.Site(searches, pictures, reviews, sources), self.port, not self.no_browser, asked.reporter.say)
+        asked.reporter.say(f"decisions: {reviews.file.path}")

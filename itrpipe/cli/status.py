@@ -1,16 +1,13 @@
 """Show the state of every artifact."""
 
-from __future__ import annotations
-
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.help import command
-from itrpipe.cli.options import (
-    DataOption,
-    Text,
-)
+from itrpipe.cli.commands import BaseCommand
+from itrpipe.cli.options import DataOption, Text
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import DataError, UnavailableError
 from itrpipe.pipeline.folders import entries, model_of, require_dataset, size_text
@@ -39,42 +36,45 @@ _FIRST = """\
   itrpipe mine-negatives --embeddings IMAGES CAPTIONS       embeddings of a model of yours"""
 
 
-@command()
-def status(
-    dataset: Text = Option(None, "--dataset", "-d", help="Only this dataset."),
-    data: DataOption = Path("data"),
-    verify: bool = Option(False, "--verify", help="Also compare content hashes."),
-) -> None:
+@dataclass
+class Status(BaseCommand):
     """List every artifact.
 
     Damage is exit code 4, what cannot be read now 8, both after the table.
 
     Example: itrpipe status --dataset scenes
     """
-    reporter = Reporter()
-    if dataset:
-        require_dataset(data, dataset)
-    names = [dataset] if dataset else [path.name for path in folders_in(data)]
-    if not names:
-        reporter.say_lines(_FIRST.format(root=data))
-    problems: dict[str, list[str]] = {"damaged": [], "unreadable": []}
-    for name in names:
-        definition = load_definition(data, name)
-        photos = f"  {definition.photographs.source}" if definition.photographs else ""
-        reporter.say(f"{name}{photos}", style="bold")
-        models = definition.named_trainings()
-        for entry in entries(data, name, verify=verify):
-            model = model_of(entry, models)
-            called = f"  {entry.name}{f' (model {model})' if model else ''}"
-            seconds = f"{entry.manifest.timings['total']:,.1f} s" if entry.manifest else ""
-            if len(called) > _NAMES:
-                reporter.say(called, style=_STYLES[entry.state])
-                called = ""
-            line = f"{called:<{_NAMES}} {entry.state:<12} {size_text(entry.bytes):>11} {seconds:>10}"
-            reporter.say(line.rstrip(), style=_STYLES[entry.state])
-            if entry.problem:
-                reporter.say(f"    {entry.problem}", style=_STYLES[entry.state])
-            problems.get(entry.state, []).append(entry.problem)
-    for state, kind in (("damaged", DataError), ("unreadable", UnavailableError)):
-        if problems[state]:
-            raise kind(f"{len(problems[state])} {state}: {problems[state][0]}")
+
+    dataset: Annotated[Text, Option("--dataset", "-d", help="Only this dataset.")] = None
+    data: DataOption = Path("data")
+    verify: Annotated[bool, Option("--verify", help="Also compare content hashes.")] = False
+
+    def run(self) -> None:
+        reporter = Reporter()
+        data = self.data
+        if self.dataset:
+            require_dataset(data, self.dataset)
+        names = [self.dataset] if self.dataset else [path.name for path in folders_in(data)]
+        if not names:
+            reporter.say_lines(_FIRST.format(root=data))
+        problems: dict[str, list[str]] = {"damaged": [], "unreadable": []}
+        for name in names:
+            definition = load_definition(data, name)
+            photos = f"  {definition.photographs.source}" if definition.photographs else ""
+            reporter.say(f"{name}{photos}", style="bold")
+            models = definition.named_trainings()
+            for entry in entries(data, name, verify=self.verify):
+                model = model_of(entry, models)
+                called = f"  {entry.name}{f' (model {model})' if model else ''}"
+                seconds = f"{entry.manifest.timings['total']:,.1f} s" if entry.manifest else ""
+                if len(called) > _NAMES:
+                    reporter.say(called, style=_STYLES[entry.state])
+                    called = ""
+                line = f"{called:<{_NAMES}} {entry.state:<12} {size_text(entry.bytes):>11} {seconds:>10}"
+                reporter.say(line.rstrip(), style=_STYLES[entry.state])
+                if entry.problem:
+                    reporter.say(f"    {entry.problem}", style=_STYLES[entry.state])
+                problems.get(entry.state, []).append(entry.problem)
+        for state, kind in (("damaged", DataError), ("unreadable", UnavailableError)):
+            if problems[state]:
+                raise kind(f"{len(problems[state])} {state}: {problems[state][0]}")

@@ -1,37 +1,16 @@
 """Synthesize negative sentences."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Annotated
 
 from typer import Option
 
 from itrpipe.cli.asked import run_stage
-from itrpipe.cli.help import command, option
-from itrpipe.cli.options import (
-    LanguageModelOption,
-    PartOption,
-    Split,
-    Text,
-    TrainedOptions,
-)
+from itrpipe.cli.options import LanguageModelOption, PartOption, Split, Text, TrainedOptions
 
 
 @dataclass
-class SynthesizeOptions(TrainedOptions):
-    """What writes sentences."""
-
-    method: Text = option(None, "--method", "-m", "Configuration that trains the writing model; default: pretrain.")
-    backbone: Text = option(None, "--backbone", "-b", "Model: uniter, uniter-large.")
-    split: Split | None = option(None, "--split", "Whose captions: train, val or test.")
-    language_model: LanguageModelOption = None
-    part: PartOption = None
-
-
-@command()
-def synthesize(
-    given: SynthesizeOptions, by: str = Option("phrases", "--by", help="See above.", metavar="MAKER")
-) -> None:
+class Synthesize(TrainedOptions):
     """Write negative sentences for every caption of a split.
 
     \b
@@ -46,4 +25,16 @@ def synthesize(
 
     Example: itrpipe synthesize --dataset scenes
     """
-    run_stage(*given.where, "synthesize", given.overrides(), conf=by, **given.how)
+
+    method: Annotated[
+        Text, Option("--method", "-m", help="Configuration that trains the writing model; default: pretrain.")
+    ] = None
+    backbone: Annotated[Text, Option("--backbone", "-b", help="Model: uniter, uniter-large.")] = None
+    split: Annotated[Split | None, Option(help="Whose captions: train, val or test.")] = None
+    language_model: LanguageModelOption = None
+    part: PartOption = None
+    by: Annotated[str, Option(help="See above.", metavar="MAKER")] = "phrases"
+
+    def run(self) -> None:
+        overrides = self.overrides("method", "backbone", "split", "language_model", "part")
+        run_stage(*self.where, "synthesize", overrides, conf=self.by, **self.how)

@@ -1,55 +1,22 @@
 """Train a model."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from typer import Option
 
 from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import whole_file
-from itrpipe.cli.help import command, option
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.named import define_model, find_model, home_of, method_of_name, teacher_of
-from itrpipe.cli.options import (
-    DevicesOption,
-    ModelOptions,
-    Text,
-    Texts,
-    overrides_of,
-)
+from itrpipe.cli.options import DevicesOption, ModelOptions, Text, Texts, overrides_of
 from itrpipe.errors import UsageError
 from itrpipe.training.choices import backbone_for, both_encoders, chosen_loss
 
 
 @dataclass
-class TrainingOptions(ModelOptions):
-    """What trains a model, which may be a new one."""
-
-    teacher: Text = option(None, "--negatives-from", "Model whose embeddings are mined.", metavar="NAME|BACKBONE")
-
-
-@command(lists=["methods", "backbones"])
-def train(
-    given: TrainingOptions,
-    name: Text = Option(None, "--name", help="Remember these options under this name, for --model."),
-    like: Text = Option(None, "--like", metavar="NAME", help="With --name: begin with the settings of another model."),
-    negatives: Text = Option(None, "--negatives", metavar="SOURCES", help="mined, synthetic, twins, or several."),
-    weigh: Text = Option(
-        None,
-        "--weigh",
-        help="contrastive: none, hardest, fne, guard, truth; positive-aware lost recall.",
-    ),
-    objective: Text = Option(None, "--objective", help="contrastive: infonce, sigmoid, hardest or sum."),
-    batches: Text = Option(None, "--batches", help="contrastive: shuffled or neighbours."),
-    positives: Literal["ascl"] | None = Option(None, "--positives", help="triplet: captions joined or halved."),
-    vision: Text = Option(None, "--vision", metavar="ID|FOLDER", help="dual-encoder: vision encoder, or random."),
-    text: Text = Option(None, "--text", metavar="ID|FOLDER", help="dual-encoder, ascl: text encoder, or random."),
-    track: Texts = Option(None, "--track", metavar="TRACKER", help="tensorboard, mlflow or wandb; repeatable."),
-    devices: DevicesOption = None,
-) -> None:
+class Train(ModelOptions):
     """Train a model, and embed every split with one that has embeddings.
 
     --vision and --text take any encoders of transformers, for all training steps of the chain; a joint model such as
@@ -65,30 +32,54 @@ def train(
 
     Example: itrpipe train --method aoq --backbone vsrn --dataset scenes
     """
-    restart_with(devices)
-    model = given.known
-    if model and name is not None:
-        raise UsageError(f"--model {model.name} trains a model that has a name; leave --name {name} out")
-    if like is not None and name is None:
-        raise UsageError(f"--like {like} is for a model that gets a name; add --name")
-    if name is not None and "dataset" not in given.given:
-        home = home_of(given.data, name)
-        if home is None and like is not None:
-            home = find_model(given.data, None, like, "--like").dataset
-        given.dataset = home or given.dataset
-    if name is not None and "method" not in given.given:
-        given.method = method_of_name(*given.where, name, like) or given.method
-    encoders = both_encoders(given.method, vision, text)
-    given.backbone = given.backbone or (backbone_for(given.method, encoders) if any(encoders.values()) else None)
-    settings = [*(given.settings or []), *(f"train.model.{key}={whole_file(each)}" for key, each in encoders.items())]
-    settings += [f"train.trackers={json.dumps(track)}"] if track else []
-    asked = {"negatives": negatives, "weigh": weigh, "objective": objective, "batches": batches}
-    method, loss = chosen_loss(given.method, {key: each for key, each in asked.items() if each}, positives)
-    overrides = overrides_of(settings, {**given.told("method"), **loss}) + given.placed
-    if like and not given.teacher and "mined" in loss.get("loss.negatives", ()):
-        overrides += teacher_of(*given.where, like)
-    if name is not None:
-        model, overrides = define_model(*given.where, name, method, overrides, like)
-    if model:
-        method, overrides = model.method, model.of_training() + overrides
-    run_stage(*given.where, "train", overrides, conf=method, model=model, **given.how)
+
+    teacher: Annotated[
+        Text, Option("--negatives-from", help="Model whose embeddings are mined.", metavar="NAME|BACKBONE")
+    ] = None
+    name: Annotated[Text, Option(help="Remember these options under this name, for --model.")] = None
+    like: Annotated[Text, Option(metavar="NAME", help="With --name: begin with the settings of another model.")] = None
+    negatives: Annotated[Text, Option(metavar="SOURCES", help="mined, synthetic, twins, or several.")] = None
+    weigh: Annotated[
+        Text, Option(help="contrastive: none, hardest, fne, guard, truth; positive-aware lost recall.")
+    ] = None
+    objective: Annotated[Text, Option(help="contrastive: infonce, sigmoid, hardest or sum.")] = None
+    batches: Annotated[Text, Option(help="contrastive: shuffled or neighbours.")] = None
+    positives: Annotated[Literal["ascl"] | None, Option(help="triplet: captions joined or halved.")] = None
+    vision: Annotated[Text, Option(metavar="ID|FOLDER", help="dual-encoder: vision encoder, or random.")] = None
+    text: Annotated[Text, Option(metavar="ID|FOLDER", help="dual-encoder, ascl: text encoder, or random.")] = None
+    track: Annotated[Texts, Option(metavar="TRACKER", help="tensorboard, mlflow or wandb; repeatable.")] = None
+    devices: DevicesOption = None
+
+    def run(self) -> None:
+        restart_with(self.devices)
+        model, name, like = self.known, self.name, self.like
+        if model and name is not None:
+            raise UsageError(f"--model {model.name} trains a model that has a name; leave --name {name} out")
+        if like is not None and name is None:
+            raise UsageError(f"--like {like} is for a model that gets a name; add --name")
+        if name is not None and "dataset" not in self.given:
+            home = home_of(self.data, name)
+            if home is None and like is not None:
+                home = find_model(self.data, None, like, "--like").dataset
+            self.dataset = home or self.dataset
+        if name is not None and "method" not in self.given:
+            self.method = method_of_name(*self.where, name, like) or self.method
+        encoders = both_encoders(self.method, self.vision, self.text)
+        if encoders and not self.backbone:
+            self.backbone = backbone_for(self.method, encoders)
+        settings = [
+            *(self.settings or []),
+            *(f"train.model.{key}={whole_file(each)}" for key, each in encoders.items()),
+        ]
+        settings += [f"train.trackers={json.dumps(self.track)}"] if self.track else []
+        words = self.chosen("negatives", "weigh", "objective", "batches")
+        method, loss = chosen_loss(self.method, {key: each for key, each in words.items() if each}, self.positives)
+        chosen = {**self.chosen(*self.shared, "teacher"), "method": None}
+        overrides = overrides_of(settings, {**chosen, **loss}) + self.placed
+        if like and not self.teacher and "mined" in loss.get("loss.negatives", ()):
+            overrides += teacher_of(*self.where, like)
+        if name is not None:
+            model, overrides = define_model(*self.where, name, method, overrides, like)
+        if model:
+            method, overrides = model.method, model.of_training() + overrides
+        run_stage(*self.where, "train", overrides, conf=method, model=model, **self.how)
