@@ -33,7 +33,8 @@ DOCS = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs"
 PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "data/README.md", *DOCS)
 DECLARATIONS = sorted((ROOT / "stages").rglob("*.toml"))
 DECISIONS = "data/scenes/decisions.parquet"
-COMMANDS: Any = vars(typer.main.get_command(app))["commands"]
+GROUP: Any = typer.main.get_command(app)
+COMMANDS: Any = {name: GROUP.get_command(None, name) for name in GROUP.commands}
 
 
 def blocks(page: str) -> list[str]:

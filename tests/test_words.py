@@ -30,15 +30,15 @@ def messages() -> list[tuple[str, str]]:
     found = []
     for path in sorted((ROOT / "itrpipe").rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        commands = [each.body[0] for each in nodes if isinstance(each, ast.FunctionDef) and _is_command(each)]
+        commands = [each.body[0] for each in nodes if path.parent.name == "cli" and _is_command(each)]
         silent = {each.value for each in nodes if isinstance(each, ast.Expr) and each not in commands}
         texts = (each.value for each in nodes if isinstance(each, ast.Constant) and each not in silent)
         found += [(path.name, text) for text in texts if isinstance(text, str) and " " in text]
     return found
 
 
-def _is_command(function: ast.FunctionDef) -> bool:
-    return any("command(" in ast.unparse(each) for each in function.decorator_list)
+def _is_command(node: ast.AST) -> bool:
+    return isinstance(node, ast.ClassDef) and any(getattr(each, "name", "") == "run" for each in node.body)
 
 
 @pytest.mark.parametrize(

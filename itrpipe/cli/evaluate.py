@@ -1,16 +1,13 @@
 """Evaluate a trained model."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Option
 
 from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import whole_file
 from itrpipe.cli.options import DecisionsOption, GivenOptions, LanguageModelOption, Number, Split, Texts
-
-if TYPE_CHECKING:
-    pass
 
 
 def _whole(benchmarks: list[str] | None) -> list[str] | None:

@@ -162,9 +162,10 @@ class ModelOptions(TrainedOptions):
     """Options of every command that uses a model of a method and a backbone."""
 
     shared = (*TrainedOptions.shared, "method", "backbone")
-    named: Annotated[Text, Option("--model", help="A saved model (`itrpipe train --name NAME`).", metavar="NAME")] = (
-        None
-    )
+    named: Annotated[
+        Text,
+        Option("--model", help="A saved model (`itrpipe train --name NAME`).", metavar="NAME"),
+    ] = None
     method: MethodOption = "triplet"
     backbone: BackboneOption = None
     known: NamedModel | None = field(default=None, init=False)
@@ -277,9 +278,10 @@ class GivenOptions(ModelOptions):
     captions: Annotated[File, Argument(metavar="CAPTIONS", help="With --embeddings: of the captions.")] = None
     owners: Annotated[File, Option(help="With --embeddings: row or id of each caption's image.", metavar="FILE")] = None
     name: Annotated[Text, Option(help="With --embeddings: for those of several models, NAME@1 for a seed.")] = None
-    measure: Annotated[Measure | None, Option(help="With --embeddings: cosine (default), inner-product or order.")] = (
-        None
-    )
+    measure: Annotated[
+        Measure | None,
+        Option(help="With --embeddings: cosine (default), inner-product or order."),
+    ] = None
 
     def defined(self, split: str) -> DatasetDefinition | None:
         """What --embeddings defines, which the options name now; without it None, and the model is chosen.

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from itrpipe.datasets.definition import DatasetDefinition, check_name
 from itrpipe.errors import MissingInputError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.pipeline.planning import pinned_step
 from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished
-
-if TYPE_CHECKING:
-    pass
 
 
 def evaluations_of(root: Path, dataset: str, backbone: str | None) -> list[Manifest]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import MissingInputError
 from itrpipe.stages.base import Artifact
 from itrpipe.stages.prepare import image_root
-
-if TYPE_CHECKING:
-    pass
 
 CARD = "README.md"
 
