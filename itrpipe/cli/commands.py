@@ -88,7 +88,7 @@ class BaseCommand:
 
 
 def _usable(value: Any) -> Any:
-    """What an option was given, of a path with the home folder in the place of `~`.
+    """Return the value of an option; of a path with the home folder for `~`.
 
     Raises:
         UsageError: no file and no folder can be at such a path.
@@ -203,7 +203,7 @@ class Commands(TyperGroup):
 
 @contextmanager
 def _in_one_line() -> Iterator[None]:
-    """Says in one line what typer would say below the usage.
+    """Tell in one line what Typer would tell below the usage.
 
     Raises:
         UsageError: the command line is wrong.

@@ -5,13 +5,12 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import whole_file
 from itrpipe.cli.options import DecisionsOption, GivenOptions, LanguageModelOption, Number, Split, Texts
 
 
 def _whole(benchmarks: list[str] | None) -> list[str] | None:
-    """`NAME=FOLDER` by whole paths."""
+    """Return `NAME=FOLDER` with whole paths."""
     parts = (each.partition("=") for each in benchmarks or ())
     return [f"{name}{equals}{whole_file(folder)}" for name, equals, folder in parts] or None
 
@@ -56,4 +55,4 @@ class Evaluate(GivenOptions):
             *("ensemble_with", "split", "rerank", "eccv", "discriminate"),
             *("language_model", "benchmark", "protocols", "decisions"),
         )
-        run_stage(*self.where, "evaluate", overrides, definition=definition, **self.how)
+        self.run_stage("evaluate", overrides, definition=definition)

@@ -70,7 +70,7 @@ def _show(found: Mapping[str, Any], reporter: Reporter) -> None:
 
 
 def coloured(caption: str, words: list[dict[str, Any]]) -> Coloured:
-    """A caption whose words are coloured by their probability of a mismatch, with the number behind flagged ones."""
+    """Colour the words of a caption by their probability of a mismatch, with the number behind flagged ones."""
     text, done = Coloured(), 0
     for word in words:
         text.append(caption[done : word["start"]])

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import define_features
 from itrpipe.cli.options import DeviceOption, File, PartOption, RunOptions, Text, Texts
 from itrpipe.errors import UsageError
@@ -38,11 +37,11 @@ class Extract(RunOptions):
     def run(self) -> None:
         overrides = self.overrides("strict", "ids", "device", "part", **_mapping(self.arrays or []))
         definition, conf, overrides = define_features(*self.where, self.features, self.source, self.name, overrides)
-        run_stage(*self.where, "extract", overrides, conf=conf, definition=definition, **self.how)
+        self.run_stage("extract", overrides, conf=conf, definition=definition)
 
 
 def _mapping(assignments: list[str]) -> dict[str, Any]:
-    """Arrays by the dataset that they become, as settings."""
+    """Return arrays by the dataset that they become, as settings."""
     given: dict[str, Any] = {}
     for text in assignments:
         dataset, equals, array = text.partition("=")

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.cli.options import DecisionsOption, File, GivenOptions, GuardOption, PartOption, Text
 
 
@@ -43,4 +42,4 @@ class MineNegatives(GivenOptions):
         overrides = self.overrides(
             *("library", "drop_duplicates", "rescore_with", "candidates", "guard", "decisions", "part")
         )
-        run_stage(*self.where, "mine_negatives", overrides, definition=definition, **self.how)
+        self.run_stage("mine_negatives", overrides, definition=definition)

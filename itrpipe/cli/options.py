@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from typer import Argument, Option
 
-from itrpipe.cli.asked import Asked
+from itrpipe.cli.asked import Asked, run_stage
 from itrpipe.cli.commands import BaseCommand
 from itrpipe.cli.datasets import ALONE, define_embeddings, given_files, whole_file
 from itrpipe.cli.named import NamedModel, datasets_of, find_model
@@ -78,12 +78,12 @@ class PlanOptions(DataOptions):
             self.dataset = known[0] if len(known) == 1 else ""
 
     def _datasets(self) -> list[str]:
-        """Datasets of the data folder that have captions."""
+        """Return the datasets of the data folder that have captions."""
         return [name for name in datasets_of(self.data) if load_definition(self.data, name).prepare]
 
     @property
     def where(self) -> tuple[Path, str]:
-        """The data folder and the dataset.
+        """Return the data folder and the dataset.
 
         Raises:
             UsageError: there are several, and none was named.
@@ -103,7 +103,7 @@ class PlacedOptions(DataOptions):
 
     @property
     def placed(self) -> list[Override]:
-        """Where every step makes its parts.
+        """Return overrides that say where every step makes its parts.
 
         Raises:
             UsageError: there is an address and no engine that has one.
@@ -124,17 +124,21 @@ class RunOptions(PlacedOptions, PlanOptions):
 
     @property
     def how(self) -> dict[str, Any]:
-        """What is done with the plan."""
+        """Return what is done with the plan: made, printed, or refused where something is missing."""
         return {"dry_run": self.dry_run, "no_deps": self.no_deps}
 
     def overrides(self, *names: str, **settings: Any) -> list[Override]:
-        """What the options say of the requested step, `--set` assignments, and where parts are made.
+        """Return overrides: options that are settings of the requested step, `--set`, and where parts are made.
 
         Args:
             names: options of this command that are settings of the step.
             settings: further ones; None for one that is not the step's.
         """
         return overrides_of(self.settings, {**self.chosen(*self.shared, *names), **settings}) + self.placed
+
+    def run_stage(self, stage: str, overrides: list[Override], **about: Any) -> None:
+        """Plan a stage and run what is missing, see `asked.run_stage`."""
+        run_stage(*self.where, stage, overrides, **about, **self.how)
 
     def chosen(self, *names: str) -> dict[str, Any]:
         """Return options by their names."""
@@ -171,7 +175,7 @@ class ModelOptions(TrainedOptions):
     known: NamedModel | None = field(default=None, init=False)
 
     def overrides(self, *names: str, **settings: Any) -> list[Override]:
-        """What a named model was told, and the options of this command on top.
+        """Return overrides: the settings of a named model, and the options of this command on top.
 
         Args:
             names: options of this command that are settings of the step, which reads the model.
@@ -181,7 +185,7 @@ class ModelOptions(TrainedOptions):
         return known + super().overrides(*names, **settings)
 
     def asked(self, stage: str, *, as_json: bool = False, **settings: Any) -> Asked:
-        """What the command asks of a training, or of what a later stage makes with it."""
+        """Ask for a training, or for what a later stage makes with it."""
         self.choose()
         if stage == "train":
             overrides = self.known.of_training() if self.known else []
@@ -191,7 +195,7 @@ class ModelOptions(TrainedOptions):
         return Asked(*self.where, overrides, as_json=as_json, asks=True, **self.how)
 
     def complete(self) -> None:
-        """Take what the model of `--model` was told, and its dataset where no other was given.
+        """Take the settings of the model of `--model`, and its dataset where no other was given.
 
         Raises:
             UsageError: there are several such models, or an option contradicts it.
@@ -211,7 +215,7 @@ class ModelOptions(TrainedOptions):
         self._meaning(known)
 
     def choose(self) -> None:
-        """Where no option names a model, takes the only one of the dataset that has a name.
+        """Take the only named model of the dataset where no option names one.
 
         Raises:
             UsageError: several have one.
@@ -225,7 +229,7 @@ class ModelOptions(TrainedOptions):
             self._meaning(NamedModel(self.named, self.dataset, model))
 
     def _meaning(self, known: NamedModel) -> None:
-        """Take what a named model was told."""
+        """Take the settings of a named model."""
         self.known = known
         self.dataset, self.method = known.dataset, known.method
         for key, value in known.naming.items():
@@ -261,12 +265,12 @@ class AnyModelOptions(ModelOptions):
 
     @property
     def opened(self) -> str | None:
-        """The folder or hub id of a model."""
+        """Return the folder or hub id of a model; None where options name a training."""
         return self.named if self.known is None else None
 
     @property
     def trained(self) -> bool:
-        """Whether options name a training."""
+        """Tell whether options name a training."""
         return self.known is not None or (self.opened is None and not self.given.isdisjoint(_OF_TRAINING))
 
 
@@ -284,7 +288,7 @@ class GivenOptions(ModelOptions):
     ] = None
 
     def defined(self, split: str) -> DatasetDefinition | None:
-        """What --embeddings defines, which the options name now; without it None, and the model is chosen.
+        """Define the embeddings of --embeddings, and name them; without the option choose the model, and return None.
 
         Args:
             split: that the files are of.
@@ -312,7 +316,7 @@ class GivenOptions(ModelOptions):
 
 
 def overrides_of(assignments: Iterable[str] | None, named: dict[str, Any]) -> list[Override]:
-    """`--set` assignments and the named options that were given, as overrides of the requested step.
+    """Return the options that were given, and `--set` assignments, as overrides of the requested step.
 
     Raises:
         UsageError: a setting is given twice with different values.

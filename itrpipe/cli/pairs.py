@@ -16,7 +16,7 @@ PairsOption = Annotated[Split | None, Option(help="train: pairs of mined lists; 
 
 
 def open_candidates(asked: Asked, split: str | None) -> "Candidates | None":
-    """The pairs that may be judged; None after a dry run."""
+    """Open the pairs that may be judged; None after a dry run."""
     from itrpipe.review import mined_candidates, ranked_candidates
 
     mined = split in (None, TRAIN)

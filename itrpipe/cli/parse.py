@@ -5,7 +5,6 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.cli.options import File, PartOption, RunOptions, Text
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.pipeline.planning import Planner
@@ -31,7 +30,7 @@ class Parse(RunOptions):
     def run(self) -> None:
         overrides = self.overrides("tagger", "file", "format", "part")
         if self.show is None:
-            run_stage(*self.where, "parse", overrides, **self.how)
+            self.run_stage("parse", overrides)
             return
         from itrpipe.stages.parse import print_graph
 

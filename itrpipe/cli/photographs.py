@@ -65,7 +65,7 @@ class Indexed:
     reporter: Reporter
 
     def gallery(self, device: str | None) -> "Gallery":
-        """All that can be searched."""
+        """Open all that can be searched."""
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import load
 
@@ -75,7 +75,7 @@ class Indexed:
 
 
 def up_to_date(given: AnyModelOptions, photos: Path, *, as_json: bool = False, whole: bool = False) -> Indexed | None:
-    """Makes what is missing: the model, and the embeddings of photographs that are new or have changed.
+    """Make what is missing: the model, and the embeddings of photographs that are new or have changed.
 
     Args:
         given: the options; where they name no model, the only one that has indexed the folder is meant.
@@ -117,7 +117,7 @@ def up_to_date(given: AnyModelOptions, photos: Path, *, as_json: bool = False, w
 
 
 def dataset_of(photos: Path) -> str:
-    """Name of the folder below the data folder that holds the indexes of a folder of photographs.
+    """Return the name of the folder below the data folder that holds the indexes of a folder of photographs.
 
     Args:
         photos: absolute, without links.
@@ -126,7 +126,7 @@ def dataset_of(photos: Path) -> str:
 
 
 def _model(given: AnyModelOptions, photos: Path, of_training: list[Override], as_json: bool) -> tuple[Path, str] | None:
-    """The model, trained if it is missing, and its name; None where a dry run would train it.
+    """Return the model, trained if it is missing, and its name; None where a dry run would train it.
 
     Raises:
         UsageError: none is named, and not one alone has indexed the folder.
@@ -163,7 +163,7 @@ def _model(given: AnyModelOptions, photos: Path, of_training: list[Override], as
 
 
 def _opened(model: str, name: str) -> tuple[Path, str]:
-    """A model in a folder, or of the hub, which is fetched where it is not there yet."""
+    """Open a model in a folder, or of the hub, which is fetched where it is not there yet."""
     folder = Path(model).expanduser()
     if not folder.is_dir():
         from itrpipe.search.model import fetch
@@ -176,7 +176,7 @@ def _opened(model: str, name: str) -> tuple[Path, str]:
 
 
 def _slug(name: str) -> str:
-    """A name as a part of one that folders can have."""
+    """Turn a name into a part of one that folders can have."""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-")[:_LONGEST] or "folder"
 
 

@@ -5,7 +5,6 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import define_dataset
 from itrpipe.cli.options import File, Number, PartOption, RunOptions, Text
 
@@ -32,4 +31,4 @@ class Prepare(RunOptions):
         bad_images = "refuse" if self.strict else None
         overrides = self.overrides("format", "train", "val", "test", "seed", "part", bad_images=bad_images)
         definition, overrides = define_dataset(*self.where, self.source, overrides)
-        run_stage(*self.where, "prepare", overrides, definition=definition, **self.how)
+        self.run_stage("prepare", overrides, definition=definition)

@@ -81,7 +81,7 @@ class Report(PlanOptions):
 
 
 def _with_tables(path: Path, asked: str, tables: str) -> str:
-    """A document with these tables in the place of those that it has of a dataset, or of one backbone on it."""
+    """Return a document with these tables for those that it has of a dataset, or of one backbone on it."""
     from itrpipe.report.page import BEGIN, END, inserted
 
     if not path.is_file():

@@ -107,7 +107,7 @@ class Search(SearchOptions):
 
 
 def _is_own(page: Path) -> bool:
-    """Whether a search wrote a page, so that another may replace it."""
+    """Tell whether a search wrote a page, so that another may replace it."""
     if not stat.S_ISREG(page.lstat().st_mode):
         return False
     with page.open("rb") as file:
@@ -115,7 +115,7 @@ def _is_own(page: Path) -> bool:
 
 
 def _search_photographs(question: Search, photos: Path) -> None:
-    """Prints the photographs of a folder that a model finds; the index is brought up to date before."""
+    """Print the photographs of a folder that a model finds; the index is brought up to date before."""
     image, own = question.image and _photograph(photos, question.image), None
     indexed = up_to_date(question, photos, as_json=question.as_json)
     if indexed is None:
@@ -133,7 +133,7 @@ def _search_photographs(question: Search, photos: Path) -> None:
 
 
 def _photograph(photos: Path, image: str) -> Path:
-    """The file that is searched with.
+    """Return the photograph that is searched with.
 
     Raises:
         MissingInputError: there is none.
@@ -145,7 +145,7 @@ def _photograph(photos: Path, image: str) -> Path:
 
 
 def _show(question: Search, found: "Answers", reporter: Reporter, folder: Path | None, own: str | None) -> None:
-    """Prints what was found, and writes the page.
+    """Print the answers, and write the page.
 
     Args:
         question: what was asked.

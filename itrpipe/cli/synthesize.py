@@ -5,7 +5,6 @@ from typing import Annotated
 
 from typer import Option
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.cli.options import LanguageModelOption, PartOption, Split, Text, TrainedOptions
 
 
@@ -37,4 +36,4 @@ class Synthesize(TrainedOptions):
 
     def run(self) -> None:
         overrides = self.overrides("method", "backbone", "split", "language_model", "part")
-        run_stage(*self.where, "synthesize", overrides, conf=self.by, **self.how)
+        self.run_stage("synthesize", overrides, conf=self.by)

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from typer import Option
 
-from itrpipe.cli.asked import run_stage
 from itrpipe.cli.datasets import whole_file
 from itrpipe.cli.launcher import restart_with
 from itrpipe.cli.named import define_model, find_model, home_of, method_of_name, teacher_of
@@ -82,4 +81,4 @@ class Train(ModelOptions):
             model, overrides = define_model(*self.where, name, method, overrides, like)
         if model:
             method, overrides = model.method, model.of_training() + overrides
-        run_stage(*self.where, "train", overrides, conf=method, model=model, **self.how)
+        self.run_stage("train", overrides, conf=method, model=model)

@@ -13,7 +13,7 @@ from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_fi
 
 
 def evaluations_of(root: Path, dataset: str, backbone: str | None) -> list[Manifest]:
-    """Every finished evaluation of a dataset, or those of one backbone."""
+    """Return every finished evaluation of a dataset, or those of one backbone."""
     folders = folders_in(root / check_name(dataset) / "evaluate")
     found = [check_artifact(folder) for folder in folders if is_finished(folder)]
     chosen = [each for each in found if backbone in (None, each.settings["backbone"])]
@@ -30,7 +30,9 @@ def evaluations_of(root: Path, dataset: str, backbone: str | None) -> list[Manif
 def evaluations_named(
     root: Path, name: str, evaluations: list[Manifest], definition: DatasetDefinition
 ) -> dict[str, Manifest]:
-    """Evaluations of a model by folder: by its own name, by METHOD.BACKBONE of any seed, or by that of a folder.
+    """Return the evaluations of a model by folder.
+
+    It is named by its own name, by METHOD.BACKBONE of any seed, or by that of a folder.
 
     Embeddings from files have names of their own, with `given-` before them or without. The mean of several models is
     named by its label alone, and what was re-ranked only where it was not evaluated without.

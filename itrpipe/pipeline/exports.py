@@ -14,13 +14,13 @@ CARD = "README.md"
 
 
 def fingerprints_of(read: Artifact, *made: Artifact) -> dict[str, str]:
-    """Artifact -> fingerprint, of all that one artifact was made from, and of some others."""
+    """Return artifact -> fingerprint of all that one artifact was made from, and of some others."""
     found = {f"{each.stage}/{each.name}": each.fingerprint for each in read.manifest.inputs.values()}
     return found | {f"{each.manifest.stage}/{each.folder.name}": each.manifest.fingerprint for each in made}
 
 
 def draw_example(work: Path, prepared: Artifact, files: Sequence[str], definition: DatasetDefinition) -> bool:
-    """Writes small copies of photographs side by side into an export; tells whether all of them can be read."""
+    """Write small copies of photographs side by side into an export; tells whether all of them can be read."""
     from itrpipe.datasets.pictures import DECODER_ERRORS, read_image
     from itrpipe.exporting.card import write_picture
     from itrpipe.report.pictures import shrink

@@ -49,7 +49,7 @@ class Entry:
 
 
 def entries(root: Path, dataset: str, *, verify: bool = False) -> list[Entry]:
-    """Everything below a dataset, in the order of the stages.
+    """Return everything below a dataset, in the order of the stages.
 
     Args:
         root: the data folder.
@@ -78,7 +78,7 @@ def collect_garbage(
     superseded_too: bool = False,
     ask: Callable[[str], bool] | None = None,
 ) -> list[Path]:
-    """Removes what nothing needs any more.
+    """Remove what nothing needs any more.
 
     An artifact stays when it is the newest of its run or an evaluation, or when one that stays, or is just being
     made, was made from it; what does not is `unused`, or `superseded` where it is an evaluation or was made for one.
@@ -138,7 +138,7 @@ def collect_garbage(
 
 
 def remove_unused(folder: Path) -> bool:
-    """Removes a folder unless a process has begun to work on it since it was looked at.
+    """Remove a folder unless a process has begun to work on it since it was looked at.
 
     It is renamed first, so that a kill leaves the whole of it or a hidden rest, which the next `gc` sweeps.
     """
@@ -188,7 +188,7 @@ def _readable_entry(folder: Path, verify: bool) -> Entry:
 
 
 def _size_of(folder: Path) -> int:
-    """Bytes of all files below a folder.
+    """Count the bytes of all files below a folder.
 
     Raises:
         OSError: a folder below it cannot be read now, so it cannot be told what lies there.
@@ -206,7 +206,7 @@ def _size_of(folder: Path) -> int:
 
 
 def model_of(entry: Entry, models: Mapping[str, str]) -> str:
-    """Name of the model that an artifact is, or was made from; empty where that has none.
+    """Return the name of the model that an artifact is, or was made from; empty where that has none.
 
     Args:
         entry: the artifact.
@@ -217,8 +217,11 @@ def model_of(entry: Entry, models: Mapping[str, str]) -> str:
 
 
 def _referenced(found: list[Entry], models: Mapping[str, str], superseded_too: bool) -> set[Path]:
-    """Folders of the newest artifact of every run, named models apart, and of every evaluation, of all that these were
-    made from, and of what running steps read."""
+    """Return the folders that stay.
+
+    These are the newest artifact of every run, named models apart, every evaluation, all that these were made from, and
+    what running steps read.
+    """
     whole = [(entry, entry.manifest) for entry in found if entry.manifest and entry.state == "whole"]
     newest: dict[tuple, str] = {}
     for entry, manifest in sorted(whole, key=lambda pair: pair[1].finished):
@@ -242,7 +245,7 @@ def _referenced(found: list[Entry], models: Mapping[str, str], superseded_too: b
 
 
 def _of_two(manifest: Manifest) -> tuple[str, ...]:
-    """The two models that a page compares, by name or label; it replaces none over all, and none over others."""
+    """Return the two models that a page compares, by name or label; it replaces none over all, and none over others."""
     if not manifest.settings.get("compare"):
         return ()
     names = {name for _, name in manifest.settings.get("names", ())}

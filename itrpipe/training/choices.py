@@ -13,7 +13,7 @@ TWINS = 0.5
 
 
 def both_encoders(method: str, vision: str | None, text: str | None) -> dict[str, str]:
-    """The encoders that were named; of a method whose own are those of one joint model, one stands for both."""
+    """Return the named encoders; one counts for both where the method has those of one joint model."""
     if (vision is None) != (text is None):
         own = declared_encoders(method)
         if not method_of(method).trains or (len(own) > 1 and own["vision"] == own["text"]):
@@ -22,13 +22,13 @@ def both_encoders(method: str, vision: str | None, text: str | None) -> dict[str
 
 
 def backbone_for(method: str, encoders: dict[str, str]) -> str:
-    """The usual backbone of a method, or `dual-encoder` where that one has no such encoders."""
+    """Return the usual backbone of a method, or `dual-encoder` where that one has no such encoders."""
     usual = usual_backbone(method)
     return usual if encoders.keys() <= settings_of(usual).model_fields.keys() else "dual-encoder"
 
 
 def chosen_loss(method: str, named: dict[str, str], positives: str | None) -> tuple[str, dict[str, Any]]:
-    """The training configuration, and settings of its loss, that options ask for.
+    """Return the training configuration, and settings of its loss, that options ask for.
 
     Args:
         method: configuration of `train`.
