@@ -97,7 +97,7 @@ def _commands() -> str:
     import typer.main
 
     from itrpipe.cli import app
-    from itrpipe.cli.help import PANELS
+    from itrpipe.cli.commands import PANELS
 
     os.environ["COLUMNS"] = "100"
     group: Any = typer.main.get_command(app)
@@ -105,7 +105,7 @@ def _commands() -> str:
     for panel, names in PANELS.items():
         lines += [f"## {panel}", ""]
         for name in names:
-            command = group.commands[name]
+            command = group.get_command(None, name)
             context = command.make_context(f"itrpipe {name}", [], resilient_parsing=True)
             lines += [f"### {name}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(lines)

@@ -15,9 +15,9 @@ import pytest
 import typer.main
 
 from itrpipe import __version__
-from itrpipe.cli import app, entry
-from itrpipe.cli import keep as doctor
-from itrpipe.cli.help import LISTS, PANELS, SHARED, everything, principal
+from itrpipe.cli import app, doctor, entry
+from itrpipe.cli.commands import PANELS, SHARED
+from itrpipe.cli.names import LISTS, everything, principal
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import load_definition
 from itrpipe.errors import (
@@ -32,7 +32,8 @@ from itrpipe.errors import (
 )
 from tests.chains import Invoke, done, refused
 
-COMMANDS: Mapping[str, Any] = cast(Any, typer.main.get_command(app)).commands
+GROUP = cast(Any, typer.main.get_command(app))
+COMMANDS: Mapping[str, Any] = {name: GROUP.get_command(None, name) for name in GROUP.commands}
 HEAVY = {"torch", "pyarrow", "numpy", "h5py", "PIL", "transformers"}
 
 # Help
@@ -74,7 +75,7 @@ def test_without_arguments_it_says_where_one_stands(
 def test_a_command_has_one_summary_options_that_are_described_and_an_example_that_parses(
     name: str, invoke: Invoke
 ) -> None:
-    (about,) = (about for names in PANELS.values() for own, (_, about) in names.items() if own == name)
+    (about,) = (names[name] for names in PANELS.values() if name in names)
     assert about == COMMANDS[name].get_short_help_str(limit=1_000)
     assert about == str(COMMANDS[name].help).partition("\n")[0]
     for parameter in COMMANDS[name].params:
@@ -278,7 +279,7 @@ def test_errors_become_one_line_and_their_exit_code(
     def fail(*arguments: object, **options: object) -> None:
         raise error
 
-    monkeypatch.setattr("itrpipe.cli.keep.folders_in", fail)
+    monkeypatch.setattr("itrpipe.cli.status.folders_in", fail)
     outcome = invoke("status")
     assert (outcome.code, outcome.err) == (code, said)
 

@@ -59,7 +59,7 @@ def test_no_page_loads_from_elsewhere(site: Path) -> None:
 
 
 def test_the_reference_has_every_command_setting_and_public_name(site: Path) -> None:
-    from itrpipe.cli.help import PANELS
+    from itrpipe.cli.commands import PANELS
 
     commands = (site / "reference" / "commands.html").read_text(encoding="utf-8")
     assert all(f'id="{name}"' in commands for names in PANELS.values() for name in names)

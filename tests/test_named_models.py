@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from itrpipe.cli.make import both_encoders
 from itrpipe.cli.named import define_model
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
 from itrpipe.pipeline.planning import Override
 from itrpipe.storage.artifact import folders_in, read_manifest
+from itrpipe.training.choices import both_encoders
 from tests.chains import Invoke, done, planned, refused, sets
 from tests.conftest import TINY, TINY_AOQ, TinySource
 

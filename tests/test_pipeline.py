@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from itrpipe.cli.asked import run_stage
-from itrpipe.cli.keep import show
+from itrpipe.cli.show import Show
 from itrpipe.config import declared_stages, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.run import SharedExecution
@@ -499,7 +499,7 @@ def test_times_names_and_places_of_unchanged_sources_do_not_matter(
 
 
 def test_show_prints_every_value_with_its_origin(defined: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show("train", "aoq", None, "coco", ["alpha=0.5", "epochs=2"], defined)
+    Show("train", "aoq", dataset="coco", settings=["alpha=0.5", "epochs=2"], data=defined).run()
     printed = capsys.readouterr().out
     assert "\nexecution (not part of the fingerprint)\n" in printed
     lines = {line.split()[0]: line for line in printed.splitlines() if line.startswith("  ")}
@@ -508,7 +508,7 @@ def test_show_prints_every_value_with_its_origin(defined: Path, capsys: pytest.C
     assert lines["decay_every"].endswith("4_train.toml [conf.aoq.vsrn]")
     assert lines["loss.teacher"].endswith("default")
     assert lines["device"].split()[:2] == ["device", "auto"]
-    show("extract", None, None, "coco", None, defined)
+    Show("extract", dataset="coco", data=defined).run()
     assert "\n  itrpipe show extract hog\n" in capsys.readouterr().out
 
 

@@ -16,9 +16,9 @@ import typer.main
 from itrpipe import __version__
 from itrpipe.cli import app
 from itrpipe.cli.asked import Asked
+from itrpipe.cli.export import Wanted, export_model
 from itrpipe.cli.named import define_model
 from itrpipe.cli.options import overrides_of
-from itrpipe.cli.share import Wanted, export_model
 from itrpipe.config import load_declaration
 from itrpipe.datasets.definition import remember_model
 from itrpipe.pipeline.planning import parse_override
@@ -33,7 +33,8 @@ DOCS = tuple(sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs"
 PAGES = ("README.md", "CONTRIBUTING.md", "stages/README.md", "data/README.md", *DOCS)
 DECLARATIONS = sorted((ROOT / "stages").rglob("*.toml"))
 DECISIONS = "data/scenes/decisions.parquet"
-COMMANDS: Any = vars(typer.main.get_command(app))["commands"]
+GROUP: Any = typer.main.get_command(app)
+COMMANDS: Any = {name: GROUP.get_command(None, name) for name in GROUP.commands}
 
 
 def blocks(page: str) -> list[str]:

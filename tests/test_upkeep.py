@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from itrpipe.cli.asked import run_stage
-from itrpipe.cli.keep import _of_two, collect_garbage, entries
 from itrpipe.datasets.definition import ModelDefinition, load_definition
 from itrpipe.errors import DataError, UnavailableError
+from itrpipe.pipeline.folders import _of_two, collect_garbage, entries
 from itrpipe.pipeline.planning import Override
 from itrpipe.pipeline.steps import state_of
 from itrpipe.storage.artifact import PICTURES, Location

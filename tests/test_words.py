@@ -30,15 +30,16 @@ def messages() -> list[tuple[str, str]]:
     found = []
     for path in sorted((ROOT / "itrpipe").rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        commands = [each.body[0] for each in nodes if isinstance(each, ast.FunctionDef) and _is_command(each)]
+        classes = [each for each in nodes if isinstance(each, ast.ClassDef) and path.parent.name == "cli"]
+        commands = [each.body[0] for each in classes if _is_command(each)]
         silent = {each.value for each in nodes if isinstance(each, ast.Expr) and each not in commands}
         texts = (each.value for each in nodes if isinstance(each, ast.Constant) and each not in silent)
         found += [(path.name, text) for text in texts if isinstance(text, str) and " " in text]
     return found
 
 
-def _is_command(function: ast.FunctionDef) -> bool:
-    return any("command(" in ast.unparse(each) for each in function.decorator_list)
+def _is_command(each: ast.ClassDef) -> bool:
+    return any(isinstance(part, ast.FunctionDef) and part.name == "run" for part in each.body)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""The command line: a command is in one place, its options above and what it does below.
+"""The command line: a command is a file of its name; its fields are the options and its `run` does the work.
 
-`entry` runs them, `help` knows and shows them, `options` has what they share, `asked` plans and makes what they ask.
+`entry` runs the commands, `commands` lists and shows them, `options` has the options that they share, and `asked` plans
+and makes what they need.
 """
 
 from itrpipe.cli.entry import app, main

@@ -14,7 +14,7 @@ from typing import NoReturn
 import typer
 
 from itrpipe import __version__
-from itrpipe.cli.help import Commands
+from itrpipe.cli.commands import Commands
 from itrpipe.cli.launcher import run_together
 from itrpipe.errors import INTERRUPTED, ItrpipeError, MissingInputError, MissingSourceError, UsageError
 from itrpipe.printable import printable, printable_lines
@@ -60,9 +60,9 @@ def _root(
     if data is not None:
         os.environ["ITRPIPE_DATA"] = str(data)  # for the command
     if context.invoked_subcommand is None:
-        from itrpipe.cli.keep import status
+        from itrpipe.cli.status import Status
 
-        status(None, Path(os.environ.get("ITRPIPE_DATA", "data")), verify=False)
+        Status(data=Path(os.environ.get("ITRPIPE_DATA", "data"))).run()
 
 
 def main() -> None:

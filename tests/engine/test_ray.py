@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from itrpipe import __version__
-from itrpipe.cli.keep import doctor
+from itrpipe.cli.doctor import Doctor
 from itrpipe.engine.ray import connected, load_ray
 from itrpipe.engine.run import Made
 from itrpipe.errors import DataError, UnavailableError
@@ -47,7 +47,7 @@ def test_the_doctor_lists_the_nodes(
     cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    doctor(Path("absent"), cluster.address)
+    Doctor(Path("absent"), cluster.address).run()
     lines = [each for each in capsys.readouterr().out.splitlines() if "cluster  " in each]
     own = f"; itrpipe {__version__}; DOES NOT SEE {tmp_path / 'absent'}"
     assert any(": 2 CPU, 0 GPU; " in each and own in each for each in lines)

@@ -20,7 +20,7 @@ from sentence_transformers import SentenceTransformer
 
 import itrpipe
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.share import Wanted, export_model
+from itrpipe.cli.export import Wanted, export_model
 from itrpipe.datasets.pictures import decode_rgb
 from itrpipe.errors import DataError, UsageError
 from itrpipe.pipeline.planning import parse_override

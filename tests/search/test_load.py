@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import itrpipe
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.share import Wanted, export_model
+from itrpipe.cli.export import Wanted, export_model
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError, MissingInputError, UsageError
 from itrpipe.features.embeddings import INNER_PRODUCT, read_embeddings

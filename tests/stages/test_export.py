@@ -18,7 +18,7 @@ from huggingface_hub import ModelCard
 from safetensors.numpy import load_file
 
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.share import Wanted, export_model
+from itrpipe.cli.export import Wanted, export_model
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, DiskFullError, UsageError
 from itrpipe.exporting import folder

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from itrpipe.analysis.words import CORRECTION_SCHEMA
-from itrpipe.cli.ask import coloured
+from itrpipe.cli.explain import coloured
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.features.embeddings import SCORES, read_scores
 from itrpipe.features.store import FEATURES, FeatureFile

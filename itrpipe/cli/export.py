@@ -1,45 +1,37 @@
-"""What others get: export and export-negatives."""
-
-from __future__ import annotations
+"""Export a trained model."""
 
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typer import Option
 
 from itrpipe import __version__
 from itrpipe.cli.asked import Asked
-from itrpipe.cli.help import command, option
-from itrpipe.cli.options import AskingOptions, GuardOption, Number, Split, Text
+from itrpipe.cli.options import AskingOptions, Split, Text
 from itrpipe.datasets.definition import PIXELS, DatasetDefinition
-from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.errors import DataError, UsageError
 from itrpipe.exporting.folder import new_folder, open_target
 from itrpipe.exporting.places import without_places
-from itrpipe.features.declaration import GIVEN, NOT_HERE, feature_settings, is_given, passes_of
+from itrpipe.features.declaration import NOT_HERE, FeatureSettings, feature_settings, is_given, passes_of
 from itrpipe.methods.declaration import methods
 from itrpipe.models.registry import backbone_family
+from itrpipe.pipeline.exports import CARD, draw_example, fingerprints_of
 from itrpipe.pipeline.steps import Step
-from itrpipe.printable import quantity
-from itrpipe.progress import Reporter
 from itrpipe.report.chain import commands_behind
 from itrpipe.report.names import backbone_title, method_title, model_title
-from itrpipe.stages.base import Artifact, Need
+from itrpipe.stages.base import Artifact
 from itrpipe.stages.evaluate import EvaluateSettings
-from itrpipe.stages.prepare import image_root
-from itrpipe.storage.artifact import CROSS_RETRIEVAL, EXPORT, METRICS, RANKINGS, damage_remedy, fingerprint
+from itrpipe.storage.artifact import CROSS_RETRIEVAL, EXPORT, METRICS, RANKINGS, damage_remedy
 from itrpipe.storage.disk import file_digest, require_space, write_json, write_text
 from itrpipe.storage.integrity import local_folders, read_checked_json
 from itrpipe.training import settings as training_settings
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import PreparedDataset
-    from itrpipe.exporting.negatives import Mined
-    from itrpipe.features.declaration import FeatureSettings
     from itrpipe.training.export import NativeModel
-
-CARD = "README.md"
 TREC_FOLDER = "trec"
 DUAL_ENCODER = "dual-encoder"
 """The backbone that may be a class of transformers."""
@@ -50,25 +42,19 @@ _LICENSE = re.compile(r"[a-z0-9][a-z0-9.\-]*")
 class Wanted:
     """What an exported folder is to hold beside the model and its card."""
 
-    target: Path = option(..., "--to", "Folder to create; empty if it exists.", metavar="FOLDER")
-    embeddings: Literal["parquet", "npy", "none"] = option(
-        "none", "--embeddings", "Also embeddings of the split: parquet, npy or none.", metavar="FORM"
-    )
-    trec: bool = option(False, "--trec", "Also rankings and right answers as TREC files.")
-    license: Text = option(None, "--license", "For the card, such as apache-2.0.", metavar="NAME")
-    force: bool = option(False, "--force", "Replace an earlier export.")
-    open_clip: bool = option(False, "--open-clip", "Of a CLIP also the files of open_clip.")
+    target: Annotated[Path, Option("--to", help="Folder to create; empty if it exists.", metavar="FOLDER")]
+    embeddings: Annotated[
+        Literal["parquet", "npy", "none"],
+        Option(help="Also embeddings of the split: parquet, npy or none.", metavar="FORM"),
+    ] = "none"
+    trec: Annotated[bool, Option("--trec", help="Also rankings and right answers as TREC files.")] = False
+    license: Annotated[Text, Option(help="For the card, such as apache-2.0.", metavar="NAME")] = None
+    force: Annotated[bool, Option("--force", help="Replace an earlier export.")] = False
+    open_clip: Annotated[bool, Option("--open-clip", help="Of a CLIP also the files of open_clip.")] = False
 
 
 @dataclass
-class ExportOptions(AskingOptions):
-    """What is exported."""
-
-    split: Split | None = option(None, "--split", "Evaluated and exported: test, val or train.")
-
-
-@command()
-def export(given: ExportOptions, wanted: Wanted) -> None:
+class Export(AskingOptions, Wanted):
     """Write a trained model and its card to a folder that the Hugging Face hub accepts.
 
     The folder holds model.safetensors, config.json, the vocabulary or tokenizer, README.md with the measured scores,
@@ -78,7 +64,11 @@ def export(given: ExportOptions, wanted: Wanted) -> None:
 
     Example: itrpipe export --method aoq --backbone vsrn --to vsrn-aoq --trec
     """
-    export_model(given.asked("evaluate"), wanted)
+
+    split: Annotated[Split | None, Option(help="Evaluated and exported: test, val or train.")] = None
+
+    def run(self) -> None:
+        export_model(self.asked("evaluate", split=self.split), self)
 
 
 @dataclass(frozen=True)
@@ -101,12 +91,6 @@ class _Chain:
         """Whether others can make the features of photographs: none was imported, no weights lie here alone."""
         settings = self.extracted.manifest.settings
         return without_places(settings) == settings and not any(each.imported for each in self.extractors)
-
-
-def _fingerprints(read: Artifact, *made: Artifact) -> dict[str, str]:
-    """Artifact -> fingerprint, of all that one artifact was made from, and of some others."""
-    found = {f"{each.stage}/{each.name}": each.fingerprint for each in read.manifest.inputs.values()}
-    return found | {f"{each.manifest.stage}/{each.folder.name}": each.manifest.fingerprint for each in made}
 
 
 def export_model(asked: Asked, wanted: Wanted) -> None:
@@ -134,7 +118,7 @@ def export_model(asked: Asked, wanted: Wanted) -> None:
         asked.reporter.say(told)
     facts: dict[str, Any] = {"itrpipe": __version__, "dataset": asked.dataset, "run": trained.manifest.label}
     with new_folder(
-        target, facts | {"artifacts": _fingerprints(trained, trained, evaluated)}, force=wanted.force
+        target, facts | {"artifacts": fingerprints_of(trained, trained, evaluated)}, force=wanted.force
     ) as work:
         own = _write_all(work, chain, wanted, native)
         write_text(work / CARD, _card(work, chain, wanted, own, native, reason, asked.planner.definition))
@@ -162,7 +146,7 @@ def _refuse_unfit(step: Step, wanted: Wanted) -> None:
         )
 
 
-def _native(chain: _Chain, wanted: Wanted) -> tuple[NativeModel | None, str]:
+def _native(chain: _Chain, wanted: Wanted) -> "tuple[NativeModel | None, str]":
     """The model in the layout of transformers, or why a dual encoder has none; of other backbones neither.
 
     Raises:
@@ -202,7 +186,7 @@ _ABOUT = {
 """File of an export, or files -> what it is, as the card says."""
 
 
-def _write_all(work: Path, chain: _Chain, wanted: Wanted, native: NativeModel | None) -> dict[str, str]:
+def _write_all(work: Path, chain: _Chain, wanted: Wanted, native: "NativeModel | None") -> dict[str, str]:
     """Writes everything but the card and its picture; returns what class of transformers reads, by file."""
     from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 
@@ -233,7 +217,7 @@ _WORDS = ("vocab", "tokenizer")
 """What the files begin with that read captions."""
 
 
-def _write_model(work: Path, chain: _Chain, native: NativeModel | None) -> dict[str, str]:
+def _write_model(work: Path, chain: _Chain, native: "NativeModel | None") -> dict[str, str]:
     """Writes what `itrpipe.training.saved.load_model` opens, and where `native` is one transformers, too.
 
     Raises:
@@ -276,7 +260,7 @@ def _card(
     chain: _Chain,
     wanted: Wanted,
     own: dict[str, str],
-    native: NativeModel | None,
+    native: "NativeModel | None",
     reason: str,
     definition: DatasetDefinition,
 ) -> str:
@@ -314,7 +298,7 @@ def _card(
         "results": read_checked_json(chain.evaluated.folder / METRICS),
         "level": evaluated.settings["interval_level"],
         "counts": {name: (len(each.images), len(each.captions)) for name, each in splits.items()},
-        "fingerprints": _fingerprints(chain.trained, chain.trained, chain.evaluated),
+        "fingerprints": fingerprints_of(chain.trained, chain.trained, chain.evaluated),
         "commands": commands_behind([chain.evaluated.folder]),
         "trained": trained.finished,
         "versions": trained.versions,
@@ -336,7 +320,7 @@ def _card(
 
 
 def _example(
-    work: Path, chain: _Chain, prepared: PreparedDataset, name: str, definition: DatasetDefinition
+    work: Path, chain: _Chain, prepared: "PreparedDataset", name: str, definition: DatasetDefinition
 ) -> dict[str, Any] | None:
     """Draws a caption, if possible one whose own image is ranked first, and writes a picture of what is found for it.
 
@@ -356,232 +340,3 @@ def _example(
         return None
     own = found[query, 0] == split.caption_image[captions[query]]
     return {"query": split.texts[captions[query]], "right": own}
-
-
-def draw_example(work: Path, prepared: Artifact, files: Sequence[str], definition: DatasetDefinition) -> bool:
-    """Writes small copies of photographs side by side into an export; tells whether all of them can be read."""
-    from itrpipe.datasets.pictures import DECODER_ERRORS, read_image
-    from itrpipe.exporting.card import write_picture
-    from itrpipe.report.pictures import shrink
-
-    try:
-        root = image_root(prepared.manifest.settings, prepared.folder, definition)
-        pictures = [shrink(read_image(root / file))[0] for file in files]
-    except (MissingInputError, *DECODER_ERRORS):
-        return False
-    write_picture(work, pictures)
-    return True
-
-
-VERSION = 3
-"""Raised whenever the files of equal inputs and choices change: `datasets` caches what it reads by it."""
-DIRECTIONS = {"t2i": ("t2i",), "i2t": ("i2t",), "both": ("t2i", "i2t")}
-_SHOWN = 5
-"""Images of the picture in the card."""
-
-
-@dataclass
-class WantedNegatives:
-    """What is to be written of negatives."""
-
-    target: Path = option(..., "--to", "Folder to create; empty if it exists.", metavar="FOLDER")
-    form: Literal["sentence-transformers", "negclip", "jsonl", "tevatron", "webdataset"] = option(
-        "sentence-transformers", "--format", "Format of the files; see above.", metavar="NAME"
-    )
-    twins: bool = option(False, "--twins", "Twins of synthesize instead of mined lists.")
-    negatives: Number = option(
-        None, "--negatives", "Mined ones of a row; default: 8, or as many as the lists hold.", metavar="N", min=1
-    )
-    direction: Literal["t2i", "i2t", "both"] = option(
-        "both", "--direction", "t2i (images for captions), i2t (captions for images) or both."
-    )
-    synthetic: Text = option(None, "--synthetic", "Also sentences of this maker, such as graph-edits.", metavar="BY")
-    sentences: int = option(1, "--sentences", "--synthetic: of a caption, at most.", metavar="M", min=1)
-    image_root: str = option(
-        "", "--image-root", "Before every path; default: relative to the images.", metavar="FOLDER"
-    )
-    with_scores: bool = option(False, "--with-scores", "sentence-transformers: also columns of ids and scores.")
-    shard_rows: int = option(0, "--shard-rows", "Rows of a file; 0 chooses by format.", metavar="ROWS", min=0)
-    force: bool = option(False, "--force", "Replace an earlier export.")
-
-    @property
-    def most_sentences(self) -> int:
-        """Sentences of a caption at most; 0 where none are wanted."""
-        return self.sentences if self.synthetic else 0
-
-
-@dataclass
-class ExportNegativesOptions(AskingOptions):
-    """Which lists are written."""
-
-    guard: GuardOption = None
-
-
-@command()
-def export_negatives(given: ExportNegativesOptions, wanted: WantedNegatives) -> None:
-    """Write mined negatives as files that other trainers read.
-
-    \b
-    Formats (--format):
-      sentence-transformers  Parquet: anchor, positive, negative_1 …, images as datasets.Image
-      negclip                one table: filepath, title, neg_caption, neg_image; open_clip reads the first two
-      jsonl                  query, positive_passages, negative_passages
-      tevatron               queries with the ids of documents, and the documents
-      webdataset             tar shards with the images themselves
-
-    The lists are those of mine-negatives with the same settings (--set); --make mines those that are missing.
-    Candidates that say what the positive says are left out. The folder is there when it is whole.
-    --twins writes the twins of synthesize; mirrored ones need sentence-transformers or webdataset.
-
-    Example: itrpipe export-negatives --backbone vsrn --to negatives
-    """
-    target = open_target(given.data, wanted.target, force=wanted.force)
-    _refuse_unlike(wanted)
-    if wanted.twins:
-        if wanted.synthetic:
-            raise UsageError("--synthetic adds sentences to mined lists; leave out --synthetic or --twins")
-        of_stage = given.overrides(*({"method"} - given.given))
-        asked = Asked(*given.where, of_stage, asks=True, **given.how)
-    else:
-        asked = given.asked("mine_negatives")
-    definition = asked.planner.definition
-    if definition.prepare is not None and definition.prepare.conf == GIVEN:
-        raise UsageError(
-            f"dataset {given.dataset!r} was made of embeddings alone, and has neither captions nor photographs to "
-            "write; prepare them with `itrpipe prepare --dataset NAME`, and mine with `--dataset NAME --embeddings`"
-        )
-    if wanted.twins:
-        asked.plan("synthesize", "twins")
-    else:
-        sentences = [Need("synthesize", wanted.synthetic)] if wanted.synthetic else []
-        asked.plan("mine_negatives", None, *sentences)
-        _refuse_short(asked, wanted)
-    if asked.made("export-negatives"):
-        made = [Artifact.of(step.location.folder) for step in asked.steps]
-        _write(made, definition, wanted, target, asked.reporter)
-
-
-def _refuse_unlike(wanted: WantedNegatives) -> None:
-    """Refuses choices that the format does not have."""
-    from itrpipe.exporting.negatives import FORMATS
-
-    for name in FORMATS[wanted.form].unread:
-        if getattr(wanted, name) not in ("both", False, ""):
-            takers = [each for each, form in FORMATS.items() if name not in form.unread]
-            raise UsageError(
-                f"--{name.replace('_', '-')}: files of {wanted.form} have no such choice; leave it out, or give "
-                f"--format {' or '.join(takers)}"
-            )
-
-
-def _refuse_short(asked: Asked, wanted: WantedNegatives) -> None:
-    """Refuses before anything is made what the lists cannot give."""
-    settings = asked.step.settings
-    assert isinstance(settings, training_settings.MineSettings)
-    if settings.candidates:
-        raise UsageError(
-            f"candidates = {settings.candidates} adds candidates from outside the dataset, so that "
-            "there is no image or caption to write for them; leave it out"
-        )
-    for side in ({"t2i": "images", "i2t": "texts"}[each] for each in DIRECTIONS[wanted.direction]):
-        count = getattr(settings, f"rescore_{side}") or getattr(settings, f"num_{side}")
-        if wanted.negatives and count < wanted.negatives:
-            raise UsageError(
-                f"--negatives {wanted.negatives}: {asked.step.location.name} has num_{side} = {count}; give "
-                f"--negatives {count}, "
-                f"or mine more with `{asked.command_of(asked.step)} --set num_{side}={wanted.negatives}`"
-            )
-
-
-def _write(
-    made: list[Artifact], definition: DatasetDefinition, wanted: WantedNegatives, target: Path, reporter: Reporter
-) -> None:
-    from itrpipe.exporting.card import dataset_card
-    from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_copies
-
-    form, directions = FORMATS[wanted.form], DIRECTIONS[wanted.direction]
-    lists, prepared = made[0], made[0].input("prepare")
-    images = image_root(prepared.manifest.settings, prepared.folder, definition)
-    sources = prepared.folder, lists.folder, images
-    how: dict[str, Any] = {"image_root": wanted.image_root, "holds_images": form.holds_images}
-    if wanted.twins:
-        mined = open_twins(*sources, **how)
-    else:
-        mined = open_mined(
-            *sources,
-            wanted.negatives or MOST,
-            **how,
-            sentences=made[1].folder if wanted.synthetic else None,
-            writer=wanted.synthetic or "",
-            most_sentences=wanted.most_sentences,
-        )
-    if not wanted.negatives:
-        mined = replace(mined, negatives=max(1, min(mined.negatives, mined.most(directions))))
-    if wanted.image_root:
-        refuse_wrong_root(mined, wanted.image_root)
-    tables = [*form.tables(mined, directions, wanted.with_scores)]
-    for table in (each for each in tables if not len(each.rows)):  # which no reader takes for data
-        if wanted.twins:
-            raise UsageError(
-                f"no caption has a twin that files of {wanted.form} can hold; see `itrpipe show synthesize`"
-            )
-        raise UsageError(f"--negatives {mined.negatives}: no caption has so many left for {table.pattern}; give fewer")
-    options = {name: value for name, value in vars(wanted).items() if name not in ("target", "form", "force")}
-    options |= {"format": wanted.form, "negatives": mined.negatives, "sentences": wanted.most_sentences}
-    fingerprints = _fingerprints(lists, *made)
-    facts = {"itrpipe": __version__, "dataset": lists.manifest.dataset, "run": lists.manifest.label}
-    facts |= {"options": without_places(options), "artifacts": fingerprints}
-    facts |= {"tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables}}
-    repeats = {name: mined.repeats[name] for name in directions}
-    whole = Path(wanted.image_root).is_absolute()
-    files = [(table, name, rows) for table in tables for name, rows in table.shards(wanted.shard_rows)]
-    with (
-        new_folder(target, facts, force=wanted.force) as work,
-        reporter.task("writing negatives", sum(len(table.rows) for table in tables), "rows") as task,
-    ):
-        for table, name, rows in files:
-            (work / name).parent.mkdir(exist_ok=True)
-            table.write(work / name, rows)
-            task.advance(len(rows))
-        write_copies(mined, work)
-        card = {
-            **vars(wanted),
-            "negatives": mined.negatives,
-            "files": len(files),
-            "copied": any(image.get("copied") for image in mined.images),
-            "holds_images": all(image["image"] is None for image in mined.images),
-            "dataset": lists.manifest.dataset,
-            "tables": tables,
-            "miner": lists.manifest.label,
-            "writer": wanted.synthetic,
-            "sentences": wanted.most_sentences,
-            "guarded": mined.guarded,
-            "repeats": sum(repeats.values()),
-            "image_root": without_places(wanted.image_root) if whole else wanted.image_root,
-            "whole": whole,
-            "made_from": fingerprint("export_negatives", VERSION, options, fingerprints | {"itrpipe": __version__}),
-            "fingerprints": fingerprints,
-            "version": __version__,
-            "commands": commands_behind([each.folder for each in made]),
-            "example": _first_row(work, prepared, mined, definition),
-        }
-        write_text(work / CARD, dataset_card(card))
-    for table in tables:
-        left_out = f", {table.left_out:,} captions left out (too few negatives)" if table.left_out else ""
-        reporter.say(f"  {table.pattern:<16} {len(table.rows):>10,} rows{left_out}")
-    for direction, count in repeats.items():
-        if count:
-            reporter.say(f"  {direction}: {quantity(count, 'candidate')} that repeat the positive left out")
-    reporter.say(str(target))
-    reporter.say(f"next: {target / CARD} shows how to train with them")
-
-
-def _first_row(work: Path, prepared: Artifact, mined: Mined, definition: DatasetDefinition) -> dict[str, str] | None:
-    """Writes a picture of the first caption that has hard images; returns it, or None without photographs."""
-    for caption in mined.rows_with("t2i")[:1].tolist():
-        query, positive, negatives = mined.row("t2i", caption)
-        shown = [positive, *negatives[: _SHOWN - 1]]
-        files = [each["file"] for each in shown if "mirrored" not in each]
-        if len(files) == len(shown) and draw_example(work, prepared, files, definition):
-            return {"query": query["text"]}
-    return None

@@ -1,0 +1,58 @@
+"""Evaluate a trained model."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from typer import Option
+
+from itrpipe.cli.datasets import whole_file
+from itrpipe.cli.options import DecisionsOption, GivenOptions, LanguageModelOption, Number, Split, Texts
+
+
+def _whole(benchmarks: list[str] | None) -> list[str] | None:
+    """Return `NAME=FOLDER` with whole paths."""
+    parts = (each.partition("=") for each in benchmarks or ())
+    return [f"{name}{equals}{whole_file(folder)}" for name, equals, folder in parts] or None
+
+
+@dataclass
+class Evaluate(GivenOptions):
+    """Measure a trained model, or the mean of several, on a split.
+
+    A further model is named by its backbone and what else differs, for --ensemble-with: vsrn.s1 is seed 1, aoq.vsrn
+    another method.
+
+    Sentences are named by what writes them, for --discriminate: phrases.s1 by the model of seed 1, phrases.tags by one
+    of another training, vse-c and graph-edits by rules. They are made of the captions of the evaluated split.
+
+    --benchmark sugarcrepe=FOLDER reads the published files of a benchmark and the images next to them, as aro= and
+    winoground= do, local=FOLDER a
+    benchmark.csv, .json or .jsonl of your own with file, caption, negative and optionally category. --benchmark scenes
+    edits the captions of the synthetic dataset, so that every negative is known to be false.
+
+    --decisions FILE also counts what people found to fit as right. --embeddings ranks with vectors that any model has
+    made of the split: .npy, Parquet or HDF5. Their ids are those of --dataset; where none is named, these files and
+    --owners are all that is needed.
+
+    Example: itrpipe evaluate --method aoq --backbone vsrn
+    """
+
+    ensemble_with: Annotated[Texts, Option(help="Average with this model; repeatable.", metavar="MODEL")] = None
+    split: Annotated[Split | None, Option(help="test, val or train.")] = None
+    rerank: Annotated[Number, Option(help="ssamt: score only K candidates of a query in full.", metavar="K")] = None
+    eccv: Annotated[
+        bool, Option("--eccv", help="coco: also with the matches of ECCV Caption and CxC (itrpipe[eccv]).")
+    ] = False
+    discriminate: Annotated[Texts, Option(help="Sentences that should score lower; repeatable.", metavar="BY")] = None
+    language_model: LanguageModelOption = None
+    benchmark: Annotated[Texts, Option(help="Repeatable; see above.", metavar="NAME=FOLDER", callback=_whole)] = None
+    protocols: Annotated[Texts, Option("--protocol", help="full, coco-1k, coco-5k; repeatable.", metavar="NAME")] = None
+    decisions: DecisionsOption = None
+
+    def run(self) -> None:
+        definition = self.defined(self.split or "test")
+        overrides = self.overrides(
+            *("ensemble_with", "split", "rerank", "eccv", "discriminate"),
+            *("language_model", "benchmark", "protocols", "decisions"),
+        )
+        self.run_stage("evaluate", overrides, definition=definition)

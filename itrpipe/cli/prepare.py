@@ -1,0 +1,34 @@
+"""Prepare a dataset: captions, pictures, splits."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from typer import Option
+
+from itrpipe.cli.datasets import define_dataset
+from itrpipe.cli.options import File, Number, PartOption, RunOptions, Text
+
+
+@dataclass
+class Prepare(RunOptions):
+    """Read captions, check images.
+
+    Images that are missing or do not decode are left out with their captions, listed, and make the exit code 7.
+
+    Example: itrpipe prepare --dataset flickr30k --source /data/flickr30k
+    """
+
+    format: Annotated[Text, Option(help="Format of the captions, if it is not recognised.")] = None
+    train: Annotated[Number, Option(help="scenes: training images.")] = None
+    val: Annotated[Number, Option(help="scenes: validation images.")] = None
+    test: Annotated[Number, Option(help="scenes: test images.")] = None
+    seed: Annotated[Number, Option(help="scenes: seed.")] = None
+    part: PartOption = None
+    source: Annotated[File, Option(help="Caption file or folder of the dataset.")] = None
+    strict: Annotated[bool, Option("--strict", help="Refuse a dataset with images that cannot be used.")] = False
+
+    def run(self) -> None:
+        bad_images = "refuse" if self.strict else None
+        overrides = self.overrides("format", "train", "val", "test", "seed", "part", bad_images=bad_images)
+        definition, overrides = define_dataset(*self.where, self.source, overrides)
+        self.run_stage("prepare", overrides, definition=definition)

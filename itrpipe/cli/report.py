@@ -1,0 +1,100 @@
+"""Report on the evaluated runs of a dataset."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Option
+
+from itrpipe.cli.asked import Asked, default_conf
+from itrpipe.cli.named import home_of
+from itrpipe.cli.options import File, PlanOptions, Text, overrides_of
+from itrpipe.errors import DataError, MissingInputError, UsageError
+from itrpipe.pipeline.evaluations import evaluations_named, evaluations_of, tested_on
+from itrpipe.pipeline.planning import pinned_step
+from itrpipe.stages.base import Need, load_stage
+from itrpipe.stages.report import MARKDOWN
+from itrpipe.storage.disk import require_writable, write_text
+from itrpipe.storage.integrity import checked
+from itrpipe.training.settings import canonical_backbone
+
+
+@dataclass
+class Report(PlanOptions):
+    """Write one HTML page over all evaluated runs of a dataset, or over two models.
+
+    --compare shows which queries one of the two models answers better, and in which settings they differ.
+
+    --into puts the table of results between the lines <!-- itrpipe report DATASET --> and
+    <!-- end of itrpipe report -->; with --backbone, the first is <!-- itrpipe report DATASET BACKBONE -->.
+
+    Example: itrpipe report --dataset scenes
+    """
+
+    backbone: Annotated[Text, Option("--backbone", "-b", help="Compare models of this backbone only.")] = None
+    compare: Annotated[
+        tuple[str, str] | None,
+        Option(metavar="A B", help="Only B against A: names of models, or METHOD.BACKBONE[.sN]."),
+    ] = None
+    into: Annotated[File, Option(metavar="FILE", help="Markdown file whose table of results is renewed.")] = None
+
+    def run(self) -> None:
+        backbone, compare, into = self.backbone, self.compare, self.into
+        if compare is not None and (backbone is not None or into is not None):
+            raise UsageError("--compare has two models; leave out --backbone and --into")
+        homes = {home_of(self.data, each) for each in compare or ()}
+        if "dataset" not in self.given and len(homes) == 1:
+            self.dataset = homes.pop() or self.dataset
+        asked = Asked(*self.where, overrides_of(self.settings, {}), dry_run=self.dry_run)
+        backbone = backbone and canonical_backbone(backbone)
+        lines = f"{self.dataset} {backbone}" if backbone else self.dataset
+        if into is not None:
+            _with_tables(into, lines, "")
+            require_writable(into, "--into")
+        known = asked.planner.definition
+        evaluations = evaluations_of(self.data, self.dataset, known, backbone)
+        compared: dict[str, Any] = {}
+        if compare is not None:
+            both = [evaluations_named(self.data, each, evaluations, known) for each in compare]
+            shared = set.intersection(*({tested_on(each) for each in one.values()} for one in both))
+            chosen = next((split for split in ("test", "val", "train") if split in {each for _, each in shared}), None)
+            if chosen is None:
+                raise UsageError(
+                    f"--compare: {compare[0]} and {compare[1]} share no test set; evaluate both on one split"
+                )
+            shared = {each for each in shared if each[1] == chosen}
+            first, second = (
+                {folder: each for folder, each in one.items() if tested_on(each) in shared} for one in both
+            )
+            if first.keys() & second.keys():
+                raise UsageError(f"--compare: {compare[0]} and {compare[1]} are the same training; name another model")
+            evaluations, compared = [*{**first, **second}.values()], {"compare": sorted(first)}
+        trained = {each.name for manifest in evaluations for each in manifest.inputs.values() if each.stage == "train"}
+        names = sorted(each for each in known.named_trainings().items() if each[0] in trained)
+        need = Need("report", default_conf(known, "report"), {"names": names, **compared})
+        steps = [pinned_step(asked.root, manifest) for manifest in evaluations]
+        asked.steps = [asked.planner.plan(need, inputs={step.location.name: step for step in steps})]
+        asked.planner.refuse_unused_overrides()
+        folder = asked.run()
+        if asked.dry_run:
+            return
+        load_stage("report").show(folder, asked.reporter)
+        if into is not None:
+            write_text(into, _with_tables(into, lines, checked(folder / MARKDOWN).read_text(encoding="utf-8")))
+            asked.reporter.say(f"table: {into}")
+
+
+def _with_tables(path: Path, asked: str, tables: str) -> str:
+    """Return a document with these tables for those that it has of a dataset, or of one backbone on it."""
+    from itrpipe.report.page import BEGIN, END, inserted
+
+    if not path.is_file():
+        raise MissingInputError(f"--into {path} is not there; name a Markdown file")
+    try:
+        found = inserted(path.read_text(encoding="utf-8"), asked, tables)
+    except UnicodeDecodeError as error:
+        raise DataError(f"--into {path} is not UTF-8 at byte {error.start}; name a Markdown file") from None
+    if found is None:
+        lines = f"{BEGIN.format(asked=asked)} and {END}"
+        raise DataError(f"--into {path} does not say where the table belongs; write two lines into it: {lines}")
+    return found

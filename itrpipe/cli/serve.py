@@ -1,0 +1,80 @@
+"""Serve local pages."""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Annotated
+
+from typer import Option
+
+from itrpipe.cli.options import GuardOption
+from itrpipe.cli.pairs import TRAIN, PairsOption, open_candidates
+from itrpipe.cli.photographs import (
+    PhotosOption,
+    SearchOptions,
+    dataset_of,
+    refuse_opened,
+    refuse_with_photos,
+    up_to_date,
+)
+from itrpipe.datasets.definition import load_definition
+from itrpipe.errors import MissingInputError
+from itrpipe.stages.base import Artifact
+from itrpipe.stages.prepare import image_root
+from itrpipe.storage.artifact import PICTURES, read_manifest
+
+PACKAGES = ("starlette", "uvicorn")
+
+
+@dataclass
+class Serve(SearchOptions):
+    """Open local pages to search and to judge the hardest candidates.
+
+    Search finds images for a sentence or a photograph. Review shows candidates that may be false negatives: y fits, n
+    does not, s unsure, u undo; every answer is written to decisions.parquet at once, see itrpipe review, and the page
+    goes on where its reviewer stopped.
+
+    --photos FOLDER searches photographs without captions, as itrpipe search does. The pages answer on this machine
+    only; `ssh -L 8765:127.0.0.1:8765 MACHINE` shows those of another one. This takes `pip install 'itrpipe[serve]'`.
+
+    Example: itrpipe serve --backbone vsepp --guard fne
+    """
+
+    guard: GuardOption = None
+    photos: PhotosOption = None
+    split: PairsOption = None
+    port: Annotated[int, Option(min=0, max=65535, help="0: any that is free.")] = 8765
+    no_browser: Annotated[bool, Option("--no-browser", help="Print the address alone.")] = False
+
+    def run(self) -> None:
+        if missing := [name for name in PACKAGES if find_spec(name) is None]:
+            raise MissingInputError(f"{', '.join(missing)} is not installed; run `pip install 'itrpipe[serve]'`")
+        from itrpipe.review import DecisionFile
+        from itrpipe.search import serve as pages
+        from itrpipe.search.gallery import Gallery
+        from itrpipe.search.model import load
+        from itrpipe.training.data import Sources
+
+        if self.photos is not None:
+            refuse_with_photos({"--split": self.split, "--guard": self.guard})
+            if indexed := up_to_date(self, self.photos):
+                small = self.data / dataset_of(indexed.photos) / PICTURES
+                pictures = pages.Pictures.of_folder(indexed.folder, indexed.photos, small)
+                site = pages.Site(pages.Searches(indexed.gallery(self.device)), pictures)
+                pages.run(site, self.port, not self.no_browser, indexed.reporter.say)
+            return
+        refuse_opened(self)
+        asked = self.asked("mine_negatives", guard=self.guard)
+        candidates = open_candidates(asked, self.split)
+        if candidates is None:
+            return
+        prepared, trained = candidates.prepared, Artifact.of(candidates.trained)
+        folder = image_root(read_manifest(prepared).settings, prepared, load_definition(*self.where))
+        pictures = pages.Pictures.of_dataset(prepared, folder, self.data / self.dataset / PICTURES)
+        model = load(trained.folder, device=self.device or "auto")
+        # Models that score pairs search one split alone, since they read every image beside every sentence.
+        alone = None if model.embeds else "test" if self.split in (None, TRAIN) else self.split
+        searches = pages.Searches(Gallery.of_dataset(model, trained.folder, alone))
+        reviews = pages.Reviews(candidates, DecisionFile.of(*self.where))
+        sources = Sources(prepared, trained.input("extract").folder)
+        pages.run(pages.Site(searches, pictures, reviews, sources), self.port, not self.no_browser, asked.reporter.say)
+        asked.reporter.say(f"decisions: {reviews.file.path}")

@@ -1,0 +1,66 @@
+"""Show a configuration."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument
+
+from itrpipe.cli.commands import BaseCommand
+from itrpipe.cli.options import BackboneOption, DataOption, DatasetOption, SetOption, Text, overrides_of
+from itrpipe.config import Settings, declared_stages, leaves, load_declaration, unknown
+from itrpipe.datasets.definition import EMBEDDED
+from itrpipe.errors import UsageError
+from itrpipe.pipeline.planning import Planner
+from itrpipe.progress import Reporter
+from itrpipe.stages.base import Need
+from itrpipe.training.settings import TrainSettings
+
+
+@dataclass
+class Show(BaseCommand):
+    """Print a configuration with the origin of every value.
+
+    Example: itrpipe show train aoq --backbone vsrn
+    """
+
+    stage: Annotated[str, Argument(help="Stage, such as train.")]
+    conf: Annotated[Text, Argument(help="Configuration, such as aoq; without it all are listed.")] = None
+    backbone: BackboneOption = None
+    dataset: DatasetOption = EMBEDDED
+    settings: SetOption = None
+    data: DataOption = Path("data")
+
+    def run(self) -> None:
+        stage, conf = self.stage.replace("-", "_"), self.conf
+        if stage not in declared_stages():
+            raise UsageError(unknown("stage", stage, [name.replace("_", "-") for name in declared_stages()]))
+        reporter = Reporter()
+        declaration = load_declaration(stage)
+        if conf is None:
+            reporter.say(declaration.summary)
+            if len(declaration.confs) > 1:
+                for each in declaration.confs:
+                    reporter.say(f"  itrpipe show {stage.replace('_', '-')} {each}")
+                return
+            (conf,) = declaration.confs
+        planner = Planner(self.data, self.dataset, overrides_of(self.settings, {"backbone": self.backbone}))
+        known = planner.definition.prepare if stage == "prepare" else planner.definition.features.get(conf)
+        definition = known if known and (stage == "extract" or known.conf == conf) else None
+        found, execution, resolved = planner.configure_checked(Need(stage, conf), definition)
+        unread = _unread(found)
+        rows = [each for each in leaves(found.model_dump(mode="json")) if each[0] not in unread]
+        width = max((len(key) for key, _ in rows), default=0)
+        reporter.say(f"{stage} {conf}, dataset {self.dataset}", style="bold")
+        for key, value in rows:
+            reporter.say(f"  {key:<{width}}  {value!s:<24} {resolved.origins.get(key, 'default')}")
+        reporter.say("execution (not part of the fingerprint)", style="bold")
+        for key, value in leaves(execution.model_dump(mode="json")):
+            reporter.say(f"  {key:<{width}}  {value}")
+
+
+def _unread(settings: Settings) -> set[str]:
+    """Return the keys that nothing reads as the others are set."""
+    if not isinstance(settings, TrainSettings):
+        return set()
+    return {*settings.unused_options(), *(f"loss.{name}" for name in settings.loss.unread_options())}

@@ -1,0 +1,80 @@
+"""Show the state of every artifact."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from itrpipe.cli.commands import BaseCommand
+from itrpipe.cli.options import DataOption, Text
+from itrpipe.datasets.definition import load_definition
+from itrpipe.errors import DataError, UnavailableError
+from itrpipe.pipeline.folders import entries, model_of, require_dataset, size_text
+from itrpipe.progress import Reporter
+from itrpipe.storage.artifact import folders_in
+
+_STYLES = {
+    "whole": "green",
+    "running": "cyan",
+    "in parts": "cyan",
+    "interrupted": "yellow",
+    "replaced": "yellow",
+    "damaged": "red",
+    "unreadable": "red",
+    "not ours": "yellow",
+    "small copies": "",
+}
+"""State of a folder -> its colour."""
+_NAMES = 44
+"""Width of the column of names."""
+_FIRST = """\
+{root} holds no dataset yet.
+  itrpipe demo                                              all of it on synthetic data
+  itrpipe prepare --dataset photos --source FOLDER          photographs with captions
+  itrpipe index --photos FOLDER --model MODEL               photographs alone, to search in
+  itrpipe mine-negatives --embeddings IMAGES CAPTIONS       embeddings of a model of yours"""
+
+
+@dataclass
+class Status(BaseCommand):
+    """List every artifact.
+
+    Damage is exit code 4, what cannot be read now 8, both after the table.
+
+    Example: itrpipe status --dataset scenes
+    """
+
+    dataset: Annotated[Text, Option("--dataset", "-d", help="Only this dataset.")] = None
+    data: DataOption = Path("data")
+    verify: Annotated[bool, Option("--verify", help="Also compare content hashes.")] = False
+
+    def run(self) -> None:
+        reporter = Reporter()
+        data = self.data
+        if self.dataset:
+            require_dataset(data, self.dataset)
+        names = [self.dataset] if self.dataset else [path.name for path in folders_in(data)]
+        if not names:
+            reporter.say_lines(_FIRST.format(root=data))
+        problems: dict[str, list[str]] = {"damaged": [], "unreadable": []}
+        for name in names:
+            definition = load_definition(data, name)
+            photos = f"  {definition.photographs.source}" if definition.photographs else ""
+            reporter.say(f"{name}{photos}", style="bold")
+            models = definition.named_trainings()
+            for entry in entries(data, name, verify=self.verify):
+                model = model_of(entry, models)
+                called = f"  {entry.name}{f' (model {model})' if model else ''}"
+                seconds = f"{entry.manifest.timings['total']:,.1f} s" if entry.manifest else ""
+                if len(called) > _NAMES:
+                    reporter.say(called, style=_STYLES[entry.state])
+                    called = ""
+                line = f"{called:<{_NAMES}} {entry.state:<12} {size_text(entry.bytes):>11} {seconds:>10}"
+                reporter.say(line.rstrip(), style=_STYLES[entry.state])
+                if entry.problem:
+                    reporter.say(f"    {entry.problem}", style=_STYLES[entry.state])
+                problems.get(entry.state, []).append(entry.problem)
+        for state, kind in (("damaged", DataError), ("unreadable", UnavailableError)):
+            if problems[state]:
+                raise kind(f"{len(problems[state])} {state}: {problems[state][0]}")

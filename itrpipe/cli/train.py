@@ -1,0 +1,84 @@
+"""Train a model."""
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from typer import Option
+
+from itrpipe.cli.datasets import whole_file
+from itrpipe.cli.launcher import restart_with
+from itrpipe.cli.named import define_model, find_model, home_of, method_of_name, teacher_of
+from itrpipe.cli.options import DevicesOption, ModelOptions, Text, Texts, overrides_of
+from itrpipe.errors import UsageError
+from itrpipe.training.choices import backbone_for, both_encoders, chosen_loss
+
+
+@dataclass
+class Train(ModelOptions):
+    """Train a model, and embed every split with one that has embeddings.
+
+    --vision and --text take any encoders of transformers, for all training steps of the chain; a joint model such as
+    CLIP is given as both: --vision openai/clip-vit-base-patch32 --text openai/clip-vit-base-patch32. For a
+    method of joint models, such as clip-finetune, either option sets both.
+
+    --name small remembers the model, with its dataset and all that is set here. --model small then means all of
+    it, in this command and in mine-negatives, evaluate, search, explain and export. --name small --set KEY=VALUE
+    changes it, and --name large --like small begins another model with the same settings.
+
+    --negatives adds to those of the batch: mined, synthetic or twins, or several with commas; --method triplet takes
+    synthetic or twins.
+
+    Example: itrpipe train --method aoq --backbone vsrn --dataset scenes
+    """
+
+    teacher: Annotated[
+        Text, Option("--negatives-from", help="Model whose embeddings are mined.", metavar="NAME|BACKBONE")
+    ] = None
+    name: Annotated[Text, Option(help="Remember these options under this name, for --model.")] = None
+    like: Annotated[Text, Option(metavar="NAME", help="With --name: begin with the settings of another model.")] = None
+    negatives: Annotated[Text, Option(metavar="SOURCES", help="mined, synthetic, twins, or several.")] = None
+    weigh: Annotated[
+        Text, Option(help="contrastive: none, hardest, fne, guard, truth; positive-aware lost recall.")
+    ] = None
+    objective: Annotated[Text, Option(help="contrastive: infonce, sigmoid, hardest or sum.")] = None
+    batches: Annotated[Text, Option(help="contrastive: shuffled or neighbours.")] = None
+    positives: Annotated[Literal["ascl"] | None, Option(help="triplet: captions joined or halved.")] = None
+    vision: Annotated[Text, Option(metavar="ID|FOLDER", help="dual-encoder: vision encoder, or random.")] = None
+    text: Annotated[Text, Option(metavar="ID|FOLDER", help="dual-encoder, ascl: text encoder, or random.")] = None
+    track: Annotated[Texts, Option(metavar="TRACKER", help="tensorboard, mlflow or wandb; repeatable.")] = None
+    devices: DevicesOption = None
+
+    def run(self) -> None:
+        restart_with(self.devices)
+        model, name, like = self.known, self.name, self.like
+        if model and name is not None:
+            raise UsageError(f"--model {model.name} trains a model that has a name; leave --name {name} out")
+        if like is not None and name is None:
+            raise UsageError(f"--like {like} is for a model that gets a name; add --name")
+        if name is not None and "dataset" not in self.given:
+            home = home_of(self.data, name)
+            if home is None and like is not None:
+                home = find_model(self.data, None, like, "--like").dataset
+            self.dataset = home or self.dataset
+        if name is not None and "method" not in self.given:
+            self.method = method_of_name(*self.where, name, like) or self.method
+        encoders = both_encoders(self.method, self.vision, self.text)
+        if encoders and not self.backbone:
+            self.backbone = backbone_for(self.method, encoders)
+        settings = [
+            *(self.settings or []),
+            *(f"train.model.{key}={whole_file(each)}" for key, each in encoders.items()),
+        ]
+        settings += [f"train.trackers={json.dumps(self.track)}"] if self.track else []
+        words = self.chosen("negatives", "weigh", "objective", "batches")
+        method, loss = chosen_loss(self.method, {key: each for key, each in words.items() if each}, self.positives)
+        chosen = {**self.chosen(*self.shared, "teacher"), "method": None}
+        overrides = overrides_of(settings, {**chosen, **loss}) + self.placed
+        if like and not self.teacher and "mined" in loss.get("loss.negatives", ()):
+            overrides += teacher_of(*self.where, like)
+        if name is not None:
+            model, overrides = define_model(*self.where, name, method, overrides, like)
+        if model:
+            method, overrides = model.method, model.of_training() + overrides
+        self.run_stage("train", overrides, conf=method, model=model)

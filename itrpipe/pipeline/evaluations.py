@@ -1,0 +1,73 @@
+"""Find the finished evaluations of a dataset, and those of one model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from itrpipe.datasets.definition import DatasetDefinition, check_name
+from itrpipe.errors import MissingInputError
+from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.pipeline.planning import pinned_step
+from itrpipe.storage.artifact import Manifest, check_artifact, folders_in, is_finished
+
+
+def evaluations_of(root: Path, dataset: str, definition: DatasetDefinition, backbone: str | None) -> list[Manifest]:
+    """Return every finished evaluation of a dataset, or those of one backbone.
+
+    Of embeddings with a name only those of the files that the name stands for now.
+    """
+    folders = folders_in(root / check_name(dataset) / "evaluate")
+    found = [check_artifact(folder) for folder in folders if is_finished(folder)]
+    found = [each for each in found if _is_as_named(each, definition)]
+    chosen = [each for each in found if backbone in (None, each.settings["backbone"])]
+    if not chosen:
+        known = ", ".join(sorted({each.settings["backbone"] for each in found}))
+        of = f"of {backbone}, only of {known}" if known else "yet"
+        option = f"--backbone {backbone} " if known else ""
+        raise MissingInputError(
+            f"dataset {dataset!r} has no evaluation {of}; run `itrpipe evaluate {option}--dataset {dataset}`"
+        )
+    return chosen
+
+
+def tested_on(evaluation: Manifest) -> tuple[str, str]:
+    """Return the prepared dataset and the split that were evaluated."""
+    return evaluation.inputs["prepare"].name, evaluation.settings["split"]
+
+
+def _is_as_named(evaluation: Manifest, definition: DatasetDefinition) -> bool:
+    """Return whether embeddings were evaluated that their name stands for now; before, it was that of other files."""
+    backbone, split = evaluation.settings["backbone"], evaluation.settings["split"]
+    known = definition.embeddings.get(backbone, {}).get(split)
+    return known is None or backbone == GIVEN or known.artifact == evaluation.inputs["train"].name
+
+
+def evaluations_named(
+    root: Path, name: str, evaluations: list[Manifest], definition: DatasetDefinition
+) -> dict[str, Manifest]:
+    """Return the evaluations of a model by folder.
+
+    It is named by its own name, by METHOD.BACKBONE of any seed, or by that of a folder.
+
+    Embeddings from files have names of their own, with `given-` before them or without. The mean of several models is
+    named by its label alone, and what was re-ranked only where it was not evaluated without.
+    """
+    found = {}
+    for each in evaluations:
+        folder = pinned_step(root, each).location.name
+        names = {each.label, folder}
+        if not each.settings.get("ensemble_with"):
+            names |= definition.names_of(each.inputs["train"].name)
+            backbone = each.settings["backbone"]
+            names |= {backbone, backbone.removeprefix(f"{GIVEN}-")} if is_given(backbone) else set()
+            names |= {own.partition("@")[0] for own in names}  # all seeds of a training elsewhere
+        if name in names or re.fullmatch(rf"{re.escape(name)}\.s\d+", each.label):
+            found[folder] = each
+    found = {folder: each for folder, each in found.items() if not each.settings.get("rerank")} or found
+    if not found:
+        option = f"`itrpipe evaluate --model {name}`" if name in definition.models else "`itrpipe evaluate` with it"
+        names = definition.named_trainings()
+        known = ", ".join(sorted({names.get(each.inputs["train"].name, each.label) for each in evaluations}))
+        raise MissingInputError(f"--compare: {name!r} is not evaluated, only {known}; run {option}")
+    return found

@@ -1,0 +1,256 @@
+"""List the folders of a dataset with their state, and remove those that nothing needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from itrpipe.config import declared_stages
+from itrpipe.datasets.definition import check_name, load_definition
+from itrpipe.errors import DataError, MissingInputError, UnavailableError
+from itrpipe.printable import quantity
+from itrpipe.progress import Reporter
+from itrpipe.storage import artifact
+from itrpipe.storage.artifact import Manifest, folders_in, is_finished
+from itrpipe.storage.disk import on_disk, read_stamped_json
+from itrpipe.storage.locks import is_locked, unused
+
+# What gc never removes: a process holds it, hours of other processes wait in it to be joined, nothing is known about
+# its content, or somebody else made it.
+_HELD = ("running", "in parts", "unreadable", "not ours")
+_REMOVED = ".removed"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One folder below a dataset.
+
+    Attributes:
+        folder: where it lies.
+        state: what it is, see `_STYLES`.
+        manifest: of a whole artifact.
+        bytes: space it takes.
+        problem: what is wrong with a damaged one, or why it is left alone.
+    """
+
+    folder: Path
+    state: str
+    manifest: Manifest | None
+    bytes: int
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """Stage and folder name."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
+
+def entries(root: Path, dataset: str, *, verify: bool = False) -> list[Entry]:
+    """Return everything below a dataset, in the order of the stages.
+
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        verify: compare content hashes, not only sizes.
+    """
+    found = []
+    for stage in declared_stages():
+        folder = root / dataset / stage
+        try:
+            found += [_entry(each, verify) for each in folders_in(folder)]
+        except UnavailableError as error:
+            found.append(Entry(folder, "unreadable", None, 0, str(error)))
+    copies = root / dataset / artifact.PICTURES
+    if copies.is_dir() and not copies.is_symlink():
+        found.append(Entry(copies, "small copies", None, _size_of(copies), "of photographs; made again when needed"))
+    return found
+
+
+def collect_garbage(
+    root: Path,
+    dataset: str,
+    *,
+    damaged_only: bool = False,
+    verify: bool = False,
+    superseded_too: bool = False,
+    ask: Callable[[str], bool] | None = None,
+) -> list[Path]:
+    """Remove what nothing needs any more.
+
+    An artifact stays when it is the newest of its run or an evaluation, or when one that stays, or is just being
+    made, was made from it; what does not is `unused`, or `superseded` where it is an evaluation or was made for one.
+    Folders that a running process holds stay too, parts that wait to be joined, what cannot be read now, what is
+    behind a link, and what no stage has made.
+
+    Args:
+        root: the data folder.
+        dataset: dataset name.
+        damaged_only: remove damaged artifacts only.
+        verify: compare content hashes to find them, not only sizes.
+        superseded_too: evaluations do not stay when a newer one of the same run has other settings.
+        ask: asked once before anything is removed; None removes without asking.
+
+    Returns:
+        The folders removed.
+
+    Raises:
+        MissingInputError: there is no such dataset.
+        UnavailableError: something cannot be removed now.
+    """
+    reporter = Reporter()
+    require_dataset(root, dataset)
+    found = entries(root, dataset, verify=verify)
+    unreadable = [entry for entry in found if entry.state == "unreadable"]
+    if unreadable and not damaged_only:
+        raise UnavailableError(f"what else is needed depends on something unreadable: {unreadable[0].problem}")
+    models = load_definition(root, dataset).named_trainings()
+    kept = _referenced(found, models, superseded_too)
+    doomed = [
+        entry
+        for entry in found
+        if entry.state == "damaged" or (not damaged_only and entry.state not in _HELD and entry.folder not in kept)
+    ]
+    linked = [replace(entry, problem="a link; remove it by hand") for entry in doomed if entry.folder.is_symlink()]
+    for entry in (*linked, *(entry for entry in found if entry.state in ("unreadable", "not ours"))):
+        reporter.say(f"  {entry.name:<48} left alone, {entry.problem}")
+    doomed = [entry for entry in doomed if not entry.folder.is_symlink()]
+    for folder in (root / dataset, *(root / dataset / stage for stage in declared_stages())):
+        for hidden in folder.glob(f".*{_REMOVED}"):  # of removals that a kill has interrupted
+            if not hidden.is_symlink():
+                shutil.rmtree(hidden)
+    if not doomed:
+        reporter.say("nothing to remove")
+        return []
+    needed = _referenced(found, models, superseded_too=False)
+    for entry in doomed:
+        unneeded = "superseded" if entry.folder in needed else "unused"
+        why = unneeded if entry.state == "whole" else entry.state
+        reporter.say(f"  {entry.name:<48} {why}, {size_text(entry.bytes)} {entry.problem}".rstrip())
+    total = sum(entry.bytes for entry in doomed)
+    if ask is not None and not ask(f"remove {quantity(len(doomed), 'folder')}, {size_text(total)}?"):
+        return []
+    removed = [entry for entry in doomed if remove_unused(entry.folder)]
+    reporter.say(f"removed {size_text(sum(entry.bytes for entry in removed))}")
+    return [entry.folder for entry in removed]
+
+
+def remove_unused(folder: Path) -> bool:
+    """Remove a folder unless a process has begun to work on it since it was looked at.
+
+    It is renamed first, so that a kill leaves the whole of it or a hidden rest, which the next `gc` sweeps.
+    """
+    hidden = folder.with_name(f".{folder.name}{_REMOVED}")
+    with unused(folder) as free:
+        if free:
+            with on_disk(folder):
+                os.replace(folder, hidden)
+                shutil.rmtree(hidden)
+        return free
+
+
+def require_dataset(root: Path, dataset: str) -> None:
+    if not (root / check_name(dataset)).is_dir():
+        known = ", ".join(folder.name for folder in folders_in(root)) or "none"
+        raise MissingInputError(f"no dataset {dataset!r} in {root}, only {known}; name one with --dataset")
+
+
+def _entry(folder: Path, verify: bool) -> Entry:
+    try:
+        with on_disk(folder):
+            return _readable_entry(folder, verify)
+    except UnavailableError as error:
+        return Entry(folder, "unreadable", None, 0, str(error))
+
+
+def _readable_entry(folder: Path, verify: bool) -> Entry:
+    size = _size_of(folder)
+    partial = folder.name.endswith(artifact.PARTIAL)
+    name = folder.with_name(folder.name.removesuffix(artifact.PARTIAL).partition(artifact.REPLACED)[0])
+    if not is_finished(name):
+        return Entry(folder, "not ours", None, size, "no stage made it")
+    if name.name != folder.name.removesuffix(artifact.PARTIAL):
+        return Entry(folder, "replaced", None, size, "it was made again")
+    if partial and is_locked(folder):
+        return Entry(folder, "running", None, size)
+    if partial and not (folder / artifact.MANIFEST).exists():
+        return Entry(
+            folder, "in parts" if (folder / artifact.WORK / artifact.UNFINISHED).exists() else "interrupted", None, size
+        )
+    try:
+        # A sealed partial folder is only renamed if its hashes are right, so they decide here too.
+        manifest = artifact.check_artifact(folder, thorough=verify or partial)
+    except DataError as error:
+        return Entry(folder, "damaged", None, size, str(error))
+    return Entry(folder, "interrupted" if partial else "whole", None if partial else manifest, size)
+
+
+def _size_of(folder: Path) -> int:
+    """Count the bytes of all files below a folder.
+
+    Raises:
+        OSError: a folder below it cannot be read now, so it cannot be told what lies there.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    sizes = (
+        os.lstat(os.path.join(place, name)).st_size
+        for place, _, names in os.walk(folder, onerror=refuse)
+        for name in names
+    )
+    return sum(sizes)
+
+
+def model_of(entry: Entry, models: Mapping[str, str]) -> str:
+    """Return the name of the model that an artifact is, or was made from; empty where that has none.
+
+    Args:
+        entry: the artifact.
+        models: folder of a training artifact -> name of its model.
+    """
+    read = entry.manifest.inputs.get("train") if entry.manifest else None
+    return models.get(entry.folder.name if entry.folder.parent.name == "train" else read.name if read else "", "")
+
+
+def _referenced(found: list[Entry], models: Mapping[str, str], superseded_too: bool) -> set[Path]:
+    """Return the folders that stay.
+
+    These are the newest artifact of every run, named models apart, every evaluation, all that these were made from, and
+    what running steps read.
+    """
+    whole = [(entry, entry.manifest) for entry in found if entry.manifest and entry.state == "whole"]
+    newest: dict[tuple, str] = {}
+    for entry, manifest in sorted(whole, key=lambda pair: pair[1].finished):
+        features, of_two = manifest.settings.get("features"), _of_two(manifest)
+        run = (manifest.stage, manifest.label, features, of_two, model_of(entry, models))
+        newest[run] = entry.name
+    by_name = {entry.name: (entry, manifest) for entry, manifest in whole}
+    evaluated = [entry.name for entry, manifest in whole if manifest.stage == "evaluate" and not superseded_too]
+    running = [entry.folder / artifact.WORK / artifact.INPUTS for entry in found if entry.state == "running"]
+    remedy = "end the process that is working there, and run the same command again"
+    opened = [name for record in running if record.exists() for name in read_stamped_json(record, remedy)]
+    queue = [*newest.values(), *evaluated, *opened]
+    kept: set[Path] = set()
+    while queue:
+        entry, manifest = by_name.get(queue.pop(), (None, None))
+        if entry is None or manifest is None or entry.folder in kept:
+            continue
+        kept.add(entry.folder)
+        queue += [f"{each.stage}/{each.name}" for each in manifest.inputs.values()]
+    return kept
+
+
+def _of_two(manifest: Manifest) -> tuple[str, ...]:
+    """Return the two models that a page compares, by name or label; it replaces none over all, and none over others."""
+    if not manifest.settings.get("compare"):
+        return ()
+    names = {name for _, name in manifest.settings.get("names", ())}
+    return tuple(sorted(names | {name.rpartition("-")[0] for name in manifest.inputs}))
+
+
+def size_text(count: int) -> str:
+    return f"{count / 2**20:,.1f} MiB"
