@@ -102,7 +102,7 @@ class Synthesize(Stage):
         opening = partial(open_maker, settings, folders, device, job.execution.memory_mib * 2**20)
         work = Writing(opening, settings.block, device if settings.maker == "model" else "cpu")
         opened = work.opened
-        count = len(opened.texts)
+        count = len(opened.split.captions)
         made_before = settings.block * len(list((job.work / PARTS).glob(f"*{work.suffix}")))
         needed = BYTES_PER_SENTENCE * settings.most_kept * (max(0, count - made_before) + count)
         require_space(job.folder, needed, "the file of sentences, once in parts and once joined,")
@@ -111,9 +111,10 @@ class Synthesize(Stage):
         file = SentenceFile(job.folder)
         statistics = synthesis_statistics(file, count)
         if reader is not None:
+            captions = dict(zip(opened.split.caption_ids.tolist(), opened.split.texts, strict=True))
             most = settings.language_model_sentences  # every one may be of another caption
             with job.reporter.task("reading sentences", 2 * most, "texts") as task:
-                found = fluency(file, opened.texts, reader, most, settings.seed, task.advance)
+                found = fluency(file, captions, reader, most, settings.seed, task.advance)
             statistics["language_model"] = {"name": Path(settings.language_model).name, **found}
         if scenes is not None:
             with job.reporter.task("judging sentences", len(file), "sentences") as task:
