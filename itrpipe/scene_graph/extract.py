@@ -38,9 +38,7 @@ def extract_graph(text: str, analysis: Analysis) -> SceneGraph:
         Objects in the order of their heads; no relation joins an object to itself, no pronoun or quantity is an object,
         and nothing is said twice.
     """
-    said = _Extraction(analysis)
-    said.say()
-    return said.graph(text, analysis.status)
+    return _Extraction(analysis).graph(text, analysis.status)
 
 
 class _Extraction:
@@ -74,7 +72,7 @@ class _Extraction:
         self._lists: dict[int, list[int]] = {}
         for conjunction, _ in self.pairs["SJl"] + self.pairs["SJr"]:
             members = self.governed["SJl", conjunction] + self.governed["SJr", conjunction]
-            merged = sorted({other for noun in members for other in self._joined(noun)})
+            merged = sorted(set().union(*map(self._joined, members)))
             self._lists.update(dict.fromkeys(merged, merged))
 
         # Rule 13: nouns that neither modify, nor count, nor only say where.
@@ -169,7 +167,8 @@ class _Extraction:
         verbs = list(self.governing["O", thing])
         for preposition in self.governing["J", thing]:
             verbs += self.governing["MVp", preposition]
-            verbs += [verb for noun in self.governing["Mp", preposition] for verb in self.governing["O", noun]]
+            for noun in self.governing["Mp", preposition]:
+                verbs += self.governing["O", noun]
         subjects = [noun for verb in verbs for noun in self._subjects(verb)]
         for candidates in (self._joined(thing), subjects, before):
             meant = self._choose(word, [noun for noun in candidates if noun < pronoun and noun != thing])
@@ -217,32 +216,16 @@ class _Extraction:
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
 
-    def say(self) -> None:
-        """Finds properties and edges."""
-        verbs = {verb for verb, _ in self.pairs["S"]}
-        verbs |= {verb for kind in ("Pg", "Pv", "Mg", "Mv", "RS") for _, verb in self.pairs[kind]}
-        for verb in verbs:
-            subjects = self._subjects(verb)
-            for subject, adjective in product(subjects, self.governed["Pa", verb]):
-                self._say(subject, [adjective], "adjective")
-            if self.tokens[verb].lemma != "be":
-                self._say_of_verb(verb, subjects)
-                continue
-            for subject in subjects:  # rules 4 and 6: what somebody is, and where
-                for noun in self.governed["O", verb]:
-                    if noun in self.nouns:
-                        self._say(subject, self.named(noun), "copula")
-                for preposition in self.governed["MVp", verb]:
-                    self._locate(subject, preposition)
-        self._say_of_nouns()
-
     def _subjects(self, verb: int) -> list[int]:
         """Nouns that do, are or suffer what a verb says."""
-        found = [noun for subject in self.governed["S", verb] for noun in self._referents(subject)]
+        found: list[int] = []
+        for subject in self.governed["S", verb]:
+            found += self._referents(subject)
         for be in self.governing["Pg", verb] + self.governing["Pv", verb]:
             found += self._subjects(be) if be != verb else []
         for pronoun in self.governing["RS", verb]:
-            found += [noun for head in self.governing["R", pronoun] for noun in self._content(head)]
+            for head in self.governing["R", pronoun]:
+                found += self._content(head)
         for noun in self.governing["Mg", verb] + self.governing["Mv", verb]:
             found += self._referents(noun) if self._is_tight(noun) else self._content(noun)
         return list(dict.fromkeys(found))
@@ -260,30 +243,41 @@ class _Extraction:
     def _relate(self, subject: int, words: Iterable[int], thing: int, kind: RelationKind) -> None:
         self.edges.add((subject, tuple(sorted(words)), thing, kind))
 
-    def _say_of_verb(self, verb: int, subjects: list[int]) -> None:
-        """Rules 1, 2, 3 and 9: whom and where an action meets, or the action alone."""
-        words = (verb, *self.governed["K", verb])
-        met = [noun for thing in self.governed["O", verb] for noun in self._referents(thing, subjects)]
-        places = [
-            (extra, noun)
-            for preposition in self.governed["MVp", verb]
-            for extra, target in self._targets(preposition)
-            for noun in self._referents(target, subjects)
-        ]
-        suffers = self.governing["Mv", verb] or self.governing["Pv", verb]
-        suffers = suffers and self.words[verb] not in lists.STATIVE_PARTICIPLES
-        lemma = self.tokens[verb].lemma
-        linking = lemma in lists.EMPTY_VERBS or (lemma in lists.LINKING_VERBS and self.governed["Pa", verb])
-        for subject in subjects:
-            for noun in met:
+    def _say_of_verbs(self) -> None:
+        verbs = {verb for verb, _ in self.pairs["S"]}
+        verbs |= {verb for kind in ("Pg", "Pv", "Mg", "Mv", "RS") for _, verb in self.pairs[kind]}
+        for verb in verbs:
+            lemma, subjects = self.tokens[verb].lemma, self._subjects(verb)
+            for subject, adjective in product(subjects, self.governed["Pa", verb]):
+                self._say(subject, [adjective], "adjective")
+            if lemma == "be":  # rules 4 and 6: what somebody is, and where
+                for subject, noun in product(subjects, self.governed["O", verb]):
+                    if noun in self.nouns:
+                        self._say(subject, self.named(noun), "copula")
+                for subject, preposition in product(subjects, self.governed["MVp", verb]):
+                    self._locate(subject, preposition)
+                continue
+            # Rules 1, 2, 3 and 9: whom and where an action meets, or the action alone.
+            words = (verb, *self.governed["K", verb])
+            met, places = [], []
+            for thing in self.governed["O", verb]:
+                met += self._referents(thing, subjects)
+            for preposition in self.governed["MVp", verb]:
+                for extra, target in self._targets(preposition):
+                    places += [(extra, noun) for noun in self._referents(target, subjects)]
+            suffers = self.governing["Mv", verb] or self.governing["Pv", verb]
+            suffers = suffers and self.words[verb] not in lists.STATIVE_PARTICIPLES
+            linking = lemma in lists.EMPTY_VERBS or (lemma in lists.LINKING_VERBS and self.governed["Pa", verb])
+            for subject, noun in product(subjects, met):
                 self._relate(subject, words, noun, "verb")
-            for extra, noun in places:
+            for subject, (extra, noun) in product(subjects, places):
                 if suffers and [self.words[i] for i in extra] == ["by"]:
                     self._relate(noun, words, subject, "agent")
                 else:
                     self._relate(subject, (*words, *extra), noun, "verb_prep")
-            if not (met or places or linking):
-                self._say(subject, words, "action")
+            for subject in subjects:
+                if not (met or places or linking):
+                    self._say(subject, words, "action")
 
     def _locate(self, subject: int, preposition: int, nearest: bool = False) -> None:
         for words, target in self._targets(preposition):
@@ -319,14 +313,19 @@ class _Extraction:
     # -- assembly ------------------------------------------------------------------------------------------------------
 
     def graph(self, text: str, status: Status) -> SceneGraph:
-        """What was said as a graph, each property and edge once."""
+        """What the words say as a graph, each property and edge once."""
+        self._say_of_verbs()
+        self._say_of_nouns()
         # Nouns that only say what another one is are no objects, but where something else is said of them.
         copulas = {words[-1] for _, words, kind in self.properties if kind == "copula"}
         described = {noun for noun, _, kind in self.properties if kind != "compound"}
         described.update(noun for subject, _, thing, _ in self.edges for noun in (subject, thing))
         heads = [noun for noun in self.nouns if noun in described or noun not in copulas]
-        number = {head: i for i, head in enumerate(heads)}
-        objects = [Object(number[head], head, self.named(head), self.lemma(self.named(head))) for head in heads]
+        number = dict(zip(heads, range(len(heads)), strict=True))
+        objects = []
+        for head in heads:
+            words = self.named(head)
+            objects.append(Object(len(objects), head, words, self.lemma(words)))
         attributes: dict[tuple[int, str], Attribute] = {}
         for noun, words, kind in sorted(self.properties):
             if noun in number:
@@ -339,5 +338,5 @@ class _Extraction:
                 lemma = "have" if kind == "have" else self.lemma(words)
                 relation = Relation(len(relations), number[subject], number[thing], words, lemma, kind)
                 relations.setdefault((subject, thing, lemma), relation)
-        elements = tuple(objects), tuple(attributes.values()), tuple(relations.values())
-        return SceneGraph(text, self.tokens, *elements, status)
+        values = tuple(attributes.values()), tuple(relations.values())
+        return SceneGraph(text, self.tokens, tuple(objects), *values, status)
