@@ -322,7 +322,19 @@ def _single(draft: _Draft) -> Caption:
 def _general(draft: _Draft) -> Caption:
     """How many there are of a kind, perhaps with one object of another kind."""
     rng, objects = draft.rng, draft.scene.objects
-    groups = _countable(draft.scene, coloured=draft.caption_detail > 0)
+    rows = [(row.kinds, row.plural) for row in SAYINGS.hypernyms]
+    rows += [((kind,), (plural,)) for kind, plural in SAYINGS.plurals.items()]
+    # What there is more than one of: predicate, plural nouns, number.
+    groups: list[tuple[Predicate, Words, int]] = []
+    for kinds, words in rows:
+        predicates = [Predicate(kinds)]
+        # "two red people" is not English for two people in red.
+        if draft.caption_detail > 0 and not set(kinds) & set(PEOPLE):
+            predicates += [Predicate(kinds, colour=colour) for colour in COLOURS]
+        for predicate in predicates:
+            number = sum(fulfils(item, predicate) for item in objects)
+            if number in SAYINGS.numbers:
+                groups.append((predicate, words, number))
     if not groups:
         return _STYLES[rng.choice(("middle", "single", "enumeration"))](draft)
     if draft.largest:
@@ -335,21 +347,6 @@ def _general(draft: _Draft) -> Caption:
     if others and rng.random() < 0.75:
         text += rng.choice((" and ", " with ")) + draft.mention(rng.choice(others), 0.7)
     return draft.caption(text, "general", 0.8)
-
-
-def _countable(scene: Scene, coloured: bool) -> list[tuple[Predicate, Words, int]]:
-    """What there is more than one of: predicate, plural nouns, number."""
-    rows = [(row.kinds, row.plural) for row in SAYINGS.hypernyms]
-    rows += [((kind,), (plural,)) for kind, plural in SAYINGS.plurals.items()]
-    groups = []
-    for kinds, words in rows:
-        # "two red people" is not English for two people in red.
-        colours = COLOURS if coloured and not set(kinds) & set(PEOPLE) else ()
-        for predicate in (Predicate(kinds), *(Predicate(kinds, colour=colour) for colour in colours)):
-            number = sum(fulfils(item, predicate) for item in scene.objects)
-            if number in SAYINGS.numbers:
-                groups.append((predicate, words, number))
-    return groups
 
 
 _STYLES: dict[str, Callable[[_Draft], Caption]] = {
