@@ -10,16 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
-from itrpipe.scene_graph.graph import (
-    Analysis,
-    Attribute,
-    AttributeKind,
-    Object,
-    Relation,
-    RelationKind,
-    SceneGraph,
-    Status,
-)
+from itrpipe.scene_graph.graph import Analysis, Attribute, Object, Relation, SceneGraph
 from itrpipe.scene_graph.words import lists, plain
 
 NOUN_ROLES = ("O", "J", "S", "YS", "SJl", "SJr")
@@ -47,6 +38,7 @@ class _Extraction:
     Attributes:
         tokens: of the caption.
         words: see `itrpipe.scene_graph.words.plain`.
+        lemmas: of the tokens.
         pairs: heads and dependents of each kind of link, rising.
         governed: tokens that a head governs by a kind of link, rising.
         governing: tokens that govern a dependent by a kind of link, rising.
@@ -58,8 +50,9 @@ class _Extraction:
     def __init__(self, analysis: Analysis) -> None:
         self.tokens = analysis.tokens
         self.words = [plain(token.text) for token in analysis.tokens]
-        self.properties: set[tuple[int, Words, AttributeKind]] = set()
-        self.edges: set[tuple[int, Words, int, RelationKind]] = set()
+        self.lemmas = [token.lemma for token in analysis.tokens]
+        self.properties: set[tuple[int, Words, str]] = set()
+        self.edges: set[tuple[int, Words, int, str]] = set()
         self.pairs: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         self.governed: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         self.governing: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
@@ -83,7 +76,7 @@ class _Extraction:
 
     def lemma(self, words: Iterable[int]) -> str:
         """Lemmas of some tokens."""
-        return " ".join(self.tokens[i].lemma for i in words)
+        return " ".join(self.lemmas[i] for i in words)
 
     # -- nouns ---------------------------------------------------------------------------------------------------------
 
@@ -115,7 +108,7 @@ class _Extraction:
 
     def _is_location(self, noun: int) -> bool:
         """Whether a noun only says where at something: side in "on the side of X"."""
-        if self.tokens[noun].lemma not in lists.LOCATIONS:
+        if self.lemmas[noun] not in lists.LOCATIONS:
             return False
         before = any(self.words[each] in lists.LOCATION_PREPOSITIONS for each in self.governing["J", noun])
         return before and any(self.governed["J", of] for of in self.governed["OF", noun])
@@ -198,7 +191,7 @@ class _Extraction:
 
     def _rank(self, pronoun: str, noun: int) -> int | None:
         """How far a noun is from the likeliest meaning of a pronoun; None where they do not agree."""
-        lemma, plural = self.tokens[noun].lemma, self._is_plural(noun)
+        lemma, plural = self.lemmas[noun], self._is_plural(noun)
         person, thing = lemma in lists.PERSONS, lemma not in lists.ANIMATE
         if pronoun in lists.PLURAL:
             return 2 * (not plural) + thing if plural or person else None
@@ -207,11 +200,11 @@ class _Extraction:
         if pronoun not in lists.MASCULINE | lists.FEMININE:
             return None if person else thing * (pronoun not in lists.NEUTER)
         others = lists.FEMALES if pronoun in lists.MASCULINE else lists.MALES
-        animate = any(self.tokens[each].lemma in lists.ANIMATE for each in self.nouns)
+        animate = any(self.lemmas[each] in lists.ANIMATE for each in self.nouns)
         return None if lemma in others or (thing and animate) else thing + (not person)
 
     def _is_plural(self, noun: int) -> bool:
-        lemma = self.tokens[noun].lemma
+        lemma = self.lemmas[noun]
         return self.words[noun] != lemma or lemma in lists.MANY or len(self._joined(noun)) > 1
 
     # -- verbs ---------------------------------------------------------------------------------------------------------
@@ -237,17 +230,17 @@ class _Extraction:
         loose = {i for kind in ("MVp", "Mp", "Mg", "Mv", "S") for pair in self.pairs[kind] for i in pair}
         return not any(i in loose and i not in self.nouns for i in range(members[0], members[-1]))
 
-    def _say(self, noun: int, words: Iterable[int], kind: AttributeKind) -> None:
+    def _say(self, noun: int, words: Iterable[int], kind: str) -> None:
         self.properties.add((noun, tuple(sorted(words)), kind))
 
-    def _relate(self, subject: int, words: Iterable[int], thing: int, kind: RelationKind) -> None:
+    def _relate(self, subject: int, words: Iterable[int], thing: int, kind: str) -> None:
         self.edges.add((subject, tuple(sorted(words)), thing, kind))
 
     def _say_of_verbs(self) -> None:
         verbs = {verb for verb, _ in self.pairs["S"]}
         verbs |= {verb for kind in ("Pg", "Pv", "Mg", "Mv", "RS") for _, verb in self.pairs[kind]}
         for verb in verbs:
-            lemma, subjects = self.tokens[verb].lemma, self._subjects(verb)
+            lemma, subjects = self.lemmas[verb], self._subjects(verb)
             for subject, adjective in product(subjects, self.governed["Pa", verb]):
                 self._say(subject, [adjective], "adjective")
             if lemma == "be":  # rules 4 and 6: what somebody is, and where
@@ -312,7 +305,7 @@ class _Extraction:
 
     # -- assembly ------------------------------------------------------------------------------------------------------
 
-    def graph(self, text: str, status: Status) -> SceneGraph:
+    def graph(self, text: str, status: str) -> SceneGraph:
         """What the words say as a graph, each property and edge once."""
         self._say_of_verbs()
         self._say_of_nouns()

@@ -25,16 +25,7 @@ from typing import Any
 
 from itrpipe.datasets.source_files import ANY, OBJECT, load_json, rows
 from itrpipe.errors import DataError
-from itrpipe.scene_graph.graph import (
-    Attribute,
-    Item,
-    Object,
-    Relation,
-    SceneGraph,
-    Status,
-    Token,
-    status_of,
-)
+from itrpipe.scene_graph.graph import Attribute, Item, Object, Relation, SceneGraph, Token, status_of
 from itrpipe.scene_graph.words import lemma_of, lists
 
 # SPICE calls the id of what it parses `image_id`; other files that have captions mean the image.
@@ -211,7 +202,7 @@ def align(text: str, tokens: tuple[Token, ...], tuples: Tuples) -> SceneGraph:
             kind = "prep"
         own = find(name, gaps=True) or known.get(name, ())
         relations.append(Relation(len(relations), subject, target, own, name, kind))
-    status: Status = "partial" if any(tuples) else "failed"
+    status = "partial" if any(tuples) else "failed"
     if all(each.tokens for each in (*objects, *attributes, *relations)) and all(tuples):
         status = "ok"
     return SceneGraph(text, tokens, tuple(objects), tuple(attributes), tuple(relations), status_of(text, status))

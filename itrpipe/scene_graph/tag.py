@@ -45,11 +45,6 @@ class Sentence:
         """Of the words, by their tags."""
         return [lemma_of(word, tag) for word, tag in zip(self.words[: self.size], self.tags, strict=False)]
 
-    def describable(self, i: int) -> bool:
-        """Whether a noun phrase goes on at a word, if by a participle: a crowded dining room."""
-        here, after = self.entries[i], self.entries[i + 1]
-        return here.nounish or (here.word.endswith(("ing", "ed")) and after.nounish)
-
     def plural_before(self, i: int) -> bool:
         """Whether the words before are a plural subject."""
         subject = self.entries[i - 1]
@@ -74,9 +69,9 @@ def tag_by_lexicon(sentence: Sentence) -> list[bool]:
 
 
 def _closed(sentence: Sentence, i: int) -> str:
-    """Tag of a word of a closed class, or ""."""
+    """Tag of a word of a closed class, an adverb, a preposition or a colour, or ""."""
     word, previous = sentence.words[i], sentence.tags[i - 1]
-    after, later = sentence.entries[i + 1 : i + 3]
+    here, after, later = sentence.entries[i : i + 3]
 
     # The mark of the owner; before an article or an action, the same letters are a form of be.
     if word == "'" and previous == "N" and sentence.words[i - 1].endswith("s") and after.nounish:
@@ -125,13 +120,8 @@ def _closed(sentence: Sentence, i: int) -> str:
         return "D"
     if word in lists.PRONOUNS:
         return "PRP"
-    return _adverb_or_preposition(sentence, i)
 
-
-def _adverb_or_preposition(sentence: Sentence, i: int) -> str:
-    """Tag of an adverb, a preposition or a colour, or ""."""
-    word, previous = sentence.words[i], sentence.tags[i - 1]
-    here, after, later = sentence.entries[i : i + 3]
+    # Adverbs, prepositions and colours.
     if word in lists.ALWAYS_ADVERBS:
         if not (previous == "D" and here.adjective and after.noun and not after.adjective):
             return "R"
@@ -174,8 +164,10 @@ def _participle(sentence: Sentence, i: int) -> str:
     an adjective before the noun that it describes, and a participle elsewhere. A word in -ly is an adverb, unless the
     dictionary knows it as a noun or an adjective.
     """
-    word, previous, described = sentence.words[i], sentence.tags[i - 1], sentence.describable(i + 1)
-    before, here, after = sentence.entries[i - 1], *sentence.entries[i : i + 2]
+    word, previous = sentence.words[i], sentence.tags[i - 1]
+    before, here, after, later = sentence.entries[i - 1], *sentence.entries[i : i + 3]
+    # A noun phrase goes on at the next word, if by a participle: a crowded dining room.
+    described = after.nounish or (after.word.endswith(("ing", "ed")) and later.nounish)
     if word.endswith("ing") and len(word) > 4:
         to_thing = previous in {"P", "N"} and (after.word in lists.DETERMINERS or after.word == "to")
         if here.verb and (to_thing or before.noun in lists.ANIMATE):

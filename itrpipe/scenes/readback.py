@@ -328,17 +328,6 @@ _SAID |= {_COPULA + _text: _verb for _text, _verb in _SAID.items()}
 _SAID[""] = ""
 
 
-def _settings_of_phrases() -> dict[str, tuple[str, ...]]:
-    """Phrase -> settings, those of the captions and with another word for the place."""
-    rows = [((setting,), phrases) for setting, phrases in SAYINGS.settings.items()] + list(SAYINGS.general_settings)
-    known = {_normalised(phrase): settings for settings, phrases in rows for phrase in phrases}
-    for phrase, settings in list(known.items()):
-        place, _, rest = phrase.partition(" ")
-        for other in _PLACES.get(place, ()):
-            known.setdefault(f"{other} {rest}", settings)
-    return known
-
-
 def _any_of(words: Iterable[str]) -> str:
     """Pattern of the longest of some words or phrases."""
     return "|".join(re.escape(word) for word in sorted(set(words), key=lambda word: (-len(word), word)))
@@ -369,6 +358,13 @@ _WEARERS = {
     for name in (garment for worn in SAYINGS.garments.values() for garment in worn)
 }
 """Garment -> kinds that wear it."""
-_SETTINGS_OF_PHRASES = _settings_of_phrases()
+_SETTINGS_OF_PHRASES: dict[str, tuple[str, ...]] = {}
+"""Phrase -> settings, those of the captions and with another word for the place."""
+for _settings, _phrases in (*(((name,), own) for name, own in SAYINGS.settings.items()), *SAYINGS.general_settings):
+    _SETTINGS_OF_PHRASES.update(dict.fromkeys(map(_normalised, _phrases), _settings))
+for _phrase, _settings in list(_SETTINGS_OF_PHRASES.items()):
+    _place, _, _rest = _phrase.partition(" ")
+    for _other in _PLACES.get(_place, ()):
+        _SETTINGS_OF_PHRASES.setdefault(f"{_other} {_rest}", _settings)
 # At the beginning or the end; elsewhere a phrase for the setting makes no sense.
 _SETTING_PATTERN = re.compile(r"^(?:{0}) , |(?:^| )(?:{0})$".format(_any_of(_SETTINGS_OF_PHRASES)))

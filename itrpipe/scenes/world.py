@@ -200,7 +200,14 @@ def sample_scene(rng: Random, room: int = USUAL_UNITS, alike: float = 0.0) -> Sy
     """
     setting = rng.choice(SETTINGS)
     if alike and rng.random() < alike:
-        return _sample_alike(rng, setting, room)
+        # Two to five objects of one kind, and a unit of something else where there is room for it.
+        kinds = [kind for kind in _occurring(KINDS, setting) if kind not in _TOO_WIDE_FOR_COMPANIONS]
+        kind, number = rng.choice(kinds), rng.randint(2, MAX_UNITS)
+        units = [Unit((_sample_object(rng, kind),)) for _ in range(number)]
+        other = _sample_unit(rng, setting)
+        if number < MAX_UNITS and other.objects[0].kind != kind:
+            units.insert(rng.randint(0, number), other)
+        return SymbolicScene(setting, tuple(units), max(room, len(units)))
     counts = range(MIN_UNITS, room + 1)
     count = rng.choices(counts, [WORLD.weights["units"][str(number)] for number in counts])[0]
     units = [_sample_unit(rng, setting, _drawn(rng, "relation")) for _ in range(count)]
@@ -216,17 +223,6 @@ def sample_scene(rng: Random, room: int = USUAL_UNITS, alike: float = 0.0) -> Sy
         index = rng.choice([index for index, unit in enumerate(units) if unit.relation])
         units[index] = Unit(units[index].objects[:1])
     return SymbolicScene(setting, tuple(units), room)
-
-
-def _sample_alike(rng: Random, setting: str, room: int) -> SymbolicScene:
-    """Two to five objects of one kind, and a unit of something else where there is room for it."""
-    kinds = [kind for kind in _occurring(KINDS, setting) if kind not in _TOO_WIDE_FOR_COMPANIONS]
-    kind, number = rng.choice(kinds), rng.randint(2, MAX_UNITS)
-    units = [Unit((_sample_object(rng, kind),)) for _ in range(number)]
-    other = _sample_unit(rng, setting)
-    if number < MAX_UNITS and other.objects[0].kind != kind:
-        units.insert(rng.randint(0, number), other)
-    return SymbolicScene(setting, tuple(units), max(room, len(units)))
 
 
 def _other(rng: Random, values: tuple[str, ...], current: str) -> str:

@@ -23,9 +23,10 @@ from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch
 from itrpipe.progress import Reporter
 from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE
+from itrpipe.scenes.build import read_described
 from itrpipe.stages import synthesize
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.synthesis.checks import read_scenes, synthesis_statistics, true_negatives
+from itrpipe.synthesis.checks import synthesis_statistics, true_negatives
 from itrpipe.synthesis.generators import Generator, generator_names
 from itrpipe.synthesis.language_model import LanguageModel
 from itrpipe.synthesis.masked import open_model_maker
@@ -92,7 +93,8 @@ def test_a_model_writes_sentences_for_every_training_caption(tags_chain: Path) -
     statistics = json.loads((folder / synthesize.STATISTICS).read_text())
     judged = statistics.pop("true_negatives")
     assert statistics == synthesis_statistics(file, CAPTIONS)
-    assert judged == true_negatives(file, read_scenes(only(tags_chain, "prepare/scenes") / "scenes.jsonl"))
+    described = read_described(only(tags_chain, "prepare/scenes") / "scenes.jsonl")
+    assert judged == true_negatives(file, {image_id: each.scene for image_id, each in described.items()})
 
 
 def test_asked_for_again_it_shows_the_table_memory_changes_nothing_and_the_block_does(
