@@ -1,4 +1,4 @@
-"""Whether every image file is there and decodes, with its size and hashes; and which show the same picture."""
+"""Return whether every image file is there and decodes, with its size and hashes; and which show the same picture."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class PairSet:
         return cls.of(captions[known], images[known], len(image_ids))
 
     def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
-        """Whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
+        """Return whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
         if not len(self.codes):
             return np.zeros(np.broadcast_shapes(captions.shape, images.shape), dtype=bool)
         codes = captions.astype(np.int64) * self.images + images

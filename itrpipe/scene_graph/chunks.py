@@ -111,7 +111,7 @@ class Chunker:
         return Chunk("NP", head, i, last)
 
     def _continues(self, i: int, seen: list[str]) -> bool:
-        """Whether a phrase of words with these tags goes on with a word."""
+        """Return whether a phrase of words with these tags goes on with a word."""
         following = self.tags[i + 1]
         match self.tags[i]:
             case "N":
@@ -180,27 +180,27 @@ class Lists:
         return self._heads.get(head, [head])
 
     def is_new(self, left: int, right: int) -> bool:
-        """Whether one phrase is somebody's part of the body and the other one nothing that bodies have."""
+        """Return whether one phrase is somebody's part of the body and the other one nothing that bodies have."""
         part, thing = self.chunks[left], self.lemmas[self.chunks[right].head]
         owned = self.lemmas[part.first] in lists.POSSESSIVE_PRONOUNS and self.lemmas[part.head] in lists.BODY_PARTS
         return owned and thing not in lists.BODY_PARTS and thing not in lists.FEATURES
 
     def clause_follows(self, index: int) -> bool:
-        """Whether a noun phrase, with the prepositions after it, is the subject of a finite verb."""
+        """Return whether a noun phrase, with the prepositions after it, is the subject of a finite verb."""
         index += 1
         while self.kinds[index] == "P" and self.kinds[index + 1] in {"NP", "J"}:
             index += 2
         return self.kinds[index] in {"V", "BE"}
 
     def _opens_clause(self, conjunction: int) -> bool:
-        """Whether a finite verb follows that the clause before does not wait for."""
+        """Return whether a finite verb follows that the clause before does not wait for."""
         if not self.clause_follows(conjunction + 1):
             return False
         borders = [kind for kind in self.kinds[:conjunction] if kind in {"SUB", "WH", ".", "EX", "V", "BE"}]
         return bool(borders) and borders[-1] in {"V", "BE"}
 
     def _alike(self, left: int, right: int) -> bool:
-        """Whether a list may hold both.
+        """Return whether a list may hold both.
 
         A person does not join a thing while another person stands further left, nor does a new thing join a part of the
         body: a dog with a stick in its mouth and a puppy.

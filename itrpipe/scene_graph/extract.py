@@ -107,7 +107,7 @@ class _Extraction:
         return noun
 
     def _is_location(self, noun: int) -> bool:
-        """Whether a noun only says where at something: side in "on the side of X"."""
+        """Return whether a noun only says where at something: side in "on the side of X"."""
         if self.lemmas[noun] not in lists.LOCATIONS:
             return False
         before = any(self.words[each] in lists.LOCATION_PREPOSITIONS for each in self.governing["J", noun])

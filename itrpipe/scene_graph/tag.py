@@ -46,7 +46,7 @@ class Sentence:
         return [lemma_of(word, tag) for word, tag in zip(self.words[: self.size], self.tags, strict=False)]
 
     def plural_before(self, i: int) -> bool:
-        """Whether the words before are a plural subject."""
+        """Return whether the words before are a plural subject."""
         subject = self.entries[i - 1]
         if self.tags[i - 1] == "PRP":
             return subject.word not in {"it", "he", "she"}
@@ -145,7 +145,7 @@ def _closed(sentence: Sentence, i: int) -> str:
 
 
 def _verb_follows(sentence: Sentence, i: int) -> bool:
-    """Whether a third-person verb or a form of be comes within the next five words of the clause."""
+    """Return whether a third-person verb or a form of be comes within the next five words of the clause."""
     for j in range(i + 1, min(i + 6, sentence.size)):
         here, after = sentence.entries[j : j + 2]
         if here.word in lists.BE or (here.third_person and not here.noun):
@@ -269,7 +269,7 @@ def _better(sentence: Sentence, i: int) -> str:
 
 
 def _stands_for_noun(sentence: Sentence, i: int) -> bool:
-    """Whether an adjective ends a noun phrase that has no noun: a young male surfing; a blue top and shorts."""
+    """Return whether an adjective ends a noun phrase that has no noun: a young male surfing; a blue top and shorts."""
     tags, word = sentence.tags, sentence.words[i]
     if word == "top":
         return tags[i - 1] in PHRASE and tags[i + 1] != "N"
@@ -282,7 +282,7 @@ def _stands_for_noun(sentence: Sentence, i: int) -> bool:
 
 
 def _has_verb(sentence: Sentence, i: int) -> bool:
-    """Whether the clause of a word has a finite verb; "and" ends it to the right, "and a" also to the left."""
+    """Return whether the clause of a word has a finite verb; "and" ends it to the right, "and a" also to the left."""
     tags = sentence.tags
     left = takewhile(lambda j: tags[j] not in BORDERS and tags[j : j + 2] != ["CC", "D"], range(i - 1, -1, -1))
     right = takewhile(lambda j: tags[j] not in BORDERS and tags[j] != "CC", range(i + 1, sentence.size))
@@ -290,7 +290,7 @@ def _has_verb(sentence: Sentence, i: int) -> bool:
 
 
 def _ends_in_s(sentence: Sentence, i: int) -> bool:
-    """Whether a word in s is the verb of a singular subject rather than a plural noun."""
+    """Return whether a word in s is the verb of a singular subject rather than a plural noun."""
     words, tags, here, before = sentence.words, sentence.tags, sentence.entries[i], sentence.entries[i - 1]
     previous, following = tags[i - 1], tags[i + 1]
     if not here.third_person:
@@ -311,12 +311,12 @@ def _ends_in_s(sentence: Sentence, i: int) -> bool:
 
 
 def _is_worn_before(sentence: Sentence, i: int) -> bool:
-    """Whether a colour that somebody wears stands before a word: a man in red."""
+    """Return whether a colour that somebody wears stands before a word: a man in red."""
     return i > 1 and sentence.words[i - 1] in lists.COLOURS and sentence.tags[i - 2] in {"P", "VBG"}
 
 
 def _is_bare(sentence: Sentence, i: int) -> bool:
-    """Whether a word is the bare verb of a plural subject: cyclists race down a hill."""
+    """Return whether a word is the bare verb of a plural subject: cyclists race down a hill."""
     tags, before = sentence.tags, sentence.words[i - 1]
     if tags[i - 1] != "N" or not sentence.entries[i].bare:
         return False
@@ -339,7 +339,7 @@ def _continues_verb(sentence: Sentence, i: int) -> bool:
 
 
 def _is_watched(sentence: Sentence, i: int) -> bool:
-    """Whether a word says what somebody who is watched does: watching a dog jump over a log."""
+    """Return whether a word says what somebody who is watched does: watching a dog jump over a log."""
     words, tags, entries = sentence.words, sentence.tags, sentence.entries
     if i < 2 or tags[i - 1] != "N" or tags[i + 1] not in AFTER_VERB:
         return False

@@ -179,7 +179,7 @@ def _replaced_numbers(sentence: _Sentence) -> Iterator[Changes]:
 
 
 def _can_be(kinds: Sequence[str], attribute: str, value: str) -> bool:
-    """Whether a thing of one of these kinds can have that attribute."""
+    """Return whether a thing of one of these kinds can have that attribute."""
     return any(KIND_TABLE[kind].allows(attribute, value) for kind in kinds)
 
 

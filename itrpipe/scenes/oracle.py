@@ -76,14 +76,14 @@ class Caption:
 
 
 def fulfils(item: PlacedObject, predicate: Predicate) -> bool:
-    """Whether everything the predicate says is so of the object."""
+    """Return whether everything the predicate says is so of the object."""
     return item.kind in predicate.kinds and all(
         getattr(predicate, look) in (None, getattr(item, look)) for look in LOOKS
     )
 
 
 def describes(caption: Caption | LogicalForm, scene: Scene) -> bool:
-    """Whether the caption is true of the scene.
+    """Return whether the caption is true of the scene.
 
     Args:
         caption: a caption, or its logical form alone.

@@ -51,7 +51,7 @@ class Kind:
     solid: tuple[tuple[float, float, float, float], ...] = ((0.0, 0.0, 1.0, 1.0),)
 
     def allows(self, attribute: str, value: str) -> bool:
-        """Whether an object of this kind can have a colour, a pattern or a size."""
+        """Return whether an object of this kind can have a colour, a pattern or a size."""
         if attribute == "colour":
             return value in self.colours
         return value in ("plain", "medium") or (self.patterned if attribute == "pattern" else self.sized)

@@ -107,7 +107,7 @@ class Corpus:
         return {noun: [other for other in known if are_siblings(noun, other)] for noun in known}
 
     def allows(self, image: Image, *new: Statement) -> bool:
-        """Whether training captions make these statements, and none of an image makes one."""
+        """Return whether training captions make these statements, and none of an image makes one."""
         return all(each in self.said and each not in image.said for each in new)
 
 

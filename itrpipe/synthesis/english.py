@@ -88,7 +88,7 @@ def _lineage(kind: str) -> frozenset[str]:
 
 
 def are_siblings(first: str, second: str) -> bool:
-    """Whether two nouns of `NOUN_KINDS` contradict each other and are right below the same one.
+    """Return whether two nouns of `NOUN_KINDS` contradict each other and are right below the same one.
 
     People of different ages or deeds may be the same ones, and so may vague words.
     """
@@ -98,7 +98,7 @@ def are_siblings(first: str, second: str) -> bool:
 
 
 def may_be(first: str, second: str) -> bool:
-    """Whether two nouns may name the same thing; of those that are not known, only equal ones."""
+    """Return whether two nouns may name the same thing; of those that are not known, only equal ones."""
     return first == second or (first in NOUN_KINDS and second in NOUN_KINDS and not contradict(first, second))
 
 

@@ -190,7 +190,7 @@ class Image:
         return frozenset(noun for each in self.captions for noun in each.nouns)
 
     def has_one(self, *nouns: str) -> bool:
-        """Whether no caption names several things that one of the nouns may stand for."""
+        """Return whether no caption names several things that one of the nouns may stand for."""
         for each in self.captions:
             for noun in nouns:
                 alike = [other for other in each.nouns if may_be(noun, other)]
