@@ -131,7 +131,10 @@ class _Extraction:
             content = self._counted(member)
             for other in [member] if content == member else self._joined(content):
                 meant = other if other in self.nouns else self._antecedent(other, excluded, nearest)
-                found += [other] if meant == other else [] if meant is None else self._joined(meant)
+                if meant == other:
+                    found.append(other)
+                elif meant is not None:
+                    found += self._joined(meant)
         return [noun for noun in dict.fromkeys(found) if noun in self.nouns]
 
     def _content(self, noun: int) -> list[int]:
@@ -215,7 +218,8 @@ class _Extraction:
         for subject in self.governed["S", verb]:
             found += self._referents(subject)
         for be in self.governing["Pg", verb] + self.governing["Pv", verb]:
-            found += self._subjects(be) if be != verb else []
+            if be != verb:
+                found += self._subjects(be)
         for pronoun in self.governing["RS", verb]:
             for head in self.governing["R", pronoun]:
                 found += self._content(head)
@@ -290,12 +294,14 @@ class _Extraction:
                 for counted in self._content(noun):
                     self._say(counted, [noun], "quantity")
         for thing, word in self.pairs["D"]:  # rule 8: possession by 's or by a pronoun
-            owners = [noun for owner in self.governed["YS", word] for noun in self._referents(owner)]
             if self.words[word] in lists.POSSESSIVE_PRONOUNS:
-                meant = self._owner(word, thing)
-                owners = [] if meant is None else [meant]
-            for owner in owners:
-                self._relate(owner, [word], thing, "have")
+                owner = self._owner(word, thing)
+                if owner is not None:
+                    self._relate(owner, [word], thing, "have")
+                continue
+            for owner in self.governed["YS", word]:
+                for noun in self._referents(owner):
+                    self._relate(noun, [word], thing, "have")
         for noun, adjective in self.pairs["A"]:
             self._say(noun, [adjective], "adjective")
         for noun, number in self.pairs["Dmcn"]:

@@ -254,10 +254,10 @@ def _read_rows(
         word_ids.append([words.setdefault(token["text"].lower(), len(words)) for token in tokens])
         word_labels.append([labels.setdefault(token["lemma"], len(labels)) for token in tokens])
         heads = [each["head"] for each in objects]
-        names = []
-        for each in objects:
-            known = each["head"] >= 0
-            names.append(tokens[each["head"]]["lemma"] if known else each["lemma"].split()[-1])
+        names = [each["lemma"].split()[-1] for each in objects]
+        for number, head in enumerate(heads):
+            if head >= 0:
+                names[number] = tokens[head]["lemma"]
 
         # Each element with the objects that it is said of, whose heads are among its words, and its label.
         elements = [(0, each["token_ids"], [each["id"]], each["lemma"]) for each in objects]

@@ -234,7 +234,9 @@ def _open_class(sentence: Sentence, i: int) -> str:
         return "J"
     if here.noun or not here.known or (here.bare and previous in NOUN_PHRASE):
         return "N"
-    return "V" if here.verb else "J" if here.adjective else "R"
+    if here.verb:
+        return "V"
+    return "J" if here.adjective else "R"
 
 
 # -- repair ------------------------------------------------------------------------------------------------------------
@@ -245,27 +247,24 @@ def repair(sentence: Sentence) -> None:
 
     It looks where a caption would be without its verb, or a noun phrase against grammar.
     """
+    tags = sentence.tags
     for i in range(sentence.size):
-        sentence.tags[i] = _better(sentence, i) or sentence.tags[i]
-
-
-def _better(sentence: Sentence, i: int) -> str:
-    """The tag that a word must have, or "" where the present one may stay."""
-    tags, word, here = sentence.tags, sentence.words[i], sentence.entries[i]
-    tag, previous, following = tags[i], tags[i - 1], tags[i + 1]
-    if tag == "VBN" and word in lists.BARE_ONLY:
-        return "" if previous in {"BE", "AUX"} else "V"
-    if tag == "V" and previous in {"", ".", "D"}:
-        return "N" if here.noun or previous == "D" else ""
-    if tag == "J" and here.noun:
-        return "N" if _stands_for_noun(sentence, i) else ""
-    if tag != "N" or not here.verb:
-        return ""
-    if word.endswith("ing") and following == "P" and _is_worn_before(sentence, i):
-        return "VBG"
-    if _continues_verb(sentence, i) or _is_watched(sentence, i):
-        return "V"
-    return "V" if not _has_verb(sentence, i) and (_ends_in_s(sentence, i) or _is_bare(sentence, i)) else ""
+        tag, previous, word, here = tags[i], tags[i - 1], sentence.words[i], sentence.entries[i]
+        if tag == "VBN" and word in lists.BARE_ONLY and previous not in {"BE", "AUX"}:
+            tags[i] = "V"
+        elif (tag == "V" and (previous == "D" or (previous in {"", "."} and here.noun))) or (
+            tag == "J" and here.noun and _stands_for_noun(sentence, i)
+        ):
+            tags[i] = "N"
+        elif tag == "N" and here.verb:
+            if word.endswith("ing") and tags[i + 1] == "P" and _is_worn_before(sentence, i):
+                tags[i] = "VBG"
+            elif (
+                _continues_verb(sentence, i)
+                or _is_watched(sentence, i)
+                or (not _has_verb(sentence, i) and (_ends_in_s(sentence, i) or _is_bare(sentence, i)))
+            ):
+                tags[i] = "V"
 
 
 def _stands_for_noun(sentence: Sentence, i: int) -> bool:
