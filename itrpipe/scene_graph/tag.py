@@ -247,24 +247,28 @@ def repair(sentence: Sentence) -> None:
 
     It looks where a caption would be without its verb, or a noun phrase against grammar.
     """
-    tags = sentence.tags
     for i in range(sentence.size):
-        tag, previous, word, here = tags[i], tags[i - 1], sentence.words[i], sentence.entries[i]
-        if tag == "VBN" and word in lists.BARE_ONLY and previous not in {"BE", "AUX"}:
-            tags[i] = "V"
-        elif (tag == "V" and (previous == "D" or (previous in {"", "."} and here.noun))) or (
-            tag == "J" and here.noun and _stands_for_noun(sentence, i)
-        ):
-            tags[i] = "N"
-        elif tag == "N" and here.verb:
-            if word.endswith("ing") and tags[i + 1] == "P" and _is_worn_before(sentence, i):
-                tags[i] = "VBG"
-            elif (
-                _continues_verb(sentence, i)
-                or _is_watched(sentence, i)
-                or (not _has_verb(sentence, i) and (_ends_in_s(sentence, i) or _is_bare(sentence, i)))
-            ):
-                tags[i] = "V"
+        sentence.tags[i] = _better(sentence, i)
+
+
+def _better(sentence: Sentence, i: int) -> str:
+    """The tag that a word must have, or the present one where that may stay."""
+    tags, word, here = sentence.tags, sentence.words[i], sentence.entries[i]
+    tag, previous, following = tags[i], tags[i - 1], tags[i + 1]
+    if tag == "VBN" and word in lists.BARE_ONLY and previous not in {"BE", "AUX"}:
+        return "V"
+    if tag == "V" and (previous == "D" or (previous in {"", "."} and here.noun)):
+        return "N"
+    if tag == "J" and here.noun and _stands_for_noun(sentence, i):
+        return "N"
+    if tag != "N" or not here.verb:
+        return tag
+    if word.endswith("ing") and following == "P" and _is_worn_before(sentence, i):
+        return "VBG"
+    if _continues_verb(sentence, i) or _is_watched(sentence, i):
+        return "V"
+    lacks_verb = not _has_verb(sentence, i) and (_ends_in_s(sentence, i) or _is_bare(sentence, i))
+    return "V" if lacks_verb else tag
 
 
 def _stands_for_noun(sentence: Sentence, i: int) -> bool:
