@@ -161,8 +161,8 @@ class RuleMaker:
                             twin = str(image_ids[self.split.caption_image[found]]), *option.details
                     drawn[reason] += 1
                     if reason == "kept":
-                        scores = (None,) * 4
-                        made.append(Sentence(caption_id, image_id, text, edits, *scores, True, reason, rule, *twin))
+                        columns = caption_id, image_id, text, edits, None, None, None, None, True, reason, rule
+                        made.append(Sentence(*columns, *twin))
         return made, dict(sorted(drawn.items()))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -227,11 +227,11 @@ def tagged_captions(parsed: Path, caption_ids: Sequence[str]) -> list[TaggedCapt
         own = table.filter(wanted)
         for caption_id, graph in zip(own["caption_id"].to_pylist(), graphs_of(own), strict=True):
             # Without what a foreign parser found and the caption has no words for; nothing where it lacks an object.
-            parts = graph.objects, graph.attributes, graph.relations
+            parts: Any = graph.objects, graph.attributes, graph.relations
             if any(each.head < 0 for each in graph.objects):
                 parts = (), (), ()
-            objects, attributes, relations = (tuple(each for each in part if each.tokens) for part in parts)
-            found[caption_id] = TaggedCaption(graph.text, graph.tokens, objects, attributes, relations)
+            known = [tuple(each for each in part if each.tokens) for part in parts]
+            found[caption_id] = TaggedCaption(graph.text, graph.tokens, *known)
     if missing := [name for name in caption_ids if name not in found]:
         raise DataError(
             f"{parsed}: {len(missing):,} of {len(caption_ids):,} captions have no scene graph (the first: "

@@ -205,11 +205,11 @@ def test_images_without_features_have_no_sentences_of_a_model(tags_chain: Path, 
     image_ids = PreparedDataset.open(sources["prepare"]).split("train").image_ids.tolist()
     (gone,) = FeatureFile.open(tmp_path / FEATURES).absent(image_ids)
     found = opened(tags_chain, extract=tmp_path)
-    assert len(found.texts) == CAPTIONS - 5
+    assert len(found.split.captions) == CAPTIONS - 5
     assert found.num_tokens == len(Vocabulary.load(sources["train"] / "vocab.json")) + 1
     assert gone not in {sentence.image_id for sentence in found.maker.make(range(8), 0)[0]}
     rules = open_rule_maker(sources["prepare"], sources["parse"], sentence_settings("vse-c", min_count=2))
-    assert (len(rules.texts), rules.num_tokens) == (CAPTIONS, None)
+    assert (len(rules.split.captions), rules.num_tokens) == (CAPTIONS, None)
 
 
 # Sentences that a model is to tell from captions
