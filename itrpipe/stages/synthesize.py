@@ -66,8 +66,7 @@ class Synthesize(Stage):
         return MAKERS[name]
 
     def label(self, conf: str, settings: SynthesizeSettings) -> str:
-        """The configuration's name, with that of the model that writes, and the split when it is not the training "
-        "split."""
+        """The configuration's name, with that of the model that writes, and a split other than train."""
         name = f"{conf}.s{settings.seed}" if settings.seed else conf
         if isinstance(settings, ByModel):
             name = f"{conf}.{run_label(settings.method, settings.backbone, settings.seed)}"

@@ -79,8 +79,12 @@ def _percent(part: float, whole: int) -> float | None:
 def verdict(reader: CaptionReader, text: str, scene: Scene) -> str:
     """One of `VERDICTS` on a sentence; what can mean several things is true when one of them is."""
     readings = reader.readings(text)
-    found = {reading.certain for reading in readings if describes(reading.form, scene)}
-    return "true" if True in found else "undecided" if found else "untrue" if readings else "unreadable"
+    if not readings:
+        return "unreadable"
+    certain = {reading.certain for reading in readings if describes(reading.form, scene)}
+    if True in certain:
+        return "true"
+    return "undecided" if certain else "untrue"
 
 
 def true_negatives(
