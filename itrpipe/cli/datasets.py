@@ -220,8 +220,8 @@ def define_embeddings(
                 f"--name {name}: {other.removeprefix(f'{GIVEN}-')} is there, and seeds share no name with a model "
                 "without one; choose another name"
             )
-    about = {f"model.files.{side}": path for side, path in files.model_dump().items()}
-    about |= {"model.measure": measure} if measure else {}
+    about = {f"files.{side}": path for side, path in files.model_dump().items()}
+    about |= {"measure": measure} if measure else {}
     told = {**known.embeddings.get(backbone, {}), split: StageDefinition(conf=GIVEN, settings=about)}
     prepare = known.prepare
     if prepare is None or prepare.conf == GIVEN:
@@ -240,7 +240,7 @@ def _alone(known: DatasetDefinition, backbone: str, split: str, files: GivenFile
     settings = {} if known.prepare is None else known.prepare.settings
     before = known.embeddings.get(backbone, {}).get(split)
     by = {name: settings.get(f"{split}.{name}", "") for name in GivenFiles.model_fields}
-    own = before is not None and all(before.settings[f"model.files.{name}"] == value for name, value in by.items())
+    own = before is not None and all(before.settings[f"files.{name}"] == value for name, value in by.items())
     are_there = all(Path(path).exists() for path in by.values() if path)
     if any(by.values()) and are_there and not own:
         assert known.prepare is not None

@@ -72,6 +72,8 @@ class NamedModel:
 
     def of_reader(self) -> list[Override]:
         """The same for a plan of another step, which reads the model: what has no scope is limited to its training."""
+        if self.method == GIVEN:
+            return []  # nothing is told of given embeddings but how they are named
         return [
             item if item.scope else replace(item, scope=self.method, backbone=self.backbone)
             for item in self.of_training()

@@ -3,9 +3,9 @@ and the files of embeddings that another program has made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, ValidationInfo, create_model, field_validator
 
@@ -24,6 +24,7 @@ Precision = Literal["fp32", "bf16"]
 
 EVERYTHING = frozenset({"regions", "boxes", "global", "pixels"})
 REGIONS = frozenset({"regions", "boxes"})
+Input = TypeVar("Input")
 _FILES, _NO_FILES = ("model", "weights"), ("", "pretrained", "random")
 
 
@@ -155,16 +156,35 @@ def passes_of(name: str, settings: Settings) -> dict[str, FeatureSettings]:
 # Embeddings that another program has made.
 
 GIVEN = "given"
-"""Configuration of `train` for such embeddings, and the first word of their names."""
+"""Configuration of `embeddings`, and the first word of the names of such embeddings."""
 NOT_HERE = (
     "the model that made given embeddings is not here; only mine-negatives, export-negatives, evaluate and report do "
     "without it"
 )
 
 
-def is_given(backbone: str) -> bool:
-    """Whether a name is that of embeddings from files: `given`, `given-NAME`."""
-    return backbone == GIVEN or backbone.startswith(f"{GIVEN}-")
+def is_given(name: str) -> bool:
+    """Tell whether embeddings from files have this name: `given`, `given-NAME`."""
+    return name == GIVEN or name.startswith(f"{GIVEN}-")
+
+
+def model_inputs(inputs: Iterable[str]) -> list[str]:
+    """Return the names of the inputs that are models, trainings or given embeddings, in order: `train`, `embeddings_2`.
+
+    Args:
+        inputs: names of all inputs of an artifact.
+    """
+    models = {}
+    for name in inputs:
+        stage, _, number = name.partition("_")
+        if stage in ("train", "embeddings"):
+            models[int(number or 1)] = name
+    return [models[number] for number in sorted(models)]
+
+
+def read_model(inputs: Mapping[str, Input]) -> Input:
+    """Return the model that an artifact was made with, a training or given embeddings; of several the first."""
+    return inputs[model_inputs(inputs)[0]]
 
 
 class GivenFiles(Settings):
@@ -193,6 +213,17 @@ class GivenFiles(Settings):
                 raise MissingInputError(f"{option} {path} does not exist; restore it or name another file")
         beside = {f"{name} ids": ids_beside(path) for name, path in named.items() if name != "owners"}
         return named | {name: path for name, path in beside.items() if path.is_file()}
+
+    def digests(self, cache: Any) -> dict[str, str]:
+        """Return a digest of each of these.
+
+        Args:
+            cache: a `DigestCache`.
+
+        Raises:
+            MissingInputError: one of them is not there.
+        """
+        return {name: cache.place(path, "hashing", "*.parquet") for name, path in self.paths.items()}
 
 
 def ids_beside(path: Path) -> Path:
