@@ -228,11 +228,9 @@ def _with_artifact(definition: DatasetDefinition, step: Step) -> DatasetDefiniti
     """Return the definition, in which the embeddings that a step reads name the artifact that was made of them."""
     if "embeddings" not in step.inputs:
         return definition
-    embeddings = step.inputs["embeddings"]
-    name, split = embeddings.need.settings["name"], embeddings.need.settings["split"]
-    known = definition.embeddings[name]
-    made = known[split].model_copy(update={"artifact": embeddings.location.name})
-    return definition.adding(embeddings={name: {**known, split: made}})
+    place = step.inputs["embeddings"].location
+    made = definition.embeddings[place.label].model_copy(update={"artifact": place.name})
+    return definition.adding(embeddings={place.label: made})
 
 
 def _image_root(prepared: Artifact, definition: DatasetDefinition) -> str:

@@ -216,10 +216,10 @@ def find_model(root: Path, dataset: str | None, name: str, option: str = "--mode
 
 def models_of(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
     """The named models of a dataset, and behind them embeddings from files by their names."""
-    given = {
-        each.removeprefix(f"{GIVEN}-"): ModelDefinition(method=GIVEN, settings={"backbone": each})
-        for each in definition.embeddings
-    }
+    given = {}
+    for label in definition.embeddings:
+        backbone = label.partition(".")[0]
+        given[backbone.removeprefix(f"{GIVEN}-")] = ModelDefinition(method=GIVEN, settings={"backbone": backbone})
     return definition.models | {name: each for name, each in given.items() if name not in definition.models}
 
 

@@ -68,10 +68,6 @@ class FeatureSettings(Settings):
     def _named(self) -> dict[str, str]:
         return {key: value for key in _FILES if (value := getattr(self, key, "")) not in _NO_FILES}
 
-    def fingerprinted(self) -> dict[str, Any]:
-        """The settings as the fingerprint sees them: of local files their content counts and not where they lie."""
-        return self.model_dump(mode="json") | dict.fromkeys(self.local_files(), "local")
-
 
 class RegionSettings(FeatureSettings):
     """How many regions of an image are kept.
@@ -213,17 +209,6 @@ class GivenFiles(Settings):
                 raise MissingInputError(f"{option} {path} does not exist; restore it or name another file")
         beside = {f"{name} ids": ids_beside(path) for name, path in named.items() if name != "owners"}
         return named | {name: path for name, path in beside.items() if path.is_file()}
-
-    def digests(self, cache: Any) -> dict[str, str]:
-        """Return a digest of each of these.
-
-        Args:
-            cache: a `DigestCache`.
-
-        Raises:
-            MissingInputError: one of them is not there.
-        """
-        return {name: cache.place(path, "hashing", "*.parquet") for name, path in self.paths.items()}
 
 
 def ids_beside(path: Path) -> Path:

@@ -366,17 +366,16 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, ro
     if need.stage == "index":
         return definition.photographs
     if need.stage == "train" and need.conf == GIVEN:
-        raise UsageError(f"{need.settings.get('backbone', GIVEN)}: {NOT_HERE}, and take files by --embeddings")
+        raise UsageError(f"{NOT_HERE}, and take files by --embeddings")
     if need.stage == "embeddings":
         name, split = need.settings["name"], need.settings["split"]
-        known = definition.embeddings.get(name, {})
-        if split not in known:
-            has = f"of {', '.join(known)} only" if known else f"and has {', '.join(definition.embeddings) or 'none'}"
+        if f"{name}.{split}" not in definition.embeddings:
+            known = ", ".join(definition.embeddings) or "none"
             raise MissingInputError(
-                f"dataset {dataset!r} knows no embeddings {name!r} of split {split!r}, {has}; name their files with "
-                "--embeddings"
+                f"dataset {dataset!r} knows no embeddings {name!r} of split {split!r}, and has {known}; name their "
+                "files with --embeddings"
             )
-        return known[split]
+        return definition.embeddings[f"{name}.{split}"]
     return None
 
 

@@ -318,7 +318,7 @@ class Run:
         artifact = self._input(name)
         if artifact.stage == _EMBEDDINGS:  # NAME.SPLIT or NAME@SEED.SPLIT
             backbone, _, seed = artifact.name.partition(".")[0].partition("@")
-            title = backbone_title(backbone)
+            title = _EMBEDDINGS if backbone == GIVEN else backbone_title(backbone)
             return Model(GIVEN, backbone, int(seed or 0), artifact, self.declared, title, bool(seed))
         found = _NAMED.fullmatch(artifact.name)  # told by its name even when it was removed
         assert found is not None

@@ -11,6 +11,10 @@ from itrpipe.features.declaration import GIVEN, GivenFiles, is_given
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.training.settings import Model
 
+GIVEN_FILES = Outside(
+    lambda _, files, cache: {name: cache.place(path, "hashing", "*.parquet") for name, path in files.paths.items()}
+)
+
 
 class EmbeddingsSettings(Settings):
     """Which embeddings of a split are read.
@@ -25,7 +29,7 @@ class EmbeddingsSettings(Settings):
     name: str
     split: Literal["train", "val", "test"]
     measure: Literal["cosine", "inner-product", "order"] = "cosine"
-    files: Annotated[GivenFiles, Outside(lambda _, files, cache: files.digests(cache))] = GivenFiles()
+    files: Annotated[GivenFiles, GIVEN_FILES] = GivenFiles()
 
 
 class Embeddings(Stage):

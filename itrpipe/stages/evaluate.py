@@ -28,7 +28,7 @@ from itrpipe.training import settings as training_settings
 from itrpipe.training.settings import Model, decisions_file
 
 if TYPE_CHECKING:
-    from itrpipe.features.embeddings import SplitEmbeddings, SplitScores
+    from itrpipe.features.embeddings import SplitScores
 
 SCORED = "scored_"
 """What the input name of the evaluation of one model of an ensemble begins with; that of the model follows."""
@@ -142,7 +142,7 @@ class Evaluate(Stage):
         return name if settings.split == "test" else f"{name}.{settings.split}"
 
     def needs(self, settings: EvaluateSettings, definition: DatasetDefinition) -> dict[str, Need]:
-        """The model as input `train` or `embeddings`, others as `train_2` and so on; the dataset for its truth; sentences.
+        """The models as inputs `train` or `embeddings`, `train_2` and so on; the dataset for its truth; and sentences.
 
         Raises:
             UsageError: `rerank` is set and the model does not rank in two steps; sentences or benchmarks are named and
@@ -169,12 +169,13 @@ class Evaluate(Stage):
                 f"--language-model {settings.language_model} reads what a single model makes of wrong sentences, such "
                 "as --method tags-dc; leave it out, or give it to `itrpipe synthesize`, whose sentences it also reads"
             )
-        if settings.discriminate and settings.ensemble_with:
-            raise UsageError("--discriminate looks at the scores of one model; leave --ensemble-with out and test each")
-        if settings.benchmark and settings.ensemble_with:
-            raise UsageError("--benchmark looks at the scores of one model; leave --ensemble-with out and test each")
-        for option in ("discriminate", "benchmark") if given else ():
-            if values := getattr(settings, option):
+        for option in ("discriminate", "benchmark"):
+            values = getattr(settings, option)
+            if values and settings.ensemble_with:
+                raise UsageError(
+                    f"--{option} looks at the scores of one model; leave --ensemble-with out and test each"
+                )
+            if values and given:
                 raise UsageError(f"--{option} {values[0]} scores other pairs, and {NOT_HERE}; leave it out")
         wanted = {"prepare": prepare_need(definition, settings.split)}
         if EMBEDDED in settings.benchmark and wanted["prepare"].conf != EMBEDDED:
@@ -271,25 +272,30 @@ def models_label(settings: EvaluateSettings) -> str:
 
 
 def _averaged(job: Job) -> SplitScores:
-    """Scores of the evaluated model; of several models the mean of their scores as they are, in single precision.
+    """Return the scores of the evaluated model; of several the mean of their scores as they are, in single precision.
 
     Raises:
         DataError: the models were trained on different images or captions of the split.
     """
-    from itrpipe.features.embeddings import EMBEDDINGS, SplitScores
+    from itrpipe.features.embeddings import EMBEDDINGS
 
     own, *others = model_inputs(job.inputs)
     if not others and EMBEDDINGS not in job.inputs[own].manifest.outputs:
         return _scored(job)
-    first = _read_split(job, own)
-    total = first.scores()
+    scores = _known_scores(job, own)
     for name in others:
-        other = _read_split(job, name)
-        _refuse_other_rows(job, name, first, other)
-        total += other.scores()
+        other = _known_scores(job, name)
+        for rows in ("image_ids", "caption_ids", "caption_image"):
+            if getattr(scores, rows).tolist() != getattr(other, rows).tolist():
+                raise DataError(
+                    f"{job.inputs[name].folder}: its {rows.replace('_', ' ')} of split {job.settings.split} are not "
+                    f"those of {job.inputs[own].folder}, so their scores cannot be averaged; train both on the same "
+                    "dataset"
+                )
+        scores.matrix[:] += other.matrix
     if others:
-        total /= len(others) + 1
-    return SplitScores(total, first.image_ids, first.caption_ids, first.caption_image)
+        scores.matrix[:] /= len(others) + 1
+    return scores
 
 
 def _scored(job: Job) -> SplitScores:
@@ -315,30 +321,21 @@ def _scored(job: Job) -> SplitScores:
     return scores
 
 
-def _read_split(job: Job, name: str) -> SplitEmbeddings | SplitScores:
-    """Read the embeddings of the model of an input, or the scores of one that has none.
+def _known_scores(job: Job, name: str) -> SplitScores:
+    """Return the scores of one model: of its embeddings, or those that its own evaluation has written.
+
+    Args:
+        job: the evaluation.
+        name: of the input that is the model.
 
     Raises:
         DataError: the file is damaged.
         MissingInputError: it has no such split.
     """
-    from itrpipe.features.embeddings import EMBEDDINGS, SCORES, read_embeddings, read_scores
+    from itrpipe.features.embeddings import EMBEDDINGS, SCORES, SplitScores, read_embeddings, read_scores
 
     scored = job.inputs.get(f"{SCORED}{name}")
-    if scored is None:
-        return read_embeddings(job.inputs[name].folder / EMBEDDINGS, job.settings.split)
-    return read_scores(scored.folder / SCORES, job.settings.split)
-
-
-def _refuse_other_rows(
-    job: Job, name: str, first: SplitEmbeddings | SplitScores, other: SplitEmbeddings | SplitScores
-) -> None:
-    import numpy as np
-
-    for what in ("image_ids", "caption_ids", "caption_image"):
-        if not np.array_equal(getattr(first, what), getattr(other, what)):
-            own = read_model(job.inputs).folder
-            raise DataError(
-                f"{job.inputs[name].folder}: its {what.replace('_', ' ')} of split {job.settings.split} are not those "
-                f"of {own}, so their scores cannot be averaged; train both on the same dataset"
-            )
+    if scored is not None:
+        return read_scores(scored.folder / SCORES, job.settings.split)
+    split = read_embeddings(job.inputs[name].folder / EMBEDDINGS, job.settings.split)
+    return SplitScores(split.scores(), split.image_ids, split.caption_ids, split.caption_image)

@@ -7,7 +7,7 @@ from typing import Any
 from itrpipe.datasets.definition import DatasetDefinition
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import is_given, read_model
-from itrpipe.stages.base import Artifact, Job, Need, Stage, prepare_need
+from itrpipe.stages.base import Job, Need, Stage, prepare_need
 from itrpipe.stages.embeddings import embeddings_need
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.training import settings as training_settings
@@ -58,10 +58,12 @@ class MineNegatives(Stage):
     def run(self, job: Job) -> None:
         """Writes both lists and statistics.json."""
         from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
+        from itrpipe.storage.tables import read_table
+        from itrpipe.training.convergence import why_longer
         from itrpipe.training.mining import mine_training_set, second_model
 
-        read, settings = read_model(job.inputs), job.settings
-        embeddings = EmbeddingRows.open(read.folder / EMBEDDINGS, TRAIN)
+        model, settings = read_model(job.inputs), job.settings
+        embeddings = EmbeddingRows.open(model.folder / EMBEDDINGS, TRAIN)
         rescorer = None
         if settings.rescore_with:
             rescorer = second_model(settings, job.execution, job.inputs, embeddings)
@@ -74,21 +76,12 @@ class MineNegatives(Stage):
             job.reporter,
             job.warn,
             decisions=job.sources.get("decisions", ""),
-            unit=read.manifest.settings.get("measure") == "cosine",  # of given ones
+            unit=model.manifest.settings.get("measure") == "cosine",  # of given ones
             rescorer=rescorer,
         )
-        if reason := _why_longer(read):
+        if HISTORY not in model.manifest.outputs:  # trained elsewhere
+            return
+        history = read_table(model.folder / HISTORY, (), "remove its folder and train again").to_pylist()
+        validated = EmbeddingRows.open(model.folder / EMBEDDINGS, "val").images.shape[0]
+        if reason := why_longer(history, model.manifest.settings, validated):
             job.reporter.say(f"  train the model that mined longer first: {reason}")
-
-
-def _why_longer(trained: Artifact) -> str:
-    """Return why the mining model is to train longer; empty if nothing says so, or if it was trained elsewhere."""
-    from itrpipe.features.embeddings import EMBEDDINGS, EmbeddingRows
-    from itrpipe.storage.tables import read_table
-    from itrpipe.training.convergence import why_longer
-
-    if HISTORY not in trained.manifest.outputs:
-        return ""
-    history = read_table(trained.folder / HISTORY, (), "remove its folder and train again").to_pylist()
-    validated = EmbeddingRows.open(trained.folder / EMBEDDINGS, "val").images.shape[0]
-    return why_longer(history, trained.manifest.settings, validated)

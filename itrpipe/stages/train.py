@@ -311,7 +311,8 @@ def _teacher(
     if name in definition.models:
         return Model.defined_by(definition.models[name], settings.seed), {"named": {"train": name}}
     try:
-        return first.named_by(given if (given := f"{GIVEN}-{name}") in definition.embeddings else name), {}
+        has_embeddings = f"{GIVEN}-{name}.train" in definition.embeddings
+        return first.named_by(f"{GIVEN}-{name}" if has_embeddings else name), {}
     except ValueError as error:
         if hint := did_you_mean(name, definition.models):
             raise UsageError(f"--negatives-from {name}: no model has this name{hint}") from None
