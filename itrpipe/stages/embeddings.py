@@ -1,4 +1,4 @@
-"""Embeddings that another program has made: what mines and evaluates reads them in the place of a training."""
+"""Embeddings that another program has made: what mines and evaluates reads them instead of a training."""
 
 from __future__ import annotations
 
