@@ -85,8 +85,15 @@ def define_features(
         name = features or definition.default_features(dataset)
         conf, place = definition.features[name].conf, definition.features[name].source
     else:
-        _check_conf(features)
         conf, place = features, None
+        extractors, parts = load_declaration("extract").confs, conf.split("+")
+        for part in parts:
+            if part not in extractors:
+                raise UsageError(unknown("extractor", part, extractors))
+            if part in _importers():
+                raise MissingInputError(f"--features {part} imports files; name them with --from PATH")
+        if len(set(parts)) < len(parts):
+            raise UsageError(f"--features {conf} names an extractor twice; name each once")
     name = check_name(name or conf)
     known = definition.features.get(name)
     stage, overrides = _told("extract", conf, place, known, overrides)
@@ -172,18 +179,6 @@ def _importers() -> dict[str, str]:
     declaration = load_declaration("extract")
     kinds = {conf: kind_of(declaration, conf) for conf in declaration.confs}
     return {conf: kind for conf, kind in kinds.items() if kind.replace("_", "-") in IMPORTERS.classes}
-
-
-def _check_conf(conf: str) -> None:
-    """Refuses names that no extractor has, importers without a source, and doubled names."""
-    known, parts = load_declaration("extract").confs, conf.split("+")
-    for part in parts:
-        if part not in known:
-            raise UsageError(unknown("extractor", part, known))
-        if part in _importers():
-            raise MissingInputError(f"--features {part} imports files; name them with --from PATH")
-    if len(set(parts)) < len(parts):
-        raise UsageError(f"--features {conf} names an extractor twice; name each once")
 
 
 def define_embeddings(
