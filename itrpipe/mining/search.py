@@ -30,10 +30,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from threading import Lock
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -54,6 +53,8 @@ DEFAULT_MEMORY = 128 * 2**20
 """Bytes that a tile takes on a core; a fixed sum would leave many cores a few captions each."""
 BYTES_PER_PAIR, BYTES_PER_NUMBER = 96, 8
 """Of a tile where all its pairs become candidates, and of its vectors with their rounded copy."""
+_BYTES_PER_GUESS = 16
+"""Of a product that only shows a floor."""
 _DEVIATIONS = 3.0
 _GROUPS = 8
 _PROBED, _TRIES, _MARGIN = 128, 6, 1.15
@@ -62,6 +63,8 @@ scored, has to be faster."""
 _FEWEST_SAMPLED, _SAMPLED = 512, 30
 """So many captions, and one of so many, show the floors of images."""
 _SELECT_ROWS = 64
+_MERGED_PLACES = 1 << 18
+"""Of lists that a processor merges at a time."""
 _GATHERED_PAIRS = 1 << 18
 _LOW = 0xFFFFFFFF
 _SIGN = 2**31 - 1
@@ -163,8 +166,7 @@ def unpack(keys: Tensor) -> tuple[Tensor, Tensor]:
     return (bits ^ ((bits >> 31) & _SIGN)).view(torch.float32), _LOW - (keys & _LOW)
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Some embeddings of one side on the device, b images or t captions.
 
     Attributes:
@@ -182,6 +184,10 @@ class Block:
     rounded: Tensor
     norms: Tensor
     lost: Tensor
+
+    def part(self, rows: slice) -> Block:
+        """Return some of them."""
+        return Block(*(values[rows] for values in self))
 
     def bounds(self, others: Block) -> Tensor:
         """How far the product [b] of each vector with any of the others can lie from their score.
@@ -214,6 +220,7 @@ class TopLists:
         self._merged = False
         self._is_new = True
         self._waiting: list[tuple[Tensor, Tensor]] = []
+        self._count = 0
         self._lock = Lock()
 
     def limits(self, products: Tensor, bounds: Tensor) -> Tensor:
@@ -224,9 +231,14 @@ class TopLists:
             bounds: [A] how far a product can lie from the score.
         """
         if self._is_new:
-            self.floors = torch.where(self.floors.isnan(), self._first_floors(products, bounds), self.floors)
-            self._is_new = False
+            self.guess(slice(None), products, bounds)
         return self.floors - bounds
+
+    def guess(self, anchors: slice, products: Tensor, bounds: Tensor) -> None:
+        """Guess the floors of some anchors from products [a, c] of theirs, see `limits`."""
+        before = self.floors[anchors]
+        self.floors[anchors] = torch.where(before.isnan(), self._first_floors(products, bounds), before)
+        self._is_new = False
 
     def _first_floors(self, products: Tensor, bounds: Tensor) -> Tensor:
         """The score that k of all candidates are expected to reach, less three deviations of that count.
@@ -264,7 +276,8 @@ class TopLists:
         """Puts keys [P] into the lists of anchors [P], when there are enough of them to make it worth while."""
         with self._lock:
             self._waiting.append((places, keys))
-            if sum(len(waiting) for waiting, _ in self._waiting) > self.keys.numel():
+            self._count += len(keys)
+            if self._count > self.keys.numel():
                 self.merge()
 
     def merge(self) -> None:
@@ -273,23 +286,30 @@ class TopLists:
             return
         places, keys = (torch.cat(each) for each in zip(*self._waiting, strict=True))
         self._waiting.clear()
-        (anchors, k), device = self.keys.shape, places.device
+        self._count = 0
+        anchors, k = self.keys.shape
         if on_gpu(keys):  # the best of an anchor first: one round is enough, and nobody asks how many there are
             keys, order = keys.sort(descending=True)
             places, order = places[order].int().sort(stable=True)
+            at_once = anchors
         else:  # NumPy sorts short integers by their digits
             short = places.numpy().astype(np.min_scalar_type(anchors))
             order = torch.from_numpy(np.argsort(short, kind="stable"))
             places = places[order].int()
+            at_once = max(1, _MERGED_PLACES // k)
         keys = torch.cat([keys[order], self.keys.new_full((1,), NO_CANDIDATE)])
-        starts = torch.searchsorted(places, torch.arange(anchors + 1, dtype=torch.int32, device=device))
-        begin, end = starts[:-1, None], starts[1:, None]
-        for first in range(0, k if on_gpu(keys) else int((end - begin).max()), k):
-            column = begin + torch.arange(first, first + k, device=device)
-            new = keys[torch.where(column < end, column, -1)]  # behind the last key of an anchor there is no candidate
-            if self._merged:
-                new = torch.cat([self.keys, new], dim=1)
-            self.keys, self._merged = _sorted(new)[:, -k:], True
+        starts = torch.searchsorted(places, torch.arange(anchors + 1, dtype=torch.int32, device=places.device))
+        for part in slices(anchors, at_once):
+            begin, end = starts[:-1][part, None], starts[1:][part, None]
+            is_empty = not self._merged
+            for first in range(0, k if on_gpu(keys) else int((end - begin).max()), k):
+                column = begin + torch.arange(first, first + k, device=places.device)
+                new = keys[torch.where(column < end, column, -1)]  # behind the last of an anchor there is no candidate
+                if not is_empty:
+                    new = torch.cat([self.keys[part], new], dim=1)
+                self.keys[part] = _sorted(new)[:, -k:]
+                is_empty = False
+        self._merged = True
         self.floors = torch.maximum(self.floors, unpack(self.keys[:, 0])[0])
 
     def sorted(self) -> np.ndarray:
@@ -430,10 +450,12 @@ class Searcher:
     def guess(self, images: Block, lists: TopLists) -> None:
         """Guesses the floors of images by a fair sample of the captions, whatever their order."""
         count = self._searched.counts[1]
-        room = self._memory // (BYTES_PER_NUMBER * max(len(images.rows), images.exact.shape[1]))
+        room = self._memory // (BYTES_PER_NUMBER * images.exact.shape[1])
         size = max(1, min(_FEWEST_SAMPLED + count // _SAMPLED, count, room))
         sample = self.block(1, np.sort(np.random.default_rng(0).choice(count, size, replace=False)))
-        lists.limits(self.products(images, sample).T, images.bounds(sample))
+        for part in slices(len(images.rows), max(1, self._memory // (_BYTES_PER_GUESS * size) // self.threads)):
+            some = images.part(part)
+            lists.guess(part, self.products(some, sample).T, some.bounds(sample))
 
     def products(self, images: Block, texts: Block) -> Tensor:
         """Products [t, b] of images [b] and captions [t]; minus infinity for captions with their own image."""
