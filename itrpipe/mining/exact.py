@@ -29,7 +29,7 @@ from itrpipe.mining.lists import (
     row_type,
     slices,
 )
-from itrpipe.mining.search import NO_CANDIDATE, Block, Precision, Searcher, TopLists, in_threads, unpack
+from itrpipe.mining.search import NO_CANDIDATE, Block, Precision, Searcher, TopLists, unpack
 from itrpipe.storage.parts import ArrayFile, array_writer
 
 IMAGE_KEYS, FLOORS, COUNTS, KEYS = "image_keys", "floors", "counts", "keys"
@@ -120,7 +120,7 @@ class ExactMining(Work[Searcher]):
             return tile, by_text.entries()
 
         with array_writer(path, arrays) as writer:
-            for tile, (keys, counts, floors) in in_threads(compared, worker.tiles(1, self._block), worker.threads):
+            for tile, (keys, counts, floors) in worker.in_threads(compared, worker.tiles(1, self._block)):
                 writer.write(FLOORS, tile.start, floors)
                 writer.write(COUNTS, tile.start, counts)
                 writer.append(KEYS, keys)
