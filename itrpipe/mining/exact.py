@@ -1,8 +1,13 @@
-"""Exact mining as a map over samples of the images, whose parts `join` merges.
+"""Exact mining as a map over samples of the images, whose parts `lists` merges.
 
 A part is a fair sample of the images, and all captions pass by it in tiles, see `itrpipe.mining.search`. The lists of
-its images are complete then; what captions found among them goes into the part's file, and `join` merges the parts. The
-few lists whose floor was guessed too high are searched again, without a guess.
+its images are complete then; what captions found among them goes into the part's file, and `lists` merges the parts as
+they are asked for, so that there is no second copy of them. The few lists whose floor was guessed too high are searched
+again, without a guess.
+
+Beside the embeddings, memory depends on the sizes of a part and of a tile, and by 40 bytes on the number of images and
+captions: a part is a sixth of the images, from 2,048 to 8,192 of them, each with 20 bytes a place of its list and as
+many again while lists are merged.
 
 Source: AOQ (Chen et al., ECCV 2020) §3.1 says what is mined; the method is ours.
 """
@@ -125,7 +130,7 @@ class ExactMining(Work[Searcher]):
                 writer.write(COUNTS, tile.start, counts)
                 writer.append(KEYS, keys)
             keys = by_image.sorted()[: len(anchors)]
-            lacking = np.flatnonzero(self._is_short(0, anchors, keys))
+            lacking = np.flatnonzero((keys != NO_CANDIDATE).sum(axis=1) < self._existing(0, anchors))
             for some, found in self._search_again(worker, 0, anchors[lacking]):
                 keys[lacking[some]] = found
             writer.write(IMAGE_KEYS, 0, keys)
@@ -214,16 +219,13 @@ class ExactMining(Work[Searcher]):
                 else:
                     worker.compare(others, anchors, nobodys, lists)
             keys = lists.sorted()
-            if short := int(self._is_short(side, rows[part], keys).sum()):
+            short = np.count_nonzero((keys != NO_CANDIDATE).sum(axis=1) < self._existing(side, rows[part]))
+            if short:
                 raise DataError(
                     f"{short} lists lack candidates that exist: products are less exact on this machine than they have "
                     "to be; mine with precision fp32"
                 )
             yield part, keys
-
-    def _is_short(self, side: int, rows: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """Return which lists of anchors [r] have fewer candidates than exist, from their keys [r, k]; bool [r]."""
-        return (keys != NO_CANDIDATE).sum(axis=1) < self._existing(side, rows)
 
     def _existing(self, side: int, rows: np.ndarray) -> np.ndarray:
         """Return how many candidates the full lists of anchors [r] have."""

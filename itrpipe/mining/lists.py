@@ -36,7 +36,7 @@ _LARGEST_INT32 = 2**31 - 1
 # What is searched
 
 
-@dataclass(frozen=True)
+@dataclass
 class HeldRows:
     """Rows that are in memory.
 
@@ -48,15 +48,8 @@ class HeldRows:
     array: np.ndarray
     source: Rows | None = None
 
-    @property
-    def dtype(self) -> np.dtype:
-        """Type of a number."""
-        return self.array.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows first."""
-        return self.array.shape
+    def __post_init__(self) -> None:
+        self.dtype, self.shape = self.array.dtype, self.array.shape
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Rows start..stop."""
@@ -68,21 +61,16 @@ class HeldRows:
         return JoinedRows, ((self.source,),)
 
 
-@dataclass(frozen=True)
+@dataclass
 class JoinedRows:
     """The rows of several, one behind the other."""
 
     parts: Sequence[Rows]
 
-    @property
-    def dtype(self) -> np.dtype:
-        """Type of a number."""
-        return self.parts[0].dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows first."""
-        return (sum(part.shape[0] for part in self.parts), *self.parts[0].shape[1:])
+    def __post_init__(self) -> None:
+        first, *_ = self.parts
+        self.dtype = first.dtype
+        self.shape = (sum(part.shape[0] for part in self.parts), *first.shape[1:])
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Rows start..stop."""
@@ -132,6 +120,9 @@ class Searched:
         owners: [T] row of the image that each caption belongs to, -1 for none; these pairs are never candidates.
         widths: captions wanted per image, and images per caption; at most those that any anchor has as candidates.
         first: how many images and captions get lists, the others being candidates alone; None for all.
+        counts: N and T.
+        anchors: images and captions that get lists.
+        shapes: of the lists.
         own_counts: [N] captions of each image.
 
     Raises:
@@ -145,23 +136,10 @@ class Searched:
     widths: tuple[int, int]
     first: tuple[int, int] | None = None
 
-    @property
-    def counts(self) -> tuple[int, int]:
-        """N and T."""
-        return self.sides[0].shape[0], self.sides[1].shape[0]
-
-    @property
-    def anchors(self) -> tuple[int, int]:
-        """Images and captions that get lists."""
-        return self.first or self.counts
-
-    @property
-    def shapes(self) -> Shapes:
-        """Of the lists."""
-        return dict(zip(DIRECTIONS, zip(self.anchors, self.widths, self.counts[::-1], strict=True), strict=True))
-
     def __post_init__(self) -> None:
-        (images, texts), (num_images, num_texts), owners = self.sides, self.counts, self.owners
+        (images, texts), owners = self.sides, self.owners
+        self.counts = num_images, num_texts = images.shape[0], texts.shape[0]
+        self.anchors = self.first or self.counts
         if max(self.counts) > LARGEST_ROW:
             raise UsageError(f"more than {LARGEST_ROW:,} rows of one side cannot be mined: leave some out")
         check_fit(images.shape, texts.shape, owners)
@@ -176,6 +154,10 @@ class Searched:
                 "with captions"
             )
         self.widths = min(self.widths[0], most[0]), min(self.widths[1], most[1])
+        self.shapes: Shapes = {
+            DIRECTIONS[0]: (self.anchors[0], self.widths[0], num_texts),
+            DIRECTIONS[1]: (self.anchors[1], self.widths[1], num_images),
+        }
         check_numbers(_blocks(images), _blocks(texts))
 
 

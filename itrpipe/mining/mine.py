@@ -242,7 +242,7 @@ def _search(
 
 
 def _join(work: ExactMining | ListWork, paths: Sequence[Path], target: Path, runner: Runner) -> None:
-    """Writes all lists to one file, in which parts of another map find theirs, unless an interrupted run has done so."""
+    """Writes all lists to one file, in which parts of another map find theirs, unless an earlier run has done so."""
     if target.exists():
         try:
             check_stamp(target, "it is made again")
@@ -343,7 +343,11 @@ def mine(
         raise UsageError(f"precision {precision!r} is none of {', '.join(get_args(Precision))}; choose one")
     image_vectors, text_vectors, rows = given_vectors(images, texts, owners)
     if captions is not None:
-        _check_captions(captions, len(rows))
+        if len(captions) != len(rows):
+            raise DataError(f"there are {len(captions):,} captions and {len(rows):,} owners; give one for each text")
+        for row, caption in enumerate(captions):
+            if not isinstance(caption, str):
+                raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")
     reporter = None
     if progress:
         from itrpipe.progress import Reporter, SafeConsole
@@ -372,11 +376,3 @@ def mine(
         arrays.append(np.concatenate([each.candidates for each in lists]))
         arrays.append(np.concatenate([each.scores for each in lists]))
     return MinedLists(*arrays)
-
-
-def _check_captions(captions: Sequence[str], texts: int) -> None:
-    if len(captions) != texts:
-        raise DataError(f"there are {len(captions):,} captions and {texts:,} owners; give one for each text")
-    for row, caption in enumerate(captions):
-        if not isinstance(caption, str):
-            raise DataError(f"caption {row} is {caption!r}; give a text for each, an empty one where there is none")

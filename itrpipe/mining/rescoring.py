@@ -84,9 +84,8 @@ class Rescoring(ListWork[ScorePairs]):
         if direction == _POSITIVES:
             candidates = self._owners[start:stop, None]
         else:
-            candidates = (
-                ListFiles([self._lists]).read(direction, start, stop).candidates[:, : self.shapes[direction][1]]
-            )
+            lists = ListFiles([self._lists]).read(direction, start, stop)
+            candidates = lists.candidates[:, : self.shapes[direction][1]]
         row, column = (candidates != NO_ROW).nonzero()
         anchors, others = row + start, candidates[row, column]
         found = np.asarray(worker(*((anchors, others) if direction == DIRECTIONS[0] else (others, anchors))))

@@ -239,9 +239,8 @@ def second_model(
     opening = partial(encoded_scorer, *folders, embeddings, execution.device, memory)
     name = run_label(settings.method, settings.rescore_with, settings.seed)
     tops = settings.rescore_texts, settings.rescore_images
-    return lambda lists, shapes: Rescoring(
-        name, lists, shapes, embeddings.owners.read(), opening, tops, execution.device
-    )
+    owners = embeddings.owners.read()
+    return lambda lists, shapes: Rescoring(name, lists, shapes, owners, opening, tops, execution.device)
 
 
 class KeptVectors:
