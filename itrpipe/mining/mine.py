@@ -228,17 +228,30 @@ def _search(
         return work, runner.made(work, "mined", more=more).paths, {}
     from itrpipe.mining.faiss_engine import Indexing, Searching
 
-    indexing = indexes = None
+    indexing = None
+    indexes = None
     if search.index != "flat":
         indexing = Indexing(searched, search.index, search.num_lists, search.num_probes)
         indexes = indexing.of_sides(runner.made(indexing, "index", more=True).paths)
     again, block = search.index == "ivf-pq", search.block or FAISS_BLOCK
     work = Searching(searched, indexes, again=again, block=block, device=search.device)
     paths = runner.made(work, "mined", more=more).paths
-    facts = {}
-    if indexing:
-        facts["search"] = _search_facts(searched, paths, indexing.sizes, runner)
-    return work, paths, facts
+    if indexing is None:
+        return work, paths, {}
+
+    recall = ExactMining(searched).recall(ListFiles(paths))
+    num_lists, num_probes = (
+        dict(zip(DIRECTIONS, numbers, strict=True)) for numbers in zip(*indexing.sizes, strict=True)
+    )
+    worst = min(DIRECTIONS, key=lambda name: recall[name])
+    if recall[worst] < EXPECTED_RECALL:
+        runner.warn(
+            f"the index found {100 * recall[worst]:.1f}% of the {worst.replace('_', ' ')} that exact search finds with "
+            f"num_probes = {num_probes[worst]:,}; raise --set num_probes=… or search exactly with --set index=flat"
+        )
+    recall = {name: round(share, 4) for name, share in recall.items()}
+    facts = {"num_lists": num_lists, "num_probes": num_probes, "recall": recall, "sampled_anchors": SAMPLED_ANCHORS}
+    return work, paths, {"search": facts}
 
 
 def _join(work: ExactMining | ListWork, paths: Sequence[Path], target: Path, runner: Runner) -> None:
@@ -258,22 +271,6 @@ def _join(work: ExactMining | ListWork, paths: Sequence[Path], target: Path, run
 
     with runner.task("joining", sum(anchors for anchors, _, _ in work.shapes.values()), "lists") as task:
         write_lists(target, work.shapes, found())
-
-
-def _search_facts(
-    searched: Searched, paths: Sequence[Path], sizes: Sequence[tuple[int, int]], runner: Runner
-) -> dict[str, Any]:
-    """Returns clusters, probes and measured recall of an index; warns where it missed much."""
-    recall = ExactMining(searched).recall(ListFiles(paths))
-    lists, probes = (dict(zip(DIRECTIONS, numbers, strict=True)) for numbers in zip(*sizes, strict=True))
-    worst = min(DIRECTIONS, key=lambda name: recall[name])
-    if recall[worst] < EXPECTED_RECALL:
-        runner.warn(
-            f"the index found {100 * recall[worst]:.1f}% of the {worst.replace('_', ' ')} that exact search finds with "
-            f"num_probes = {probes[worst]:,}; raise --set num_probes=… or search exactly with --set index=flat"
-        )
-    recall = {name: round(share, 4) for name, share in recall.items()}
-    return {"num_lists": lists, "num_probes": probes, "recall": recall, "sampled_anchors": SAMPLED_ANCHORS}
 
 
 def mine(

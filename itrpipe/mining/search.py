@@ -164,10 +164,6 @@ class Block(NamedTuple):
     norms: Tensor
     lost: Tensor
 
-    def part(self, rows: slice) -> Block:
-        """Return some of them."""
-        return Block(*(values[rows] for values in self))
-
     def bounds(self, others: Block) -> Tensor:
         """How far the product [b] of each vector with any of the others can lie from their score.
 
@@ -459,7 +455,7 @@ class Searcher:
         size = max(1, min(_FEWEST_SAMPLED + count // _SAMPLED, count, room))
         sample = self.block(1, np.sort(np.random.default_rng(0).choice(count, size, replace=False)))
         for part in slices(len(images.rows), max(1, self._memory // (_BYTES_PER_GUESS * size) // self.threads)):
-            some = images.part(part)
+            some = Block(*(values[part] for values in images))
             lists.guess(part, self.products(some, sample).T, some.bounds(sample))
 
     def products(self, images: Block, texts: Block) -> Tensor:
