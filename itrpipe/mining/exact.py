@@ -169,15 +169,11 @@ class ExactMining(Work[Searcher]):
         unproven = self._unproven(files)
         repaired = self._search_again(self.open(), 1, unproven) if len(unproven) else iter(())
         waiting = np.empty((0, width), np.int64)
-        read = [0] * len(files)
-        for part in list_slices(anchors, width):
-            rows = np.arange(part.stop - part.start)
-            lists = TopLists(torch.ones(len(rows), dtype=torch.bool), width)
-            for number, file in enumerate(files):
-                counts = file[COUNTS].read(part.start, part.stop)
-                keys = file[KEYS].read(read[number], read[number] + int(counts.sum()))
-                lists.put(torch.from_numpy(rows.repeat(counts)), torch.from_numpy(keys))
-                read[number] += len(keys)
+        parts = list_slices(anchors, width)
+        for part, *found in zip(parts, *(_text_entries(file, parts) for file in files), strict=True):
+            lists = TopLists(torch.ones(part.stop - part.start, dtype=torch.bool), width)
+            for places, keys in found:
+                lists.put(torch.from_numpy(places), keys)
             keys = lists.sorted()
             first, stop = np.searchsorted(unproven, (part.start, part.stop)).tolist()
             while len(waiting) < stop - first:
@@ -191,19 +187,15 @@ class ExactMining(Work[Searcher]):
 
         A list is complete if as many candidates as it takes reach the highest floor.
         """
-        anchors = self.searched.anchors[1]
+        anchors, width, _ = self.shapes[DIRECTIONS[1]]
         floors = np.full(anchors, -np.inf, np.float32)
         for file in files:
             np.maximum(floors, file[FLOORS].read(0, anchors), out=floors)
         reaching = np.zeros(anchors, np.int64)
+        parts = list_slices(anchors, width)
         for file in files:
-            start = 0
-            for part in slices(anchors, _RUN_NUMBERS):
-                counts = file[COUNTS].read(part.start, part.stop)
-                keys = torch.from_numpy(file[KEYS].read(start, start + int(counts.sum())))
-                start += len(keys)
-                reached = unpack(keys)[0].numpy() >= floors[part].repeat(counts)
-                places = np.arange(part.stop - part.start).repeat(counts)
+            for part, (places, keys) in zip(parts, _text_entries(file, parts), strict=True):
+                reached = unpack(keys)[0].numpy() >= floors[part][places]
                 reaching[part] += np.bincount(places[reached], minlength=part.stop - part.start)
         return np.flatnonzero(reaching < self._existing(1, np.arange(anchors)))
 
@@ -254,3 +246,13 @@ class ExactMining(Work[Searcher]):
                 hits += int((lists >= last[:, None]).sum())
             found[name] = hits / (len(anchors) * width)
         return found
+
+
+def _text_entries(file: ArrayFile, parts: Sequence[slice]) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+    """Yields the candidates that slices of the captions found in a part: the caption of each, and their keys [P]."""
+    start = 0
+    for part in parts:
+        counts = file[COUNTS].read(part.start, part.stop)
+        keys = file[KEYS].read(start, start + int(counts.sum()))
+        start += len(keys)
+        yield np.arange(len(counts)).repeat(counts), torch.from_numpy(keys)
