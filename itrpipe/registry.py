@@ -37,8 +37,14 @@ class Registry(Generic[Declared]):
         """
         room = Path(str(importlib.import_module(self._package).__file__)).parent
         folders = sorted(path.parent.name for path in room.glob(f"*/{DECLARATION}.py"))
-        ours = {folder.replace("_", "-"): self._class(folder) for folder in folders}
-        return ours | {name: each.declared for name, each in usable(self._group).items()}
+        classes = {}
+        for folder in folders:
+            module = importlib.import_module(f"{self._package}.{folder}.{DECLARATION}")
+            name = "".join(part.capitalize() for part in folder.split("_"))
+            if not hasattr(module, name):
+                raise UsageError(f"{module.__file__} has no class {name}, as the folder's name asks for; rename it")
+            classes[folder.replace("_", "-")] = getattr(module, name)
+        return classes | {name: each.declared for name, each in usable(self._group).items()}
 
     def module(self, name: str) -> ModuleType:
         """What needs torch, of a known name.
@@ -47,7 +53,8 @@ class Registry(Generic[Declared]):
             UsageError: it lacks the function that makes it.
         """
         brought = usable(self._group).get(name)
-        module = brought.leaf if brought else importlib.import_module(f"{self._package}.{_folder(name)}.{self._leaf}")
+        folder = name.replace("-", "_")
+        module = brought.leaf if brought else importlib.import_module(f"{self._package}.{folder}.{self._leaf}")
         if not hasattr(module, self._makes):
             raise UsageError(f"{module.__file__} defines no {self._makes}(), which makes {name!r}; define one")
         return module
@@ -56,14 +63,3 @@ class Registry(Generic[Declared]):
         """Name and version of the package that brings it; empty for itrpipe."""
         brought = usable(self._group).get(name)
         return brought.package if brought else ""
-
-    def _class(self, folder: str) -> type[Declared]:
-        declaration = importlib.import_module(f"{self._package}.{folder}.{DECLARATION}")
-        name = "".join(part.capitalize() for part in folder.split("_"))
-        if not hasattr(declaration, name):
-            raise UsageError(f"{declaration.__file__} has no class {name}, as the folder's name asks for; rename it")
-        return getattr(declaration, name)
-
-
-def _folder(name: str) -> str:
-    return name.replace("-", "_")

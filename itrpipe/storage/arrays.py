@@ -16,6 +16,7 @@ import os
 import struct
 import warnings
 import zipfile
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -134,7 +135,7 @@ Attributes = Callable[[str], Mapping[str, Any]]
 Openers = Mapping[str, Callable[[], FileRows]]
 
 
-class Arrays(Mapping[str, FileRows]):
+class Arrays(UserDict[str, Any]):
     """The arrays of a file by their names; a header is read when its array is asked for.
 
     Args:
@@ -145,7 +146,8 @@ class Arrays(Mapping[str, FileRows]):
     """
 
     def __init__(self, path: Path, remedy: str, openers: Openers, attributes: Attributes = lambda group: {}) -> None:
-        self.path, self.attributes, self._remedy, self._openers = path, attributes, remedy, openers
+        super().__init__(openers)
+        self.path, self.attributes, self._remedy = path, attributes, remedy
 
     def __getitem__(self, name: str) -> FileRows:
         """Opens one array.
@@ -154,18 +156,9 @@ class Arrays(Mapping[str, FileRows]):
             KeyError: there is none of this name.
             DataError: it is damaged, or holds something else than numbers or texts.
         """
-        opener = self._openers[name]
+        opener = self.data[name]
         with reading(_where(self.path, name), "an array of numbers or texts", self._remedy):
             return opener()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._openers  # `Mapping` would open the array
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._openers)
-
-    def __len__(self) -> int:
-        return len(self._openers)
 
     def stored(self, name: str) -> StoredRows:
         """Opens an array of a file that itrpipe has written.

@@ -99,8 +99,8 @@ class Attention:
 
     Attributes:
         lambda_softmax: inverse temperature of the attention.
-        raw_feature_norm: normalisation of A over the queries before the softmax, a key of `RAW_FEATURE_NORMS`.
-        focal: which context vectors are kept, a key of `FOCAL_THRESHOLDS`, or None for all.
+        raw_feature_norm: normalisation of A over the queries before the softmax, see `Scan`.
+        focal: which context vectors are kept, `equal` or `prob` as of `Bfan`, or None for all.
         aggregation: how the relevances of the queries are put together, a key of `AGGREGATIONS`.
         lambda_lse: inverse temperature of the LogSumExp aggregation; the others do not read it.
     """
@@ -166,7 +166,20 @@ class CrossAttentionModel(Matcher[RegionEncoding, WordEncoding]):
 
     def score_pairs(self, images: RegionEncoding, texts: WordEncoding) -> Tensor:
         """Scores [B] of image k with caption k; B and T are equal."""
-        return score_pairs(images, texts, self.scoring)
+        assert len(images.regions) == len(texts.words)
+        with torch.autocast(images.regions.device.type, enabled=False):
+            regions = side(images.regions, images.count)
+            words = side(texts.words, texts.lengths)
+            vectors = [each.rows.unflatten(0, each.gram.shape[:2]) for each in (regions, words)]
+            affinity = vectors[0] @ vectors[1].transpose(1, 2)  # [B, R, W]
+            scores = []
+            if self.scoring.words_to_regions:
+                products = affinity[..., None]
+                scores.append(attended_scores(products, regions, words, self.scoring.words_to_regions, True))
+            if self.scoring.regions_to_words:
+                products = affinity.mT[..., None]
+                scores.append(attended_scores(products, words, regions, self.scoring.regions_to_words, True))
+            return torch.stack(scores).sum(dim=0)[:, 0]
 
 
 class BiGruWordEncoder(GruTextEncoder):
@@ -256,23 +269,6 @@ def score_matrix(
         attended = _compiling.chosen(device, len(regions) * len(words))
         tile = partial(tile_scores, scoring=scoring, products=products, attended=attended)
         return tiled_scores(blocks, captions(), tile, recompute)
-
-
-def score_pairs(images: RegionEncoding, texts: WordEncoding, scoring: CrossAttention) -> Tensor:
-    """Scores [B] of image k with caption k; arguments as in `score_matrix`, with T equal to B."""
-    assert len(images.regions) == len(texts.words)
-    with torch.autocast(images.regions.device.type, enabled=False):
-        regions, words = side(images.regions, images.count), side(texts.words, texts.lengths)
-        vectors = [each.rows.unflatten(0, each.gram.shape[:2]) for each in (regions, words)]
-        affinity = vectors[0] @ vectors[1].transpose(1, 2)  # [B, R, W]
-        ways = (
-            (scoring.words_to_regions, affinity, regions, words),
-            (scoring.regions_to_words, affinity.mT, words, regions),
-        )
-        scores = [
-            attended_scores(product[..., None], own, asking, way, True) for way, product, own, asking in ways if way
-        ]
-        return torch.stack(scores).sum(dim=0)[:, 0]
 
 
 def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, int, int]]:
@@ -388,7 +384,7 @@ def _attention_weights(affinity: Tensor, context: Side, query_padding: Tensor | 
     """
     # exp(lambda x) = 2^(rate x): on a CPU, powers of two are four times as fast as torch's softmax or exponential.
     rate = attention.lambda_softmax / math.log(2)
-    exponents = RAW_FEATURE_NORMS[attention.raw_feature_norm](affinity, query_padding, rate)
+    exponents = _normalised(affinity, query_padding, rate, attention.raw_feature_norm)
     if context.padding is not None:
         never = torch.zeros_like(context.padding, dtype=affinity.dtype).masked_fill(context.padding, -math.inf)
         exponents = exponents + never[:, :, None, None]  # many times faster than a masked fill of all [C, S, Q, N]
@@ -403,54 +399,41 @@ def _attention_weights(affinity: Tensor, context: Side, query_padding: Tensor | 
     # both scale with the weights p, whatever their sum. A row that would keep nothing, such as a flat one or a context
     # of a single word, keeps everything: the published code divides zero by zero there. The greatest weight being one,
     # all of a flat row are.
-    threshold = FOCAL_THRESHOLDS[attention.focal](weights.detach(), context.real)  # [C, 1, Q, N]
+    judged = weights.detach()
+    if attention.focal == "equal":  # F_i = sum_j (p_i - p_j) = s p_i - sum_j p_j: the mean of s context vectors
+        threshold = judged.sum(dim=1, keepdim=True) / context.real[:, None, None, None]  # [C, 1, Q, N]
+    else:  # F_i = sum_j (p_i - p_j) sqrt(p_j): the mean of p weighted by sqrt(p)
+        roots = judged.sqrt()
+        threshold = (judged * roots).sum(dim=1, keepdim=True) / roots.sum(dim=1, keepdim=True)
     factor = torch.where(threshold < 1.0, threshold, 0.5).reciprocal()
     return F.threshold(_multiplied(weights, factor), 1.0, 0.0, inplace=not torch.is_grad_enabled())
 
 
-def _equal_threshold(weights: Tensor, count: Tensor) -> Tensor:
-    """F_i = sum_j (p_i - p_j) = s p_i - sum_j p_j over s context vectors: the mean weight."""
-    return weights.sum(dim=1, keepdim=True) / count[:, None, None, None]
+def _normalised(affinity: Tensor, padding: Tensor | None, rate: float, norm: str) -> Tensor:
+    """A [C, S, Q, N] normalised over the queries Q and multiplied by a rate.
 
-
-def _prob_threshold(weights: Tensor, count: Tensor) -> Tensor:
-    """F_i = sum_j (p_i - p_j) sqrt(p_j): the mean of p weighted by sqrt(p)."""
-    roots = weights.sqrt()
-    return (weights * roots).sum(dim=1, keepdim=True) / roots.sum(dim=1, keepdim=True)
-
-
-FOCAL_THRESHOLDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"equal": _equal_threshold, "prob": _prob_threshold}
-"""Focal variant -> threshold that a weight [C, S, Q, N] must exceed, given the number [C] of context vectors."""
-
-
-def _scaled(affinity: Tensor, padding: Tensor | None, rate: float, power: int, clipped: bool) -> Tensor:
-    """A, clipped or not, divided by its l1 or l2 norm (power 1 or 2; 0 leaves it) over the queries."""
-    own = F.leaky_relu(affinity, 0.1) if clipped else affinity  # the published clipping; the paper has a plain ReLU
+    Args:
+        affinity: A.
+        padding: bool [1 or C, Q, N], where queries are padding; None where none is.
+        rate: the factor.
+        norm: the option `raw_feature_norm`.
+    """
+    if norm == "softmax":
+        if padding is not None:
+            affinity = affinity.masked_fill(padding[:, None], -math.inf)
+        return affinity.softmax(dim=2) * rate
+    clipped = norm.startswith("clipped")
+    if clipped:
+        affinity = F.leaky_relu(affinity, 0.1)  # the published clipping; the paper has a plain ReLU
     factor: Tensor | float = rate
-    if power:
-        total = (own.abs() if power == 1 else own.square()).sum(dim=2, keepdim=True)  # [C, S, 1, N]
+    if norm != "clipped" and norm != "no_norm":
+        squared = norm.endswith("l2norm")
+        total = (affinity.square() if squared else affinity.abs()).sum(dim=2, keepdim=True)  # [C, S, 1, N]
         # The root of an all-zero column, as padding has, must neither make its gradient NaN nor blow it up.
         total = total.masked_fill(total == 0, 1.0)
-        factor = rate * ((total if power == 1 else total.sqrt()) + NORM_EPSILON).reciprocal()
-    return _multiplied(own, factor) if clipped else own * factor
+        factor = rate * ((total.sqrt() if squared else total) + NORM_EPSILON).reciprocal()
+    return _multiplied(affinity, factor) if clipped else affinity * factor
 
-
-def _softmax(affinity: Tensor, padding: Tensor | None, rate: float) -> Tensor:
-    if padding is not None:
-        affinity = affinity.masked_fill(padding[:, None], -math.inf)
-    return affinity.softmax(dim=2) * rate
-
-
-RAW_FEATURE_NORMS: dict[str, Callable[[Tensor, Tensor | None, float], Tensor]] = {
-    "clipped_l2norm": partial(_scaled, power=2, clipped=True),
-    "l2norm": partial(_scaled, power=2, clipped=False),
-    "clipped": partial(_scaled, power=0, clipped=True),
-    "softmax": _softmax,
-    "no_norm": partial(_scaled, power=0, clipped=False),
-    "l1norm": partial(_scaled, power=1, clipped=False),
-    "clipped_l1norm": partial(_scaled, power=1, clipped=True),
-}
-"""Name -> normalisation of A [C, S, Q, N] over the queries Q times a rate, given the padding [1 or C, Q, N] of Q."""
 
 AGGREGATIONS: dict[str, tuple[float, Callable[[Tensor, Tensor, float], Tensor]]] = {
     # A sum inside, not a mean: it grows with the number of queries and may exceed one.

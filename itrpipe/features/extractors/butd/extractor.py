@@ -305,28 +305,23 @@ def load_network(settings: Butd) -> tuple[ButdNetwork, tuple[str, ...]]:
         DataError: the file is damaged, is not a state dict, or is of another network; names the tensor.
     """
     if settings.weights == "random":
-        return random_network(), (RANDOM_NOTE,)
+        with same_random_numbers():
+            network = ButdNetwork()
+        # Scaled so that features stay within float16.
+        network.backbone.get_submodule("stem.bn1").get_buffer("weight").fill_(1 / 64)  # of grey levels
+        for block in network.modules():
+            if isinstance(block, Bottleneck):
+                # Else each of the 33 sums of a block with its shortcut would double the variance.
+                block.bn3.get_buffer("weight").fill_(0.2)
+        return network, (RANDOM_NOTE,)
     path = local_weights(settings.weights) or download(settings.weights, settings.revision, (_HUB_FILE,)) / _HUB_FILE
     with torch.device("meta"):  # without memory: the tensors of the file take their place
         network = ButdNetwork()
-    state = {own_name(name): tensor for name, tensor in read_state(path).items() if not _UNREAD.search(name)}
+    state = {}
+    for name, tensor in read_state(path).items():
+        if _UNREAD.search(name):
+            continue
+        for pattern, replacement in _NAMES:
+            name = re.sub(pattern, replacement, name)
+        state[name] = tensor
     return network, fill(network, path, state, _REMEDY)
-
-
-def own_name(name: str) -> str:
-    """Returns the name that a tensor of the published conversion has in `ButdNetwork`."""
-    for pattern, replacement in _NAMES:
-        name = re.sub(pattern, replacement, name)
-    return name
-
-
-def random_network() -> ButdNetwork:
-    """Returns a network with weights from a fixed seed, scaled so that features stay within float16."""
-    with same_random_numbers():
-        network = ButdNetwork()
-    network.backbone.get_submodule("stem.bn1").get_buffer("weight").fill_(1 / 64)  # of grey levels
-    for block in network.modules():
-        if isinstance(block, Bottleneck):
-            # Else each of the 33 sums of a block with its shortcut would double the variance.
-            block.bn3.get_buffer("weight").fill_(0.2)
-    return network
