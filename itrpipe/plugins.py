@@ -27,7 +27,9 @@ from pydantic import BaseModel
 from itrpipe.errors import DataError, ItrpipeError, UsageError
 from itrpipe.printable import printable
 
-METHODS, BACKBONES, EXTRACTORS = "itrpipe.methods", "itrpipe.backbones", "itrpipe.extractors"
+METHODS = "itrpipe.methods"
+BACKBONES = "itrpipe.backbones"
+EXTRACTORS = "itrpipe.extractors"
 _LEAVES = {METHODS: "method", BACKBONES: "network", EXTRACTORS: "extractor"}
 STAGES = {METHODS: "train", BACKBONES: "train", EXTRACTORS: "extract"}
 _OURS = {METHODS: "methods", BACKBONES: "models", EXTRACTORS: "features/extractors"}

@@ -106,7 +106,10 @@ class Task:
     bar: Progress | None = None
 
     def __init__(self, reporter: Reporter, name: str, total: int, unit: str, done: int) -> None:
-        self._reporter, self._name, self._total, self._unit = reporter, name, total, unit
+        self._reporter = reporter
+        self._name = name
+        self._total = total
+        self._unit = unit
         self._begun = self._done = done
         self._start = self._last = time.monotonic()
         self._note = ""

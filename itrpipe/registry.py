@@ -26,7 +26,10 @@ class Registry(Generic[Declared]):
     """
 
     def __init__(self, package: str, leaf: str, group: str = "", makes: str = "build") -> None:
-        self._package, self._leaf, self._group, self._makes = package, leaf, group, makes
+        self._package = package
+        self._leaf = leaf
+        self._group = group
+        self._makes = makes
 
     @functools.cached_property
     def classes(self) -> dict[str, type[Declared]]:

@@ -169,8 +169,11 @@ class Crew:
             ItrpipeError: some parts were given up; all others are made.
             Exception: a maker said so.
         """
-        waiting, makers, deaths = deque(todo), dict[int, Maker](), Counter[str]()
-        stillborn, reason = 0, ""
+        waiting = deque(todo)
+        makers = dict[int, Maker]()
+        deaths = Counter[str]()
+        stillborn = 0
+        reason = ""
         try:
             while waiting or any(maker.at_work() for maker in makers.values()):
                 for number in range(min(self.count, len(waiting))):
@@ -220,7 +223,8 @@ class Crew:
     def _takes(self, maker: Maker, following: Given, deaths: Counter[str]) -> bool:
         """Whether a maker that has begun has room for the next part; one that was there at a death is alone."""
         together = [*maker.at_work(), following]
-        begun, suspected = None not in maker.parts.values(), any(deaths[part.name] for part, _ in together)
+        begun = None not in maker.parts.values()
+        suspected = any(deaths[part.name] for part, _ in together)
         return begun and len(together) <= (1 if suspected else self.room)
 
 
@@ -252,7 +256,8 @@ def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
         host = Host(work, usable_cores())
         yield Crew(1, host.parts + (host.parts > 1), lambda number: _Here(host))
         return
-    cores, pickled = max(1, usable_cores() // workers), pickle.dumps(work)
+    cores = max(1, usable_cores() // workers)
+    pickled = pickle.dumps(work)
     at_once = Host(work, cores).parts
 
     def begin(number: int) -> Maker:
@@ -294,7 +299,9 @@ class _Process(Maker):
         context = get_context("spawn")
         self._ours, theirs = zip(*(context.Pipe() for _ in range(at_once)), strict=True)
         self._process = context.Process(target=_serve, args=(theirs, work, cores, environment), daemon=True)
-        self._free, self._threads, came = list(self._ours), ThreadPoolExecutor(at_once), []
+        self._free = list(self._ours)
+        self._threads = ThreadPoolExecutor(at_once)
+        came = []
         # A Ctrl-C of the terminal reaches it too, but it does not listen: this process ends it, once it has started.
         listens = threading.current_thread() is threading.main_thread()
         handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if listens else None

@@ -154,7 +154,8 @@ def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
         room = ray.cluster_resources()
         what = "GPU" if work.device == "cuda" or (work.device == "auto" and room.get("GPU")) else "CPU"
         actor = ray.remote(max_concurrency=work.overlap, num_cpus=1, num_gpus=int(what == "GPU"))(_Remote)
-        description, folder = ray.put(work), Path.cwd()
+        description = ray.put(work)
+        folder = Path.cwd()
         count = execution.workers or max(1, int(room.get(what, 0)))
         remedy = "see `itrpipe doctor --address`"
         yield Crew(count, work.overlap + 1, lambda number: _Actor(ray, actor.remote(description, folder)), remedy)
@@ -182,7 +183,8 @@ class _Actor(Maker):
     def __init__(self, ray: Any, actor: Any) -> None:
         super().__init__()
         self.died = (ray.exceptions.RayError,)
-        self._ray, self._actor = ray, actor
+        self._ray = ray
+        self._actor = actor
         self.parts[actor.begun.remote().future()] = None
 
     def send(self, part: Part, path: Path) -> Future[Answer]:

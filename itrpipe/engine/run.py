@@ -136,7 +136,8 @@ def make_parts(
     """
     make_folder(folder)
     share = share_of(execution)
-    record, division = folder / DIVISION, {"key": work.key}
+    record = folder / DIVISION
+    division = {"key": work.key}
     if record.exists() and read_stamped_json(record, f"remove {folder} and run the same command again") != division:
         if share is not None:  # others may be at work on them
             raise DataError(
@@ -152,7 +153,8 @@ def make_parts(
     every = [(part, folder / f"{part.name}{work.suffix}") for part in work.parts()]
     own = every[share.number - 1 :: share.count] if share else every
     found = [path for _, path in own if path.exists()]
-    kept, damaged = set(), 0
+    kept = set()
+    damaged = 0
     with reporter.task("checking what is done", len(found), "parts") as task:
         for path in found:
             try:

@@ -118,7 +118,8 @@ class Runner:
     """
 
     def __init__(self, folder: Path, reporter: Reporter | None, warn: Callable[[str], object]) -> None:
-        self.folder, self.warn = folder, warn
+        self.folder = folder
+        self.warn = warn
         self._reporter = reporter
 
     def made(self, work: Work, name: str, *, more: bool = False) -> Made:
@@ -129,7 +130,8 @@ class Runner:
             name: of its folder.
             more: another map follows that needs this one.
         """
-        parts, worker = work.parts(), work.open()
+        parts = work.parts()
+        worker = work.open()
         paths = []
         rows = sum(part.rows for part in parts)
         with self.task(work.title, rows, work.unit) as task:

@@ -108,7 +108,9 @@ class Extraction(Work["Decoders"]):
         strict: stop at the first image that cannot be used.
     """
 
-    unit, overlap, in_one_thread = "images", 2, True
+    unit = "images"
+    overlap = 2
+    in_one_thread = True
     untold = ("extractor", "images")
 
     title: str
@@ -196,7 +198,8 @@ class Decoders:
     """
 
     def __init__(self, count: int, turns: int = 1) -> None:
-        self.count, self.turn = count, threading.Semaphore(turns)
+        self.count = count
+        self.turn = threading.Semaphore(turns)
         self._pool = ThreadPoolExecutor(count, "decode", initializer=torch.set_num_threads, initargs=(1,))
 
     def ahead(

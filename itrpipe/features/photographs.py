@@ -41,7 +41,8 @@ class Photographs:
     """
 
     def __init__(self, name: str, extractors: Mapping[str, Extractor]) -> None:
-        self.name, self._extractors = name, dict(extractors)
+        self.name = name
+        self._extractors = dict(extractors)
         self._specs = divide({each: extractor.spec for each, extractor in extractors.items()})
 
     @classmethod

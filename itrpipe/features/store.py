@@ -143,7 +143,9 @@ def stored_rows(
     classes = (first_class, 32_767)
     limited = {"boxes": (0, 1), "count": (1, spec.regions), "labels": classes, "attributes": classes}
     for name, shape in spec.items():
-        values, dtype, limits = arrays[name], np.dtype(TYPES[name]), limited.get(name)
+        values = arrays[name]
+        dtype = np.dtype(TYPES[name])
+        limits = limited.get(name)
         if values.shape != (n, *shape) or values.dtype.kind not in ("fiu" if dtype.kind == "f" else "iu"):
             raise DataError(
                 f"{name} of {n} images have type {values.dtype} and shape {list(values.shape)}; {dtype} "
@@ -260,7 +262,8 @@ def write_at(file: int, offset: int, values: np.ndarray) -> None:
     view = np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
     while view:
         written = os.pwrite(file, view, offset)
-        offset, view = offset + written, view[written:]
+        offset = offset + written
+        view = view[written:]
 
 
 @dataclass(frozen=True)

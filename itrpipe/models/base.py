@@ -98,7 +98,8 @@ class ImageBatch(Tensors):
 
     def mirrored(self, chosen: Tensor) -> Self:
         """The same with left as right in some images, bool [B]: in their pixels, and in the boxes of their regions."""
-        pixels, boxes = self.pixels, self.boxes
+        pixels = self.pixels
+        boxes = self.boxes
         if pixels is not None:
             turned = chosen.to(pixels.device)[:, None, None, None]
             pixels = torch.where(turned, pixels.flip(-1), pixels)
@@ -345,7 +346,8 @@ def tiled_scores(
     """
     if recompute and torch.is_grad_enabled():
         score = partial(checkpoint, score, use_reentrant=False, preserve_rng_state=False)  # pyright: ignore
-    columns, order = [], []
+    columns = []
+    order = []
     for rows, group in captions:
         columns.append(torch.cat([score(block, group) for block in images]))  # [B, t]
         order.append(rows)
@@ -400,7 +402,8 @@ def placed_regions(images: ImageBatch, boxes: bool) -> Tensor:
     low, high = images.boxes.float().split(2, dim=-1)
     centres = (low + high)[..., None] / 2 - torch.tensor(_CENTRES, device=low.device)  # [B, R, 2, 8]
     near = (-(centres / _SPREAD).square()).exp().flatten(2)
-    regions, places = images.regions.float(), torch.cat([near, high - low], dim=-1)
+    regions = images.regions.float()
+    places = torch.cat([near, high - low], dim=-1)
     lengths = (torch.linalg.vector_norm(each, dim=-1, keepdim=True) for each in (regions, places))
     return torch.cat([regions, places * next(lengths) / next(lengths)], dim=-1)
 

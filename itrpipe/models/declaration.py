@@ -10,7 +10,9 @@ from itrpipe.config import Settings
 from itrpipe.features.declaration import GivenFiles
 from itrpipe.papers import Paper
 
-WIDEST, DEEPEST, LONGEST = 65_536, 1_000, 65_536
+WIDEST = 65_536
+DEEPEST = 1_000
+LONGEST = 65_536
 """Largest width, number of layers or heads, and length in words: an order of magnitude beyond any published model."""
 Width = Annotated[int, Field(ge=1, le=WIDEST)]
 Depth = Annotated[int, Field(ge=1, le=DEEPEST)]

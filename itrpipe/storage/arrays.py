@@ -147,7 +147,9 @@ class Arrays(UserDict[str, Any]):
 
     def __init__(self, path: Path, remedy: str, openers: Openers, attributes: Attributes = lambda group: {}) -> None:
         super().__init__(openers)
-        self.path, self.attributes, self._remedy = path, attributes, remedy
+        self.path = path
+        self.attributes = attributes
+        self._remedy = remedy
 
     def __getitem__(self, name: str) -> FileRows:
         """Opens one array.
@@ -343,7 +345,9 @@ def _dataset(path: Path, file: h5py.File, name: str) -> FileRows:
     import h5py
 
     dataset: Any = file[name]
-    where, dtype, shape = _where(path, name), np.dtype(dataset.dtype.str), dataset.shape or ()
+    where = _where(path, name)
+    dtype = np.dtype(dataset.dtype.str)
+    shape = dataset.shape or ()
     chunks = [-(-extent // size) for extent, size in zip(shape, dataset.chunks or (), strict=False)]
     if chunks and dataset.id.get_num_chunks() < math.prod(chunks):  # HDF5 would read zeros in their place
         raise ValueError("chunks of it are missing; it is damaged, or was not written to its end")
@@ -413,16 +417,19 @@ class _Stream:
     """
 
     def __init__(self, begin: Callable[[], Iterator[np.ndarray]]) -> None:
-        self._begin, self._first = begin, math.inf
+        self._begin = begin
+        self._first = math.inf
 
     def fetch(self, start: int, stop: int) -> np.ndarray:
         """Rows start..stop."""
         if start < self._first:
-            self._blocks, self._first = self._begin(), 0
+            self._blocks = self._begin()
+            self._first = 0
             self._held = next(self._blocks)
         found = [self._held[start - self._first : stop - self._first]]
         while stop > self._first + len(self._held):
-            self._first, self._held = self._first + len(self._held), next(self._blocks)
+            self._first = self._first + len(self._held)
+            self._held = next(self._blocks)
             found.append(self._held[max(0, start - self._first) : stop - self._first])
         return np.concatenate(found)
 
@@ -484,7 +491,9 @@ def check_numbers(images: Iterable[np.ndarray], texts: Iterable[np.ndarray]) -> 
     """
     lengths = []
     for name, blocks in (("image", images), ("caption", texts)):
-        rows, bad, longest = 0, 0, 0.0
+        rows = 0
+        bad = 0
+        longest = 0.0
         for vectors in blocks:
             # In double precision no finite number overflows.
             norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors, dtype=np.float64))

@@ -46,7 +46,10 @@ MANIFEST = "manifest.json"
 WORK = ".work"
 PARTIAL = ".partial"
 REPLACED = ".replaced"
-INPUTS, START, NOTES, DIVISION = "inputs.json", "start.json", "notes.json", "division.json"
+INPUTS = "inputs.json"
+START = "start.json"
+NOTES = "notes.json"
+DIVISION = "division.json"
 BEGINNING = frozenset({INPUTS, START, NOTES, DIVISION})
 """Files of `.work/` that say what a run was begun with; where there are no others, nothing was made yet."""
 # In the work of an artifact whose parts are made by several processes: what is left to do.
@@ -58,15 +61,22 @@ DATA = Path("data")
 SCENES_FILE = "scenes.jsonl"
 """File of the embedded dataset, as it is prepared."""
 
-METRICS, RANKINGS, CROSS_RETRIEVAL = "metrics.json", "rankings.parquet", "cross_retrieval.parquet"
+METRICS = "metrics.json"
+RANKINGS = "rankings.parquet"
+CROSS_RETRIEVAL = "cross_retrieval.parquet"
 SUMMARY = "summary.txt"
 """Files of every evaluation."""
 
-QUERY_LENGTH, ALIGNMENT, ECCV_CAPTION = "query_length.json", "alignment.json", "eccv_caption.json"
-MATCHING, PHRASES = "matching.json", "phrases.parquet"
-FALSE_NEGATIVES, HARD_CANDIDATES = "false_negatives.json", "false_negatives.parquet"
+QUERY_LENGTH = "query_length.json"
+ALIGNMENT = "alignment.json"
+ECCV_CAPTION = "eccv_caption.json"
+MATCHING = "matching.json"
+PHRASES = "phrases.parquet"
+FALSE_NEGATIVES = "false_negatives.json"
+HARD_CANDIDATES = "false_negatives.parquet"
 WORD_MAPS = "word_maps.parquet"
-WORDS, WORD_CORRECTIONS = "words.json", "word_corrections.parquet"
+WORDS = "words.json"
+WORD_CORRECTIONS = "word_corrections.parquet"
 DISCRIMINATION = "discrimination.json"
 CORRECTED = "corrected.json"
 BENCHMARKS = "benchmarks.json"
@@ -235,7 +245,8 @@ def read_manifest(folder: Path) -> Manifest:
         DataError: missing, invalid or changed since it was written; the artifact cannot be trusted.
         UnavailableError: it cannot be read now.
     """
-    path, remedy = folder / MANIFEST, damage_remedy(folder)
+    path = folder / MANIFEST
+    remedy = damage_remedy(folder)
     with reading(path, "a manifest", remedy):
         return Manifest.model_validate(read_stamped_json(path, remedy, strict=False))
 
@@ -263,8 +274,10 @@ def existing_input(folder: Path, manifest: Manifest, name: str) -> Path:
     Raises:
         MissingInputError: it was removed since, or made again with another result.
     """
-    found, record = input_folder(folder, manifest, name), manifest.inputs[name]
-    stage, dataset = found.parent.name.replace("_", "-"), found.parents[1].name
+    found = input_folder(folder, manifest, name)
+    record = manifest.inputs[name]
+    stage = found.parent.name.replace("_", "-")
+    dataset = found.parents[1].name
     reader = f"{folder.parent.name}/{folder.name}"
     if not found.exists():
         raise MissingInputError(
@@ -317,7 +330,8 @@ def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
         DataError: the manifest or a file of it is missing, truncated or changed.
         UnavailableError: one of them cannot be read now.
     """
-    manifest, remedy = read_manifest(folder), damage_remedy(folder, thorough=thorough)
+    manifest = read_manifest(folder)
+    remedy = damage_remedy(folder, thorough=thorough)
     for name, expected in manifest.outputs.items():
         check_file(folder / name, expected, remedy, file_digest if thorough else None)
     return manifest

@@ -113,7 +113,8 @@ class Entries(Source):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.names = path, []
+        self.path = path
+        self.names = []
         self._places: dict[str, Place] = {}
 
     def add(self, name: str, place: Place) -> None:
@@ -200,7 +201,8 @@ def checked(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np
     refused: dict[int, str] = {}
     with reading(source.path, "features", AGAIN), np.errstate(all="ignore"):  # damaged numbers are refused below
         arrays = source.read(entries, sizes)
-        there, boxes = arrays.get("size"), arrays.get("boxes")
+        there = arrays.get("size")
+        boxes = arrays.get("boxes")
         if there is not None:
             ratio = (there[:, 1] * sizes[:, 0]) / (there[:, 0] * sizes[:, 1])
             for row in np.flatnonzero(~(np.maximum(ratio, 1 / ratio) <= 1 + ASPECT_SLACK)).tolist():
@@ -219,7 +221,8 @@ def checked(source: Source, names: Sequence[str], entries: np.ndarray, sizes: np
 
 # Finding the images of a dataset among published features.
 
-_AMBIGUOUS, _UNKNOWN = -1, -2
+_AMBIGUOUS = -1
+_UNKNOWN = -2
 _REASONS = {_AMBIGUOUS: "more than one entry", _UNKNOWN: "no entry"}
 _SUFFIXES = re.compile(r"(?:\.(?:npz|npy|jpe?g|png|gif|bmp|webp|tiff?))+$", re.IGNORECASE)
 # COCO and UNITER number files with twelve digits after a prefix; elsewhere "_5" may count anything.
@@ -265,9 +268,12 @@ def match(source: Source, images: Sequence[WantedImage]) -> tuple[np.ndarray, in
     captions = [caption_key(each) for each in source.captions or [()] * len(names)]
     by_captions = _index((key, entry) for entry, key in enumerate(captions))
     counts = {len(key) for key in by_captions}
-    entries, found_by_captions, agrees = [], 0, dict[str, bool]()
+    entries = []
+    found_by_captions = 0
+    agrees = dict[str, bool]()
     for image in images:
-        entry, own = _by_name(image, by_name), caption_key(image.captions if source.captions else ())
+        entry = _by_name(image, by_name)
+        own = caption_key(image.captions if source.captions else ())
         if entry < 0:
             found_by_captions += 1
             entry = next((by_captions[own[:count]] for count in counts if own[:count] in by_captions), entry)
@@ -282,7 +288,8 @@ def match(source: Source, images: Sequence[WantedImage]) -> tuple[np.ndarray, in
         )
     times = Counter(entries)
     if wrong := [place for place, entry in enumerate(entries) if entry < 0 or times[entry] > 1]:
-        image, entry = images[wrong[0]], entries[wrong[0]]
+        image = images[wrong[0]]
+        entry = entries[wrong[0]]
         reason = _REASONS.get(entry, "an entry that is another image's as well")
         raise DataError(
             f"{source.path} has {reason} for '{image.image_id}' ({image.file}), and {len(wrong)} of the {len(images)} "
@@ -349,8 +356,12 @@ class Import(Work[Source]):
     def __init__(
         self, name: str, settings: FeatureSettings, path: Path, images: Sequence[WantedImage], sizes: np.ndarray
     ) -> None:
-        self.title, self.key = f"importing {name}", str(IMAGES_PER_PART)
-        self._settings, self._path, self._images, self._sizes = settings, path, images, sizes
+        self.title = f"importing {name}"
+        self.key = str(IMAGES_PER_PART)
+        self._settings = settings
+        self._path = path
+        self._images = images
+        self._sizes = sizes
 
     @cached_property
     def source(self) -> Source:

@@ -105,8 +105,11 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
     def __init__(self, settings: Ascl, text: TextTower, image_dim: int, global_dim: int) -> None:
         super().__init__()
         width = settings.embed_dim
-        self.settings, self.text, self.global_dim = settings, text, global_dim
-        self.project_regions, self.project_words = nn.Linear(image_dim, width), nn.Linear(text.width, width)
+        self.settings = settings
+        self.text = text
+        self.global_dim = global_dim
+        self.project_regions = nn.Linear(image_dim, width)
+        self.project_words = nn.Linear(text.width, width)
         self.project_whole = self.fusion = None
         if settings.fusion != "none":
             if not global_dim:
@@ -135,7 +138,8 @@ class AsclEncoder(Matcher[AsclImages, WordEncoding]):
 
         Without `text_ends` the first and last token of captions are left out; a caption of nothing else keeps its last.
         """
-        states, lengths = self.text.tokens(texts.tokens, texts.lengths), texts.lengths
+        states = self.text.tokens(texts.tokens, texts.lengths)
+        lengths = texts.lengths
         words = at_least_single(self.project_words(states))
         if self.settings.text_ends:
             return WordEncoding(words, lengths)
@@ -245,12 +249,14 @@ class CrossModalFusion(nn.Module):
         of_regions, words = found(images, captions, self.to_words.scale)  # [..., T, B], [..., T, B, D]
         of_words, regions = found(captions, images, self.to_regions.scale)  # [..., B, T], [..., B, T, D]
         assert images.whole is not None
-        whole, seen = images.whole[..., None, :].expand_as(regions), self.global_regions(regions)
+        whole = images.whole[..., None, :].expand_as(regions)
+        seen = self.global_regions(regions)
         gate = torch.sigmoid(self.gate(torch.cat([whole, seen], dim=-1)))
         text = self.global_text(words).transpose(-3, -2)
         image = seen + gate * (whole - seen)
         squared = image.square().sum(dim=-1) * text.square().sum(dim=-1)
-        local, overall = (of_regions.mT + of_words) / 2, _cosines((image * text).sum(dim=-1), squared)
+        local = (of_regions.mT + of_words) / 2
+        overall = _cosines((image * text).sum(dim=-1), squared)
         return self.u1 * local + (1 - self.u1) * overall
 
 

@@ -64,7 +64,8 @@ _OF_ONE_LENGTH = ("SiglipTextModel",)
 # [T, W] transformers would ask whether it hides anything at all, and the host would wait for the device.
 _OF_OWN_MASKS = ("MPNetModel", "DebertaV2Model", "ModernBertModel")
 _CAUSAL = "CLIPTextModelWithProjection"
-_SCALE, _BIAS = "logit_scale", "logit_bias"
+_SCALE = "logit_scale"
+_BIAS = "logit_bias"
 _POOLS: dict[str, Callable[[Tensor, Any, Any], Tensor]] = {
     "mean": lambda states, lengths, own: mean_of_first(states, lengths),
     "mean-all": lambda states, lengths, own: states.mean(dim=1),
@@ -88,7 +89,8 @@ class Tower(nn.Module):
 
     def __init__(self, network: Any, pool: str) -> None:
         super().__init__()
-        self.network, self.pool = network, pool
+        self.network = network
+        self.pool = pool
 
     def description(self) -> dict[str, Any]:
         """Everything but the weights, for `restored_vision` and `restored_text`."""
@@ -235,7 +237,8 @@ class RegionTower(nn.Module):
 
     def __init__(self, image_dim: int, width: int, heads: int, layers: int, pool: str, boxes: bool) -> None:
         super().__init__()
-        self.width, self.boxes = width, boxes
+        self.width = width
+        self.boxes = boxes
         self.embedding = RegionEmbedding(width, image_dim, boxes)
         self.start = nn.Parameter(torch.zeros(1, 1, width)) if pool == "cls" else None
         self.layers = EncoderLayers(layers, width, heads, 4 * width, 0.0, NORM_EPSILON)
@@ -253,7 +256,8 @@ class RegionTower(nn.Module):
             raise DataError(
                 "this model was trained on features with boxes, which these have not; extract them as those were"
             )
-        count, boxes = real_count(images), None if images.boxes is None else images.boxes.float()
+        count = real_count(images)
+        boxes = None if images.boxes is None else images.boxes.float()
         states = self.embedding(images.regions.float(), boxes)
         if self.start is not None:
             states = torch.cat([self.start.expand(len(states), 1, -1), states], dim=1)
@@ -291,7 +295,9 @@ class TransformerDualEncoder(Base):
     ) -> None:
         super().__init__()
         self._scale = scale
-        self.settings, self.vision, self.text = settings, vision, text
+        self.settings = settings
+        self.vision = vision
+        self.text = text
         width = image_dim if vision is None else vision.width
         if not settings.embed_dim and width != text.width:
             made_by = settings.vision if isinstance(vision, VisionTower) else settings.images
@@ -373,7 +379,8 @@ class TransformerDualEncoder(Base):
         places = self.project_images(torch.cat([self.vision.tokens(part) for part in parts])).float()
         words = self.project_texts(self.text.tokens(texts.tokens, texts.lengths)).float()
         words = words.masked_fill(~first_places(words, texts.lengths)[..., None], 0)  # a bias has filled the padding
-        image, text = places.mean(dim=1), words.sum(dim=1) / texts.lengths[:, None]
+        image = places.mean(dim=1)
+        text = words.sum(dim=1) / texts.lengths[:, None]
         lengths = torch.linalg.vector_norm(image, dim=1) * torch.linalg.vector_norm(text, dim=1)  # |x| |t|
         products = torch.einsum("bpd,bwd->bpw", places, words)
         return products / lengths.masked_fill(lengths == 0, 1.0)[:, None, None]
@@ -429,7 +436,9 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0, boxes: bool = True
         UsageError: a model type is not supported, its tokens cannot be pooled so, or a random encoder has nothing that
             the settings ask for.
     """
-    vision, notes, name = None, (), settings.vision
+    vision = None
+    notes = ()
+    name = settings.vision
     if settings.images == "pixels" and name == RANDOM:
         if settings.normalisation == "own":
             raise UsageError("a random vision encoder has no normalisation of its own; leave model.normalisation out")
@@ -445,7 +454,8 @@ def open_encoders(settings: DualEncoder, global_dim: int = 0, boxes: bool = True
         colours = (frames.mean, frames.std) if own else _CLIP_COLOURS
         pool = _pool(settings.image_pool, opened.kind, name, "image")
         vision = VisionTower(opened.network, pool, colours, frames.framing.frame)
-        vision.crops, notes = not isinstance(frames.framing.resize, tuple), opened.notes
+        vision.crops = not isinstance(frames.framing.resize, tuple)
+        notes = opened.notes
     text = Encoders()
     if settings.text != RANDOM:
         text = pretrained_text(settings.text, settings.text_revision, settings.text_pool)
@@ -502,7 +512,9 @@ def pretrained_text(name: str, revision: str, wanted: str) -> Encoders:
         UsageError: the model type is not supported, or its tokens cannot be pooled so.
     """
     opened = open_network(name, revision, TEXT_KINDS, TOKENIZERS, _WITH_TOKENIZERS, pooled=wanted == "own")
-    folder, network, config = opened.folder, opened.network, opened.network.config
+    folder = opened.folder
+    network = opened.network
+    config = opened.network.config
     tokenizer = load_tokenizer(folder)
     if opened.kind.network in _OF_ONE_LENGTH and tokenizer.pad_token_id is not None:
         config.pad_token_id = tokenizer.pad_token_id  # SigLIP 2 names none, and its class another one's
@@ -531,7 +543,8 @@ def random_text(vocabulary_size: int, width: int, heads: int, layers: int, max_w
     Raises:
         UsageError: it has nothing that the settings ask for.
     """
-    pool, positions = _pool(wanted, TEXT_KINDS["bert"], RANDOM, "text"), max(max_words + 2, PADDED_LENGTH)
+    pool = _pool(wanted, TEXT_KINDS["bert"], RANDOM, "text")
+    positions = max(max_words + 2, PADDED_LENGTH)
     sizes = {"vocab_size": vocabulary_size, "max_position_embeddings": positions, **_sizes(width, heads, layers)}
     return TextTower(transformers.BertModel(transformers.BertConfig(**sizes), add_pooling_layer=pool == "own"), pool)
 
@@ -572,7 +585,8 @@ def _pool(wanted: str, kind: Kind, model: str, side: str) -> str:
 
 def _rebuilt(description: Mapping[str, Any], kinds: Mapping[str, Kind]) -> tuple[Any, str]:
     """The network of a tower's description with random weights, one of the given kinds, and its pooling."""
-    name, pool = description["network"], description["pool"]
+    name = description["network"]
+    pool = description["pool"]
     kind = next(kind for kind in kinds.values() if kind.network == name)
     made = getattr(transformers, name)
     network = made(made.config_class.from_dict(description["config"]), **kind.options(pool == "own"))

@@ -226,7 +226,8 @@ class Side(NamedTuple):
 
 def side(vectors: Tensor, count: Tensor | None, attended: bool = True) -> Side:
     """Items [C, S, D] of which the first `count` [C] vectors are real (None: all); whatever lies past is left out."""
-    vectors, padding = at_least_single(vectors), None
+    vectors = at_least_single(vectors)
+    padding = None
     if count is not None:
         padding = ~first_places(vectors, count)
         vectors = vectors.masked_fill(padding[..., None], 0.0)
@@ -252,8 +253,11 @@ def score_matrix(
     Returns:
         [B, T] scores, in single precision (double for double input).
     """
-    regions, words, lengths = images.regions, texts.words, texts.lengths
-    device, width = regions.device.type, regions.shape[1]
+    regions = images.regions
+    words = texts.words
+    lengths = texts.lengths
+    device = regions.device.type
+    width = regions.shape[1]
     block = max(1, int(TILE_VALUES[device] ** 0.5) // width)
     recompute = regions.shape[:2].numel() * words.shape[:2].numel() > KEPT_VALUES[device]
     words_attend = scoring.words_to_regions is not None
@@ -280,7 +284,8 @@ def groups(lengths: Tensor, products_per_group: int) -> Iterator[tuple[Tensor, i
         Rows [n] of the captions of a group, length of the longest and of the shortest of them.
     """
     ordered, rows = lengths.sort(descending=True, stable=True)
-    start, ordered = 0, ordered.cpu()
+    start = 0
+    ordered = ordered.cpu()
     while start < len(ordered):
         longest = int(ordered[start])
         alike = int((ordered[start:] == longest).sum())
@@ -293,7 +298,8 @@ def tile_scores(
     images: Side, captions: Side, scoring: CrossAttention, products: Products, attended: Attended
 ) -> Tensor:
     """Scores [B, T] of all images with all captions at once; `attended` does what `attended_scores` does."""
-    to_regions, to_words = scoring.words_to_regions, scoring.regions_to_words
+    to_regions = scoring.words_to_regions
+    to_words = scoring.regions_to_words
     if to_regions is None:
         assert to_words is not None
         return attended(_affinity(captions, images, products), captions, images, to_words, False).T
@@ -313,7 +319,8 @@ class Compiling:
     """
 
     def __init__(self, device: str = "cuda") -> None:
-        self._device, self._pairs = device, 0.0
+        self._device = device
+        self._pairs = 0.0
 
     def chosen(self, device: str, pairs: int) -> Attended:
         """What scores so many further pairs, in the forward as in the backward pass."""

@@ -141,7 +141,8 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         self.settings = settings
         width = settings.embed_dim
         self.embedding = Embedding(settings, image_dim, vocabulary_size)
-        self.intra_nodes, self.inter_nodes = Nodes(width), Nodes(width)
+        self.intra_nodes = Nodes(width)
+        self.inter_nodes = Nodes(width)
         sizes = (width, settings.heads, settings.feed_forward_dim, settings.dropout)
         self.text_layers, self.image_layers, self.inter_layers = (
             EncoderLayers(settings.layers, *sizes) for _ in range(3)
@@ -180,7 +181,8 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         scores = self.intra_matrix(images, texts).float()
         if self.settings.phase == "intra":
             return scores
-        count, order = len(images.pooled), texts.real.sum(dim=1).argsort(stable=True)
+        count = len(images.pooled)
+        order = texts.real.sum(dim=1).argsort(stable=True)
         positions = images.real.shape[1] + texts.real.shape[1]
         pairs = max(1, _TILE_SIZES[order.device.type] // (positions * self.settings.embed_dim))
         height = max(1, min(count, int(pairs**0.5)))
@@ -188,7 +190,8 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         captions = ((rows, texts[rows].narrowed()) for rows in order.split(max(1, pairs // height)))
 
         def score(images: SsamtImages, texts: SsamtTexts) -> Tensor:
-            b, t = len(images.pooled), len(texts.pooled)
+            b = len(images.pooled)
+            t = len(texts.pooled)
             rows = torch.arange(b * t, device=order.device)
             return self._weighted(self._relevance_at(images, texts, rows // t, rows % t)).view(b, t)
 
@@ -218,10 +221,12 @@ class SsamtEncoder(Matcher[SsamtImages, SsamtTexts]):
         def of_pairs(text: Tensor, image: Tensor) -> Tensor:
             return torch.cat([text.index_select(0, text_rows), image.index_select(0, image_rows)], dim=1)
 
-        rule, project = self.settings.mask, self.inter_layers.project
+        rule = self.settings.mask
+        project = self.inter_layers.project
         text = self.inter_nodes.of_caption(texts.words, texts.kinds)  # [T, n, d]
         image = self.inter_nodes.of_image(images.regions)  # [B, m, d]
-        real_text, real_image = texts.real[text_rows], images.real[image_rows]
+        real_text = texts.real[text_rows]
+        real_image = images.real[image_rows]
         inside = text_mask(texts.phrase_tokens, texts.real, rule)[text_rows]
         allowed = pair_mask(inside, real_text, real_image, rule)[:, None]
         states = self.inter_layers(of_pairs(text, image), allowed, of_pairs(project(text), project(image)))

@@ -31,11 +31,14 @@ from itrpipe.features.extractors.regions import Detector, Proposals, box_overlap
 from itrpipe.features.hub import RANDOM_NOTE, download, fill, local_weights, read_state, same_random_numbers
 
 # Pixels to which an image is resized.
-SHORT_SIDE, LONG_SIDE = 600, 1000
+SHORT_SIDE = 600
+LONG_SIDE = 1000
 # Region proposals of an image at most, and by falling objectness before NMS.
-PROPOSALS, _CANDIDATES = 300, 6000
+PROPOSALS = 300
+_CANDIDATES = 6000
 # Largest overlaps of two proposals, and of two regions of one class.
-_PROPOSAL_NMS, _CLASS_NMS = 0.7, 0.3
+_PROPOSAL_NMS = 0.7
+_CLASS_NMS = 0.3
 # Sides of a proposal in pixels of the image file, at least.
 _SMALLEST_SIDE = 16
 # Of a shorter side of the input, a line of pixels say, nothing is left after the stem.
@@ -99,7 +102,9 @@ def build(settings: Butd, device: torch.device) -> ButdExtractor:
 class ButdExtractor(Detector):
     """The detector; labels are in 0..1599 and attributes in 0..399."""
 
-    width, attributes, nms = REGION_DIM, True, _CLASS_NMS
+    width = REGION_DIM
+    attributes = True
+    nms = _CLASS_NMS
 
     def group(self, height: int, width: int) -> tuple[int, int]:
         """The size itself: padded beside a larger image, an image would get slightly other features at the seam."""
@@ -187,7 +192,8 @@ def surest(logits: Tensor, deltas: Tensor, anchors: Tensor, size: tuple[int, int
     boxes = moved(deltas, anchors[:, :2] + sides / 2, sides)
     boxes = clip_boxes_to_image(boxes, (size[0] - 1, size[1] - 1))
     large = (boxes[:, 2:] - boxes[:, :2] + 1 >= _SMALLEST_SIDE * scale).all(dim=1)
-    boxes, logits = boxes[large], logits[large]
+    boxes = boxes[large]
+    logits = logits[large]
     order = logits.argsort(descending=True, stable=True)[:_CANDIDATES]
     # With both ends inside, a box covers what an ordinary box covers that ends one pixel later.
     ordinary = boxes[order] + boxes.new_tensor([0, 0, 1, 1])
@@ -275,7 +281,8 @@ def _caffe_resnet101() -> ResNet:
     for stage in (body.layer2, body.layer3):
         first = next(layer for layer in stage.modules() if isinstance(layer, Bottleneck))
         # Caffe's ResNet halves the map in the first 1x1 convolution of a stage, torchvision's in the 3x3.
-        first.conv1.stride, first.conv2.stride = (2, 2), (1, 1)
+        first.conv1.stride = (2, 2)
+        first.conv2.stride = (1, 1)
     for layer in body.layer4.modules():
         if isinstance(layer, nn.Conv2d):
             layer.stride = (1, 1)

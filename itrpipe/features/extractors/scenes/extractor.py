@@ -73,7 +73,8 @@ class ScenesExtractor(Extractor):
 
     def __init__(self, model: ScenesDetector, device: torch.device) -> None:
         self.transform = channels_first
-        self._model, self._device = model.eval().to(device), device
+        self._model = model.eval().to(device)
+        self._device = device
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Detects regions; region 0 is the whole image, then one per thing by falling score, then more.
@@ -189,7 +190,8 @@ class ScenesDetector(nn.Module):
         boxes = decode(self.region_deltas(appearance) * boxes.new_tensor(_DELTA_SCALE), boxes)
         order = scores.argsort(dim=1, descending=True, stable=True)
         chosen = take(order, spread(take(boxes, order), _REGION_OVERLAP, REGIONS - 1))
-        appearance, kinds = take(appearance, chosen), take(kinds, chosen)
+        appearance = take(appearance, chosen)
+        kinds = take(kinds, chosen)
         seen = torch.cat([appearance, self.kind_embedding(kinds)], dim=-1)
         regions = torch.cat([appearance, F.relu(self.attribute_hidden(seen))], dim=-1)  # [B, 11, 256]
         boxes = take(boxes, chosen) / boxes.new_tensor([WIDTH, HEIGHT, WIDTH, HEIGHT])

@@ -41,8 +41,10 @@ class ArraysSource(Source):
             MissingInputError: the file with the ids is not there.
             DataError: the file is damaged, has no ids or no features, or shapes do not fit together.
         """
-        self.path, self._in_pixels = path, settings.boxes == "pixels"
-        arrays, called = open_arrays(path), settings.map
+        self.path = path
+        self._in_pixels = settings.boxes == "pixels"
+        arrays = open_arrays(path)
+        called = settings.map
         places = {name or ("global" if len(arrays[name].shape) == 2 else "regions"): name for name in arrays}
         listed = ", ".join(places)
         for dataset, name in called.items():
