@@ -207,7 +207,11 @@ class Crew:
                     if given := maker.parts.pop(answer):
                         yield given[0], len(makers)
                 for maker in makers.values():
-                    while waiting and self._takes(maker, waiting[0], deaths):
+                    while waiting and None not in maker.parts.values():  # it has begun
+                        together = [*maker.at_work(), waiting[0]]
+                        suspected = any(deaths[part.name] for part, _ in together)
+                        if len(together) > (1 if suspected else self.room):
+                            break
                         given = waiting.popleft()
                         maker.parts[maker.send(*given)] = given
         finally:
@@ -219,13 +223,6 @@ class Crew:
                 "times, perhaps for lack of memory; all others are made. Run the same command again, it goes on where "
                 "it stopped, with fewer --workers"
             )
-
-    def _takes(self, maker: Maker, following: Given, deaths: Counter[str]) -> bool:
-        """Whether a maker that has begun has room for the next part; one that was there at a death is alone."""
-        together = [*maker.at_work(), following]
-        begun = None not in maker.parts.values()
-        suspected = any(deaths[part.name] for part, _ in together)
-        return begun and len(together) <= (1 if suspected else self.room)
 
 
 # This machine

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -201,8 +200,10 @@ class Maps(Runner):
 
     def __init__(self, folder: Path, reporter: Reporter, execution: MapExecution, warn: Callable[[str], None]) -> None:
         super().__init__(folder, reporter, warn)
-        self._make = partial(make_parts, execution=execution, reporter=reporter, warn=warn)
+        self._execution = execution
+        self._shown = reporter
 
     def made(self, work: Work, name: str, *, more: bool = False) -> Made:
         """Makes every part of a map that is not there yet; see `make_parts`."""
-        return self._make(work, self.folder / PARTS / name, more=more)
+        folder = self.folder / PARTS / name
+        return make_parts(work, folder, self._execution, self._shown, self.warn, more=more)

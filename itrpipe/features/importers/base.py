@@ -272,7 +272,11 @@ def match(source: Source, images: Sequence[WantedImage]) -> tuple[np.ndarray, in
     found_by_captions = 0
     agrees = dict[str, bool]()
     for image in images:
-        entry = _by_name(image, by_name)
+        entries_of_names = set()
+        for text in (image.image_id, image.file):
+            entries_of_names.add(next((by_name[name] for name in names_of(text) if name in by_name), _UNKNOWN))
+        # Identifier and file must not contradict.
+        entry = _AMBIGUOUS if len(entries_of_names - _REASONS.keys()) > 1 else max(entries_of_names)
         own = caption_key(image.captions if source.captions else ())
         if entry < 0:
             found_by_captions += 1
@@ -324,13 +328,6 @@ def _index(pairs: Iterable[tuple[Any, int]]) -> dict[Any, int]:
         if key and index.setdefault(key, entry) != entry:
             index[key] = _AMBIGUOUS
     return index
-
-
-def _by_name(image: WantedImage, index: Mapping[str, int]) -> int:
-    """The entry, `_UNKNOWN` if no name is known, or `_AMBIGUOUS`; identifier and file must not contradict."""
-    texts = (image.image_id, image.file)
-    found = {next((index[name] for name in names_of(text) if name in index), _UNKNOWN) for text in texts}
-    return _AMBIGUOUS if len(found - _REASONS.keys()) > 1 else max(found)
 
 
 # The map over the images of a dataset.

@@ -324,7 +324,18 @@ class TransformerDualEncoder(Base):
 
     def encode_images(self, images: ImageBatch) -> ImageEncoding:
         """Embeddings [B, D] of unit length."""
-        vectors = self.project_images(self._dropped(self._image_vectors(images)))
+        if isinstance(self.vision, RegionTower):
+            vectors = self.vision(images)
+        elif self.vision is not None:
+            assert images.pixels is not None
+            parts = [images.pixels] if self.training else images.pixels.split(_IMAGES_AT_ONCE)
+            vectors = torch.cat([self.vision(part) for part in parts])
+        elif self.settings.images == "global":
+            assert images.global_ is not None
+            vectors = images.global_.float()
+        else:
+            vectors = mean_of_regions(images)
+        vectors = self.project_images(self._dropped(vectors))
         return ImageEncoding(l2_normalise(vectors.float(), dim=-1))
 
     def encode_texts(self, texts: TextBatch) -> TextEncoding:
@@ -384,18 +395,6 @@ class TransformerDualEncoder(Base):
         lengths = torch.linalg.vector_norm(image, dim=1) * torch.linalg.vector_norm(text, dim=1)  # |x| |t|
         products = torch.einsum("bpd,bwd->bpw", places, words)
         return products / lengths.masked_fill(lengths == 0, 1.0)[:, None, None]
-
-    def _image_vectors(self, images: ImageBatch) -> Tensor:
-        if isinstance(self.vision, RegionTower):
-            return self.vision(images)
-        if self.vision is not None:
-            assert images.pixels is not None
-            parts = [images.pixels] if self.training else images.pixels.split(_IMAGES_AT_ONCE)
-            return torch.cat([self.vision(part) for part in parts])
-        if self.settings.images == "global":
-            assert images.global_ is not None
-            return images.global_.float()
-        return mean_of_regions(images)
 
 
 @dataclass(frozen=True)
