@@ -86,12 +86,23 @@ class FeatureSpec(dict[str, tuple[int, ...]]):
         attributes: bool = False,
         pixels: tuple[int, ...] = (0, 0),
     ) -> None:
-        shapes = {"regions": (regions, region_dim), "global": (global_dim,), "pixels": (*pixels, 3)}
-        if 0 not in shapes["regions"]:
-            of_regions = {"labels": labels, "scores": scores, "attributes": attributes, "attribute_scores": attributes}
-            shapes |= {"count": ()} | {name: (regions,) for name, there in of_regions.items() if there}
-            shapes |= {"boxes": (regions, 4)} if boxes else {}
-        super().__init__({name: shapes[name] for name in TYPES if 0 not in shapes.get(name, (0,))})
+        super().__init__()
+        if regions and region_dim:
+            self["regions"] = (regions, region_dim)
+            self["count"] = ()
+            if boxes:
+                self["boxes"] = (regions, 4)
+            if labels:
+                self["labels"] = (regions,)
+            if scores:
+                self["scores"] = (regions,)
+            if attributes:
+                self["attributes"] = (regions,)
+                self["attribute_scores"] = (regions,)
+        if global_dim:
+            self["global"] = (global_dim,)
+        if 0 not in pixels:
+            self["pixels"] = (*pixels, 3)
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> FeatureSpec:

@@ -16,7 +16,7 @@ width of a token, of a tower's vector, or of an embedding.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -66,14 +66,6 @@ _OF_OWN_MASKS = ("MPNetModel", "DebertaV2Model", "ModernBertModel")
 _CAUSAL = "CLIPTextModelWithProjection"
 _SCALE = "logit_scale"
 _BIAS = "logit_bias"
-_POOLS: dict[str, Callable[[Tensor, Any, Any], Tensor]] = {
-    "mean": lambda states, lengths, own: mean_of_first(states, lengths),
-    "mean-all": lambda states, lengths, own: states.mean(dim=1),
-    "cls": lambda states, lengths, own: states[:, 0],
-    "eot": lambda states, lengths, own: states[torch.arange(len(states), device=states.device), lengths - 1],
-    "own": lambda states, lengths, own: own,
-}
-"""Pooling -> vectors [N, D] of tokens [N, n, D], how many of each are real [N] (None: all), and the network's own."""
 
 
 class Tower(nn.Module):
@@ -91,6 +83,25 @@ class Tower(nn.Module):
         super().__init__()
         self.network = network
         self.pool = pool
+
+    def pooled(self, tokens: Tensor, lengths: Tensor | None, own: Any) -> Tensor:
+        """Return one vector [N, D] for each of N images or captions.
+
+        Args:
+            tokens: [N, n, D].
+            lengths: [N], how many tokens are real; None stands for all.
+            own: the network's own vectors [N, D], or None where it has none.
+        """
+        if self.pool == "mean":
+            return mean_of_first(tokens, lengths)
+        if self.pool == "mean-all":
+            return tokens.mean(dim=1)
+        if self.pool == "cls":
+            return tokens[:, 0]
+        if self.pool == "own":
+            return own
+        assert lengths is not None
+        return tokens[torch.arange(len(tokens), device=tokens.device), lengths - 1]
 
     def description(self) -> dict[str, Any]:
         """Everything but the weights, for `restored_vision` and `restored_text`."""
@@ -142,7 +153,7 @@ class VisionTower(Tower):
     def forward(self, pixels: Tensor) -> Tensor:
         """Returns vectors [B, D] of images [B, 3, h, w] uint8 of the frame's size."""
         seen = self._see(pixels)
-        return _POOLS[self.pool](seen.tokens, None, seen.own)
+        return self.pooled(seen.tokens, None, seen.own)
 
     def tokens(self, pixels: Tensor) -> Tensor:
         """Returns all tokens [B, n, D] of images [B, 3, h, w] uint8; the cells of `grid` are the last, row by row."""
@@ -189,7 +200,7 @@ class TextTower(Tower):
         Where padding counts it is that of the batch `in_training`, else that up to `PADDED_LENGTH` tokens.
         """
         found = self._read(tokens, lengths, 0 if in_training else PADDED_LENGTH)
-        return _POOLS[self.pool](found.last_hidden_state, lengths, own_vector(found))
+        return self.pooled(found.last_hidden_state, lengths, own_vector(found))
 
     def tokens(self, tokens: Tensor, lengths: Tensor) -> Tensor:
         """Returns all tokens [T, W, D] of captions [T, W] int64; what is behind a length is zero."""
@@ -309,10 +320,10 @@ class TransformerDualEncoder(Base):
         # transformers projects an encoder's own vector and a pooler's without a bias; so do we, to be opened there.
         own = isinstance(vision, VisionTower) and vision.pool == text.pool == "own"
         bias = not (own and kind_of(text.network, TEXT_KINDS).own == "pooler")
-        self.project_images, self.project_texts = (
-            nn.Linear(each, self.embed_dim, bias) if settings.embed_dim else nn.Identity()
-            for each in (width, text.width)
-        )
+        self.project_images = self.project_texts = nn.Identity()
+        if settings.embed_dim:
+            self.project_images = nn.Linear(width, self.embed_dim, bias)
+            self.project_texts = nn.Linear(text.width, self.embed_dim, bias)
         for tower in self.encoders().values() if settings.gradient_checkpointing else ():
             network: Any = tower.network
             if not network.supports_gradient_checkpointing:

@@ -66,7 +66,7 @@ from itrpipe.models.base import (
 from itrpipe.models.declaration import PlacedRegionBackbone
 from itrpipe.models.scan.declaration import Scan
 from itrpipe.models.vectors import at_least_single, first_places
-from itrpipe.models.vsepp.network import GruTextEncoder, image_projection
+from itrpipe.models.vsepp.network import GruTextEncoder, image_projection, pack
 
 Products = Literal["fp32", "bf16"]
 Attended = Callable[..., Tensor]
@@ -194,7 +194,7 @@ class BiGruWordEncoder(GruTextEncoder):
 
     def forward(self, texts: TextBatch) -> Tensor:
         """Word vectors [T, W, D] in the order of the batch: unit length up to the caption's length, then zero."""
-        packed = self.rnn(self.packed(texts))[0]
+        packed = self.rnn(pack(self.embed(texts.tokens), texts.host_lengths))[0]
         in_order = PackedSequence(packed.data, packed.batch_sizes)
         states, _ = pad_packed_sequence(in_order, batch_first=True, total_length=texts.tokens.shape[1])
         states = at_least_single(states.index_select(0, packed.unsorted_indices))

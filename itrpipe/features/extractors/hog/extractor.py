@@ -62,7 +62,10 @@ class HogExtractor(Extractor):
     @torch.inference_mode()
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Returns regions [B, R, D] and global [B, G] float16, count [B] int16 and boxes [B, R, 4] float32 in 0..1."""
-        colours = opponent_colours(stacked(images).to(self._device).float() / 255)
+        rgb = stacked(images).to(self._device).float() / 255
+        red, green, blue = rgb.unbind(1)
+        # Lightness in 0..1, red against green and both against blue in -1..1, [B, 3, H, W].
+        colours = torch.stack([rgb.mean(1), red - green, (red + green - 2 * blue) / 2], dim=1)
         gradients = gradient_votes(colours[:, 0])
         shares = colour_votes(colours)
         cells = [gradient_histograms(gradients, self._grid), colour_histograms(shares, self._grid)]
@@ -79,12 +82,6 @@ class HogExtractor(Extractor):
 
 
 build = HogExtractor
-
-
-def opponent_colours(images: torch.Tensor) -> torch.Tensor:
-    """Lightness in 0..1, red against green and both against blue in -1..1, [B, 3, H, W], of RGB in 0..1."""
-    red, green, blue = images.unbind(1)
-    return torch.stack([images.mean(1), red - green, (red + green - 2 * blue) / 2], dim=1)
 
 
 def gradient_votes(lightness: torch.Tensor) -> torch.Tensor:

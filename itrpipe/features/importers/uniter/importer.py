@@ -84,7 +84,13 @@ class UniterSource(Entries):
             width = first["regions"].shape[1]
         counted = next(key for key in _COUNTED if key in arrays)
         listed = self._listed(databases)
-        counts = [listed[name] if name in listed else self._count(name, counted) for name in self.names]
+        counts = []
+        for name in self.names:
+            if name in listed:
+                counts.append(listed[name])
+                continue
+            with self.reading(name) as place:
+                counts.append(self._kept(_arrays(place, [counted])))
         chosen = f"surer than {settings.min_score}" if "scores" in first else "without confidences"
         self.describe(f"{'LMDB' if databases else '.npz'}, regions {chosen}", counts, width, first)
 
@@ -103,10 +109,6 @@ class UniterSource(Entries):
             with reading(file, "counts of regions", "remove it to count them again"):
                 listed |= {image: min(int(count), chosen.max_regions) for image, count in read_json(file).items()}
         return listed
-
-    def _count(self, name: str, key: str) -> int:
-        with self.reading(name) as place:
-            return self._kept(_arrays(place, [key]))
 
     def _kept(self, arrays: Mapping[str, np.ndarray]) -> int:
         """How many regions the settings take of an image."""
