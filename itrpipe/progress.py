@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -92,6 +93,7 @@ class Reporter:
             yield task
 
 
+@dataclass
 class Task:
     """A running job: a bar of rich on a terminal, elsewhere a line now and then, for logs of batch jobs.
 
@@ -103,46 +105,47 @@ class Task:
         bar: of rich, which has this task alone; None where lines are printed.
     """
 
+    reporter: Reporter
+    name: str
+    total: int
+    unit: str
+    done: int
     bar: Progress | None = None
-
-    def __init__(self, reporter: Reporter, name: str, total: int, unit: str, done: int) -> None:
-        self._reporter = reporter
-        self._name = name
-        self._total = total
-        self._unit = unit
-        self._begun = self._done = done
-        self._start = self._last = time.monotonic()
-        self._note = ""
-        self._printed = -1
+    _count: int = 0
+    _note: str = ""
+    _printed: int = -1
+    _start: float = field(default_factory=time.monotonic)
+    _last: float = field(default_factory=time.monotonic)
 
     def advance(self, count: int = 1, note: str = "") -> None:
         """Counts `count` more units as done and shows `note` (a loss, a file name)."""
-        self._done += count
+        self.done += count
+        self._count += count
         self._note = note or self._note
         if self.bar is not None:
             rate = f"{_per_second(self._rate())} {memory_gib():.1f} GiB"
             self.bar.update(self.bar.task_ids[0], advance=count, note=printable(note), rate=rate)
-        elif self._total and time.monotonic() - self._last >= PLAIN_INTERVAL_SECONDS:
+        elif self.total and time.monotonic() - self._last >= PLAIN_INTERVAL_SECONDS:
             self._print()
 
     def close(self) -> None:
         """Prints the last line, unless it was printed."""
-        if self._total and self._done != self._printed:
+        if self.total and self.done != self._printed:
             self._print()
 
     def _rate(self) -> float:
         """Return units per second since the job began here."""
         elapsed = time.monotonic() - self._start
-        return (self._done - self._begun) / elapsed if elapsed > 0 else 0.0
+        return self._count / elapsed if elapsed > 0 else 0.0
 
     def _print(self) -> None:
         self._last = time.monotonic()
-        self._printed = self._done
+        self._printed = self.done
         rate = self._rate()
-        left = f", {(self._total - self._done) / rate:,.0f} s left" if rate and self._done < self._total else ""
+        left = f", {(self.total - self.done) / rate:,.0f} s left" if rate and self.done < self.total else ""
         note = f", {self._note}" if self._note else ""
-        self._reporter.say(
-            f"  {self._name}: {self._done:,}/{self._total:,} {self._unit} ({_per_second(rate)}{left}, "
+        self.reporter.say(
+            f"  {self.name}: {self.done:,}/{self.total:,} {self.unit} ({_per_second(rate)}{left}, "
             f"{memory_gib():.1f} GiB{note})"
         )
 

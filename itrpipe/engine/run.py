@@ -114,7 +114,7 @@ def make_parts(
     folder: Path,
     execution: MapExecution,
     reporter: Reporter,
-    warn: Callable[[str], None],
+    warn: Callable[[str], object],
     *,
     more: bool = False,
 ) -> Made:
@@ -188,22 +188,19 @@ def make_parts(
     return Made(paths, rows, time.monotonic() - started)
 
 
+@dataclass
 class Maps(Runner):
     """Makes maps where execution settings say, so that an interrupted run goes on.
 
     Args:
-        folder: see `Runner`.
-        reporter: shows the progress.
+        folder, reporter, warn: as of `Runner`.
         execution: where parts are made, and which share of them.
-        warn: is told what is to be warned of.
     """
 
-    def __init__(self, folder: Path, reporter: Reporter, execution: MapExecution, warn: Callable[[str], None]) -> None:
-        super().__init__(folder, reporter, warn)
-        self._execution = execution
-        self._shown = reporter
+    reporter: Reporter
+    execution: MapExecution
 
     def made(self, work: Work, name: str, *, more: bool = False) -> Made:
         """Makes every part of a map that is not there yet; see `make_parts`."""
         folder = self.folder / PARTS / name
-        return make_parts(work, folder, self._execution, self._shown, self.warn, more=more)
+        return make_parts(work, folder, self.execution, self.reporter, self.warn, more=more)

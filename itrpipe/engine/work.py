@@ -108,6 +108,7 @@ class Made(NamedTuple):
     seconds: float = 0.0
 
 
+@dataclass
 class Runner:
     """Makes maps in this process, in a folder that no later run goes on from.
 
@@ -117,10 +118,9 @@ class Runner:
         warn: is told what is to be warned of.
     """
 
-    def __init__(self, folder: Path, reporter: Reporter | None, warn: Callable[[str], object]) -> None:
-        self.folder = folder
-        self.warn = warn
-        self._reporter = reporter
+    folder: Path
+    reporter: Reporter | None
+    warn: Callable[[str], object]
 
     def made(self, work: Work, name: str, *, more: bool = False) -> Made:
         """Makes every part of a map.
@@ -141,9 +141,9 @@ class Runner:
                 task.advance(part.rows)
         return Made(paths, rows)
 
-    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task]:
+    def task(self, name: str, total: int, unit: str) -> AbstractContextManager[Task | _Unseen]:
         """Shows the progress of a job."""
-        return self._reporter.task(name, total, unit) if self._reporter else nullcontext(_Unseen())
+        return self.reporter.task(name, total, unit) if self.reporter else nullcontext(_Unseen())
 
 
 class _Unseen:

@@ -397,6 +397,7 @@ def _column(path: Path, paths: list[Path], count: int, field: pa.Field) -> FileR
     return FetchedRows(_where(path, field.name), dtype, (count, *widths), _Stream(blocks).fetch)
 
 
+@dataclass
 class _Stream:
     """Blocks of rows that come from front to back; going back begins again.
 
@@ -404,19 +405,18 @@ class _Stream:
         begin: gives all blocks, [n, ...] each.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[np.ndarray]]) -> None:
-        self._begin = begin
-        self._first = math.inf
+    begin: Callable[[], Iterator[np.ndarray]]
+    _first: float = math.inf
 
     def fetch(self, start: int, stop: int) -> np.ndarray:
         """Rows start..stop."""
         if start < self._first:
-            self._blocks = self._begin()
+            self._blocks = self.begin()
             self._first = 0
             self._held = next(self._blocks)
         found = [self._held[start - self._first : stop - self._first]]
         while stop > self._first + len(self._held):
-            self._first = self._first + len(self._held)
+            self._first += len(self._held)
             self._held = next(self._blocks)
             found.append(self._held[max(0, start - self._first) : stop - self._first])
         return np.concatenate(found)

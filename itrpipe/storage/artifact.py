@@ -118,9 +118,9 @@ class InputArtifact(BaseModel, extra="forbid", frozen=True):
     stage: str
     name: str
     fingerprint: str
-    digest: str = ""
-    files: dict[str, str] = Field(default_factory=dict)
-    made: dict[str, Any] = Field(default_factory=dict)
+    digest: str
+    files: dict[str, str]
+    made: dict[str, Any]
 
 
 class Manifest(BaseModel, extra="forbid", frozen=True):
@@ -283,7 +283,7 @@ def existing_input(folder: Path, manifest: Manifest, name: str) -> Path:
         raise MissingInputError(
             f"{found}, which {reader} was made from, is not there; run `itrpipe {stage} --dataset {dataset}`"
         )
-    if record.digest and read_manifest(found).digest != record.digest:
+    if read_manifest(found).digest != record.digest:
         raise MissingInputError(
             f"{found} was made again after {reader} was made from it; run `{manifest.command}` again"
         )

@@ -336,11 +336,12 @@ IMAGES_PER_PART = 128
 """They are in memory together: 50 MB of 100 regions each."""
 
 
+@dataclass(eq=False)
 class Import(Work[Source]):
     """Features of images out of published files; a part has `rows` [n] int64 and a row of every dataset for each.
 
-    Args:
-        name: of the features, for people.
+    Attributes:
+        title: what is being done, for people.
         settings: of the importer.
         path: file or folder with the published features.
         images: N images of the dataset.
@@ -348,27 +349,24 @@ class Import(Work[Source]):
     """
 
     unit = "images"
-    untold = ("source", "_match", "_images", "_sizes")
+    key = str(IMAGES_PER_PART)
+    untold = ("source", "_match", "images", "sizes")
 
-    def __init__(
-        self, name: str, settings: FeatureSettings, path: Path, images: Sequence[WantedImage], sizes: np.ndarray
-    ) -> None:
-        self.title = f"importing {name}"
-        self.key = str(IMAGES_PER_PART)
-        self._settings = settings
-        self._path = path
-        self._images = images
-        self._sizes = sizes
+    title: str
+    settings: FeatureSettings
+    path: Path
+    images: Sequence[WantedImage]
+    sizes: np.ndarray
 
     @cached_property
     def source(self) -> Source:
         """The published features, opened once in every process."""
-        with reading(self._path, "features", AGAIN):
-            return IMPORTERS.module(self._settings.kind).open_source(self._path, self._settings)
+        with reading(self.path, "features", AGAIN):
+            return IMPORTERS.module(self.settings.kind).open_source(self.path, self.settings)
 
     @cached_property
     def _match(self) -> tuple[np.ndarray, int]:
-        return match(self.source, self._images)
+        return match(self.source, self.images)
 
     @property
     def spec(self) -> FeatureSpec:
@@ -379,14 +377,14 @@ class Import(Work[Source]):
     def notes(self) -> list[str]:
         """What a user should know of the import."""
         found = self._match[1]
-        return [f"{found:,} of {len(self._images):,} images were found by their captions, not by an id"] * bool(found)
+        return [f"{found:,} of {len(self.images):,} images were found by their captions, not by an id"] * bool(found)
 
     def parts(self) -> list[Part]:
         """Images in the order of the published file: disks are fast at reading it from beginning to end."""
         entries, _ = self._match
         blocks = (part.content for part in cut(np.argsort(entries, kind="stable"), IMAGES_PER_PART))
         return numbered(
-            (len(rows), (rows, entries[rows], self._sizes[rows], [self._images[row].image_id for row in rows.tolist()]))
+            (len(rows), (rows, entries[rows], self.sizes[rows], [self.images[row].image_id for row in rows.tolist()]))
             for rows in blocks
         )
 

@@ -311,6 +311,7 @@ def tile_scores(
     return scores + attended(flipped, captions, images, to_words, False).T
 
 
+@dataclass
 class Compiling:
     """Chooses between `attended_scores` and what torch compiles of it.
 
@@ -318,13 +319,12 @@ class Compiling:
         device: type of the devices that it is compiled for.
     """
 
-    def __init__(self, device: str = "cuda") -> None:
-        self._device = device
-        self._pairs = 0.0
+    device: str = "cuda"
+    _pairs: float = 0.0
 
     def chosen(self, device: str, pairs: int) -> Attended:
         """What scores so many further pairs, in the forward as in the backward pass."""
-        if device != self._device:
+        if device != self.device:
             return attended_scores
         self._pairs += pairs
         return self._compiled if self._pairs >= COMPILED_FROM else attended_scores
@@ -332,9 +332,9 @@ class Compiling:
     @cached_property
     def _compiled(self) -> Attended:
         compiled = torch.compile(attended_scores, dynamic=True)
-        contexts, queries = (side(torch.ones(count, 3, 2, device=self._device), None) for count in (4, 5))
+        contexts, queries = (side(torch.ones(count, 3, 2, device=self.device), None) for count in (4, 5))
         try:
-            compiled(torch.ones(4, 3, 3, 5, device=self._device), contexts, queries, Attention(1.0), False)
+            compiled(torch.ones(4, 3, 3, 5, device=self.device), contexts, queries, Attention(1.0), False)
         except Exception as error:  # torch raises errors of its own, of the compiler and of the system
             warnings.warn(f"torch cannot compile the attention, which takes longer: {reason_of(error)}", stacklevel=2)
             return attended_scores

@@ -50,18 +50,6 @@ _REGION_OVERLAP = 0.5
 _LARGEST_LOG_SCALE = 4.0
 
 
-def build(settings: Scenes, device: torch.device) -> ScenesExtractor:
-    """Returns the extractor with the weights that come with the package.
-
-    Raises:
-        DataError: the weights are not there, are truncated or of another network.
-    """
-    model = ScenesDetector()
-    remedy = "install itrpipe again, its weights come with it"
-    fill(model, WEIGHTS, read_state(WEIGHTS), remedy)
-    return ScenesExtractor(model, device)
-
-
 class ScenesExtractor(Extractor):
     """Turns drawings into rows of a feature file; see `Extractor`.
 
@@ -71,10 +59,17 @@ class ScenesExtractor(Extractor):
 
     spec = FeatureSpec(REGIONS, REGION_DIM, GLOBAL_DIM, boxes=True, labels=True, scores=True)
 
-    def __init__(self, model: ScenesDetector, device: torch.device) -> None:
+    def __init__(self, settings: Scenes, device: torch.device) -> None:
+        """Opens the weights that come with the package.
+
+        Raises:
+            DataError: they are not there, are truncated or of another network.
+        """
         self.transform = channels_first
-        self._model = model.eval().to(device)
         self._device = device
+        self._model = ScenesDetector()
+        fill(self._model, WEIGHTS, read_state(WEIGHTS), "install itrpipe again, its weights come with it")
+        self._model.eval().to(device)
 
     def __call__(self, images: Images, sizes: np.ndarray) -> dict[str, np.ndarray]:
         """Detects regions; region 0 is the whole image, then one per thing by falling score, then more.
@@ -98,6 +93,9 @@ class ScenesExtractor(Extractor):
             )
         found = {name: each.cpu().numpy() for name, each in self._model(images.to(self._device)).items()}
         return {**found, "count": np.full(len(images), REGIONS, dtype=np.int16)}
+
+
+build = ScenesExtractor
 
 
 class _Residual(nn.Module):
