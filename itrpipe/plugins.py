@@ -1,4 +1,4 @@
-"""What installed packages bring: methods, backbones and extractors of others, found by their entry points.
+"""Plug-ins: methods, backbones and extractors of installed packages, found by their entry points.
 
 A package names the class of a declaration under the name that users type:
 
@@ -61,7 +61,7 @@ class Plugin:
 
     @property
     def leaf(self) -> ModuleType:
-        """What needs torch.
+        """Import the module that needs torch.
 
         Raises:
             UsageError: it cannot be imported.
@@ -71,7 +71,7 @@ class Plugin:
 
 
 def found(owners: MutableMapping[tuple[str, str, str], Path]) -> list[Plugin]:
-    """What all installed packages bring, by group and name, also what cannot be used.
+    """Return what all installed packages bring, by group and name, also what cannot be used.
 
     Args:
         owners: stage, section and name of every table -> the file that declares it; those of plug-ins are added.

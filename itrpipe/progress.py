@@ -38,6 +38,7 @@ class SafeConsole(Console):
             yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
 
 
+@dataclass(eq=False)
 class Reporter:
     """Prints messages and progress; one per process.
 
@@ -48,9 +49,8 @@ class Reporter:
         warnings: that were shown.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or SafeConsole()
-        self.warnings: set[str] = set()
+    console: Console = field(default_factory=SafeConsole)
+    warnings: set[str] = field(default_factory=set)
 
     def say(self, message: str, style: str | None = None) -> None:
         """Prints one line, whatever the names and captions in it hold; square brackets are printed as they are."""

@@ -1,4 +1,4 @@
-"""What is found by its name: a folder each, with a declaration, read without torch, and what needs torch beside it."""
+"""Things found by name: a folder each, with a declaration, read without torch, and what needs torch beside it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Registry(Generic[Declared]):
         return classes | {name: each.declared for name, each in usable(self.group).items()}
 
     def module(self, name: str) -> ModuleType:
-        """What needs torch, of a known name.
+        """Import the module that needs torch, of a known name.
 
         Raises:
             UsageError: it lacks the function that makes it.

@@ -35,7 +35,7 @@ _COLOUR = re.compile(r"\x1b\[\d*m")
 
 
 Answer = tuple[BaseException | None, float]
-"""Of a part: why it is not made, or None; and the largest memory of its process so far, GiB."""
+"""Why a part is not made, or None; and the largest memory of its process so far, GiB."""
 
 
 class Host(Generic[Worker]):
@@ -106,7 +106,7 @@ Given = tuple[Part, Path]
 
 
 def last_line(error: BaseException) -> str:
-    """What an error says in the end, most often behind the traceback of a worker, without its colours."""
+    """Return the last line of an error, most often behind the traceback of a worker, without its colours."""
     return _COLOUR.sub("", str(error)).strip().rpartition("\n")[2].strip() or type(error).__name__
 
 
@@ -235,7 +235,7 @@ def usable_cores() -> int:
 
 @contextmanager
 def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
-    """Those who make parts on this machine.
+    """Yield the makers of parts on this machine.
 
     Args:
         work: the map.
@@ -337,7 +337,7 @@ class _Process(Maker):
 
 
 def _serve(connections: Sequence[Connection], pickled: bytes, cores: int, environment: dict[str, str]) -> None:
-    """What a process does: parts come and answers go until the one that started it ends it."""
+    """Make parts that come over connections, and answer, until the process that started this one ends it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(environment)  # before any library is imported that reads it
     try:

@@ -19,7 +19,7 @@ from itrpipe.engine.work import Part, Work
 from itrpipe.errors import MissingInputError, UnavailableError, reason_of
 
 LEFT_ALONE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TQDM_PATCH_PRINT": "0"}
-"""What Ray is told unless the user says otherwise: it reports to nobody, and Python's `print` stays Python's."""
+"""Environment of Ray unless the user sets another: it reports to nobody, and Python's `print` stays Python's."""
 _PATIENCE = 30.0
 """Seconds until a machine counts as one that does not answer."""
 
@@ -78,7 +78,7 @@ def connected(ray: Any, address: str, workers: int = 0) -> Iterator[None]:
 
 
 def _answering(address: str) -> str:
-    """Where a cluster is: Ray itself tries for minutes where nobody answers, and then ends the process.
+    """Return the address of a cluster; Ray itself tries for minutes where nobody answers, and then ends the process.
 
     Raises:
         OSError: nobody answers.
@@ -130,7 +130,7 @@ def nodes(ray: Any, root: Path) -> Iterator[Node]:
 
 
 def _look(root: Path) -> tuple[str, bool]:
-    """What a node says of itself."""
+    """Return the version of itrpipe on a node, and whether it has the data folder."""
     from itrpipe import __version__
 
     return __version__, root.is_dir()
@@ -162,7 +162,7 @@ def crew(work: Work, execution: MapExecution, parts: int) -> Iterator[Crew]:
 
 
 class _Remote:
-    """What runs in an actor: a host in the folder of the driver, where there is one."""
+    """A host in an actor, in the folder of the driver, where there is one."""
 
     def __init__(self, work: Work, folder: Path) -> None:
         with contextlib.suppress(OSError):

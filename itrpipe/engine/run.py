@@ -47,7 +47,7 @@ class Share(NamedTuple):
 
 
 class MapExecution(Settings):
-    """Where a stage makes the parts of its maps; every choice gives the same bytes.
+    """The place where a stage makes the parts of its maps; every choice gives the same bytes.
 
     Attributes:
         engine: `local` makes them in this process, or in several of this machine; `ray` on a Ray cluster.

@@ -78,14 +78,14 @@ class Work(ABC, Generic[Worker]):
 
     @abstractmethod
     def open(self) -> Worker:
-        """What makes parts, such as a model; called once in every process."""
+        """Open what makes parts, such as a model; called once in every process."""
 
     @abstractmethod
     def make(self, worker: Worker, part: Part, path: Path) -> None:
         """Writes the file of a part, whole or not at all, and nothing else."""
 
     def keeps(self, path: Path) -> bool:
-        """Whether a file of an earlier run still counts.
+        """Return whether a file of an earlier run still counts.
 
         Raises:
             DataError: it is not as it was written.
@@ -95,7 +95,7 @@ class Work(ABC, Generic[Worker]):
 
 
 class Made(NamedTuple):
-    """What became of a map.
+    """Results of a map.
 
     Attributes:
         paths: files of all parts, in their order; each was made in this run or compared with its checksum.

@@ -128,12 +128,12 @@ class Extraction(Work["Decoders"]):
 
     @cached_property
     def spec(self) -> FeatureSpec:
-        """Which datasets are written; where other extractors write some of this one's, it is set to the others."""
+        """The datasets that are written; where other extractors write some of this one's, it is set to the others."""
         return self.extractor.spec
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of the extractor."""
+        """Notes of the extractor for the user."""
         return self.extractor.notes
 
     def parts(self) -> list[Part]:
@@ -178,7 +178,7 @@ class Extraction(Work["Decoders"]):
         write_arrays(path, joined, {str(rows[row]): reason for row, reason in failed.items()})
 
     def keeps(self, path: Path) -> bool:
-        """Whether a part is as it was written, and no image of it failed: the file may have been restored since."""
+        """Return whether a part is as it was written and no image of it failed, since files may have been restored."""
         return super().keeps(path) and not ArrayFile(path).facts
 
 
@@ -323,7 +323,7 @@ def extractions(parts: Mapping[str, FeatureSettings], images: ImageFiles, **opti
 
 
 def notes_of(works: Mapping[str, Extraction | Import]) -> list[str]:
-    """What a user should know of the extractors or of the import, each with its name."""
+    """Return what a user should know of the extractors or of the import, each with its name."""
     return [f"{name}: {note}" for name, work in works.items() for note in work.notes]
 
 

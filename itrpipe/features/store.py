@@ -64,7 +64,7 @@ BYTES_OF_HEADERS = 16_384
 
 
 class FeatureSpec(dict[str, tuple[int, ...]]):
-    """Which datasets a feature file has: their names, in the order of `TYPES`, and the shape of an image's row in each.
+    """Datasets of a feature file: their names, in the order of `TYPES`, and the shape of an image's row in each.
 
     Args:
         regions: R, regions per image; 0 if the extractor gives none.
@@ -106,7 +106,7 @@ class FeatureSpec(dict[str, tuple[int, ...]]):
 
     @classmethod
     def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> FeatureSpec:
-        """That of datasets with rows of these shapes; what else has one is passed over."""
+        """Return the spec of datasets with rows of these shapes; what else has one is passed over."""
         regions, whole, pixels = ((*shapes.get(name, ()), 0, 0) for name in ("regions", "global", "pixels"))
         optional = {name: name in shapes for name in ("boxes", "labels", "scores")}
         attributes = not {"attributes", "attribute_scores"}.isdisjoint(shapes)
@@ -174,7 +174,7 @@ def stored_rows(
 
 
 def _finite(rows: np.ndarray) -> np.ndarray:
-    """Whether all of each row [n, k] are numbers, [n]."""
+    """Return whether all of each row [n, k] are numbers, [n]."""
     # Without their sign, the bits of floats are ordered like their values, infinity and NaN last; and of float16 they
     # compare 20 times as fast.
     bits = rows.view(f"<u{rows.itemsize}")
@@ -183,7 +183,7 @@ def _finite(rows: np.ndarray) -> np.ndarray:
 
 
 def _refusal(name: str, values: np.ndarray, dtype: np.dtype, limits: tuple[int, int] | None) -> str:
-    """Why values of an image cannot be stored."""
+    """Return why values of an image cannot be stored."""
     if name == "count" and not values.any():
         return "has no region"
     of_type = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)

@@ -230,7 +230,7 @@ SCORERS = {**ENCODERS, "score_matrix": (0,), "score_pairs": (0, 1)}
 
 
 class Matcher(nn.Module, Generic[ImageT, TextT]):
-    """What all models have in common; `ImageT` and `TextT` are its encodings.
+    """Base of all models; `ImageT` and `TextT` are its encodings.
 
     Attributes:
         by_rows: methods whose result has row k for row k of the arguments at these places, and depends on no other row
@@ -243,7 +243,7 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
     frozen: frozenset[str] = frozenset()
 
     def encoders(self) -> dict[str, nn.Module]:
-        """Its networks of layers, under the names of `BackboneSettings.encoders`: what can be frozen or adapted."""
+        """Return its networks of layers, which can be frozen or adapted, by names of `BackboneSettings.encoders`."""
         return {}
 
     def freeze(self, name: str) -> None:
@@ -286,7 +286,7 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         return self.score_pairs(rows_of(images, image_rows), rows_of(texts, text_rows))
 
     def anchors(self, count: int) -> Anchors:
-        """Those of a batch of so many pairs whose losses this process computes: all, if processes do not share them."""
+        """Return the pairs of a batch whose losses this process computes: all, if processes do not share them."""
         return Anchors(slice(0, count))
 
     def undecayed(self) -> set[str]:
@@ -297,7 +297,7 @@ class Matcher(nn.Module, Generic[ImageT, TextT]):
         return {name for name, each in self.named_parameters() if name.endswith("bias") or each.ndim < 2}
 
     def description(self) -> dict[str, Any]:
-        """What has to be known beside the settings to build this model again; nothing for most."""
+        """Return what has to be known beside the settings to build this model again; nothing for most."""
         return {}
 
     def pretrained_scale(self) -> tuple[float, float] | None:

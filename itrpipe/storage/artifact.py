@@ -86,7 +86,7 @@ HISTORY = "history.parquet"
 """File of a training."""
 
 EXPORT = "export.json"
-"""Of an exported folder: says what every other file of it is; also what a folder is known by that may be replaced."""
+"""File of an exported folder that says what its other files are; a folder without it is never replaced."""
 
 PICTURES = "pictures"
 """Folder of small copies of photographs, beside a dataset's artifacts."""
@@ -168,7 +168,7 @@ class Manifest(BaseModel, extra="forbid", frozen=True):
         return {**self.execution, **self.versions}
 
     def as_input(self, name: str) -> InputArtifact:
-        """What the manifest of a reader records.
+        """Return what the manifest of a reader records.
 
         Args:
             name: of the folder.
@@ -185,7 +185,7 @@ class Manifest(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True)
 class Location:
-    """Where one artifact lies or will lie.
+    """The place where one artifact lies or will lie.
 
     Attributes:
         root: the data folder.
@@ -257,7 +257,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def input_folder(folder: Path, manifest: Manifest, name: str) -> Path:
-    """Where an artifact lies, or lay, that another one was made from.
+    """Return the folder where an artifact lies, or lay, that another one was made from.
 
     Args:
         folder: of the other one, finished.
@@ -269,7 +269,7 @@ def input_folder(folder: Path, manifest: Manifest, name: str) -> Path:
 
 
 def existing_input(folder: Path, manifest: Manifest, name: str) -> Path:
-    """Where an artifact lies that another one was made from; see `input_folder`.
+    """Return the folder of an artifact that another one was made from; see `input_folder`.
 
     Raises:
         MissingInputError: it was removed since, or made again with another result.
@@ -338,7 +338,7 @@ def check_artifact(folder: Path, *, thorough: bool = False) -> Manifest:
 
 
 def damage_remedy(folder: Path, *, thorough: bool = False, again: str = "the same command again") -> str:
-    """What to do about a damaged artifact.
+    """Return what to do about a damaged artifact.
 
     Args:
         folder: the artifact.
@@ -352,7 +352,7 @@ def damage_remedy(folder: Path, *, thorough: bool = False, again: str = "the sam
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether a folder has the name of a finished artifact."""
+    """Return whether a folder has the name of a finished artifact."""
     return _FINISHED.fullmatch(folder.name) is not None
 
 

@@ -24,7 +24,7 @@ AGAIN = "remove it and run the same command again"
 TEMPORARY = ".tmp"
 _STAMP = b"sha256 of this file: "
 STAMP_HERE = (_STAMP.decode() + "with these dots instead").ljust(len(_STAMP) + 64, ".")
-"""What a file holds where `stamped` writes the digest of its content; of the same length."""
+"""The text that a file holds where `stamped` writes the digest of its content; of the same length."""
 _STAMPED = re.compile(_STAMP + rb"[0-9a-f]{64}")
 CHECKSUM = "checksum"
 """Key of the stamp in JSON."""
@@ -273,7 +273,7 @@ def stamped(content: bytes) -> bytes:
 
 
 def stamp(digest: str) -> bytes:
-    """What stands where `STAMP_HERE` stood in a file of this digest."""
+    """Return what stands in place of `STAMP_HERE` in a file of this digest."""
     return _STAMP + digest.encode()
 
 

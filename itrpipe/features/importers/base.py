@@ -34,7 +34,7 @@ _READ_AS = {"<f2": "<f2", "<f4": "<f8", "<i2": "<i8"}
 
 
 class Layout(NamedTuple):
-    """What of a format lies at a path.
+    """Files of a format at a path.
 
     Attributes:
         files: every file that is read, for its digest; where nothing can be read, what looks like the format.
@@ -93,7 +93,7 @@ class Source(ABC):
 
 
 class Place(NamedTuple):
-    """Where the features of an image lie: `length` bytes of a file from `start` on; `Place(file)` is all of it."""
+    """The place of an image's features: `length` bytes of a file from `start` on; `Place(file)` is all of it."""
 
     file: Path
     start: int = 0
@@ -231,7 +231,7 @@ _NUMBER = re.compile(r"(?:(?:coco|flickr30k)_(?:.*_)?|.*_(?=[0-9]{12}$))?([0-9]+
 
 @dataclass(frozen=True)
 class WantedImage:
-    """What is known of an image of the dataset when its features are looked for.
+    """An image of the dataset whose features are looked for.
 
     Attributes:
         image_id: identifier in the dataset.
@@ -370,12 +370,12 @@ class Import(Work[Source]):
 
     @property
     def spec(self) -> FeatureSpec:
-        """Which datasets there are."""
+        """The datasets that there are."""
         return self.source.spec
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know of the import."""
+        """Notes of the import for the user."""
         found = self._match[1]
         return [f"{found:,} of {len(self.images):,} images were found by their captions, not by an id"] * bool(found)
 

@@ -282,7 +282,7 @@ class HeadedAttention(nn.Module):
 
 
 def found(queries: Side, context: Side, scale: float) -> tuple[Tensor, Tensor]:
-    """What every item looks up in every one of the other side (Eq. 1).
+    """Look up what every item finds in every one of the other side (Eq. 1).
 
     Returns:
         Mean cosines [..., C, N] of vectors with what they find, and the means [..., C, N, D] of what they find.

@@ -208,7 +208,7 @@ class TextTower(Tower):
         return states.masked_fill(~first_places(tokens, lengths)[..., None], 0)
 
     def _read(self, tokens: Tensor, lengths: Tensor, counted: int) -> Any:
-        """What the network makes of captions, padded to W' tokens; where padding counts, W' is `counted` at least."""
+        """Run the network on captions, padded to W' tokens; where padding counts, W' is `counted` at least."""
         name = type(self.network).__name__
         fixed = name in _OF_ONE_LENGTH
         width = self.max_tokens if fixed else counted if self.pool == "mean-all" else 0
@@ -372,16 +372,16 @@ class TransformerDualEncoder(Base):
         return {"vision": vision, "text": self.text.description(), "scale": self._scale, "boxes": boxes}
 
     def pretrained_scale(self) -> tuple[float, float] | None:
-        """Of CLIP and SigLIP, as they were when they were opened; training moves a scale of the method's."""
+        """Return those of CLIP and SigLIP as they were opened; training moves a scale of the method's."""
         return self._scale
 
     @property
     def has_word_maps(self) -> bool:
-        """Whether `word_maps` is defined: images are pixels, and both sides the mean of their tokens."""
+        """Return whether `word_maps` is defined: images are pixels, and both sides the mean of their tokens."""
         return isinstance(self.vision, VisionTower) and self.vision.pool == self.text.pool == "mean"
 
     def word_maps(self, images: ImageBatch, texts: TextBatch) -> Tensor:
-        """What each word of caption k finds at each place of image k, of a model that has word maps.
+        """Return what each word of caption k finds at each place of image k, of a model that has word maps.
 
         With x_p and t_w the projected tokens, x and t their means, the map of word w is m_w[p] = <x_p, t_w> / (|x||t|).
         The score of the pair is <x, t> / (|x||t|), hence the mean of m_w[p] over all p and w, exactly. A bias of the
@@ -410,7 +410,7 @@ class TransformerDualEncoder(Base):
 
 @dataclass(frozen=True)
 class Encoders:
-    """What is known of a model before the data are.
+    """Encoders of a model, opened before the data are.
 
     Attributes:
         vision: the vision encoder; None where images are frozen features.

@@ -95,7 +95,7 @@ the squared length of a sum of these, stay far from the ends of single precision
 
 @dataclass(frozen=True)
 class Attention:
-    """How one side attends to the other, and how the relevances of its queries become one score.
+    """Options of one direction: how a side attends to the other, and how relevances become one score.
 
     Attributes:
         lambda_softmax: inverse temperature of the attention.
@@ -323,7 +323,7 @@ class Compiling:
     _pairs: float = 0.0
 
     def chosen(self, device: str, pairs: int) -> Attended:
-        """What scores so many further pairs, in the forward as in the backward pass."""
+        """Return what scores so many further pairs, in the forward as in the backward pass."""
         if device != self.device:
             return attended_scores
         self._pairs += pairs

@@ -1,4 +1,4 @@
-"""What SSAMT declares."""
+"""Declaration of SSAMT."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ class Ssamt(RegionBackbone):
     mu2: float = Field(default=0.1, ge=0.0, description="Weight of each mean of local cosines.")
 
     def refuses(self, loss: Settings) -> str:
-        """Its phases are trained by its own method, each by that phase of it."""
+        """Refuse all methods but its own, and other phases of that."""
         own = getattr(loss, "phase", None) == self.phase
         return "" if own else "ssamt-intra and ssamt train ssamt, and nothing else does"

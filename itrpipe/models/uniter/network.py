@@ -166,7 +166,7 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         first: int,
         read: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """What is read from the last states of pairs of any images and captions, [N, ...].
+        """Read from the last states of pairs of any images and captions, [N, ...].
 
         Args:
             images, texts, image_rows, text_rows: see `score_at`.
@@ -208,7 +208,7 @@ class UniterEncoder(Matcher[UniterImages, WordEncoding]):
         return self._pooled(start, self.rank).squeeze(-1)
 
     def _pooled(self, start: Tensor, head: nn.Linear) -> Tensor:
-        """What a head makes of the pooled first position, in single precision: bfloat16 would make ties of scores."""
+        """Apply a head to the pooled first position, in single precision: bfloat16 would make ties of scores."""
         with torch.autocast(start.device.type, enabled=False):
             return head(torch.tanh(self.pooler(start.float())))
 
@@ -305,7 +305,7 @@ class RegionEmbedding(nn.Module):
 
 
 class TokenHead(nn.Module):
-    """Which token a state stands for: a layer of its own, then the word embeddings with a bias of its own."""
+    """Logits of the token that a state stands for: a layer, then the word embeddings with a bias."""
 
     def __init__(self, width: int, vocabulary_size: int) -> None:
         super().__init__()
@@ -383,7 +383,7 @@ class EncoderLayers(nn.ModuleList):
 
     @property
     def project(self) -> nn.Linear:
-        """What the first layer projects its states by: of those that many sequences share it can be computed once."""
+        """The projection of the first layer: of states that many sequences share it can be computed once."""
         return self[0].project  # pyright: ignore[reportReturnType]
 
     def forward(

@@ -140,7 +140,7 @@ def _open_split(path: Path, name: str) -> Split:
 
 
 def _repeats(regions: FileRows) -> int:
-    """How often every image is there, in a file with as many rows as captions: once, or once for each of its captions.
+    """Count how often every image is there, in a file with as many rows as captions: once, or once for each caption.
 
     Raises:
         DataError: the first image comes several times in a row and others do not.

@@ -100,7 +100,7 @@ class UniterSource(Entries):
         return _stored(arrays) | {"count": self._kept(arrays)}
 
     def _listed(self, databases: Sequence[Path]) -> dict[str, int]:
-        """How many regions the settings take of images, by the lists that UNITER keeps beside databases or above."""
+        """Read the counts of regions that the settings take, from lists that UNITER keeps beside databases or above."""
         chosen = self._settings
         name = f"nbb_th{chosen.min_score}_max{chosen.max_regions}_min{chosen.min_regions}.json"
         listed: dict[str, int] = {}
@@ -111,7 +111,7 @@ class UniterSource(Entries):
         return listed
 
     def _kept(self, arrays: Mapping[str, np.ndarray]) -> int:
-        """How many regions the settings take of an image."""
+        """Count the regions that the settings take of an image."""
         key = next(key for key in _COUNTED if key in arrays)
         stored = arrays[key].item() if key == "num_bbox" else len(arrays[key])
         sure = int((arrays[key] > self._settings.min_score).sum()) if key == "conf" else stored
@@ -159,7 +159,7 @@ def _stored(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def _arrays(place: Place, keys: Sequence[str]) -> dict[str, np.ndarray]:
-    """Those of the named arrays that an image has. Nothing is unpickled."""
+    """Read those of the named arrays that an image has. Nothing is unpickled."""
     whole = place.length is None  # a file, of which NumPy reads no more than the named arrays
     value = b"" if whole else place.content()
     if value.startswith(_LZ4):
