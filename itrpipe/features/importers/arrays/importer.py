@@ -1,6 +1,6 @@
 """Importer of arrays that anyone has written: one .npy, .npz or HDF5 file.
 
-* .npy: one array without a name; with two dimensions it is `global`, else `regions`.
+* .npy: one array without a name, row by row as NumPy saves it; with two dimensions it is `global`, else `regions`.
 * .npz (stored or compressed) and HDF5 (.h5, .hdf5; any layout): arrays by their names. Those named as the datasets of
   `features.h5` are taken, and `map` says what the others are called; an empty name leaves a dataset out.
 
