@@ -148,7 +148,7 @@ def mine_training_set(
             embeddings.texts,
             embeddings.owners.read(),
             (settings.num_texts, settings.num_images),
-            Maps(folder / WORK, reporter, execution, warn),
+            Maps(folder / WORK, reporter, warn, execution),
             write,
             further=further,
             search=Search(
