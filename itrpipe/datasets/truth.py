@@ -1,7 +1,7 @@
-"""Which images each caption is true of, where that is known: pairs, and the file `truth.parquet` of a dataset.
+"""Which images each caption is true of: pairs, the file `truth.parquet` of a dataset, and what people decided of pairs.
 
 Only the embedded dataset `scenes` has the file. Every other dataset takes a caption's own image for the only true
-one, which is what makes its false negatives invisible.
+one, which is what makes its false negatives invisible until people judge them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ import pyarrow.parquet as pq
 
 from itrpipe.storage.disk import reading
 from itrpipe.storage.ragged import Ragged
-from itrpipe.storage.tables import read_table, rows_of
+from itrpipe.storage.tables import read_table, rows_of, write_table
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import Split
 
 TRUTH_FILE = "truth.parquet"
+DECIDED = "decided.parquet"
+"""Beside mined lists: the pairs of the training set that were decided when they were mined."""
+FITS, DIFFERS = "fits", "differs"
 _SCHEMA = pa.schema({"caption_id": pa.string(), "true_image_ids": pa.list_(pa.string())})
 _REMEDY = "run `itrpipe prepare` again"
 
@@ -154,3 +157,59 @@ def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
     """The same of a split, as `PairSet.lists` has them."""
     pairs = known_pairs(folder, split.image_ids, split.caption_ids)
     return None if pairs is None else pairs.lists(len(split.caption_ids))
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Pairs of rows of a training set that people have judged.
+
+    Attributes:
+        fits: captions that fit an image of others.
+        differs: captions that do not.
+    """
+
+    fits: PairSet
+    differs: PairSet
+
+    @classmethod
+    def of(
+        cls, pairs: tuple[np.ndarray, np.ndarray], verdicts: np.ndarray, image_ids: np.ndarray, caption_ids: np.ndarray
+    ) -> Decided:
+        """Keep the decided pairs of some images and captions; disputed and doubtful ones are left out.
+
+        Args:
+            pairs: ids of images and of captions, text [P] each.
+            verdicts: text [P], `FITS`, `DIFFERS` or another.
+            image_ids, caption_ids: of all images and captions.
+        """
+        sides = []
+        for name in (FITS, DIFFERS):
+            images, captions = (ids[verdicts == name] for ids in pairs)
+            sides.append(PairSet.of_ids((images, captions), image_ids, caption_ids))
+        return cls(*sides)
+
+    @classmethod
+    def read(cls, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided | None:
+        """Read the decided pairs beside mined lists; None where mining read no decisions.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        path = folder / DECIDED
+        if not path.exists():
+            return None
+        names = ("image_id", "caption_id", "verdict")
+        table = read_table(path, names, "run `itrpipe mine-negatives` again")
+        images, captions, verdicts = (np.asarray(table[name].to_pylist(), dtype=str) for name in names)
+        return cls.of((images, captions), verdicts, image_ids, caption_ids)
+
+    def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
+        """Write them beside mined lists, by their ids."""
+        sides = (self.fits, self.differs)
+        columns = {
+            "image_id": np.concatenate([image_ids[each.image_rows] for each in sides]),
+            "caption_id": np.concatenate([caption_ids[each.caption_rows] for each in sides]),
+            "verdict": np.repeat([FITS, DIFFERS], [len(each) for each in sides]),
+        }
+        table = pa.table({name: pa.array(values.tolist(), pa.string()) for name, values in columns.items()})
+        write_table(folder / DECIDED, table)

@@ -48,7 +48,7 @@ def check_method(build: BuildMethod, build_model: BuildModel) -> None:
     """Runs all checks of a method with a backbone.
 
     Args:
-        build: makes the method for a training set.
+        build: makes the method for a training set; what it reads beside the pairs is there too, as `sentences`.
         build_model: makes the backbone, see `check_backbone`.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -34,9 +34,6 @@ from itrpipe.training.distributed import ALONE, OwnImages, World
 from itrpipe.training.saved import SavedModel
 
 if TYPE_CHECKING:
-    from itrpipe.datasets.truth import PairSet
-    from itrpipe.learning.sentences import CaptionMasks, SentenceBank
-    from itrpipe.mining.filters import DuplicateCaptions
     from itrpipe.models.dual_encoder.network import Encoders
 
 _ORDER = 1
@@ -149,25 +146,7 @@ class SplitData:
         num_images: N.
         num_captions: T.
         image_dim: D_in, width of what the file has of an image: of a region feature, of a global vector, of a pixel.
-        masks: how its captions are masked; set for methods that do.
-        sentences: synthetic sentences of its captions; set for methods that read some.
-        writer: a frozen model that writes sentences; likewise.
-        ends: how many tokens stand before the words of every caption and how many behind; set for methods that make
-            captions.
-        max_tokens: longest caption in tokens that the model reads; likewise.
-        matches: rows of all captions that are true of each image, `texts_for_images` [N, K], and of all images that
-            each caption is true of, `images_for_texts` [T, L], -1 behind the last; None where the dataset does not
-            know.
-        fitting: what tells pairs that fit although they are of two images: people's decisions, equal texts.
     """
-
-    masks: CaptionMasks
-    sentences: SentenceBank
-    writer: Any
-    ends: tuple[int, int]
-    max_tokens: int
-    matches: dict[str, np.ndarray] | None = None
-    fitting: Sequence[PairSet | DuplicateCaptions] = ()
 
     _texts: TokenTexts | PhraseTexts
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from itrpipe.methods.declaration import MOST, MethodSettings, Mined
+from itrpipe.methods.declaration import MOST, AuxiliaryLoss, FirstEpochs, Mined, ReadsLists, SameImageMask
 from itrpipe.papers import AOQ, FNE, Paper
 
 _READ_BY = {
@@ -17,7 +17,7 @@ _READ_BY = {
 """Option -> the variants that read it."""
 
 
-class Aoq(MethodSettings):
+class Aoq(ReadsLists, FirstEpochs, SameImageMask, AuxiliaryLoss):
     """Adaptive offline quintuplet loss. Source: AOQ (Chen et al., ECCV 2020), Eq. 3 to 5.
 
     Attributes:
@@ -39,7 +39,7 @@ class Aoq(MethodSettings):
             list then move up).
         drop_above: probability of `drop`.
 
-    Inherited from `MethodSettings`: `sum_epochs`, `mask_same_image`, `auxiliary_weight`.
+    Inherited: `sum_epochs`, `mask_same_image`, `auxiliary_weight`.
     """
 
     papers = (AOQ,)
@@ -62,20 +62,20 @@ class Aoq(MethodSettings):
     drop_above: float = Field(default=0.5, ge=0, le=1)
 
     def cited(self) -> tuple[Paper, ...]:
-        """FNE too, if its probabilities filter the lists."""
+        """Return FNE too, if its probabilities filter the lists."""
         return (*self.papers, FNE) if self.false_negatives != "keep" else self.papers
 
-    def unread_options(self) -> tuple[str, ...]:
-        """Those of other variants."""
+    def unused_options(self) -> tuple[str, ...]:
+        """Return the options of other variants."""
         return tuple(option for option, variants in _READ_BY.items() if self.variant not in variants)
 
     def mined(self) -> Mined:
-        """The teacher's; the lists of SCAN and BFAN are VSRN's (AOQ §4.2)."""
-        guard = "" if self.false_negatives == "keep" else "fne"
-        return Mined(self.top_texts, self.top_images, self.teacher, teacher_of_pairs="vsrn", guard=guard)
+        """Return the lists of the teacher."""
+        return Mined(self.teacher, guard="" if self.false_negatives == "keep" else "fne")
 
     @model_validator(mode="after")
     def _coupled_ranks_fit(self) -> Aoq:
+        self.refuse_unused()
         if self.coupled and self.top_images > self.top_texts:
             raise ValueError("coupled ranks need top_images <= top_texts")
         if self.coupled and self.false_negatives == "weigh":

@@ -244,7 +244,7 @@ class AoqMethod(PairsMethod[Aoq]):
     means = False  # its losses are sums over the batch
 
     def __init__(self, settings: Aoq, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
-        super().__init__(settings, data, lists)
+        super().__init__(settings, data)
         self._negatives = OfflineNegatives(lists, data.caption_image, settings)
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:

@@ -23,12 +23,12 @@ class Ascl(MethodSettings):
             score.
         positives: what makes positives of captions: `joined` with another of the image (Asymmetry-II), `shortened`
             (Asymmetry-III), or for each caption one of both (`either`); `none` makes no positives ("w/o Pos").
+        mask_same_image: do not count two captions of one image as each other's negatives.
         max_tokens: longest caption that joining makes, start and end included.
     """
 
     papers = (ASCL,)
     only_backbone = "ascl"
-    unread = ("auxiliary_weight", "sum_epochs")
 
     mask_same_image: bool = True
     contrastive: bool = True
@@ -38,7 +38,3 @@ class Ascl(MethodSettings):
     shuffle_at: Literal["input", "states"] = "input"
     positives: Literal["either", "joined", "shortened", "none"] = "either"
     max_tokens: int = Field(default=62, ge=3, le=65_536)
-
-    def longest_made(self) -> int:
-        """The longest joined caption."""
-        return self.max_tokens

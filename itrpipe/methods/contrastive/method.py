@@ -16,10 +16,10 @@ Shapes: B pairs, A of them anchors of this process, U mined captions, V mined im
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from itrpipe.errors import UsageError
 from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import hardest_triplet, infonce, sigmoid, sum_of_triplets, twin_differences
 from itrpipe.learning.mined import PROBABILITY_OF, MinedCandidates, known_pairs, neighbours_order, require_probabilities
+from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.base import (
     Batch,
     PairsMethod,
@@ -51,6 +52,14 @@ _ROUNDING = 1.001
 """CLIP's own models were trained with 100 as the largest scale, and their files hold a little more."""
 _SURE = 1 - 1e-6
 """Probability of a false negative at most, so that no candidate is left out by an estimate."""
+
+
+class Fitting(Protocol):
+    """Pairs that fit although they are of two images."""
+
+    def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
+        """Whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -120,16 +129,28 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
     local = True
     _state: ContrastiveState
 
-    def __init__(self, settings: Contrastive, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
-        super().__init__(settings, data, lists)
-        self._matches = getattr(data, "matches", None)
-        self._fitting = getattr(data, "fitting", ())
+    def __init__(
+        self,
+        settings: Contrastive,
+        data: TrainingSet,
+        lists: Mapping[str, np.ndarray] | None = None,
+        sentences: SentenceBank | None = None,
+        matches: Mapping[str, np.ndarray] | None = None,
+        decided: Fitting | None = None,
+        duplicates: Callable[[], Fitting] | None = None,
+    ) -> None:
+        super().__init__(settings, data)
+        self._sentences, self._matches = sentences, matches
+        self._fitting: list[Fitting] = [] if decided is None else [decided]
+        if settings.drop_duplicates:
+            assert duplicates is not None, "drop_duplicates needs to know the captions; give build() duplicates"
+            self._fitting.append(duplicates())
         if settings.weigh == "truth" and self._matches is None:
             raise UsageError(
                 "loss.weigh = truth needs a dataset that knows all correct matches, such as scenes; give fne or "
                 "guard, which estimate them"
             )
-        self.refresh(lists)
+        self.refresh(lists or {})
 
     def refresh(self, lists: Mapping[str, np.ndarray]) -> None:
         """Goes on with other mined lists.
@@ -163,9 +184,9 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             IMAGES: self._candidates(IMAGES, captions, images, settings.mined_images, rng),
         }
         if settings.twins:
-            batch.twins = twins_drawn(self.data, math.ceil(settings.twins * len(captions)), rng)
+            batch.twins = twins_drawn(self.data, self._sentences, settings.twins, len(captions), rng)
         if "synthetic" in settings.negatives:
-            batch.sentences = sentences_drawn(self.data, captions, settings.synthetic_sentences, rng)
+            batch.sentences = sentences_drawn(self._sentences, captions, settings.synthetic_sentences, rng)
         return batch
 
     def _candidates(

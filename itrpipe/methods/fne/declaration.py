@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from itrpipe.methods.declaration import MethodSettings
+from itrpipe.methods.declaration import AuxiliaryLoss, FirstEpochs, SameImageMask
 from itrpipe.papers import FNE
 
 
-class Fne(MethodSettings):
+class Fne(FirstEpochs, SameImageMask, AuxiliaryLoss):
     """False-negative elimination over a momentum memory. Source: FNE (Li et al., ACM MM 2023); its released code.
 
     Attributes:
@@ -38,11 +38,12 @@ class Fne(MethodSettings):
         mask_same_image: pairs of one image are no negatives of the first epochs and of the statistics either (released
             code: they are); they are never drawn.
 
-    Inherited from `MethodSettings`: `sum_epochs`, `auxiliary_weight`.
+    Inherited: `sum_epochs`, `auxiliary_weight`.
     """
 
     papers = (FNE,)
     negatives_follow = True
+    compares_embeddings = True
     answers = frozenset({"false-negatives"})
 
     margin: float = Field(default=0.2, ge=0)
@@ -65,12 +66,8 @@ class Fne(MethodSettings):
     monotone: bool = False
     warm_epochs: int = Field(default=1, ge=0)
 
-    def compares_embeddings(self) -> bool:
-        """Its loss compares embeddings by their inner products."""
-        return True
-
     def first_epochs(self) -> int:
-        """Number of first epochs with in-batch negatives only."""
+        """Return the number of first epochs with in-batch negatives only."""
         return max(self.warm_epochs, self.sum_epochs)
 
     @model_validator(mode="after")

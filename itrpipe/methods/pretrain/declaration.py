@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from itrpipe.methods.declaration import MOST, Masked, MethodSettings
+from itrpipe.methods.declaration import MOST, Masked, MasksCaptions
 from itrpipe.papers import UNITER
 
 
-class Pretrain(MethodSettings):
+class Pretrain(MasksCaptions):
     """Masked words and matching, which UNITER is pretrained with. Source: UNITER (Chen et al., ECCV 2020), §3.2.
 
     Attributes:
@@ -23,7 +23,6 @@ class Pretrain(MethodSettings):
 
     papers = (UNITER,)
     only_backbone = "uniter"
-    unread = ("auxiliary_weight", "mask_same_image", "sum_epochs")
 
     negatives: int = Field(default=1, ge=1, le=MOST)
     mask: Literal["words", "phrases"] = "words"
@@ -32,5 +31,5 @@ class Pretrain(MethodSettings):
     weight_matching: float = Field(default=1.0, ge=0)
 
     def masked(self) -> Masked:
-        """All captions."""
+        """Return that all captions are masked."""
         return Masked(self.mask, "off")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from itrpipe.methods.declaration import MOST, MethodSettings
+from itrpipe.methods.declaration import MOST, FirstEpochs
 from itrpipe.papers import SSAMT
 
 
-class Ssamt(MethodSettings):
+class Ssamt(FirstEpochs):
     """Multi-grained supervision with phrase labels. Source: SSAMT (Fan et al., ICMR 2022).
 
     Attributes:
@@ -21,12 +21,12 @@ class Ssamt(MethodSettings):
             of the scores, or one of the `top-k` at random.
         temperature: of `softmax`.
         top_k: of `top-k`.
+        mask_same_image: do not count two captions of one image as each other's negatives.
         label_stopwords: whether words outside every phrase take part in the phrase loss.
     """
 
     papers = (SSAMT,)
     only_backbone = "ssamt"
-    unread = ("auxiliary_weight",)
 
     mask_same_image: bool = True
     phase: Literal["intra", "inter"] = "inter"
@@ -42,10 +42,15 @@ class Ssamt(MethodSettings):
     top_k: int = Field(default=10, ge=1, le=MOST)
     label_stopwords: Literal["keep", "drop"] = "keep"
 
-    def unread_options(self) -> tuple[str, ...]:
-        """Also those of the other phase."""
+    def unused_options(self) -> tuple[str, ...]:
+        """Return the options of the other phase."""
         if self.phase == "inter":
-            return (*self.unread, "sum_epochs", "margin_intra")
-        of_inter = (name for name in Ssamt.model_fields if name.startswith(("margin_", "weight_")))
-        others = ("negatives", "temperature", "top_k", "label_stopwords")
-        return (*self.unread, *(name for name in of_inter if name != "margin_intra"), *others)
+            return "sum_epochs", "margin_intra"
+        margins = ("margin_global", "margin_local", "margin_phrase")
+        weights = ("weight_global", "weight_local", "weight_phrase")
+        return (*margins, *weights, "negatives", "temperature", "top_k", "label_stopwords")
+
+    @model_validator(mode="after")
+    def _is_of_one_phase(self) -> Ssamt:
+        self.refuse_unused()
+        return self

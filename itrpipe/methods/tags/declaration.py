@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from itrpipe.methods.declaration import MOST_WRITTEN, Masked
-from itrpipe.methods.itm.declaration import Itm
+from itrpipe.methods.declaration import MOST_WRITTEN, Masked, MasksCaptions, ReadsSentences
+from itrpipe.methods.itm.declaration import HardNegatives
 from itrpipe.papers import TAGS_DC
 
 
-class Tags(Itm):
+class Tags(ReadsSentences, MasksCaptions, HardNegatives):
     """Synthetic negative sentences beside hard negatives. Source: TAGS-DC (Fan et al., Findings of NAACL 2022).
 
     Attributes:
@@ -34,7 +34,6 @@ class Tags(Itm):
     """
 
     papers = (TAGS_DC,)
-    unread = (*Itm.unread, "twins", "twin_weight")
 
     generator: Literal["dynamic", "static", "bank"] = "dynamic"
     writer: str = ""
@@ -50,16 +49,12 @@ class Tags(Itm):
     weight_sentences: float = Field(default=1e-3, ge=0)
 
     def masked(self) -> Masked | None:
-        """Where sentences are written in the step."""
-        return None if self.reads_sentences() else Masked(self.mask, self.compare)
+        """Return how captions are masked where sentences are written in the step."""
+        return None if self.reads_sentences() else Masked(self.mask, self.compare, self.writer)
 
     def reads_sentences(self) -> bool:
-        """Those of the bank."""
+        """Return whether sentences are those of the bank."""
         return self.generator == "bank"
-
-    def written_by(self) -> str:
-        """The static generator."""
-        return self.writer
 
     @model_validator(mode="after")
     def _someone_writes(self) -> Tags:

@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from itrpipe.methods.declaration import MOST, WithTwins
+from itrpipe.methods.declaration import MOST, AuxiliaryLoss, FirstEpochs, SameImageMask, WithTwins
 from itrpipe.papers import ASCL, VSE_C, VSEPP, Paper
 
 
-class Triplet(WithTwins):
+class Triplet(WithTwins, FirstEpochs, SameImageMask, AuxiliaryLoss):
     """Online triplet loss. Source: VSE++ (Faghri et al., BMVC 2018); AOQ Eq. 1 and 2.
 
     Attributes:
@@ -33,14 +33,10 @@ class Triplet(WithTwins):
     generated_positives: Literal["none", "joined", "shortened", "either"] = "none"
 
     def cited(self) -> tuple[Paper, ...]:
-        """Also those that further negatives and positives come from."""
+        """Return also the papers that further negatives and positives come from."""
         sentences = (VSE_C,) if self.synthetic_sentences else ()
         return (*self.papers, *sentences, *((ASCL,) if self.generated_positives != "none" else ()))
 
     def reads_sentences(self) -> bool:
-        """Where some are drawn."""
+        """Return whether sentences or twins are drawn."""
         return super().reads_sentences() or self.synthetic_sentences > 0
-
-    def joins_captions(self) -> bool:
-        """For generated positives."""
-        return self.generated_positives != "none"

@@ -9,4 +9,3 @@ class ZeroShot(MethodSettings):
 
     papers = (CLIP,)
     trains = False
-    unread = ("auxiliary_weight", "mask_same_image", "sum_epochs")
