@@ -34,6 +34,7 @@ from itrpipe.features.photographs import Photograph, Photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.features.towers import load_config, load_weights
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
+from itrpipe.models.captions import PieceIds, Reading, WordIds
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
 from itrpipe.models.dual_encoder.native import JOINT, PAIR
@@ -46,7 +47,6 @@ from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids
 from itrpipe.storage.artifact import MANIFEST, existing_input, read_manifest
 from itrpipe.storage.disk import reading
 from itrpipe.storage.integrity import read_checked_json
-from itrpipe.training.captions import PieceIds, Reading, WordIds
 from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks, open_split
 from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import ABOUT, SavedModel, load_model, max_tokens_of

@@ -219,8 +219,8 @@ class Train(Stage):
             return
         from itrpipe.features.embeddings import EMBEDDINGS
         from itrpipe.models.base import DualEncoder as AnyDualEncoder
+        from itrpipe.models.captions import PieceIds
         from itrpipe.training.assembly import sources_of, trainer_of
-        from itrpipe.training.captions import PieceIds
         from itrpipe.training.distributed import World, joined_by
         from itrpipe.training.encoding import Encoding
         from itrpipe.training.optimizers import merge_adapters

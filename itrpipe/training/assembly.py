@@ -35,17 +35,13 @@ from itrpipe.methods.declaration import (
 )
 from itrpipe.mining.files import FILES, read_list
 from itrpipe.mining.filters import DuplicateCaptions
+from itrpipe.models.captions import CaptionTokens, ends_of
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import network_module
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import PARTIAL
-from itrpipe.training.captions import (
-    CaptionTokens,
-    caption_masks,
-    ends_of,
-    read_sentences,
-    token_captions,
-)
+from itrpipe.synthesis.bank import read_sentences
+from itrpipe.synthesis.masks import caption_masks, token_captions
 from itrpipe.training.data import PhraseSplitData, Sources, SplitData, load_splits, longer_captions
 from itrpipe.training.distributed import AnyMatcher, World, tensors_of
 from itrpipe.training.encoding import Refreshing
@@ -247,7 +243,7 @@ def _inputs(
         inputs["sentences"] = _sentences(job, train, tokens)
     masked = loss.masked() if isinstance(loss, MasksCaptions) else None
     if "masks" in names and masked is not None:
-        captions = token_captions(train.split, tokens, model)
+        captions = token_captions(train.split, tokens, max_tokens_of(model))
         graphs = artifacts["parse"].folder if masked.units == "phrases" else None
         inputs["masks"] = caption_masks(captions, tokens, graphs, masked.compare)
     if "writer" in names and "writer" in artifacts:

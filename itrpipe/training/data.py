@@ -28,8 +28,8 @@ from itrpipe.datasets.vocabulary import END, UNKNOWN, Vocabulary
 from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
+from itrpipe.models.captions import CaptionTokens, Cut, PieceIds, Reading, WordIds
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.training.captions import CaptionTokens, Cut, PieceIds, Reading, WordIds
 from itrpipe.training.distributed import ALONE, OwnImages, World
 from itrpipe.training.saved import SavedModel
 

@@ -19,7 +19,7 @@ from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 from itrpipe.methods.base import TokenLimits
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.training.captions import Reading, WordIds
+from itrpipe.models.captions import Reading, WordIds
 from itrpipe.training.data import Feed, PixelSplitData
 from itrpipe.training.distributed import ALONE
 

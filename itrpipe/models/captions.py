@@ -1,13 +1,8 @@
-"""Captions as token ids: by our own vocabulary of words, or by the tokenizer of a pretrained text encoder.
-
-Beside them stands what methods read of the training captions: which of their words are masked, and the sentences that
-were made of them.
-"""
+"""Captions as token ids: by our own vocabulary of words, or by the tokenizer of a pretrained text encoder."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,16 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from itrpipe.datasets.prepared import Split
-from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary, tokenize
-from itrpipe.errors import DataError, UsageError
-from itrpipe.learning.sentences import CaptionMasks, Compare, SentenceBank, SpecialTokens
+from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.models.declaration import LONGEST
-from itrpipe.models.uniter.network import UniterEncoder
-from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.storage.integrity import checked
 from itrpipe.storage.ragged import Ragged
-from itrpipe.synthesis.sentences import SentenceFile
-from itrpipe.synthesis.tokens import CONTINUATION, GraphCandidates, TokenCaptions
 
 VOCABULARY, TOKENIZER = "vocab.json", "tokenizer"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -83,7 +72,7 @@ class Reading:
         """The words of the captions of a split: those of cleaned captions, else those that `prepare` cut."""
         if self.cleaned:
             return pa.array([text.split() for text in self.texts(split)], pa.list_(pa.string()))
-        return pa.array([words[: self.max_words] for words in split.tokens.to_pylist()], pa.list_(pa.string()))
+        return pc.call_function("list_slice", [split.tokens], pc.ListSliceOptions(0, self.max_words))
 
 
 @dataclass(frozen=True)
@@ -214,106 +203,3 @@ def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
         return PieceIds(load_tokenizer(place), Reading.of(settings), max_tokens)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
     return WordIds(vocabulary, Reading.of(settings)) if settings.opens_encoders else vocabulary
-
-
-def token_captions(split: Split, tokens: CaptionTokens, model: UniterEncoder) -> TokenCaptions:
-    """The captions of a split as a trained model reads them.
-
-    Args:
-        split: the captions.
-        tokens: of the model.
-        model: is asked for its sizes.
-
-    Raises:
-        UsageError: the model's tokenizer has no mask, or does not tell which words its pieces are of.
-    """
-    if not isinstance(tokens, PieceIds):
-        assert isinstance(tokens, Vocabulary)
-        return TokenCaptions.of_words(split, tokens)
-    tokenizer = tokens.tokenizer
-    kind = getattr(getattr(tokenizer, "backend_tokenizer", None), "model", None)
-    # Pieces of other tokenizers do not show where a word begins.
-    if getattr(kind, "continuing_subword_prefix", None) != CONTINUATION or tokenizer.mask_token_id is None:
-        raise UsageError(
-            f"the tokenizer of this model is no WordPiece tokenizer with a mask and pieces that go on with "
-            f"{CONTINUATION!r}, so that its words cannot be written; train one with --set "
-            "model.tokenizer=bert-base-cased or the like"
-        )
-    return TokenCaptions.of_pieces(split, tokenizer, min(model.text.max_tokens, tokenizer.model_max_length))
-
-
-def special_tokens(tokens: CaptionTokens, pieces: Sequence[str]) -> SpecialTokens:
-    """The token ids that are no words, and the longest run of those that are.
-
-    Args:
-        tokens: of the model.
-        pieces: V tokens as its vocabulary writes them.
-    """
-    if not isinstance(tokens, PieceIds):
-        return SpecialTokens(len(pieces) - 1, tuple(range(len(SPECIALS))), (len(SPECIALS), len(pieces) - 1))
-    tokenizer = tokens.tokenizer
-    special = {*tokenizer.all_special_ids, *(row for row, piece in enumerate(pieces) if piece.startswith("[unused"))}
-    edges = np.array([-1, *sorted(special), len(pieces)])
-    longest = int(np.argmax(np.diff(edges)))
-    others = tuple(sorted(special - {tokenizer.mask_token_id}))
-    return SpecialTokens(tokenizer.mask_token_id, others, (int(edges[longest]) + 1, int(edges[longest + 1])))
-
-
-def caption_masks(
-    captions: TokenCaptions, tokens: CaptionTokens, graphs: Path | None, compare: Compare
-) -> CaptionMasks:
-    """How the captions of a training set are masked.
-
-    Args:
-        captions: as the model reads them.
-        tokens: of the model.
-        graphs: artifact of `itrpipe parse`, whose phrases are masked as wholes; None masks single tokens.
-        compare: see `CaptionMasks`.
-
-    Raises:
-        DataError: a caption has no scene graph.
-    """
-    candidates = None if graphs is None else GraphCandidates(captions, MaskCandidates.read(graphs))
-    arrays = captions.tokens, captions.words, captions.split.caption_image
-    return CaptionMasks(*arrays, candidates, special_tokens(tokens, captions.pieces), compare)
-
-
-def read_sentences(folder: Path, split: Split, tokens: CaptionTokens, mirrors: bool = True) -> SentenceBank:
-    """The kept sentences of the captions of a training set.
-
-    Args:
-        folder: artifact of `itrpipe synthesize`.
-        split: the captions.
-        tokens: of the model.
-        mirrors: whether images can be mirrored, as some twins are.
-
-    Raises:
-        MissingInputError: there is no such file.
-        DataError: it is damaged, or of other captions.
-    """
-    file = SentenceFile(folder)
-    kept = file.kept(("caption_id", "text", "kind", "twin_image_id", "detail", "twin_detail"))
-    owners = pc.call_function("index_in", [kept["caption_id"]], pc.SetLookupOptions(pa.array(split.caption_ids)))
-    kept, owners = kept.filter(owners.is_valid()), owners.drop_null().to_numpy()
-    if not len(kept):
-        raise DataError(f"{file.path} has no sentence for any caption of the training set; run `itrpipe synthesize`")
-    if (np.diff(owners) < 0).any():
-        raise DataError(f"{file.path} has its captions in another order; run `itrpipe synthesize` again")
-    texts, detail, twin_detail = (kept[name].fill_null("") for name in ("text", "detail", "twin_detail"))
-    ids, lengths = _encoded(texts, split, tokens)
-    sides = [_encoded(each, split, tokens) for each in (detail, twin_detail)]
-    width = max(each.shape[1] for each, _ in sides)
-    both = np.stack([np.pad(each, ((0, 0), (0, width - each.shape[1]))) for each, _ in sides])
-    starts = np.searchsorted(owners, np.arange(len(split.caption_ids) + 1))
-    found = pc.call_function("index_in", [kept["twin_image_id"]], pc.SetLookupOptions(pa.array(split.image_ids)))
-    twins = found.fill_null(-1).to_numpy().astype(np.int64)
-    if not mirrors:
-        twins[twins == split.caption_image[owners]] = -1
-    kinds = np.unique(np.array(kept["kind"].to_pylist(), dtype=str), return_inverse=True)[1]
-    return SentenceBank(ids, lengths, starts, twins, (both, np.stack([each for _, each in sides])), kinds)
-
-
-def _encoded(texts: Any, split: Split, tokens: CaptionTokens) -> tuple[np.ndarray, np.ndarray]:
-    """Ids and lengths of further captions of a split."""
-    words = pa.array([tokenize(text) for text in texts.to_pylist()], pa.list_(pa.string()))
-    return tokens.encode_split(Split(split.name, split.images, pa.table({"text": texts, "tokens": words})))
