@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from itrpipe.learning.mined import Lists
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.base import ImageBatch, Matcher, Tensors, TextBatch
 from itrpipe.storage.ragged import Ragged
 
+AnyMatcher = Matcher[Any, Any]
 Pairs = tuple[ImageBatch, TextBatch]
 Chosen = TypeVar("Chosen", bound=MethodSettings)
 
@@ -126,7 +128,7 @@ class Method(Protocol):
         """Builds the batch of the given caption rows [B]."""
         ...
 
-    def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Named loss terms of a batch of an epoch (0-based); training minimises their sum."""
         ...
 
@@ -192,7 +194,7 @@ class OrderingMethod(Method, Protocol):
 class RefreshedMethod(Method, Protocol):
     """A method that goes on with other mined lists."""
 
-    def refresh(self, lists: Mapping[str, np.ndarray]) -> None:
+    def refresh(self, lists: Lists) -> None:
         """Takes lists in the place of those that it was built with, before an epoch."""
         ...
 
@@ -292,7 +294,7 @@ def twins_drawn(
     return images, in_training(sentences.details_of(rows))
 
 
-def twin_scores(model: Matcher[Any, Any], batch: Batch) -> Tensor:
+def twin_scores(model: AnyMatcher, batch: Batch) -> Tensor:
     """Scores [n, 2, 2] of the two images of each quadruple, in rows, with its captions; matches on the diagonal."""
     assert batch.twins is not None
     images, texts = encoded(model, batch.twins)
@@ -301,13 +303,13 @@ def twin_scores(model: Matcher[Any, Any], batch: Batch) -> Tensor:
     return model.score_at(images, texts, image_rows, text_rows).float().view(2, 2, -1).permute(2, 0, 1)
 
 
-def encoded(model: Matcher[Any, Any], pairs: Pairs) -> tuple[Any, Any]:
+def encoded(model: AnyMatcher, pairs: Pairs) -> tuple[Any, Any]:
     """Images and captions as a model encodes them, in this order."""
     images, texts = pairs
     return model.encode_images(images), model.encode_texts(texts)
 
 
-def auxiliary_terms(model: Matcher[Any, Any], images: Any, batch: Batch, weight: float) -> dict[str, Tensor]:
+def auxiliary_terms(model: AnyMatcher, images: Any, batch: Batch, weight: float) -> dict[str, Tensor]:
     """The backbone's own loss of the positives under the name `auxiliary`; nothing when it has none or weighs nothing.
 
     It is a mean over the batch, which published methods add to a sum of B ranking losses. A method whose losses are

@@ -11,9 +11,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 
 from itrpipe import plugins
 from itrpipe.config import Settings
@@ -21,8 +21,13 @@ from itrpipe.errors import UsageError
 from itrpipe.papers import Paper
 from itrpipe.registry import Registry
 
-MOST, MOST_WRITTEN = 1_000_000, 10_000
-"""Largest number of negatives, and of sentences written for a caption: far beyond what a step can hold."""
+MOST = 1_000_000
+"""Largest number of negatives: far beyond what a step can hold."""
+Count = Annotated[int, Field(ge=1, le=MOST)]
+CountOrNone = Annotated[int, Field(ge=0, le=MOST)]
+Written = Annotated[int, Field(ge=1, le=10_000)]
+"""Number of sentences that are written for a caption."""
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class MethodSettings(Settings):
@@ -35,6 +40,7 @@ class MethodSettings(Settings):
         heads: of the model, which start from others where the run that this one starts from has not trained them.
         answers: what can be asked of a model that it trained: `words` (which are wrong), `false-negatives`.
         papers: that it comes from.
+        refuses_unused: whether an unused option may have no value but its default, wherever that was given.
     """
 
     trains: ClassVar[bool] = True
@@ -43,6 +49,7 @@ class MethodSettings(Settings):
     heads: ClassVar[frozenset[str]] = frozenset()
     answers: ClassVar[frozenset[str]] = frozenset()
     papers: ClassVar[tuple[Paper, ...]] = ()
+    refuses_unused: ClassVar[bool] = False
 
     def unused_options(self) -> tuple[str, ...]:
         """Return the names of options that others leave without a use, so that their values change nothing."""
@@ -52,16 +59,13 @@ class MethodSettings(Settings):
         """Return the papers to cite for a model of these settings."""
         return self.papers
 
-    def refuse_unused(self) -> None:
-        """Refuse values of unused options, wherever they were given.
-
-        Raises:
-            ValueError: one has another value than its default.
-        """
-        for name in self.unused_options():
+    @model_validator(mode="after")
+    def _reads_what_is_given(self) -> MethodSettings:
+        for name in self.unused_options() if self.refuses_unused else ():
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 raise ValueError(f"{name} = {value} is an option that is not read with the others; leave it out")
+        return self
 
 
 class FirstEpochs(MethodSettings):
@@ -75,7 +79,7 @@ class FirstEpochs(MethodSettings):
 
     negatives_follow: ClassVar[bool] = False
 
-    sum_epochs: int = Field(default=0, ge=0)
+    sum_epochs: NonNegativeInt = 0
 
     def first_epochs(self) -> int:
         """Return the number of first epochs with another loss, or without negatives of its own."""
@@ -103,7 +107,7 @@ class AuxiliaryLoss(MethodSettings):
         auxiliary_weight: weight of the backbone's own loss, such as VSRN's captioning loss.
     """
 
-    auxiliary_weight: float = Field(default=1.0, ge=0)
+    auxiliary_weight: NonNegativeFloat = 1.0
 
 
 class SameImageMask(MethodSettings):
@@ -158,7 +162,7 @@ class WithTwins(ReadsSentences):
     """
 
     twins: float = Field(default=0.0, ge=0, le=16)
-    twin_weight: float = Field(default=1.0, ge=0)
+    twin_weight: NonNegativeFloat = 1.0
 
     def reads_sentences(self) -> bool:
         """Return whether twins are drawn."""

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.methods.base import Method, StatefulMethod
+from itrpipe.methods.base import AnyMatcher, Method, StatefulMethod
 from itrpipe.progress import Reporter
-from itrpipe.testing.backbones import AnyMatcher, BuildModel
+from itrpipe.testing.backbones import BuildModel
 from itrpipe.testing.toy_pairs import ToyPairs, readable
 from itrpipe.training.loop import CHECKPOINT, Trainer
 from itrpipe.training.settings import LoopSettings

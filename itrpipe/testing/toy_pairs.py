@@ -14,8 +14,8 @@ import torch
 from itrpipe.errors import DataError
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.learning.sentences import NO_WORD, CaptionMasks, SentenceBank, SpecialTokens
-from itrpipe.methods.base import TokenLimits
-from itrpipe.models.base import ImageBatch, Matcher, PhraseBatch, TextBatch
+from itrpipe.methods.base import AnyMatcher, TokenLimits
+from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 
 IMAGE_DIM, GLOBAL_DIM, FRAME = 8, 8, (32, 32)
 """Width of a region feature and of the vector of a whole image; height and width of the pixels."""
@@ -28,7 +28,7 @@ MASK = VOCABULARY
 REGIONS, LONGEST, CAPTIONS, PHRASES = 4, 8, 2, 3
 
 
-def readable(model: Matcher[Any, Any], **given: Any) -> ToyPairs:
+def readable(model: AnyMatcher, **given: Any) -> ToyPairs:
     """A training set of which a model reads the images: their numbers of regions differ, unless it refuses that.
 
     Args:

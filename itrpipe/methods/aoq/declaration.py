@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from itrpipe.methods.declaration import MOST, AuxiliaryLoss, FirstEpochs, Mined, ReadsLists, SameImageMask
+from itrpipe.methods.declaration import AuxiliaryLoss, Count, FirstEpochs, Mined, ReadsLists, SameImageMask
 from itrpipe.papers import AOQ, FNE, Paper
 
 _READ_BY = {
@@ -44,17 +44,18 @@ class Aoq(ReadsLists, FirstEpochs, SameImageMask, AuxiliaryLoss):
 
     papers = (AOQ,)
     negatives_follow = True
+    refuses_unused = True
 
     variant: Literal["adaptive-quintuplet", "quintuplet", "offline-triplet"] = "adaptive-quintuplet"
     online_term: bool = True
     quintuplet_pairs: Literal["offline", "online"] = "offline"
     weight_by: Literal["offline", "positive"] = "offline"
-    margin_online: float = Field(default=0.2, ge=0)
-    margin_offline: float = Field(default=0.0, ge=0)
-    alpha: float = Field(default=0.3, gt=0)
+    margin_online: NonNegativeFloat = 0.2
+    margin_offline: NonNegativeFloat = 0.0
+    alpha: PositiveFloat = 0.3
     beta: float = 1.5
-    top_texts: int = Field(default=300, ge=1, le=MOST)
-    top_images: int = Field(default=60, ge=1, le=MOST)
+    top_texts: Count = 300
+    top_images: Count = 60
     coupled: bool = False
     redraw: bool = True
     teacher: str | None = None
@@ -75,7 +76,6 @@ class Aoq(ReadsLists, FirstEpochs, SameImageMask, AuxiliaryLoss):
 
     @model_validator(mode="after")
     def _coupled_ranks_fit(self) -> Aoq:
-        self.refuse_unused()
         if self.coupled and self.top_images > self.top_texts:
             raise ValueError("coupled ranks need top_images <= top_texts")
         if self.coupled and self.false_negatives == "weigh":

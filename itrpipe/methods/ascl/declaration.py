@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.papers import ASCL
@@ -32,8 +32,8 @@ class Ascl(MethodSettings):
 
     mask_same_image: bool = True
     contrastive: bool = True
-    temperature: float = Field(default=0.05, gt=0)
-    margin: float = Field(default=0.2, ge=0)
+    temperature: PositiveFloat = 0.05
+    margin: NonNegativeFloat = 0.2
     noise: Literal["mixture", "gaussian", "shuffle", "cutoff", "dropout", "none"] = "mixture"
     shuffle_at: Literal["input", "states"] = "input"
     positives: Literal["either", "joined", "shortened", "none"] = "either"

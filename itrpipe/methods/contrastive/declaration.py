@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from itrpipe.methods.declaration import (
     MOST,
     AuxiliaryLoss,
     Composed,
+    Count,
+    CountOrNone,
     FirstEpochs,
     Mined,
     ReadsLists,
     SameImageMask,
+    Share,
     WithTwins,
 )
 from itrpipe.papers import ANCE, AOQ, CLIP, FNE, NEG_CLIP, NV_RETRIEVER, SIGLIP, VSEPP, Paper
@@ -93,21 +104,21 @@ class Contrastive(Composed, ReadsLists, WithTwins, FirstEpochs, SameImageMask, A
     temperature: float | str = Field(default_factory=lambda set_: 0.1 if set_.get("objective") == "sigmoid" else 0.07)
     bias: float | str = -10.0
     learn_temperature: bool = True
-    largest_scale: float = Field(default=100.0, gt=0)
-    margin: float = Field(default=0.2, ge=0)
+    largest_scale: PositiveFloat = 100.0
+    margin: NonNegativeFloat = 0.2
     mined_texts: int = Field(default=1, ge=0, le=1_000)
     mined_images: int = Field(default=1, ge=0, le=1_000)
-    top_texts: int = Field(default=300, ge=1, le=MOST)
-    top_images: int = Field(default=60, ge=1, le=MOST)
-    skip_texts: int = Field(default=0, ge=0, le=MOST)
-    skip_images: int = Field(default=0, ge=0, le=MOST)
+    top_texts: Count = 300
+    top_images: Count = 60
+    skip_texts: CountOrNone = 0
+    skip_images: CountOrNone = 0
     shared: bool = True
     drop_duplicates: bool = False
-    refresh_every: int = Field(default=0, ge=0)
+    refresh_every: NonNegativeInt = 0
     teacher: str | None = None
     synthetic_sentences: int = Field(default=1, ge=1, le=1_000)
-    prior: float = Field(default=1e-4, gt=0, lt=1)
-    min_count: int = Field(default=200, ge=0)
+    prior: Share = 1e-4
+    min_count: NonNegativeInt = 200
     relative_margin: float | None = 0.05
     absolute_margin: float | None = None
     max_score: float | None = None

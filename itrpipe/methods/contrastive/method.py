@@ -16,7 +16,7 @@ Shapes: B pairs, A of them anchors of this process, U mined captions, V mined im
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, cast
@@ -29,9 +29,17 @@ from torch import Tensor, nn
 from itrpipe.errors import UsageError
 from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import hardest_triplet, infonce, sigmoid, sum_of_triplets, twin_differences
-from itrpipe.learning.mined import PROBABILITY_OF, MinedCandidates, known_pairs, neighbours_order, require_probabilities
+from itrpipe.learning.mined import (
+    PROBABILITY_OF,
+    Lists,
+    MinedCandidates,
+    known_pairs,
+    neighbours_order,
+    require_probabilities,
+)
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.base import (
+    AnyMatcher,
     Batch,
     PairsMethod,
     TrainingSet,
@@ -44,7 +52,7 @@ from itrpipe.methods.base import (
     twins_drawn,
 )
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
-from itrpipe.models.base import Anchors, Matcher, Tensors, rows_of
+from itrpipe.models.base import Anchors, Tensors, rows_of
 
 TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 _NONE = float("-inf")
@@ -133,9 +141,9 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         self,
         settings: Contrastive,
         data: TrainingSet,
-        lists: Mapping[str, np.ndarray] | None = None,
+        lists: Lists | None = None,
         sentences: SentenceBank | None = None,
-        matches: Mapping[str, np.ndarray] | None = None,
+        matches: Lists | None = None,
         decided: Fitting | None = None,
         duplicates: Callable[[], Fitting] | None = None,
     ) -> None:
@@ -152,7 +160,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             )
         self.refresh(lists or {})
 
-    def refresh(self, lists: Mapping[str, np.ndarray]) -> None:
+    def refresh(self, lists: Lists) -> None:
         """Goes on with other mined lists.
 
         Raises:
@@ -256,7 +264,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         if self._state.statistics is not None:
             self._state.statistics.reset()
 
-    def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`contrastive`, `twins` by the same objective, and the backbone's `auxiliary` loss; means over the batch."""
         settings, state, batch = self.settings, self._state, cast(ContrastiveBatch, batch)
         images, texts = encoded(model, batch.pairs["positive"])
@@ -296,7 +304,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             **auxiliary_terms(model, images, batch, settings.auxiliary_weight / size),
         }
 
-    def _twins(self, model: Matcher[Any, Any], batch: Batch) -> Tensor:
+    def _twins(self, model: AnyMatcher, batch: Batch) -> Tensor:
         """Mean over quadruples and their four differences: the hinge, or InfoNCE of two candidates."""
         differences = twin_differences(twin_scores(model, batch))
         if self.settings.objective in ("infonce", "sigmoid"):

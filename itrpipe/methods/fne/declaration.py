@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 
-from itrpipe.methods.declaration import AuxiliaryLoss, FirstEpochs, SameImageMask
+from itrpipe.methods.declaration import AuxiliaryLoss, FirstEpochs, SameImageMask, Share
 from itrpipe.papers import FNE
 
 
@@ -46,25 +46,25 @@ class Fne(FirstEpochs, SameImageMask, AuxiliaryLoss):
     compares_embeddings = True
     answers = frozenset({"false-negatives"})
 
-    margin: float = Field(default=0.2, ge=0)
+    margin: NonNegativeFloat = 0.2
     candidates: Literal["drawn", "hardest"] = "drawn"
     momentum_twin: bool = True
     momentum: float = Field(default=0.995, ge=0, lt=1)
     momentum_eval: bool = True
     memory_size: int = Field(default=8192, ge=0, le=100_000_000)
     mask_unfilled: bool = True
-    prior: float = Field(default=1e-4, gt=0, lt=1)
-    alpha: float = Field(default=0.5, ge=0)
+    prior: Share = 1e-4
+    alpha: NonNegativeFloat = 0.5
     posterior_threshold: float = Field(default=0.001, ge=0, le=1)
-    posterior_scale: float = Field(default=0.5, ge=0)
+    posterior_scale: NonNegativeFloat = 0.5
     window: bool = True
     fallback: bool = True
-    min_count: int = Field(default=200, ge=0)
+    min_count: NonNegativeInt = 200
     negative_source: Literal["hardest", "all"] = "hardest"
     ties: Literal["none", "first"] = "none"
     reset_each_epoch: bool = True
     monotone: bool = False
-    warm_epochs: int = Field(default=1, ge=0)
+    warm_epochs: NonNegativeInt = 1
 
     def first_epochs(self) -> int:
         """Return the number of first epochs with in-batch negatives only."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import NonNegativeFloat, model_validator
 
-from itrpipe.methods.declaration import MOST, FirstEpochs, WithTwins
+from itrpipe.methods.declaration import Count, FirstEpochs, WithTwins
 from itrpipe.papers import UNITER
 
 
@@ -21,9 +21,9 @@ class HardNegatives(FirstEpochs):
     papers = (UNITER,)
     only_backbone = "uniter"
 
-    margin: float = Field(default=0.2, ge=0)
-    sampled_negatives: int = Field(default=399, ge=1, le=MOST)
-    hard_negatives: int = Field(default=31, ge=1, le=MOST)
+    margin: NonNegativeFloat = 0.2
+    sampled_negatives: Count = 399
+    hard_negatives: Count = 31
 
     @model_validator(mode="after")
     def _enough_are_sampled(self) -> HardNegatives:

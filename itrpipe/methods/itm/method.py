@@ -91,11 +91,7 @@ class HardNegativesMethod(PairsMethod[Chosen]):
         pool = self.data.images(pool_images), self.data.texts(pool_texts)
         return ItmBatch({"pool": pool}, torch.from_numpy(own[:, 0]), rows=PairRows(*places))
 
-    def hard_scores(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> Tensor:
-        """Scores [2 B, 1 + M] of the pairs that are trained, those of each anchor with its match first."""
-        return self._scores(model, batch, self.hard_rows(model, batch, epoch))
-
-    def _scores(self, model: UniterEncoder, batch: ItmBatch, pairs: PairRows) -> Tensor:
+    def pair_scores(self, model: UniterEncoder, batch: ItmBatch, pairs: PairRows) -> Tensor:
         """Scores [2 B, n] of pairs, of which each image and each caption is embedded once."""
         images, image_rows = torch.unique(pairs.images, return_inverse=True)
         texts, text_rows = torch.unique(pairs.captions, return_inverse=True)
@@ -104,7 +100,7 @@ class HardNegativesMethod(PairsMethod[Chosen]):
         return model.score_at(*both, image_rows.flatten(), text_rows.flatten()).view(pairs.images.shape)
 
     def ranking_terms(self, scores: Tensor, batch: ItmBatch) -> dict[str, Tensor]:
-        """`text_anchored` and `image_anchored` of the scores that `hard_scores` gave.
+        """`text_anchored` and `image_anchored` of the scores [2 B, 1 + M] of the pairs that `hard_rows` gave.
 
         Their hinges are max(0, margin + sigmoid(negative) - sigmoid(positive)), in single precision. Source: UNITER,
         released code; TAGS-DC, Eq. 4 and 5.
@@ -124,7 +120,7 @@ class HardNegativesMethod(PairsMethod[Chosen]):
         if epoch < self.settings.sum_epochs:
             return batch.rows.at(torch.arange(hard).expand(len(batch.rows.images), -1))
         with scoring(model):
-            scores = self._scores(model, batch, PairRows(batch.rows.images[:, 1:], batch.rows.captions[:, 1:]))
+            scores = self.pair_scores(model, batch, PairRows(batch.rows.images[:, 1:], batch.rows.captions[:, 1:]))
         return batch.rows.at(scores.topk(hard, dim=1).indices.cpu())
 
 
@@ -148,7 +144,7 @@ class ItmMethod(HardNegativesMethod[Itm]):
 
     def losses(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> dict[str, Tensor]:
         """`text_anchored` and `image_anchored`, means over anchors and negatives, and `twins` by the same hinge."""
-        terms = self.ranking_terms(self.hard_scores(model, batch, epoch), batch)
+        terms = self.ranking_terms(self.pair_scores(model, batch, self.hard_rows(model, batch, epoch)), batch)
         if batch.twins is None:
             return terms
         hinges = (self.settings.margin + twin_differences(twin_scores(model, batch).sigmoid())).relu()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
-from itrpipe.methods.declaration import MOST, Masked, MasksCaptions
+from itrpipe.methods.declaration import Count, Masked, MasksCaptions
 from itrpipe.papers import UNITER
 
 
@@ -24,11 +24,11 @@ class Pretrain(MasksCaptions):
     papers = (UNITER,)
     only_backbone = "uniter"
 
-    negatives: int = Field(default=1, ge=1, le=MOST)
+    negatives: Count = 1
     mask: Literal["words", "phrases"] = "words"
     noise: bool = True
-    weight_words: float = Field(default=1.0, ge=0)
-    weight_matching: float = Field(default=1.0, ge=0)
+    weight_words: NonNegativeFloat = 1.0
+    weight_matching: NonNegativeFloat = 1.0
 
     def masked(self) -> Masked:
         """Return that all captions are masked."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat
 
-from itrpipe.methods.declaration import MOST, FirstEpochs
+from itrpipe.methods.declaration import Count, FirstEpochs
 from itrpipe.papers import SSAMT
 
 
@@ -27,19 +27,20 @@ class Ssamt(FirstEpochs):
 
     papers = (SSAMT,)
     only_backbone = "ssamt"
+    refuses_unused = True
 
     mask_same_image: bool = True
     phase: Literal["intra", "inter"] = "inter"
-    margin_intra: float = Field(default=0.05, ge=0)
-    margin_global: float = Field(default=0.05, ge=0)
-    margin_local: float = Field(default=0.05, ge=0)
-    margin_phrase: float = Field(default=0.1, ge=0)
-    weight_global: float = Field(default=1.0, ge=0)
-    weight_local: float = Field(default=0.1, ge=0)
-    weight_phrase: float = Field(default=0.1, ge=0)
+    margin_intra: NonNegativeFloat = 0.05
+    margin_global: NonNegativeFloat = 0.05
+    margin_local: NonNegativeFloat = 0.05
+    margin_phrase: NonNegativeFloat = 0.1
+    weight_global: NonNegativeFloat = 1.0
+    weight_local: NonNegativeFloat = 0.1
+    weight_phrase: NonNegativeFloat = 0.1
     negatives: Literal["hardest", "softmax", "top-k"] = "hardest"
-    temperature: float = Field(default=0.05, gt=0)
-    top_k: int = Field(default=10, ge=1, le=MOST)
+    temperature: PositiveFloat = 0.05
+    top_k: Count = 10
     label_stopwords: Literal["keep", "drop"] = "keep"
 
     def unused_options(self) -> tuple[str, ...]:
@@ -49,8 +50,3 @@ class Ssamt(FirstEpochs):
         margins = ("margin_global", "margin_local", "margin_phrase")
         weights = ("weight_global", "weight_local", "weight_phrase")
         return (*margins, *weights, "negatives", "temperature", "top_k", "label_stopwords")
-
-    @model_validator(mode="after")
-    def _is_of_one_phase(self) -> Ssamt:
-        self.refuse_unused()
-        return self

@@ -106,7 +106,7 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
 
     def losses(self, model: UniterEncoder, batch: TagsBatch, epoch: int) -> dict[str, Tensor]:
         """`text_anchored`, `image_anchored`, `words` (L_MLM) and `sentences` (L_ISTM), the last two with weights."""
-        scores = self.hard_scores(model, batch, epoch)  # [2 B, 1 + M]
+        scores = self.pair_scores(model, batch, self.hard_rows(model, batch, epoch))  # [2 B, 1 + M]
         terms, positive = self.ranking_terms(scores, batch), scores[: len(batch.images), 0]
         own_images = rows_of(batch.pairs["pool"][0], batch.rows.images[: len(positive), 0])
         images, made = model.encode_images(own_images), batch.sentences
@@ -116,25 +116,22 @@ class TagsMethod(HardNegativesMethod[ChosenTags]):
         states = images.regions.new_zeros(0, first, images.regions.shape[-1])  # [n, first, d]
         if len(rows):
             states = model.read_at(images, model.encode_texts(made.texts), made.owners, rows, first, lambda each: each)
-        terms["sentences"] = self._ranking_of_sentences(model.rank_score(states[:, 0]), batch, made, positive)
+
+        scores = model.rank_score(states[:, 0])
+        place, table = (made.owners, made.places), scores.new_zeros(len(positive), self.settings.keep)
+        negatives = table.index_put(place, scores)
+        real = table.index_put(place, torch.ones_like(scores)) > 0
+        loss = synthetic_triplet_loss(positive, negatives, real, self.settings.margin)
+        terms["sentences"] = self.settings.weight_sentences * loss
+        gap = (scores.sigmoid() - positive.sigmoid()[made.owners]).detach().float()
+        batch.statistics["sentences"] = gap.new_tensor(len(gap) / len(positive))
+        if len(gap):  # quartiles of how much better than their captions sentences score
+            batch.statistics |= dict(zip(_QUARTILES, gap.quantile(gap.new_tensor([0.25, 0.5, 0.75])), strict=True))
         return terms | self.word_terms(model, batch, made, states)
 
     def word_terms(self, model: UniterEncoder, batch: TagsBatch, made: OwnedTexts, states: Tensor) -> dict[str, Tensor]:
         """Losses of the words of the sentences, whose last states are [n, W, d]: none; see `reads_words`."""
         return {}
-
-    def _ranking_of_sentences(self, scores: Tensor, batch: TagsBatch, made: OwnedTexts, positive: Tensor) -> Tensor:
-        """`sentences` of raw scores [n] of the sentences and [B] of their captions, with its weight."""
-        settings = self.settings
-        place, table = (made.owners, made.places), scores.new_zeros(len(positive), settings.keep)
-        negatives = table.index_put(place, scores)
-        real = table.index_put(place, torch.ones_like(scores)) > 0
-        gap = (scores.sigmoid() - positive.sigmoid()[made.owners]).detach().float()
-        batch.statistics["sentences"] = gap.new_tensor(len(gap) / len(positive))
-        if len(gap):  # quartiles of how much better than their captions sentences score
-            batch.statistics |= dict(zip(_QUARTILES, gap.quantile(gap.new_tensor([0.25, 0.5, 0.75])), strict=True))
-        loss = synthetic_triplet_loss(positive, negatives, real, settings.margin)
-        return settings.weight_sentences * loss
 
     def _write(
         self,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
-from itrpipe.methods.declaration import MOST, AuxiliaryLoss, FirstEpochs, SameImageMask, WithTwins
+from itrpipe.methods.declaration import AuxiliaryLoss, CountOrNone, FirstEpochs, SameImageMask, WithTwins
 from itrpipe.papers import ASCL, VSE_C, VSEPP, Paper
 
 
@@ -26,10 +26,10 @@ class Triplet(WithTwins, FirstEpochs, SameImageMask, AuxiliaryLoss):
 
     papers = (VSEPP,)
 
-    margin: float = Field(default=0.2, ge=0)
+    margin: NonNegativeFloat = 0.2
     max_violation: bool = True
-    synthetic_sentences: int = Field(default=0, ge=0, le=MOST)
-    synthetic_weight: float = Field(default=1.0, ge=0)
+    synthetic_sentences: CountOrNone = 0
+    synthetic_weight: NonNegativeFloat = 1.0
     generated_positives: Literal["none", "joined", "shortened", "either"] = "none"
 
     def cited(self) -> tuple[Paper, ...]:

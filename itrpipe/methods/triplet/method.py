@@ -7,8 +7,6 @@ Source: VSE++ (Faghri et al., BMVC 2018); AOQ (Chen et al., ECCV 2020), Eq. 1 an
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,6 +15,7 @@ from itrpipe.learning.losses import hinge, triplet_loss, twin_differences
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.ascl.method import generated_positives
 from itrpipe.methods.base import (
+    AnyMatcher,
     Batch,
     PairsMethod,
     TokenLimits,
@@ -29,7 +28,7 @@ from itrpipe.methods.base import (
     twins_drawn,
 )
 from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.models.base import Matcher, rows_of
+from itrpipe.models.base import rows_of
 
 
 class TripletMethod(PairsMethod[Triplet]):
@@ -55,7 +54,7 @@ class TripletMethod(PairsMethod[Triplet]):
             batch.generated = generated_positives(settings.generated_positives, *sides, self._limits, rng)
         return batch
 
-    def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Sums over the batch: `triplet` (Eq. 1 or 2), the backbone's `auxiliary` loss, `synthetic` of sentences.
 
         `twins` is the same hinge of the four scores of twins.
