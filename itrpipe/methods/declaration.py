@@ -145,6 +145,11 @@ class ReadsLists(MethodSettings):
         """Return the lists that it reads; None where it reads none as it is set."""
 
 
+def mined_by(settings: MethodSettings | None) -> Mined | None:
+    """Return the mined lists that a method of these settings reads; None where it reads none."""
+    return settings.mined() if isinstance(settings, ReadsLists) else None
+
+
 class ReadsSentences(MethodSettings):
     """Settings of methods that read sentences of `itrpipe synthesize`."""
 

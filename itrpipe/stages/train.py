@@ -19,7 +19,7 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE, passes_of
 from itrpipe.features.hub import require_encoder, require_reachable
 from itrpipe.methods.contrastive.declaration import Contrastive
-from itrpipe.methods.declaration import MasksCaptions, Mined, ReadsLists, ReadsSentences, method_package
+from itrpipe.methods.declaration import MasksCaptions, Mined, ReadsSentences, method_package, mined_by
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
@@ -90,7 +90,7 @@ class Train(Stage):
                 f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
                 "'itrpipe[lora]'` or leave it out"
             )
-        mined = _mined(settings)
+        mined = mined_by(settings.loss)
         if mined is not None and mined.refresh_every:
             _refuse_refreshing(step, settings, mined.refresh_every)
 
@@ -161,7 +161,7 @@ class Train(Stage):
             UsageError: the method does not train this backbone.
         """
         measure = getattr(settings.model, "measure", "cosine")
-        loss, mined = settings.loss, _mined(settings)
+        loss, mined = settings.loss, mined_by(settings.loss)
         # Where the model itself mines again, it is searched by inner product.
         compares = loss.compares_embeddings or (mined is not None and mined.refresh_every > 0)
         if compares and (not settings.model.embeds or measure != "cosine"):
@@ -300,11 +300,6 @@ def _refuse_other_features(step: Step, settings: TrainSettings) -> None:
                 f"backbone {settings.backbone!r} reads {_READ[name]}, which features {settings.features!r} (made by "
                 f"{made}) do not hold; {remedy}"
             )
-
-
-def _mined(settings: TrainSettings) -> Mined | None:
-    """Return the mined lists that the method reads."""
-    return settings.loss.mined() if isinstance(settings.loss, ReadsLists) else None
 
 
 def _refuse_refreshing(step: Step, settings: TrainSettings, every: int) -> None:

@@ -27,10 +27,10 @@ from itrpipe.methods.base import TokenLimits
 from itrpipe.methods.declaration import (
     FirstEpochs,
     MasksCaptions,
-    ReadsLists,
     WithTwins,
     method_module,
     methods,
+    mined_by,
     named_inputs,
 )
 from itrpipe.mining.files import FILES, read_list
@@ -295,8 +295,7 @@ def _mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
 
 def _refreshing(job: TrainingJob, train: SplitData) -> Refreshing | None:
     """Returns what mines again while training goes on."""
-    loss = job.settings.loss
-    mined = loss.mined() if isinstance(loss, ReadsLists) else None
+    mined = mined_by(job.settings.loss)
     if mined is None or not mined.refresh_every:
         return None
 

@@ -64,11 +64,6 @@ class TokenTexts:
         ids, lengths = tokens.encode_split(split)
         return cls(ids, lengths, tokens.cut(split, lengths) if isinstance(tokens, WordIds | PieceIds) else Cut(0, ""))
 
-    @property
-    def num_captions(self) -> int:
-        """T."""
-        return len(self.lengths)
-
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Token ids of the given caption rows [T], cut to about the longest of them."""
         lengths = self.lengths[rows]
@@ -103,11 +98,6 @@ class PhraseTexts:
         self.lengths = phrases.word_ids.counts[self.graph_rows]
         self.cut = Cut(int(phrases.longer[self.graph_rows].sum()), f"{phrases.max_words} words")
         self._ids = np.array([vocabulary.ids.get(word, UNKNOWN) for word in phrases.words] + [0])  # the last is padding
-
-    @property
-    def num_captions(self) -> int:
-        """T."""
-        return len(self.lengths)
 
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Words and phrases of the given caption rows [T], cut to the longest of them."""
