@@ -23,9 +23,9 @@ Lists = Mapping[str, np.ndarray]
 """Direction -> rows of candidates [A, K], hardest first, -1 behind the last; under the same names behind
 `PROBABILITY_OF` their probabilities to be matches, where mining wrote these."""
 PROBABILITY_OF = "false_negatives/"
-"""What stands before a direction where methods are given its probabilities beside its candidates."""
+"""Prefix of a direction under which methods find its probabilities."""
 _ROUNDS = 40
-"""How often a caption asks for a leader; with groups of eight, one of eight candidates leads."""
+"""Times that a caption asks for a leader; with groups of eight, one of eight candidates leads."""
 
 
 def require_probabilities(lists: Lists, direction: str, judges: str) -> None:

@@ -53,7 +53,7 @@ class TrainingSet(Protocol):
 
 
 class TokenLimits(NamedTuple):
-    """How captions are read as tokens.
+    """Tokens around the words of captions, and the longest caption.
 
     Attributes:
         before, behind: how many tokens stand before the words of every caption and how many behind; SigLIP's have no

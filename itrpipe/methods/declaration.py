@@ -176,7 +176,7 @@ class WithTwins(ReadsSentences):
 
 @dataclass(frozen=True)
 class Masked:
-    """How a method masks captions.
+    """Masked copies of captions that a method reads.
 
     Attributes:
         units: what is masked together: single `words`, or the `phrases` of the scene graph.

@@ -42,7 +42,7 @@ def clean(text: str) -> str:
 
 @dataclass(frozen=True)
 class Reading:
-    """What of a caption is read.
+    """Part of a caption that is read.
 
     Attributes:
         cleaned: without case and punctuation.
@@ -59,7 +59,7 @@ class Reading:
 
     @classmethod
     def of(cls, settings: Any) -> Reading:
-        """As the settings of a model have it, which has some of these options; most models do not clean."""
+        """Take it from the settings of a model, which has some of these options; most models do not clean."""
         return cls(getattr(settings, "clean_captions", False), settings.max_words)
 
     def texts(self, split: Split) -> list[str]:
@@ -128,7 +128,7 @@ class PieceIds:
         return len(self.tokenizer)
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other gives every caption the same ids."""
+        """Return whether the other gives every caption the same ids."""
         if not isinstance(other, PieceIds):
             return NotImplemented
         same = (self.reading, self.max_tokens) == (other.reading, other.max_tokens)
@@ -163,7 +163,7 @@ CaptionTokens = Vocabulary | WordIds | PieceIds
 
 
 def ends_of(tokens: CaptionTokens) -> tuple[int, int]:
-    """How many tokens stand before the words of every caption and how many behind; a vocabulary gives both one."""
+    """Count the tokens before the words of every caption and those behind; a vocabulary gives both one."""
     if not isinstance(tokens, PieceIds):
         return 1, 1
     added = np.array(tokens.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"], dtype=bool)

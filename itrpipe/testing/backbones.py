@@ -1,4 +1,4 @@
-"""What holds for every backbone."""
+"""Check what holds for every backbone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every method."""
+"""Check what holds for every method."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def something_is_learned_and_nothing_else(build: BuildMethod, build_model: Build
 
 
 def equal_draws_give_equal_losses(build: BuildMethod, build_model: BuildModel) -> None:
-    """What is random comes from the generator that is given and from PyTorch's, and from nowhere else."""
+    """All that is random comes from the generator that is given and from PyTorch's, and from nowhere else."""
     first, again = (_told(_step(*_ready(build, build_model), np.arange(8), _LATE)) for _ in range(2))
     assert first == again, f"equal generators give {first} and {again}"
 

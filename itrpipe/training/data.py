@@ -116,7 +116,7 @@ _MISSING = {
     "pixels": "pixels, which this model is trained on; give --features pixels, or train on frozen features with --set "
     "model.images=regions",
 }
-"""What a file of features may lack, and what to do then."""
+"""Group of features that a file may lack -> its name and the remedy."""
 
 
 class SplitData:
@@ -162,7 +162,7 @@ class SplitData:
 
     @property
     def mirrors(self) -> bool:
-        """Whether its images can be mirrored: those with pixels, or with boxes of regions."""
+        """Return whether its images can be mirrored: those with pixels, or with boxes of regions."""
         return self._read == "pixels" or (self._read == "regions" and "boxes" in self._held)
 
     def images(self, rows: np.ndarray) -> ImageBatch:
@@ -252,7 +252,7 @@ class PhraseSplitData(SplitData):
         self._graph_images = phrases.image_rows(split.image_ids.tolist())
 
     def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> torch.Tensor:
-        """Which phrases and words of captions hold for images, by the semantic labels of the images' own captions.
+        """Find which phrases and words of captions hold for images, by the semantic labels of the images' own captions.
 
         Args:
             images, captions: [N] rows, held against each other.

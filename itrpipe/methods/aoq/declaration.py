@@ -1,4 +1,4 @@
-"""What AOQ declares."""
+"""Settings of AOQ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What AsCL declares."""
+"""Settings of AsCL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What contrastive training declares."""
+"""Settings of contrastive training."""
 
 from __future__ import annotations
 

@@ -66,13 +66,13 @@ class Fitting(Protocol):
     """Pairs that fit although they are of two images."""
 
     def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
-        """Whether each pair of rows is one of them; bool, of the shape that both broadcast to."""
+        """Return bool, which pairs of rows are among them, of the shape that both broadcast to."""
         ...
 
 
 @dataclass(frozen=True)
 class Candidates(Tensors):
-    """What anchors of one kind meet beside the batch, and what is known of all of it.
+    """Candidates of the anchors of one kind beside the batch, and known pairs among all of them.
 
     Attributes:
         drawn: the U captions or V images that were drawn from mined lists and are not in the batch; None without any.
@@ -89,7 +89,7 @@ class Candidates(Tensors):
     known: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
 
     def of(self, rows: slice) -> Candidates:
-        """Those of some of the anchors; what is known of others gets the row behind these."""
+        """Return the candidates of some anchors; known pairs of others get the row behind these."""
         size = rows.stop - rows.start
         known = {
             name: (torch.where((at >= rows.start) & (at < rows.stop), at - rows.start, size), *told)
@@ -116,7 +116,7 @@ class ContrastiveBatch(Batch):
 
 
 class ContrastiveState(nn.Module):
-    """What the method keeps between steps.
+    """Tensors that the method keeps between steps.
 
     Attributes:
         log_scale, bias: logarithm of 1 / t, and the bias of `sigmoid`; trained where the settings say so.

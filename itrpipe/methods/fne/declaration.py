@@ -1,4 +1,4 @@
-"""What FNE declares."""
+"""Settings of FNE."""
 
 from __future__ import annotations
 

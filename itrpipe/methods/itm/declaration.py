@@ -1,4 +1,4 @@
-"""What matching with hard negatives declares."""
+"""Settings of matching with hard negatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pretraining of UNITER declares."""
+"""Settings of the pretraining of UNITER."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def masked_texts(
 
 
 def masked_word_logits(model: UniterEncoder, images: UniterImages, texts: MaskedTexts) -> Tensor:
-    """What stands at the M masked positions, copy by copy and from left to right.
+    """Predict the words at the M masked positions, copy by copy and from left to right.
 
     Args:
         model: UNITER.

@@ -1,4 +1,4 @@
-"""What SSAMT declares."""
+"""Settings of SSAMT."""
 
 from __future__ import annotations
 

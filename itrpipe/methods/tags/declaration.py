@@ -1,4 +1,4 @@
-"""What TAGS declares."""
+"""Settings of TAGS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What TAGS-DC declares."""
+"""Settings of TAGS-DC."""
 
 from __future__ import annotations
 

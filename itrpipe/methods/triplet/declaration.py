@@ -1,4 +1,4 @@
-"""What the online triplet loss declares."""
+"""Settings of the online triplet loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands for a training that does not happen."""
+"""Settings where nothing is trained."""
 
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.papers import CLIP
