@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,39 +15,30 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from itrpipe.config import leaves
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import Decided, known_matches
 from itrpipe.datasets.vocabulary import SPECIALS, Vocabulary
 from itrpipe.engine.work import CUDA, resolve_device
-from itrpipe.errors import DataError, MissingInputError, UsageError, reason_of
+from itrpipe.errors import MissingInputError, UsageError, reason_of
 from itrpipe.features.store import FEATURES, FeatureFile
-from itrpipe.learning.mined import PROBABILITY_OF
-from itrpipe.learning.sentences import SentenceBank
-from itrpipe.methods.base import TokenLimits
 from itrpipe.methods.declaration import (
     FirstEpochs,
-    MasksCaptions,
-    WithTwins,
     method_module,
     methods,
     mined_by,
     named_inputs,
 )
-from itrpipe.mining.files import FILES, read_list
-from itrpipe.mining.filters import DuplicateCaptions
-from itrpipe.models.captions import CaptionTokens, ends_of
+from itrpipe.models.captions import CaptionTokens
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import network_module
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import PARTIAL
-from itrpipe.synthesis.bank import read_sentences
-from itrpipe.synthesis.masks import caption_masks, token_captions
-from itrpipe.training.data import PhraseSplitData, Sources, SplitData, load_splits, longer_captions
+from itrpipe.training.data import Sources, SplitData, load_splits, longer_captions
 from itrpipe.training.distributed import AnyMatcher, World, tensors_of
 from itrpipe.training.encoding import Refreshing
+from itrpipe.training.inputs import method_inputs, mined_lists
 from itrpipe.training.loop import Trainer
 from itrpipe.training.mining import mine_again
 from itrpipe.training.optimizers import limit_training, trained_weights
-from itrpipe.training.saved import build_model, chosen_precision, max_tokens_of, start_from
+from itrpipe.training.saved import build_model, chosen_precision, start_from
 from itrpipe.training.settings import NO_AVERAGE, NOTHING, LoopSettings, TrainExecution, TrainSettings
 from itrpipe.training.tracking import TrackedRun, Tracking
 
@@ -64,9 +54,6 @@ _STATE = 8
 _COMPILED_FROM = 2_000
 """Steps of a training from which on compiling pays."""
 _WORDS_OF_A_TILE = 8
-_HARD_PART = 0.1
-"""Share of the captions, and of the images, of a training set that are negatives to be mined at most."""
-_SHORTEST_LIST = 10
 _STRETCHED = 0.01
 """Change of an image's shape, relative, from which on it is worth telling."""
 
@@ -126,7 +113,7 @@ def trainer_of(job: TrainingJob) -> tuple[Trainer, dict[str, SplitData], Caption
             )
     train, loss = splits["train"], job.settings.loss
     model = _model(job, train.image_dim, tokens, encoders)
-    method = build(loss, train, **_inputs(job, named_inputs(build), train, tokens, model))
+    method = build(loss, train, **method_inputs(job, named_inputs(build), train, tokens, model))
     if loss.trains and (job.settings.adapts or job.settings.freeze != NOTHING):
         limit_training(model, job.settings)
         trained, everything = trained_weights(model)
@@ -220,79 +207,6 @@ def _model(job: TrainingJob, image_dim: int, tokens: CaptionTokens, encoders: En
     return model
 
 
-def _inputs(
-    job: TrainingJob, names: tuple[str, ...], train: SplitData, tokens: CaptionTokens, model: Any
-) -> dict[str, Any]:
-    """Read what a method declared, see `itrpipe.methods.declaration.INPUTS`; None where there is nothing."""
-    loss, artifacts = job.settings.loss, job.inputs
-    inputs: dict[str, Any] = dict.fromkeys(names)
-    if "limits" in names:
-        inputs["limits"] = TokenLimits(*ends_of(tokens), max_tokens_of(model))
-    if "matches" in names:
-        inputs["matches"] = known_matches(artifacts["prepare"].folder, train.split)
-    if "duplicates" in names:
-        inputs["duplicates"] = lambda: DuplicateCaptions(train.split.texts, train.caption_image)
-    if "matching" in names and isinstance(train, PhraseSplitData):
-        inputs["matching"] = train.matching
-    if "lists" in names and "mine_negatives" in artifacts:
-        inputs["lists"] = _mined_lists(artifacts["mine_negatives"].folder, train)
-    if "decided" in names and "mine_negatives" in artifacts:
-        decided = Decided.read(artifacts["mine_negatives"].folder, train.split.image_ids, train.split.caption_ids)
-        inputs["decided"] = None if decided is None else decided.fits
-    if "sentences" in names and "synthesize" in artifacts:
-        inputs["sentences"] = _sentences(job, train, tokens)
-    masked = loss.masked() if isinstance(loss, MasksCaptions) else None
-    if "masks" in names and masked is not None:
-        captions = token_captions(train.split, tokens, max_tokens_of(model))
-        graphs = artifacts["parse"].folder if masked.units == "phrases" else None
-        inputs["masks"] = caption_masks(captions, tokens, graphs, masked.compare)
-    if "writer" in names and "writer" in artifacts:
-        inputs["writer"] = copy.deepcopy(model).requires_grad_(False).eval()
-        start_from(artifacts["writer"].folder, inputs["writer"], job.settings.model_dump(mode="json"), tokens)
-    return inputs
-
-
-def _sentences(job: TrainingJob, train: SplitData, tokens: CaptionTokens) -> SentenceBank:
-    """Read the sentences of the training captions.
-
-    Raises:
-        UsageError: the method draws twins, and there are none that the model can read.
-    """
-    mirrors = train.mirrors and job.settings.model.sees_sides()
-    sentences = read_sentences(job.inputs["synthesize"].folder, train.split, tokens, mirrors)
-    loss = job.settings.loss
-    if isinstance(loss, WithTwins) and loss.twins:
-        if not mirrors:
-            job.warn("twins that are mirror images are left out: this model does not see where things are")
-        if not (sentences.twins >= 0).any():
-            raise UsageError(
-                f"sentences = {job.settings.sentences} has no twins that this model can read; give --set "
-                "train.sentences=twins"
-            )
-    return sentences
-
-
-def _mined_lists(folder: Path, train: SplitData) -> dict[str, np.ndarray]:
-    """The lists of both directions, with the probabilities that mining wrote.
-
-    Of a small training set, lists of the usual length would hold most captions or images, which are no harder than any
-    others; no list is longer than a part of them.
-
-    Raises:
-        DataError: they are of another training set.
-    """
-    lists, anchors = {}, (train.split.image_ids, train.split.caption_ids)
-    for direction, ids, candidates in zip(FILES, anchors, (train.num_captions, train.num_images), strict=True):
-        mined = read_list(folder, direction)
-        most = max(_SHORTEST_LIST, int(_HARD_PART * candidates))
-        if not np.array_equal(mined.anchor_ids, ids):
-            raise DataError(f"{folder}: its {direction} are of another training set; run `itrpipe mine-negatives`")
-        lists[direction] = mined.candidates[:, :most]
-        if mined.false_negative_probability is not None:
-            lists[f"{PROBABILITY_OF}{direction}"] = mined.false_negative_probability[:, :most]
-    return lists
-
-
 def _refreshing(job: TrainingJob, train: SplitData) -> Refreshing | None:
     """Returns what mines again while training goes on."""
     mined = mined_by(job.settings.loss)
@@ -307,7 +221,7 @@ def _refreshing(job: TrainingJob, train: SplitData) -> Refreshing | None:
         job.reporter.say("  mining again with the weights as they are")
         lists, prepare = job.inputs["mine_negatives"], job.inputs["prepare"]
         mine_again(folder, lists, prepare, job.execution.device, job.reporter, warn)
-        return _mined_lists(folder, train)
+        return mined_lists(folder, train)
 
     return Refreshing(mined.refresh_every, job.work / "refreshed", mine)
 
