@@ -182,10 +182,11 @@ class Decided:
             verdicts: text [P], `FITS`, `DIFFERS` or another.
             image_ids, caption_ids: of all images and captions.
         """
+        images, captions = pairs
         sides = []
         for name in (FITS, DIFFERS):
-            images, captions = (ids[verdicts == name] for ids in pairs)
-            sides.append(PairSet.of_ids((images, captions), image_ids, caption_ids))
+            rows = verdicts == name
+            sides.append(PairSet.of_ids((images[rows], captions[rows]), image_ids, caption_ids))
         return cls(*sides)
 
     @classmethod
@@ -198,18 +199,18 @@ class Decided:
         path = folder / DECIDED
         if not path.exists():
             return None
-        names = ("image_id", "caption_id", "verdict")
-        table = read_table(path, names, "run `itrpipe mine-negatives` again")
-        images, captions, verdicts = (np.asarray(table[name].to_pylist(), dtype=str) for name in names)
+        table = read_table(path, ("image_id", "caption_id", "verdict"), "run `itrpipe mine-negatives` again")
+        images = np.asarray(table["image_id"].to_pylist(), dtype=str)
+        captions = np.asarray(table["caption_id"].to_pylist(), dtype=str)
+        verdicts = np.asarray(table["verdict"].to_pylist(), dtype=str)
         return cls.of((images, captions), verdicts, image_ids, caption_ids)
 
     def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
         """Write them beside mined lists, by their ids."""
-        sides = (self.fits, self.differs)
-        columns = {
-            "image_id": np.concatenate([image_ids[each.image_rows] for each in sides]),
-            "caption_id": np.concatenate([caption_ids[each.caption_rows] for each in sides]),
-            "verdict": np.repeat([FITS, DIFFERS], [len(each) for each in sides]),
-        }
-        table = pa.table({name: pa.array(values.tolist(), pa.string()) for name, values in columns.items()})
-        write_table(folder / DECIDED, table)
+        images, captions, verdicts = list[str](), list[str](), list[str]()
+        for name, pairs in ((FITS, self.fits), (DIFFERS, self.differs)):
+            images += image_ids[pairs.image_rows].tolist()
+            captions += caption_ids[pairs.caption_rows].tolist()
+            verdicts += [name] * len(pairs)
+        columns = [pa.array(values, pa.string()) for values in (images, captions, verdicts)]
+        write_table(folder / DECIDED, pa.table(columns, ["image_id", "caption_id", "verdict"]))

@@ -197,6 +197,11 @@ class MasksCaptions(MethodSettings):
         """Return how it masks captions; None where it masks none as it is set."""
 
 
+def masked_by(settings: MethodSettings) -> Masked | None:
+    """Return how a method of these settings masks captions; None where it masks none."""
+    return settings.masked() if isinstance(settings, MasksCaptions) else None
+
+
 class Composed(MethodSettings):
     """Settings of a method whose parts can be chosen.
 

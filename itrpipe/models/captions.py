@@ -64,9 +64,17 @@ class Reading:
 
     def texts(self, split: Split) -> list[str]:
         """The captions of a split, T of them."""
-        texts = map(clean, split.texts) if self.cleaned else split.texts
+        texts = split.texts
+        if self.cleaned:
+            texts = [clean(text) for text in texts]
         longer = re.compile(rf"\s*((?:\S+\s+){{{self.max_words - 1}}}\S+)\s.*", re.DOTALL)
-        return [found[1] if (found := longer.fullmatch(text)) else text for text in texts]
+        kept = []
+        for text in texts:
+            found = longer.fullmatch(text)
+            if found is not None:
+                text = found[1]
+            kept.append(text)
+        return kept
 
     def words(self, split: Split) -> pa.ListArray:
         """The words of the captions of a split: those of cleaned captions, else those that `prepare` cut."""
@@ -153,9 +161,13 @@ class PieceIds:
         texts = self.reading.whole.texts(split)
         longer = np.array([len(text.split()) > words for text in texts], dtype=bool)
         full = [texts[row] for row in np.flatnonzero(~longer & (lengths == self.max_tokens))]
-        again = self.tokenizer(full, verbose=False)["input_ids"] if full else []
-        count = int(longer.sum()) + sum(len(ids) > self.max_tokens for ids in again)
-        return Cut(count, most if words >= self.max_tokens else f"{words} words or {most}")
+        count = int(longer.sum())
+        if full:
+            again = self.tokenizer(full, verbose=False)["input_ids"]
+            count += sum(len(ids) > self.max_tokens for ids in again)
+        if words < self.max_tokens:
+            most = f"{words} words or {most}"
+        return Cut(count, most)
 
 
 CaptionTokens = Vocabulary | WordIds | PieceIds
@@ -175,9 +187,10 @@ def save_tokens(folder: Path, tokens: CaptionTokens) -> None:
     """Writes what a trained model needs to read captions: vocab.json, or the files of a tokenizer."""
     if isinstance(tokens, PieceIds):
         tokens.tokenizer.save_pretrained(folder / TOKENIZER)
+    elif isinstance(tokens, WordIds):
+        tokens.vocabulary.save(folder / VOCABULARY)
     else:
-        vocabulary = tokens.vocabulary if isinstance(tokens, WordIds) else tokens
-        vocabulary.save(folder / VOCABULARY)
+        tokens.save(folder / VOCABULARY)
 
 
 def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
@@ -202,4 +215,6 @@ def load_tokens(folder: Path, settings: Any, max_tokens: int) -> CaptionTokens:
                 checked(path)
         return PieceIds(load_tokenizer(place), Reading.of(settings), max_tokens)
     vocabulary = Vocabulary.load(folder / VOCABULARY)
-    return WordIds(vocabulary, Reading.of(settings)) if settings.opens_encoders else vocabulary
+    if settings.opens_encoders:
+        return WordIds(vocabulary, Reading.of(settings))
+    return vocabulary

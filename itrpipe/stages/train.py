@@ -19,7 +19,7 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE, passes_of
 from itrpipe.features.hub import require_encoder, require_reachable
 from itrpipe.methods.contrastive.declaration import Contrastive
-from itrpipe.methods.declaration import MasksCaptions, Mined, ReadsSentences, method_package, mined_by
+from itrpipe.methods.declaration import Mined, ReadsSentences, masked_by, method_package, mined_by
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.progress import Reporter
@@ -195,7 +195,7 @@ class Train(Stage):
         wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
         if mined is not None:
             wanted["mine_negatives"] = _mining(settings, mined, definition)
-        masked = loss.masked() if isinstance(loss, MasksCaptions) else None
+        masked = masked_by(loss)
         if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
             wanted["parse"] = Need("parse", "rules")
         if isinstance(loss, ReadsSentences) and loss.reads_sentences():
@@ -204,7 +204,10 @@ class Train(Stage):
                 asked["seed"] = settings.seed
             wanted["synthesize"] = Need("synthesize", settings.sentences, asked)
         same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
-        for name, conf in (("start", settings.start_from), ("writer", masked.writer if masked else "")):
+        starts = {"start": settings.start_from}
+        if masked is not None:
+            starts["writer"] = masked.writer
+        for name, conf in starts.items():
             if conf:
                 wanted[name] = Need("train", conf, same)
         return wanted

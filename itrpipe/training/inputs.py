@@ -13,7 +13,7 @@ from itrpipe.errors import DataError, UsageError
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.base import TokenLimits
-from itrpipe.methods.declaration import MasksCaptions, WithTwins
+from itrpipe.methods.declaration import WithTwins, masked_by
 from itrpipe.mining.files import FILES, read_list
 from itrpipe.mining.filters import DuplicateCaptions
 from itrpipe.models.captions import CaptionTokens, ends_of
@@ -63,7 +63,7 @@ def method_inputs(
         inputs["decided"] = None if decided is None else decided.fits
     if "sentences" in names and "synthesize" in artifacts:
         inputs["sentences"] = _sentences(job, train, tokens)
-    masked = loss.masked() if isinstance(loss, MasksCaptions) else None
+    masked = masked_by(loss)
     if "masks" in names and masked is not None:
         captions = token_captions(train.split, tokens, max_tokens_of(model))
         graphs = artifacts["parse"].folder if masked.units == "phrases" else None
