@@ -298,18 +298,16 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         loss = self._direction("text", of_images, further_texts, batch, epoch, anchors)
         loss = loss + self._direction("image", of_texts, further_images, batch, epoch, anchors)
         share = 0.5 if settings.objective in ("infonce", "sigmoid") else 1.0
-        return {
-            "contrastive": share * loss * anchors.weight,
-            **({} if batch.twins is None else {"twins": settings.twin_weight * self._twins(model, batch)}),
-            **auxiliary_terms(model, images, batch, settings.auxiliary_weight / size),
-        }
-
-    def _twins(self, model: AnyMatcher, batch: Batch) -> Tensor:
-        """Mean over quadruples and their four differences: the hinge, or InfoNCE of two candidates."""
-        differences = twin_differences(twin_scores(model, batch))
-        if self.settings.objective in ("infonce", "sigmoid"):
-            return F.softplus(self._state.log_scale.exp() * differences).mean()
-        return (self.settings.margin + differences).relu().mean()
+        terms = {"contrastive": share * loss * anchors.weight}
+        if batch.twins is not None:
+            # A mean over quadruples and their four differences: InfoNCE of two candidates, or the hinge.
+            differences = twin_differences(twin_scores(model, batch))
+            if settings.objective in ("infonce", "sigmoid"):
+                costs = F.softplus(state.log_scale.exp() * differences)
+            else:
+                costs = (settings.margin + differences).relu()
+            terms["twins"] = settings.twin_weight * costs.mean()
+        return terms | auxiliary_terms(model, images, batch, settings.auxiliary_weight / size)
 
     def _direction(
         self,

@@ -92,7 +92,9 @@ class SsamtMethod(PairsMethod[Ssamt]):
         if settings.phase == "intra":
             hardest = epoch >= settings.sum_epochs
             return {"intra": triplet_loss(scores, settings.margin_intra, hardest, mask) / len(scores)}
-        text, image = self._negatives(scores.detach(), mask)
+        # Positions in the batch of a negative caption for each image, and of a negative image for each caption.
+        candidates = scores.detach().masked_fill(excluded_pairs(scores, mask), float("-inf"))
+        text, image = self._pick(candidates), self._pick(candidates.T)
         own = model.relevance(images, texts)
         with_text, with_image = model.relevance(images, texts[text]), model.relevance(images[image], texts)
         whole = (own.whole, with_text.whole), (own.whole, with_image.whole)
@@ -107,11 +109,6 @@ class SsamtMethod(PairsMethod[Ssamt]):
             phrases = phrases + self._phrase_loss(batch, with_image, texts, image.cpu().numpy(), rows)
             found["phrase"] = settings.weight_phrase * phrases
         return found
-
-    def _negatives(self, scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Positions in the batch of a negative caption j for each image and a negative image k for each caption."""
-        candidates = scores.masked_fill(excluded_pairs(scores, mask), float("-inf"))
-        return self._pick(candidates), self._pick(candidates.T)
 
     def _pick(self, candidates: Tensor) -> Tensor:
         """One column for each row [B]; a row without candidates gets its own, where every hinge is constant."""
