@@ -18,7 +18,8 @@ from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given, passes_of
 from itrpipe.features.hub import require_encoder, require_reachable
-from itrpipe.methods.declaration import Mined, method_package
+from itrpipe.methods.contrastive.declaration import Contrastive
+from itrpipe.methods.declaration import Mined, ReadsSentences, masked_by, method_package, mined_by
 from itrpipe.models.registry import BACKBONES, backbone_family
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from itrpipe.training.loop import Trainer
 
 INITIAL, MINED = "initial", "mine_negatives"
+TEACHER_OF_PAIRS = "vsrn"
+"""Backbone that mines for those without embeddings (AOQ §4.2: the lists of SCAN and BFAN are VSRN's)."""
 UNKNOWN_WORDS = "unknown_percent_of_{}_words"
 """Metric of the splits val and test, where the model has a vocabulary of its own."""
 _MOST_UNKNOWN = 50
@@ -82,8 +85,9 @@ class Train(Stage):
                 f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
                 "'itrpipe[lora]'` or leave it out"
             )
-        if settings.loss.refreshes():
-            _refuse_refreshing(step, settings)
+        mined = mined_by(settings.loss)
+        if mined is not None and mined.refresh_every:
+            _refuse_refreshing(step, settings, mined.refresh_every)
 
     def check_read(self, step: Step) -> None:
         """Refuses options that change nothing, also where the model is trained already.
@@ -147,7 +151,10 @@ class Train(Stage):
             UsageError: the method does not train this backbone.
         """
         measure = getattr(settings.model, "measure", "cosine")
-        if settings.loss.compares_embeddings() and (not settings.model.embeds or measure != "cosine"):
+        loss, mined = settings.loss, mined_by(settings.loss)
+        # Where the model itself mines again, it is searched by inner product.
+        compares = loss.compares_embeddings or (mined is not None and mined.refresh_every > 0)
+        if compares and (not settings.model.embeds or measure != "cosine"):
             how = f"compares by {measure}" if settings.model.embeds else "scores pairs and has no embeddings"
             raise UsageError(
                 f"method {settings.method!r} compares embeddings by inner product and backbone {settings.backbone!r} "
@@ -162,25 +169,27 @@ class Train(Stage):
             )
         if not settings.loss.trains and (reason := settings.model.untrained()):
             raise UsageError(f"method {settings.method!r} needs a model that is trained already: {reason}")
-        if settings.loss.reads_pretrained_scale() and (reason := settings.model.untrained()):
+        if isinstance(loss, Contrastive) and loss.reads_pretrained_scale() and (reason := settings.model.untrained()):
             raise UsageError(
                 f"temperature or bias = own is that of a pretrained joint model: {reason}; or give a number, as in "
                 "--set loss.temperature=0.07"
             )
         wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
-        mined = settings.loss.mined()
         if mined is not None:
             wanted["mine_negatives"] = _mining(settings, mined, definition)
-        masked = settings.loss.masked()
+        masked = masked_by(loss)
         if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
             wanted["parse"] = Need("parse", "rules")
-        if settings.loss.reads_sentences():
+        if isinstance(loss, ReadsSentences) and loss.reads_sentences():
             asked: dict[str, Any] = {"split": "train", **_same_share(settings)}
             if usual_method(settings.sentences):  # rules write the same for the models of all seeds
                 asked["seed"] = settings.seed
             wanted["synthesize"] = Need("synthesize", settings.sentences, asked)
         same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
-        for name, conf in (("start", settings.start_from), ("writer", settings.loss.written_by())):
+        starts = {"start": settings.start_from}
+        if masked is not None:
+            starts["writer"] = masked.writer
+        for name, conf in starts.items():
             if conf:
                 wanted[name] = Need("train", conf, same)
         return wanted
@@ -192,8 +201,8 @@ class Train(Stage):
         """
         from itrpipe.features.embeddings import EMBEDDINGS
         from itrpipe.models.base import DualEncoder as AnyDualEncoder
+        from itrpipe.models.captions import PieceIds
         from itrpipe.training.assembly import sources_of, trainer_of
-        from itrpipe.training.captions import PieceIds
         from itrpipe.training.distributed import World, joined_by
         from itrpipe.training.encoding import Encoding
         from itrpipe.training.optimizers import merge_adapters
@@ -263,9 +272,9 @@ def _refuse_other_features(step: Step, settings: TrainSettings) -> None:
             )
 
 
-def _refuse_refreshing(step: Step, settings: TrainSettings) -> None:
+def _refuse_refreshing(step: Step, settings: TrainSettings, every: int) -> None:
     """Refuses to mine again where steps are counted before there are lists, or where a second model orders these."""
-    mining, every = cast(MineSettings, step.inputs["mine_negatives"].settings), settings.loss.refreshes()
+    mining = cast(MineSettings, step.inputs["mine_negatives"].settings)
     reason = ""
     if settings.batch_by == "tokens":
         reason = "batches of tokens are counted before training begins; give --set train.batch_by=pairs"
@@ -305,7 +314,7 @@ def _teacher(
     settings: TrainSettings, mined: Mined, definition: DatasetDefinition
 ) -> tuple[Model, dict[str, dict[str, str]]]:
     """The model that is mined with, and how a need says that it has a name."""
-    usual = settings.backbone if settings.model.embeds else mined.teacher_of_pairs
+    usual = settings.backbone if settings.model.embeds else TEACHER_OF_PAIRS
     first, name = Model(training_settings.FIRST_TRAINING, usual, settings.seed), mined.teacher
     if name is None:
         return first, {}
