@@ -14,7 +14,7 @@ import difflib
 import functools
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,8 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 
 DATASET_SELECTORS = ("scenes", "flickr8k", "flickr30k", "coco")
 COMMAND_LINE = "command line"
+EVERYWHERE = "*"
+"""Scope of execution settings of all steps that have them, upstream ones included."""
 EXTENDS, SHOWN_AS, ABOUT, BASELINE = "extends", "shown_as", "about", "baseline"
 ABOUT_CONF = (EXTENDS, SHOWN_AS, ABOUT, BASELINE)
 """Keys of a `[conf.<name>]` table that are no settings: the configuration that it extends, what people call it, what it
@@ -71,6 +73,11 @@ class Settings(BaseModel):
                 raise ValueError(f"it should be {largest:,} at most")
         return value
 
+    @classmethod
+    def groups(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
+        """Return the classes of those groups of settings whose class other values choose."""
+        return {}
+
     def counted(self) -> dict[str, Any]:
         """Values as a fingerprint sees them, ready for JSON; see `Outside`."""
         values = self.model_dump(mode="json")
@@ -85,6 +92,30 @@ class Settings(BaseModel):
             value = getattr(self, name)
             if marks and value != field_info.default:
                 yield name, value, marks[0]
+
+
+@dataclass(frozen=True)
+class Override:
+    """One value that replaces what the declarations say.
+
+    Attributes:
+        scope: stage or configuration that it is limited to; None for the requested step; `EVERYWHERE`.
+        key: dotted key of the setting, or its end where no other setting ends so.
+        value: of the setting.
+        origin: where it was given, for messages.
+        backbone: it is limited to steps that are asked for with this one; empty for any.
+    """
+
+    scope: str | None
+    key: str
+    value: Any
+    origin: str = COMMAND_LINE
+    backbone: str = ""
+
+    @property
+    def name(self) -> str:
+        """The key with its scope, as `--set` takes it."""
+        return f"{self.scope}.{self.key}" if self.scope else self.key
 
 
 @dataclass(frozen=True)
@@ -234,9 +265,8 @@ def resolve(
     backbones: Iterable[str] = (),
     backbone: str | None = None,
     dataset: str | None = None,
-    overrides: Iterable[tuple[Mapping[str, Any], str]] = (),
 ) -> Resolved:
-    """Merges the layers of a configuration.
+    """Merge the declared layers of a configuration.
 
     Args:
         declaration: the stage.
@@ -245,25 +275,39 @@ def resolve(
         backbones: every name that counts as a backbone selector.
         backbone: the selected backbone, if the stage has one.
         dataset: the selected dataset; sub-tables of other datasets are skipped.
-        overrides: further layers with their origin, in rising priority.
 
     Raises:
         UsageError: there is no such conf.
     """
     selectors = {*backbones, *DATASET_SELECTORS}
     chosen = [name for name in (*_with_family(backbone, selectors), dataset) if name]
-    resolved = _declared(declaration, conf, selectors, chosen)
-    if isinstance(rule := resolved.values.get(EPOCHS), str):
+
+    def declared(name: str) -> Resolved:
+        resolved = Resolved()
+        for table, origin in _layers(declaration, name, selectors, chosen):
+            resolved.merge(table, origin)
+        return resolved
+
+    resolved = declared(conf)
+    rule = resolved.values.get(EPOCHS)
+    if isinstance(rule, str):
         origin = resolved.origins[EPOCHS]
-        others = _summed_epochs(rule, lambda name: _declared(declaration, name, selectors, chosen).values, origin)
-        resolved.merge(others, origin)
-    for layer, origin in overrides:
-        resolved.merge(layer, origin)
+        resolved.merge(_summed_epochs(rule, lambda name: declared(name).values, origin), origin)
     return resolved
 
 
-def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: list[str]) -> Resolved:
-    """The layers of a declaration alone."""
+def declared_backbone(declaration: Declaration, conf: str, backbones: Iterable[str], dataset: str) -> Any:
+    """Return the backbone that a configuration declares for a dataset; None where it has none."""
+    backbone = None
+    for table, _ in _layers(declaration, conf, {*backbones, *DATASET_SELECTORS}, [dataset]):
+        backbone = table.get("backbone", backbone)
+    return backbone
+
+
+def _layers(
+    declaration: Declaration, conf: str, selectors: set[str], chosen: list[str]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the tables of a configuration, each with its origin, in the order in which they are merged."""
     parts = conf.split("+")  # of a combination `a+b`, which those that have a `kind` can form
     if not all(kind_of(declaration, part) for part in parts):
         parts = [conf]
@@ -275,14 +319,12 @@ def _declared(declaration: Declaration, conf: str, selectors: set[str], chosen: 
         hint = did_you_mean(conf, declaration.confs) or listed
         kind = {"train": "method", "extract": "extractor"}.get(declaration.stage, "configuration")
         raise UsageError(f"{kind} {conf!r} is not declared in {declaration.path.name}{hint}")
-    resolved = Resolved()
     for part in parts:
         tables = [(f"conf.{name}", declaration.confs[name]) for name in extended(declaration, part)]
         for name, table in [("defaults", declaration.defaults), *tables]:
             sections = sorted(_select(table, name, selectors, chosen), key=lambda section: section[0])
             for _, section, layer in sections:
-                resolved.merge({part: layer} if part != conf else layer, declaration.origin(section))
-    return resolved
+                yield {part: layer} if part != conf else layer, declaration.origin(section)
 
 
 def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], origin: str) -> dict[str, Any]:
@@ -354,8 +396,8 @@ def in_words(problem: ErrorDetails) -> str:
     return problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
 
 
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """Splits `key=value` of `--set`; the value is read as TOML, else taken as a string.
+def parse_override(text: str) -> Override:
+    """Read `key=value` or `scope.key=value` of `--set`; the value is read as TOML, else taken as a string.
 
     Raises:
         UsageError: there is no `=` or no key, or the value is one that nothing can hold.
@@ -367,7 +409,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     try:
         read = tomllib.loads(f"value = {value}")
     except tomllib.TOMLDecodeError:
-        return key, value
+        return scoped_override(key, value, COMMAND_LINE)
     except (ValueError, RecursionError):
         raise UsageError(
             f"--set {key}={value[:20]}… has thousands of digits, or lists in lists in lists; give a smaller value"
@@ -376,7 +418,18 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     parsed = read["value"] if read.keys() == {"value"} else value
     if empty := empty_table(key, parsed):
         raise UsageError(f"--set {empty}={{}} is an empty table, which sets nothing; give a value or leave it out")
-    return key, parsed
+    return scoped_override(key, parsed, COMMAND_LINE)
+
+
+def scoped_override(key: str, value: Any, origin: str) -> Override:
+    """Return the override of a dotted key that may begin with a stage or a configuration."""
+    scope, dot, rest = key.partition(".")
+    stage = scope.replace("-", "_")
+    if dot and stage in declared_stages():
+        return Override(stage, rest, value, origin)
+    if dot and any(scope in load_declaration(each).confs for each in declared_stages()):
+        return Override(scope, rest, value, origin)
+    return Override(None, key, value, origin)
 
 
 def empty_table(key: str, value: Any) -> str | None:
@@ -387,19 +440,36 @@ def empty_table(key: str, value: Any) -> str | None:
     return next(filter(None, found), None) if value else key
 
 
-def complete_key(key: str, known: Iterable[str]) -> str:
-    """Turns a short key (`margin`) into the full dotted one (`loss.margin`) when only one setting ends so.
+def complete_key(key: str, known: Collection[str]) -> str:
+    """Turn a short key (`margin`) into the full dotted one (`loss.margin`) when only one setting ends so.
 
     Raises:
         UsageError: several settings end in `key`.
     """
-    known = set(known)
     if key in known:
         return key
     matches = sorted(name for name in known if name.endswith(f".{key}"))
     if len(matches) > 1:
         raise UsageError(f"--set {key}: ambiguous, could be {' or '.join(matches)}")
     return matches[0] if matches else key
+
+
+def setting_keys(model: type[Settings], values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the dotted key of every setting of a class.
+
+    Args:
+        model: the class.
+        values: that choose the classes of its groups, see `Settings.groups`.
+    """
+    groups = model.groups(values)
+    for name, about in model.model_fields.items():
+        group = groups.get(name, about.annotation)
+        if isinstance(group, type) and issubclass(group, Settings):
+            own = values.get(name, {})
+            for key in setting_keys(group, own):
+                yield f"{name}.{key}"
+        else:
+            yield name
 
 
 def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

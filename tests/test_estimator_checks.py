@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from itrpipe.config import Override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
 from itrpipe.methods.base import Batch, StatefulMethod
@@ -19,7 +20,7 @@ from itrpipe.models.base import ImageEncoding, Matcher, inner_products
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import backbone_family, network_module
 from itrpipe.models.registry import backbones as backbone_classes
-from itrpipe.pipeline.planning import Override, Planner
+from itrpipe.pipeline.planning import Planner
 from itrpipe.stages import train
 from itrpipe.stages.base import Need
 from itrpipe.testing import (

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from itrpipe.cli.named import define_model
+from itrpipe.config import Override
 from itrpipe.datasets.definition import ModelDefinition, load_definition, remember_model
-from itrpipe.pipeline.planning import Override
 from itrpipe.storage.artifact import folders_in, read_manifest
 from itrpipe.training.choices import both_encoders
 from tests.chains import Invoke, done, planned, refused, sets

@@ -15,11 +15,11 @@ import pytest
 
 from itrpipe.cli.asked import run_stage
 from itrpipe.cli.show import Show
-from itrpipe.config import declared_stages, load_declaration
+from itrpipe.config import Override, declared_stages, load_declaration, parse_override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.run import SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
-from itrpipe.pipeline.planning import Override, Planner, parse_override
+from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.run import run
 from itrpipe.pipeline.steps import MOST_CHANGES, Step, pending_steps, unique_steps
 from itrpipe.progress import Reporter

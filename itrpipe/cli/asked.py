@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from itrpipe.cli.named import NAMING, NamedModel
-from itrpipe.config import COMMAND_LINE, load_declaration
+from itrpipe.config import COMMAND_LINE, EVERYWHERE, Override, load_declaration
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.definition import (
     PIXELS,
@@ -22,7 +22,7 @@ from itrpipe.datasets.definition import (
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.pipeline.planning import EVERYWHERE, Override, Planner, is_execution
+from itrpipe.pipeline.planning import Planner, is_execution
 from itrpipe.pipeline.run import earlier_artifacts, run, say_costs
 from itrpipe.pipeline.steps import only_finished, pending_steps
 from itrpipe.printable import quantity

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from itrpipe.cli.datasets import whole_file
-from itrpipe.config import COMMAND_LINE
+from itrpipe.config import COMMAND_LINE, EVERYWHERE, Override, scoped_override
 from itrpipe.datasets.definition import (
     DEFINITION,
     DatasetDefinition,
@@ -19,7 +19,6 @@ from itrpipe.datasets.definition import (
 )
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
-from itrpipe.pipeline.planning import EVERYWHERE, Override, scoped_override
 from itrpipe.storage.artifact import folders_in
 from itrpipe.training.settings import Model, TrainExecution
 

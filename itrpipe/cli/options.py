@@ -15,10 +15,10 @@ from itrpipe.cli.asked import Asked, run_stage
 from itrpipe.cli.commands import BaseCommand
 from itrpipe.cli.datasets import ALONE, define_embeddings, given_files, whole_file
 from itrpipe.cli.named import NamedModel, datasets_of, find_model
+from itrpipe.config import EVERYWHERE, Override, parse_override
 from itrpipe.datasets.definition import EMBEDDED, DatasetDefinition, load_definition
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.pipeline.planning import EVERYWHERE, Override, parse_override
 from itrpipe.storage.integrity import trust_large_files
 
 Text = str | None

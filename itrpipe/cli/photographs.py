@@ -10,10 +10,11 @@ from typer import Option
 
 from itrpipe.cli.asked import Asked, train_settings
 from itrpipe.cli.options import AnyModelOptions, MakeOption, overrides_of
+from itrpipe.config import EVERYWHERE, Override
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition, load_definition, redefine
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import passes_of
-from itrpipe.pipeline.planning import EVERYWHERE, Override, refuse_unused
+from itrpipe.pipeline.planning import refuse_unused
 from itrpipe.progress import Reporter
 from itrpipe.storage.artifact import MANIFEST, folders_in, is_finished, read_manifest
 from itrpipe.training.settings import settings_of

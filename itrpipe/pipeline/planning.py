@@ -6,23 +6,24 @@ planning runs nothing and imports no deep-learning library.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from itrpipe.config import (
     COMMAND_LINE,
+    EVERYWHERE,
+    Override,
     Resolved,
     Settings,
     bind,
     complete_key,
-    declared_stages,
+    declared_backbone,
     did_you_mean,
-    leaves,
     load_declaration,
-    parse_assignment,
     resolve,
+    scoped_override,
+    setting_keys,
 )
 from itrpipe.datasets.definition import WITHOUT_CHOICE, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.work import CUDA, resolve_device
@@ -36,28 +37,6 @@ from itrpipe.storage.artifact import Location, Manifest, folders_in
 from itrpipe.storage.integrity import DigestCache
 from itrpipe.training.settings import backbones, canonical_backbone, usual_features
 
-EVERYWHERE = "*"
-"""Scope of execution settings of all steps that have them, upstream ones included."""
-
-
-@dataclass(frozen=True)
-class Override:
-    """One value that replaces what the declarations say.
-
-    Attributes:
-        scope: a stage or configuration name it is limited to; None for the requested step only; `EVERYWHERE`.
-        key: dotted or short name of the setting.
-        value: the value.
-        origin: where it was given, for messages.
-        backbone: it is limited to steps that are asked for with this one; empty for any.
-    """
-
-    scope: str | None
-    key: str
-    value: Any
-    origin: str = COMMAND_LINE
-    backbone: str = ""
-
 
 def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> None:
     """Refuses overrides that no step reads.
@@ -70,9 +49,8 @@ def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> N
         UsageError: there is one.
     """
     for item in overrides:
-        name = f"{item.scope}.{item.key}" if item.scope else item.key
         remedy = did_you_mean(item.key, known) or "; leave it out"
-        raise UsageError(f"setting {name} (from {item.origin}) is read by no step of this plan{remedy}")
+        raise UsageError(f"setting {item.name} (from {item.origin}) is read by no step of this plan{remedy}")
 
 
 def is_execution(override: Override, stage: Stage) -> bool:
@@ -80,16 +58,9 @@ def is_execution(override: Override, stage: Stage) -> bool:
     return override.key.removeprefix("execution.") in stage.execution.model_fields
 
 
-def has_setting(settings: Settings, key: str) -> bool:
-    """Whether a step has a setting of this dotted key; tables of free names have every key."""
-    value: Any = settings
-    for part in key.split("."):
-        if not isinstance(value, Settings):
-            return isinstance(value, Mapping)
-        if part not in type(value).model_fields:
-            return False
-        value = getattr(value, part)
-    return True
+def has_setting(key: str, known: Iterable[str]) -> bool:
+    """Return whether a dotted key is a setting of a step, a group of them, or a name in a table of free names."""
+    return any(f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for name in known)
 
 
 SOURCE_CACHE = "sources.json"
@@ -126,7 +97,7 @@ class Planner:
         self._known: dict[tuple, Step] = {}
         self._underway: list[tuple] = []
         self._above: set[str] = set()
-        self._applied: set[int] = set()  # overrides by their id
+        self._read: set[int] = set()  # positions in `overrides`
         self._settings: set[str] = set()  # dotted keys of all steps
 
     def plan(self, need: Need, *, requested: bool = True, inputs: Mapping[str, Step] | None = None) -> Step:
@@ -234,7 +205,7 @@ class Planner:
     def configure(
         self, need: Need, definition: StageDefinition | None, requested: bool = True
     ) -> tuple[Resolved, Settings]:
-        """Resolves the layers of one step: declarations, dataset definition, need, overrides.
+        """Merge the layers of one step: declarations, what its reader needs, dataset definition, overrides.
 
         Returns:
             The result settings with their origins, and the validated execution settings.
@@ -242,63 +213,67 @@ class Planner:
         stage = load_stage(need.stage)
         declaration = load_declaration(need.stage)
         conf = definition.conf if definition else need.conf
-        layers = [(need.settings, "required by the step that reads it")]
-        remembered = definition.settings if definition else {}
+        parts = conf.split("+")
+        execution = Resolved()
+        execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
+        backbone = need.settings.get("backbone", declared_backbone(declaration, conf, backbones(), self.dataset))
+        chosen: list[tuple[int, Override]] = []
+        for position, override in self._overrides_of(need, definition, requested):
+            if is_execution(override, stage):
+                execution.merge({override.key.removeprefix("execution."): override.value}, override.origin)
+                self._read.add(position)
+                continue
+            if override.key == "backbone":
+                backbone = override.value
+            if override.scope in parts and override.scope != conf:  # of a part of a combination `a+b`
+                override = replace(override, key=override.name)
+            chosen.append((position, override))
+
+        backbone = canonical_backbone(backbone) if isinstance(backbone, str) else None
+        resolved = resolve(declaration, conf, backbones=backbones(), backbone=backbone, dataset=self.dataset)
+        resolved.merge(need.settings, "required by the step that reads it")
+        values = {**resolved.values, "backbone": backbone}
+        known = {*resolved.origins, *setting_keys(stage.settings_class(values), values)}
+        self._settings |= known
+        for position, override in chosen:
+            key = complete_key(override.key, known)
+            # What is said of a stage holds for those of its steps that have such a setting.
+            if override.scope == need.stage and not has_setting(key, known):
+                continue
+            # An input that is not what its reader asked for would carry a name that it does not deserve.
+            if not requested and need.settings.get(key, override.value) != override.value:
+                raise UsageError(
+                    f"{need.stage}.{key} = {override.value!r} (from {override.origin}) contradicts {key} = "
+                    f"{need.settings[key]!r} of the step that reads it; set {key} of that step instead"
+                )
+            self._read.add(position)
+            resolved.merge({key: override.value}, override.origin)
+        return resolved, bind(stage.execution, execution, need.stage)
+
+    def _overrides_of(
+        self, need: Need, definition: StageDefinition | None, requested: bool
+    ) -> Iterator[tuple[int, Override]]:
+        """Yield the overrides that hold for a step with their positions, the weakest first; -1 of remembered ones."""
+        conf = need.conf
+        if definition is not None:
+            conf = definition.conf
+            for key, value in definition.settings.items():
+                yield -1, Override(None, key, value, "dataset.json")
         scopes = {need.stage, need.conf, *conf.split("+")}
         if need.conf == GIVEN and need.stage == "train":  # what holds for every training
             scopes.remove(need.stage)
-        fitting = [item for item in self.overrides if item.backbone in ("", need.settings.get("backbone"))]
-        chosen = [
-            item
-            for item in fitting
-            if (requested if item.scope is None else item.scope in scopes)
-            or (item.scope == EVERYWHERE and item.key in stage.execution.model_fields)
-        ]
-        # What is said of a stage holds for those of its steps that have such a setting.
-        self._applied.update(id(item) for item in chosen if item.scope != need.stage or is_execution(item, stage))
-        execution, others = Resolved(), []
-        execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
-        for item in [Override(None, key, value, "dataset.json") for key, value in remembered.items()] + chosen:
-            if is_execution(item, stage):
-                execution.merge({item.key.removeprefix("execution."): item.value}, item.origin)
-            elif item.scope in conf.split("+") and item.scope != conf:  # of a part of a combination `a+b`
-                others.append(replace(item, key=f"{item.scope}.{item.key}"))
-            else:
-                others.append(item)
-
-        def resolve_with(backbone: str | None, settings: list) -> Resolved:
-            return resolve(
-                declaration, conf, backbones=backbones(), backbone=backbone, dataset=self.dataset, overrides=settings
-            )
-
-        plain = [({item.key: item.value}, item.origin) for item in others]
-        backbone = resolve_with(None, layers + plain).values.get("backbone")
-        backbone = canonical_backbone(backbone) if isinstance(backbone, str) else None
-        chosen_backbone = [layer for layer in plain if "backbone" in layer[0]]
-        declared = resolve_with(backbone, layers + chosen_backbone)
-        own = bind(stage.settings_class(declared.values), declared, f"{need.stage} {need.conf}")
-        # Those with a default in the code included.
-        known = {*declared.origins, *(key for key, _ in leaves(own.model_dump()))}
-        self._settings |= known
-        completed = []
-        for item in others:
-            key = complete_key(item.key, known)
-            if item.scope == need.stage and not has_setting(own, key):
+        if requested:
+            scopes.add(None)
+        execution = load_stage(need.stage).execution.model_fields
+        for position, override in enumerate(self.overrides):
+            if override.backbone not in ("", need.settings.get("backbone")):
                 continue
-            # An input that is not what its reader asked for would carry a name that it does not deserve.
-            if not requested and need.settings.get(key, item.value) != item.value:
-                raise UsageError(
-                    f"{need.stage}.{key} = {item.value!r} (from {item.origin}) contradicts {key} = "
-                    f"{need.settings[key]!r} of the step that reads it; set {key} of that step instead"
-                )
-            self._applied.add(id(item))
-            completed.append(({key: item.value}, item.origin))
-        resolved = resolve_with(backbone, layers + completed)
-        return resolved, bind(stage.execution, execution, need.stage)
+            if override.scope in scopes or (override.scope == EVERYWHERE and override.key in execution):
+                yield position, override
 
     def unused_overrides(self) -> list[Override]:
         """Overrides that are scoped to a stage or configuration that nothing planned so far has."""
-        return [item for item in self.overrides if id(item) not in self._applied]
+        return [item for position, item in enumerate(self.overrides) if position not in self._read]
 
     def refuse_unused_overrides(self) -> None:
         """Call once everything is planned.
@@ -385,25 +360,6 @@ def pinned_step(root: Path, manifest: Manifest) -> Step:
     location = Location(root, manifest.dataset, manifest.stage, manifest.label, manifest.fingerprint)
     need = Need(manifest.stage, manifest.conf, manifest.settings)
     return Step(need, Settings(), Settings(), Resolved(), {}, manifest.sources, None, location, "up to date")
-
-
-def parse_override(text: str) -> Override:
-    """Reads `key=value`, `stage.key=value` or `conf.key=value`.
-
-    Raises:
-        UsageError: not of this form.
-    """
-    return scoped_override(*parse_assignment(text), COMMAND_LINE)
-
-
-def scoped_override(key: str, value: Any, origin: str) -> Override:
-    """Splits a leading stage or configuration name off a key."""
-    scope, dot, rest = key.partition(".")
-    if dot and scope.replace("-", "_") in declared_stages():
-        return Override(scope.replace("-", "_"), rest, value, origin)
-    if dot and any(scope in load_declaration(stage).confs for stage in declared_stages()):
-        return Override(scope, rest, value, origin)
-    return Override(None, key, value, origin)
 
 
 def refuse_hopeless(steps: Sequence[Step]) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from itrpipe.config import COMMAND_LINE
+from itrpipe.config import COMMAND_LINE, Override, scoped_override
 from itrpipe.datasets.definition import DatasetDefinition, redefine
 from itrpipe.datasets.prepared import PreparedDataset
 from itrpipe.errors import DataError, ItrpipeError
-from itrpipe.pipeline.planning import SOURCE_CACHE, Override, Planner, pinned_step, refuse_unused, scoped_override
+from itrpipe.pipeline.planning import SOURCE_CACHE, Planner, pinned_step, refuse_unused
 from itrpipe.pipeline.recipes import ForBackbone, Recipe, RecipeRun, for_backbone, load_recipe, placeholder, told_sizes
 from itrpipe.pipeline.run import run, say_costs
 from itrpipe.pipeline.steps import pending_steps

@@ -173,6 +173,18 @@ class TrainSettings(Settings):
     model: SerializeAsAny[BackboneSettings] = Field(default_factory=dict)  # pyright: ignore[reportAssignmentType]
     loss: SerializeAsAny[MethodSettings] = Field(default_factory=dict)  # pyright: ignore[reportAssignmentType]
 
+    @classmethod
+    def groups(cls, values: Mapping[str, Any]) -> dict[str, type[Settings]]:
+        """Return the classes of `model` and `loss`, as far as there are such a backbone and method."""
+        groups: dict[str, type[Settings]] = {}
+        backbone = values.get("backbone")
+        model = _settings_of(backbone) if isinstance(backbone, str) else None
+        if model is not None:
+            groups["model"] = model
+        if values.get("method") in methods():
+            groups["loss"] = methods()[values["method"]]
+        return groups
+
     @model_validator(mode="after")
     def _trains_what_there_is(self) -> TrainSettings:
         self.loss.check_epochs(self.epochs)
@@ -407,12 +419,16 @@ def settings_of(backbone: str) -> type[BackboneSettings]:
     Raises:
         UsageError: there is no such backbone.
     """
-    backbone = canonical_backbone(backbone)
-    if is_given(backbone):
-        return GivenEmbeddings
-    if found := backbone_classes().get(backbone_family(backbone)):
-        return found
-    raise UsageError(why_unusable(backbone) or unknown("backbone", backbone, sorted(backbones())))
+    found = _settings_of(backbone)
+    if found is None:
+        name = canonical_backbone(backbone)
+        raise UsageError(why_unusable(name) or unknown("backbone", name, sorted(backbones())))
+    return found
+
+
+def _settings_of(backbone: str) -> type[BackboneSettings] | None:
+    name = canonical_backbone(backbone)
+    return GivenEmbeddings if is_given(name) else backbone_classes().get(backbone_family(name))
 
 
 def method_of(conf: str) -> type[MethodSettings]:

@@ -17,10 +17,11 @@ import pytest
 import itrpipe
 from itrpipe.analysis.questions import eccv_caption
 from itrpipe.analysis.questions.query_length import recall_by_length
+from itrpipe.config import parse_override
 from itrpipe.evaluation import metrics as protocols
 from itrpipe.evaluation.metrics import ranks
 from itrpipe.features.embeddings import EMBEDDINGS, SCORES, SplitEmbeddings, read_embeddings, read_scores, write_scores
-from itrpipe.pipeline.planning import Planner, parse_override
+from itrpipe.pipeline.planning import Planner
 from itrpipe.pipeline.steps import Step
 from itrpipe.stages import evaluate
 from itrpipe.stages.base import Need
