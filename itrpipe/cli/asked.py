@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from itrpipe.cli.named import NAMING, NamedModel
 from itrpipe.config import COMMAND_LINE, EVERYWHERE, Override, load_declaration
 from itrpipe.datasets.archives import in_archive
 from itrpipe.datasets.definition import (
@@ -22,6 +21,7 @@ from itrpipe.datasets.definition import (
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.pipeline.models import NAMING, NamedModel
 from itrpipe.pipeline.planning import Planner, is_execution
 from itrpipe.pipeline.run import earlier_artifacts, run, say_costs
 from itrpipe.pipeline.steps import only_finished, pending_steps
@@ -61,6 +61,7 @@ class Asked:
         asks: it reads what is there: the only lists, evaluation or sentences of a model are taken whatever their
             settings, unless the user gave some that differ.
         definition: of the dataset, if it is another than the data folder knows.
+        model: that is trained or read, if it has a name; its settings are among the overrides.
         steps: that were planned.
     """
 
@@ -72,6 +73,7 @@ class Asked:
     as_json: bool = False
     asks: bool = False
     definition: DatasetDefinition = field(default_factory=DatasetDefinition)
+    model: NamedModel | None = None
     steps: list[Step] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +81,9 @@ class Asked:
         dataset = check_name(self.dataset)
         # A command that makes nothing leaves no folder behind where there was none.
         remembered = not self.dry_run and (not self.no_deps or (self.root / dataset).is_dir())
-        self.planner = Planner(self.root, dataset, [*self.overrides], self.definition, self.reporter, remembered)
+        self.planner = Planner(
+            self.root, dataset, [*self.overrides], self.definition, self.reporter, remembered, model=self.model
+        )
 
     @property
     def step(self) -> Step:
@@ -165,11 +169,11 @@ class Asked:
         location = step.location
         model = step if location.stage == "train" else step.inputs["train"]
         backbone = train_settings(model).backbone
-        if name := getattr(model.execution, "name", ""):
-            usual = load_definition(location.root, location.dataset).models.get(name)
+        if model.model:
+            known = load_definition(location.root, location.dataset).models.get(model.model)
             seed = train_settings(model).seed
-            other_seed = f" --seed {seed}" if seed != (usual.seed if usual else 0) else ""
-            return f"--model {name}{other_seed}{self._given_for(stage, of_model=False)}"
+            other_seed = f" --seed {seed}" if seed != (known.seed if known else 0) else ""
+            return f"--model {model.model}{other_seed}{self._given_for(stage, of_model=False)}"
         if is_given(backbone):
             return f"--dataset {self.dataset} --model {backbone.removeprefix(f'{GIVEN}-')}"
         method = f"--method {model.need.conf} --backbone {backbone}"
@@ -262,11 +266,6 @@ def train_settings(step: Step) -> TrainSettings:
     return step.settings
 
 
-def called(step: Step) -> str:
-    """What the user calls a planned training, or its label."""
-    return getattr(step.execution, "name", "") or step.location.label
-
-
 def device_of(step: Step) -> str:
     """Where a planned training would compute: `cpu` or `cuda`.
 
@@ -298,7 +297,7 @@ def run_stage(
         overrides: values given by the user.
         conf: configuration; by default the only one of the stage, for `prepare` the dataset's own.
         definition: what is new about the dataset; remembered once the stage has succeeded with it.
-        model: that is trained, if it has a name; remembered once it is planned.
+        model: that is trained or read, if it has a name; one that is trained is remembered once it is planned.
         dry_run: print the plan and what it will cost.
         no_deps: fail when something upstream is missing.
 
@@ -309,18 +308,19 @@ def run_stage(
         IncompleteError: the artifact is finished but lacks images that could not be used.
         DataError: likewise, and the step is strict.
     """
-    asked = Asked(root, dataset, overrides, no_deps, dry_run, definition=definition or DatasetDefinition())
+    asked = Asked(root, dataset, overrides, no_deps, dry_run, definition=definition or DatasetDefinition(), model=model)
     conf, reporter = conf or default_conf(asked.planner.definition, stage), asked.reporter
     of_name = ""
-    if model is not None:
-        known = asked.planner.definition.models.get(model.name, model.definition)
-        of_name = f" (model {model.name}{f', {known.method} before' if known.method != model.method else ''})"
+    trained = model if stage == "train" else None
+    if trained is not None:
+        known = asked.planner.definition.models.get(trained.name, trained.definition)
+        of_name = f" (model {trained.name}{f', {known.method} before' if known.method != trained.method else ''})"
     if stage == "extract" and (told := asked.planner.definition.features[conf].settings):
         of_name = f" ({', '.join(f'{key}={value}' for key, value in told.items())})"
     reporter.say(f"{dataset}: {stage.replace('_', '-')} {conf}{of_name}", style="bold")
     step = asked.plan(stage, conf)
-    if model is not None and not dry_run:
-        remember_model(root, dataset, model.name, model.definition)
+    if trained is not None and not dry_run:
+        remember_model(root, dataset, trained.name, trained.definition)
     folder = asked.run(with_upstream=not no_deps)
     if dry_run:
         return folder

@@ -149,7 +149,7 @@ def _model(given: AnyModelOptions, photos: Path, of_training: list[Override], as
         return _opened(opened, name)
     known = given.known
     chosen = {**given.chosen(*given.shared), "method": None}
-    told = [*(known.of_training() if known else []), *overrides_of(None, chosen), *of_training]
+    told = [*(known.overrides(read=False) if known else []), *overrides_of(None, chosen), *of_training]
     asked = Asked(*given.where, told, as_json=as_json, **given.how)
     step = asked.plan("train", given.method)
     if not settings_of(train_settings(step).backbone).embeds:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from typer import Option
 
 from itrpipe.cli.asked import Asked, default_conf
-from itrpipe.cli.named import home_of
 from itrpipe.cli.options import File, PlanOptions, Text, overrides_of
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.pipeline.evaluations import evaluations_named, evaluations_of, tested_on
+from itrpipe.pipeline.models import home_of
 from itrpipe.pipeline.planning import pinned_step
 from itrpipe.stages.base import Need, load_stage
 from itrpipe.stages.report import MARKDOWN

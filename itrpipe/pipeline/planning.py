@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from itrpipe.config import (
-    COMMAND_LINE,
     EVERYWHERE,
     Override,
     Resolved,
@@ -22,13 +21,13 @@ from itrpipe.config import (
     did_you_mean,
     load_declaration,
     resolve,
-    scoped_override,
     setting_keys,
 )
 from itrpipe.datasets.definition import WITHOUT_CHOICE, DatasetDefinition, StageDefinition, load_definition
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN
+from itrpipe.pipeline.models import NamedModel
 from itrpipe.pipeline.steps import pending_steps, state_of
 from itrpipe.progress import Reporter
 from itrpipe.stages.base import Need, Stage, Step, load_stage
@@ -80,6 +79,8 @@ class Planner:
         reporter: shows progress when sources have to be hashed.
         remember: keep the hashes of sources for the next plan; off when nothing may be written.
         digests: hashes of sources that planners of one dataset share.
+        model: that is trained or read, if it has a name; its settings are among the overrides.
+        above: names of models whose training is part of what these plans are for.
     """
 
     root: Path
@@ -89,6 +90,8 @@ class Planner:
     reporter: Reporter | None = None
     remember: bool = True
     digests: DigestCache | None = None
+    model: NamedModel | None = None
+    above: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if self.definition == DatasetDefinition():
@@ -96,7 +99,6 @@ class Planner:
         self._cache = self.digests or DigestCache(self.root / self.dataset / SOURCE_CACHE, self.reporter)
         self._known: dict[tuple, Step] = {}
         self._underway: list[tuple] = []
-        self._above: set[str] = set()
         self._read: set[int] = set()  # positions in `overrides`
         self._settings: set[str] = set()  # dotted keys of all steps
 
@@ -162,7 +164,10 @@ class Planner:
             stage.label(need.conf, settings),
             artifacts.fingerprint(need.stage, stage.schema_version, stage.fingerprinted(settings), digests),
         )
-        step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing")
+        name = ""
+        if self.model is not None and self.model.is_trained_by(need, requested=requested):
+            name = self.model.name
+        step = Step(need, settings, execution, resolved, inputs, sources, definition, location, "missing", model=name)
         formers = {name: self._former(each) for name, each in inputs.items()}
         read = {name: (inputs[name].location.name, each) for name, each in formers.items() if each is not None}
         state, reason = state_of(step, self._former(step), read)
@@ -174,33 +179,31 @@ class Planner:
 
     def _former(self, step: Step) -> str | None:
         """The artifact that has the name of a step's model by now, empty for none; None where it has no name."""
-        name = getattr(step.execution, "name", "")
-        known = self.definition.models.get(name)
-        trained = {} if known is None else known.trained
-        return trained.get(step.location.label, "") if name else None
+        if not step.model:
+            return None
+        known = self.definition.models.get(step.model)
+        return known.trained.get(step.location.label, "") if known else ""
 
-    def of_model(self, model: str, seed: int) -> Step:
-        """The training of a named model as the dataset's definition tells it, whatever else is planned.
+    def of_model(self, name: str, seed: int) -> Step:
+        """Plan the training of a named model as the dataset's definition tells it, whatever else is planned.
 
         Args:
-            model: its name.
+            name: of the model.
             seed: of the training.
 
         Raises:
             UsageError: it would be made from itself, or cannot be planned.
             MissingInputError: what it reads is not there.
         """
-        above = self._above | {item.value for item in self.overrides if item.key == "name"}
-        if model in above:
-            raise UsageError(f"model {model} would be made from itself; name another model with --negatives-from")
-        known = self.definition.models[model]
-        told = [item for item in self.overrides if item.scope == EVERYWHERE]
-        told += [scoped_override(key, value, f"model {model}") for key, value in known.settings.items()]
-        told += [Override(None, "name", model, f"model {model}"), Override(None, "seed", seed, COMMAND_LINE)]
-        other = replace(self, overrides=told, digests=self._cache)
-        other._above = above
-        other._underway.append(("model", model))  # what cannot work is refused by the plan that this is part of
-        return other.plan(Need("train", known.method))
+        above = self.above | {self.model.name} if self.model else self.above
+        if name in above:
+            raise UsageError(f"model {name} would be made from itself; name another model with --negatives-from")
+        model = NamedModel(name, self.dataset, self.definition.models[name])
+        everywhere = [override for override in self.overrides if override.scope == EVERYWHERE]
+        overrides = [*everywhere, *model.overrides(read=False), Override(None, "seed", seed)]
+        other = replace(self, overrides=overrides, digests=self._cache, model=model, above=above)
+        other._underway.append(("model", name))  # what cannot work is refused by the plan that this is part of
+        return other.plan(Need("train", model.method))
 
     def configure(
         self, need: Need, definition: StageDefinition | None, requested: bool = True
@@ -259,7 +262,7 @@ class Planner:
             conf = definition.conf
             for key, value in definition.settings.items():
                 yield -1, Override(None, key, value, "dataset.json")
-        scopes = {need.stage, need.conf, *conf.split("+")}
+        scopes: set[str | None] = {need.stage, need.conf, *conf.split("+")}
         if need.conf == GIVEN and need.stage == "train":  # what holds for every training
             scopes.remove(need.stage)
         if requested:

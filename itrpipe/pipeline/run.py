@@ -119,16 +119,19 @@ def run(
 
 
 def _named(steps: Iterable[Step]) -> list[tuple[Step, str]]:
-    """Trainings of a plan and the named models that they are; one with other settings than its model has no name."""
+    """Return the trainings of a plan that named models are; one with other settings than its model has no name."""
     found = []
     for step in unique_steps(steps):
-        location, name = step.location, getattr(step.execution, "name", "")
-        known = load_definition(location.root, location.dataset).models.get(name) if name else None
+        location, name = step.location, step.model
+        known = load_definition(location.root, location.dataset).models.get(name)
         if known is None:
             continue
-        seed = step.settings.model_dump()["seed"]
-        told = Planner(location.root, location.dataset, remember=False).of_model(name, seed)
-        if told.location.folder == location.folder:
+        is_known = known.trained.get(location.label) == location.name
+        if not is_known:
+            seed = step.settings.model_dump()["seed"]
+            told = Planner(location.root, location.dataset, remember=False).of_model(name, seed)
+            is_known = told.location.folder == location.folder
+        if is_known:
             found.append((step, name))
     return found
 

@@ -63,6 +63,7 @@ class Step:
         definition: where those files lie.
         location: where the artifact lies or will lie.
         state, reason: what the plan found.
+        model: name of the model that it trains, as that was told or with other settings; empty for none.
     """
 
     need: Need
@@ -75,6 +76,7 @@ class Step:
     location: Location
     state: State
     reason: str = ""
+    model: str = ""
 
     @property
     def finished(self) -> Path | None:

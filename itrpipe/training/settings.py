@@ -286,7 +286,6 @@ class TrainExecution(MapExecution):
         checkpoint_seconds: time between two checkpoints inside an epoch.
         trackers: of `TRACKERS`, those that get the numbers of the training while it runs.
         track_to: folder for what they keep on this machine; empty for `tracking/` of the dataset.
-        name: of the model, by which `--model` finds it; empty: none.
     """
 
     device: Literal["auto", "cpu", "cuda"]
@@ -298,7 +297,6 @@ class TrainExecution(MapExecution):
     checkpoint_seconds: float = Field(ge=0)
     trackers: tuple[str, ...] = ()
     track_to: str = ""
-    name: str = ""
 
     @field_validator("encode_chunk")
     @classmethod
