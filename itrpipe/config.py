@@ -212,10 +212,11 @@ def load_declaration(stage: str) -> Declaration:
             for section, named in plugin.tables.items():
                 declared[section] |= named
                 files |= {f"{section}.{name}": plugin.file for name in named}
+    head = path.read_text(encoding="utf-8-sig").partition("\n#\n")[0]
     return Declaration(
         stage=stage,
         path=path,
-        summary=_summary(path),
+        summary=" ".join(line.removeprefix("#").strip() for line in head.splitlines()),
         defaults=declared["defaults"],
         execution=tables.get("execution", {}),
         confs=declared["conf"],
@@ -422,14 +423,17 @@ def parse_override(text: str) -> Override:
 
 
 def scoped_override(key: str, value: Any, origin: str) -> Override:
-    """Return the override of a dotted key that may begin with a stage or a configuration."""
+    """Return the override of a dotted key that may begin with a stage or a configuration.
+
+    `execution.`, the table of a declaration, may stand before the last part.
+    """
     scope, dot, rest = key.partition(".")
     stage = scope.replace("-", "_")
     if dot and stage in declared_stages():
-        return Override(stage, rest, value, origin)
-    if dot and any(scope in load_declaration(each).confs for each in declared_stages()):
-        return Override(scope, rest, value, origin)
-    return Override(None, key, value, origin)
+        scope = stage
+    elif not dot or not any(scope in load_declaration(each).confs for each in declared_stages()):
+        return Override(None, key.removeprefix("execution."), value, origin)
+    return Override(scope, rest.removeprefix("execution."), value, origin)
 
 
 def empty_table(key: str, value: Any) -> str | None:
@@ -569,15 +573,3 @@ def _select(
         if isinstance(table.get(selector), Mapping):
             own = weight + len(_with_family(selector, selectors))
             yield from _select(table[selector], f"{name}.{selector}", selectors, chosen, own)
-
-
-def _summary(path: Path) -> str:
-    """First paragraph of the header comment of a declaration, as one line."""
-    lines = []
-    for line in path.read_text(encoding="utf-8-sig").splitlines():
-        text = line.removeprefix("#").strip()
-        if not line.startswith("#") or (lines and not text):
-            break
-        if text:
-            lines.append(text)
-    return " ".join(lines)

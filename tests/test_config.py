@@ -206,7 +206,7 @@ def bound(values: dict[str, Any], origin: str = "command line") -> Example:
 def configured(root: Path, conf: str, *texts: str, dataset: str = "scenes") -> dict[str, Any]:
     """Settings of a training."""
     planner = Planner(root, dataset, list(map(parse_override, texts)))
-    return planner.configure_checked(Need("train", conf))[0].model_dump()
+    return planner.configure(Need("train", conf))[0].model_dump()
 
 
 @pytest.mark.parametrize(
@@ -326,13 +326,13 @@ def test_every_configuration_binds_for_every_backbone_and_dataset(stage: str, da
         for dataset in (*DATASET_SELECTORS, OTHER_DATASET):
             for backbone in backbones() if conf == "triplet" else {None, *backbones()} & {None, *table}:
                 overrides = [Override(None, "backbone", backbone)] if backbone else []
-                Planner(data_root, dataset, overrides).configure_checked(Need(stage, conf))
+                Planner(data_root, dataset, overrides).configure(Need(stage, conf))
 
 
 @pytest.mark.parametrize("stage", declared_stages())
 def test_every_setting_without_a_default_is_declared(stage: str, data_root: Path) -> None:
     for conf in load_declaration(stage).confs:
-        settings, execution, resolved = Planner(data_root, OTHER_DATASET).configure_checked(Need(stage, conf))
+        settings, execution, resolved = Planner(data_root, OTHER_DATASET).configure(Need(stage, conf))
         required = {name for name, each in type(settings).model_fields.items() if each.is_required()}
         assert required <= {key.partition(".")[0] for key in resolved.values}
         # Where parts are made is the same for every stage, with defaults of its own.

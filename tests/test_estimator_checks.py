@@ -62,10 +62,10 @@ def settings(conf: str, backbone: str) -> TrainSettings:
     combined = {f"loss.{name}": value for name, value in CONTRASTIVE.get(conf, {}).items()}
     conf = conf.partition(",")[0]
     model = settings_of(backbone).model_fields
-    loss = methods()[planner(backbone).configure_checked(Need("train", conf))[0].method].model_fields  # pyright: ignore
+    loss = methods()[planner(backbone).configure(Need("train", conf))[0].method].model_fields  # pyright: ignore
     given = {f"model.{name}": value for name, value in SMALL.items() if name in model}
     given |= {f"loss.{name}": value for name, value in LOSS.items() if name in loss} | combined
-    return planner(backbone, given).configure_checked(Need("train", conf))[0]  # pyright: ignore
+    return planner(backbone, given).configure(Need("train", conf))[0]  # pyright: ignore
 
 
 def planner(backbone: str, given: dict[str, Any] | None = None) -> Planner:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from itrpipe.config import COMMAND_LINE, EVERYWHERE, Override, load_declaration
 from itrpipe.datasets.archives import in_archive
@@ -22,7 +23,7 @@ from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.pipeline.models import NAMING, NamedModel
-from itrpipe.pipeline.planning import Planner, is_execution
+from itrpipe.pipeline.planning import Planner, refuse_unused
 from itrpipe.pipeline.run import earlier_artifacts, run, say_costs
 from itrpipe.pipeline.steps import only_finished, pending_steps
 from itrpipe.printable import quantity
@@ -95,29 +96,38 @@ class Asked:
         """The name of its artifact."""
         return self.step.location.label
 
-    def plan(self, stage: str, conf: str | None = None, *others: Need, **settings: str) -> Step:
+    def plan(
+        self,
+        stage: str,
+        conf: str | None = None,
+        *others: Need,
+        inputs: Mapping[str, Step] | None = None,
+        **settings: Any,
+    ) -> Step:
         """Plans a step, and others that are asked beside it.
 
         Args:
             stage: of the step.
             conf: its configuration; None for the usual one.
             others: what is read beside it.
+            inputs: steps that it reads beside those that the stage itself asks for.
             settings: that it must have.
 
         Raises:
             ItrpipeError: it cannot be planned, or an option is read by no step.
         """
         need = Need(stage, conf or default_conf(self.planner.definition, stage), settings)
-        self.steps = [self.planner.plan(need), *(self.planner.plan(each, requested=False) for each in others)]
-        self.planner.refuse_unused_overrides()
+        steps = [self.planner.plan(need, inputs=inputs)]
+        steps += [self.planner.plan(each, requested=False) for each in others]
+        refuse_unused(self.planner.unused_overrides(), self.planner.settings)
+        self.steps = steps
         if self.asks and stage != "train":  # a training with other settings is another model
-            self.steps = [only_finished(step, self._given(step)) for step in self.steps]
+            self.steps = []
+            for step in steps:
+                scopes = {step.need.stage, step.need.conf, None if step is steps[0] else step.need.stage}
+                given = [item.key for item in self.planner.overrides if item.scope in scopes]
+                self.steps.append(only_finished(step, given))
         return self.step
-
-    def _given(self, step: Step) -> list[str]:
-        """Return the keys that the user gave a planned step."""
-        scopes = {step.need.stage, step.need.conf, *([None] if step is self.step else [])}
-        return [item.key for item in self.planner.overrides if item.scope in scopes]
 
     def made(self, what: str, *, whole: bool = False) -> bool:
         """Whether everything is there, which after a dry run it is not; what is missing is made, unless `no_deps`.
@@ -182,13 +192,14 @@ class Asked:
     def _given_for(self, stage: str, *, of_model: bool = True) -> str:
         """Return the given settings as options of another stage, those of the model only where it has no name."""
         own, options = self.step.location.stage, ""
+        unsaid = ("method", "backbone", *load_stage(own).execution.model_fields)
         for item in self.planner.overrides:
-            scope, value = item.scope or own, item.value
-            if item.origin != COMMAND_LINE or scope == EVERYWHERE or item.key in ("method", "backbone"):
+            if item.origin != COMMAND_LINE or item.scope == EVERYWHERE or item.key in unsaid:
                 continue
+            scope, value = item.scope or own, item.value
             if item.scope is None and item.key in NAMING:
                 options += f" --{item.key} {value}" if of_model else ""
-            elif not is_execution(item, load_stage(own)) and (scope == stage or (of_model and scope != "evaluate")):
+            elif scope == stage or (of_model and scope != "evaluate"):
                 text = value if isinstance(value, str) else json.dumps(value)
                 options += f" --set {shlex.quote(f'{scope}.{item.key}={text}')}"
         return options

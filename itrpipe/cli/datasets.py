@@ -116,7 +116,7 @@ def _told(
     own: dict[str, Any] = {}
     whole = []
     for item in overrides:
-        if item.scope in (None, stage, *parts) and item.key.removeprefix("execution.") not in execution:
+        if item.scope in (None, stage, *parts) and item.key not in execution:
             if names_a_file(item.key.rpartition(".")[2], item.value):
                 item = replace(item, value=whole_file(item.value))
             own[f"{item.scope}.{item.key}" if len(parts) > 1 and item.scope in parts else item.key] = item.value

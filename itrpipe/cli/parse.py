@@ -34,5 +34,5 @@ class Parse(RunOptions):
             return
         from itrpipe.stages.parse import print_graph
 
-        settings, _, _ = Planner(self.data, EMBEDDED, overrides).configure_checked(Need("parse", "rules"))
+        settings, _, _ = Planner(self.data, EMBEDDED, overrides).configure(Need("parse", "rules"))
         print_graph(settings, self.show, Reporter())

@@ -114,7 +114,7 @@ def define_model(
     known = load_definition(root, dataset).models.get(check_name(name))
     own, execution = {}, []
     for item in overrides:
-        if item.scope == EVERYWHERE or item.key.removeprefix("execution.") in TrainExecution.model_fields:
+        if item.scope == EVERYWHERE or item.key in TrainExecution.model_fields:
             execution.append(item)
         else:
             own[item.name] = item.value

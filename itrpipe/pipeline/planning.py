@@ -30,7 +30,7 @@ from itrpipe.features.declaration import GIVEN
 from itrpipe.pipeline.models import NamedModel
 from itrpipe.pipeline.steps import pending_steps, state_of
 from itrpipe.progress import Reporter
-from itrpipe.stages.base import Need, Stage, Step, load_stage
+from itrpipe.stages.base import Need, Step, load_stage
 from itrpipe.storage import artifact as artifacts
 from itrpipe.storage.artifact import Location, Manifest, folders_in
 from itrpipe.storage.integrity import DigestCache
@@ -50,16 +50,6 @@ def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> N
     for item in overrides:
         remedy = did_you_mean(item.key, known) or "; leave it out"
         raise UsageError(f"setting {item.name} (from {item.origin}) is read by no step of this plan{remedy}")
-
-
-def is_execution(override: Override, stage: Stage) -> bool:
-    """Whether a value changes how a step is executed, and not its result."""
-    return override.key.removeprefix("execution.") in stage.execution.model_fields
-
-
-def has_setting(key: str, known: Iterable[str]) -> bool:
-    """Return whether a dotted key is a setting of a step, a group of them, or a name in a table of free names."""
-    return any(f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for name in known)
 
 
 SOURCE_CACHE = "sources.json"
@@ -97,10 +87,10 @@ class Planner:
         if self.definition == DatasetDefinition():
             self.definition = load_definition(self.root, self.dataset)
         self._cache = self.digests or DigestCache(self.root / self.dataset / SOURCE_CACHE, self.reporter)
-        self._known: dict[tuple, Step] = {}
-        self._underway: list[tuple] = []
+        self._known: dict[str, Step] = {}
+        self._underway: list[str] = []
         self._read: set[int] = set()  # positions in `overrides`
-        self._settings: set[str] = set()  # dotted keys of all steps
+        self.settings: set[str] = set()  # dotted keys of all steps, for messages
 
     def plan(self, need: Need, *, requested: bool = True, inputs: Mapping[str, Step] | None = None) -> Step:
         """Plans a step and everything upstream of it.
@@ -116,19 +106,13 @@ class Planner:
         """
         if inputs:
             return self._plan(need, requested, inputs)
-        asked = ((k, str(v)) for k, v in (*need.settings.items(), *need.pinned.items(), *need.named.items()))
-        key = (need.stage, need.conf, tuple(sorted(asked)), requested)
+        key = repr((need.stage, need.conf, sorted(need.settings.items()), need.named, requested))
         if key not in self._known:
             if key in self._underway:
                 raise UsageError(f"{need.stage} {need.conf} would be made from itself; give it another start_from")
             self._underway.append(key)
             try:
                 given = {}
-                for name, place in need.pinned.items():
-                    folder = self.root / self.dataset / place
-                    if not folder.is_dir():
-                        raise MissingInputError(f"{folder} was removed; make it again, or name another model")
-                    given[name] = pinned_step(self.root, artifacts.read_manifest(folder))
                 # Trainings of named models have their own settings, and the seed of the step that reads them.
                 for name, model in need.named.items():
                     given[name] = self.of_model(model, need.settings["seed"])
@@ -147,10 +131,7 @@ class Planner:
         if need.stage not in _WITHOUT_DATASET:
             stage_definition(self.definition, Need("prepare", ""), self.dataset, self.root)
         definition = stage_definition(self.definition, need, self.dataset, self.root)
-        resolved, execution = self.configure(need, definition, requested)
-        self._fill_features(resolved)
-        where = f"{need.stage} {need.conf}"
-        settings = bind(stage.settings_class(resolved.values), resolved, where)
+        settings, execution, resolved = self.configure(need, definition, requested=requested, fill=True)
         needs = stage.needs(settings, self.definition)
         wanted = {name: upstream for name, upstream in needs.items() if name not in given}
         inputs = {name: self.plan(upstream, requested=False) for name, upstream in wanted.items()} | dict(given)
@@ -202,17 +183,29 @@ class Planner:
         everywhere = [override for override in self.overrides if override.scope == EVERYWHERE]
         overrides = [*everywhere, *model.overrides(read=False), Override(None, "seed", seed)]
         other = replace(self, overrides=overrides, digests=self._cache, model=model, above=above)
-        other._underway.append(("model", name))  # what cannot work is refused by the plan that this is part of
+        other._underway.append(name)  # what cannot work is refused by the plan that this is part of
         return other.plan(Need("train", model.method))
 
     def configure(
-        self, need: Need, definition: StageDefinition | None, requested: bool = True
-    ) -> tuple[Resolved, Settings]:
-        """Merge the layers of one step: declarations, what its reader needs, dataset definition, overrides.
+        self, need: Need, definition: StageDefinition | None = None, *, requested: bool = True, fill: bool = False
+    ) -> tuple[Settings, Settings, Resolved]:
+        """Configure one step: declarations, what its reader needs, the dataset's definition, overrides.
+
+        Args:
+            need: the step.
+            definition: of the dataset, as far as it is about the step.
+            requested: whether overrides without a scope hold for it.
+            fill: choose the dataset's features where none are named.
 
         Returns:
-            The result settings with their origins, and the validated execution settings.
+            Settings, execution settings, and the values of the former with their origins.
+
+        Raises:
+            UsageError: an unknown setting or a value out of range.
         """
+        prepare = self.definition.prepare
+        if definition is None and need.stage == "prepare" and prepare and prepare.conf == need.conf:
+            definition = prepare
         stage = load_stage(need.stage)
         declaration = load_declaration(need.stage)
         conf = definition.conf if definition else need.conf
@@ -222,8 +215,8 @@ class Planner:
         backbone = need.settings.get("backbone", declared_backbone(declaration, conf, backbones(), self.dataset))
         chosen: list[tuple[int, Override]] = []
         for position, override in self._overrides_of(need, definition, requested):
-            if is_execution(override, stage):
-                execution.merge({override.key.removeprefix("execution."): override.value}, override.origin)
+            if override.key in stage.execution.model_fields:
+                execution.merge({override.key: override.value}, override.origin)
                 self._read.add(position)
                 continue
             if override.key == "backbone":
@@ -237,12 +230,12 @@ class Planner:
         resolved.merge(need.settings, "required by the step that reads it")
         values = {**resolved.values, "backbone": backbone}
         known = {*resolved.origins, *setting_keys(stage.settings_class(values), values)}
-        self._settings |= known
+        self.settings |= known
         for position, override in chosen:
             key = complete_key(override.key, known)
-            # What is said of a stage holds for those of its steps that have such a setting.
-            if override.scope == need.stage and not has_setting(key, known):
-                continue
+            is_setting = any(f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for name in known)
+            if override.scope == need.stage and not is_setting:
+                continue  # what is said of a stage holds for those of its steps that have such a setting
             # An input that is not what its reader asked for would carry a name that it does not deserve.
             if not requested and need.settings.get(key, override.value) != override.value:
                 raise UsageError(
@@ -251,7 +244,10 @@ class Planner:
                 )
             self._read.add(position)
             resolved.merge({key: override.value}, override.origin)
-        return resolved, bind(stage.execution, execution, need.stage)
+        if fill:
+            self._fill_features(resolved)
+        settings = bind(stage.settings_class(resolved.values), resolved, f"{need.stage} {need.conf}")
+        return settings, bind(stage.execution, execution, need.stage), resolved
 
     def _overrides_of(
         self, need: Need, definition: StageDefinition | None, requested: bool
@@ -277,25 +273,6 @@ class Planner:
     def unused_overrides(self) -> list[Override]:
         """Overrides that are scoped to a stage or configuration that nothing planned so far has."""
         return [item for position, item in enumerate(self.overrides) if position not in self._read]
-
-    def refuse_unused_overrides(self) -> None:
-        """Call once everything is planned.
-
-        Raises:
-            UsageError: an override is scoped to a stage or configuration that no planned step has.
-        """
-        refuse_unused(self.unused_overrides(), self._settings)
-
-    def configure_checked(
-        self, need: Need, definition: StageDefinition | None = None
-    ) -> tuple[Settings, Settings, Resolved]:
-        """Settings, execution settings and origins of one step, validated, without planning what it needs."""
-        known = self.definition.prepare
-        if definition is None and need.stage == "prepare" and known and known.conf == need.conf:
-            definition = known
-        resolved, execution = self.configure(need, definition)
-        settings_class = load_stage(need.stage).settings_class(resolved.values)
-        return bind(settings_class, resolved, f"{need.stage} {need.conf}"), execution, resolved
 
     def _fill_features(self, resolved: Resolved) -> None:
         """Chooses the dataset's only features for a stage that reads features and was told none."""

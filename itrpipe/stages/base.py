@@ -33,14 +33,12 @@ class Need:
         stage: which stage makes it.
         conf: with which configuration.
         settings: dotted keys that must have these values.
-        pinned: inputs that are read as they are, whatever their settings: name of the input -> `stage/artifact`.
         named: inputs that are models of the dataset, trained as these were told: name of the input -> the model's.
     """
 
     stage: str
     conf: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    pinned: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, str] = field(default_factory=dict)
 
 

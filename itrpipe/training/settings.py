@@ -256,15 +256,11 @@ class TrainSettings(Settings):
     def _known_method(cls, value: str) -> str:
         return _known(value, methods(), "method")
 
-    @field_validator("model", mode="before")
+    @field_validator("model", "loss", mode="before")
     @classmethod
-    def _bind_model(cls, value: Any, info: ValidationInfo) -> Any:
-        return settings_of(info.data["backbone"]).model_validate(value) if "backbone" in info.data else value
-
-    @field_validator("loss", mode="before")
-    @classmethod
-    def _bind_loss(cls, value: Any, info: ValidationInfo) -> Any:
-        return methods()[info.data["method"]].model_validate(value) if "method" in info.data else value
+    def _bind_group(cls, value: Any, info: ValidationInfo) -> Any:
+        group = cls.groups(info.data).get(str(info.field_name))
+        return group.model_validate(value) if group else value
 
 
 class TrainExecution(MapExecution):
