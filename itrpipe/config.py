@@ -108,7 +108,7 @@ class Override:
 
     scope: str | None
     key: str
-    value: Any
+    value: Any = field(hash=False)  # which may be a list
     origin: str = COMMAND_LINE
     backbone: str = ""
 

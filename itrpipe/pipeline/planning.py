@@ -89,7 +89,7 @@ class Planner:
         self._cache = self.digests or DigestCache(self.root / self.dataset / SOURCE_CACHE, self.reporter)
         self._known: dict[str, Step] = {}
         self._underway: list[str] = []
-        self._read: set[int] = set()  # positions in `overrides`
+        self.read: set[Override] = set()  # overrides that a step reads
         self.settings: set[str] = set()  # dotted keys of all steps, for messages
 
     def plan(self, need: Need, *, requested: bool = True, inputs: Mapping[str, Step] | None = None) -> Step:
@@ -213,17 +213,18 @@ class Planner:
         execution = Resolved()
         execution.merge(declaration.execution, f"{declaration.path.name} [execution]")
         backbone = need.settings.get("backbone", declared_backbone(declaration, conf, backbones(), self.dataset))
-        chosen: list[tuple[int, Override]] = []
-        for position, override in self._overrides_of(need, definition, requested):
-            if override.key in stage.execution.model_fields:
-                execution.merge({override.key: override.value}, override.origin)
-                self._read.add(position)
+        chosen: list[tuple[Override, str]] = []
+        for override in self._overrides_of(need, definition, requested):
+            key = override.key
+            if key in stage.execution.model_fields:
+                execution.merge({key: override.value}, override.origin)
+                self.read.add(override)
                 continue
-            if override.key == "backbone":
+            if key == "backbone":
                 backbone = override.value
             if override.scope in parts and override.scope != conf:  # of a part of a combination `a+b`
-                override = replace(override, key=override.name)
-            chosen.append((position, override))
+                key = override.name
+            chosen.append((override, key))
 
         backbone = canonical_backbone(backbone) if isinstance(backbone, str) else None
         resolved = resolve(declaration, conf, backbones=backbones(), backbone=backbone, dataset=self.dataset)
@@ -231,8 +232,8 @@ class Planner:
         values = {**resolved.values, "backbone": backbone}
         known = {*resolved.origins, *setting_keys(stage.settings_class(values), values)}
         self.settings |= known
-        for position, override in chosen:
-            key = complete_key(override.key, known)
+        for override, short in chosen:
+            key = complete_key(short, known)
             is_setting = any(f"{name}.".startswith(f"{key}.") or key.startswith(f"{name}.") for name in known)
             if override.scope == need.stage and not is_setting:
                 continue  # what is said of a stage holds for those of its steps that have such a setting
@@ -242,37 +243,35 @@ class Planner:
                     f"{need.stage}.{key} = {override.value!r} (from {override.origin}) contradicts {key} = "
                     f"{need.settings[key]!r} of the step that reads it; set {key} of that step instead"
                 )
-            self._read.add(position)
+            self.read.add(override)
             resolved.merge({key: override.value}, override.origin)
         if fill:
             self._fill_features(resolved)
         settings = bind(stage.settings_class(resolved.values), resolved, f"{need.stage} {need.conf}")
         return settings, bind(stage.execution, execution, need.stage), resolved
 
-    def _overrides_of(
-        self, need: Need, definition: StageDefinition | None, requested: bool
-    ) -> Iterator[tuple[int, Override]]:
-        """Yield the overrides that hold for a step with their positions, the weakest first; -1 of remembered ones."""
+    def _overrides_of(self, need: Need, definition: StageDefinition | None, requested: bool) -> Iterator[Override]:
+        """Yield the overrides that hold for a step, the weakest first."""
         conf = need.conf
         if definition is not None:
             conf = definition.conf
             for key, value in definition.settings.items():
-                yield -1, Override(None, key, value, "dataset.json")
+                yield Override(None, key, value, "dataset.json")
         scopes: set[str | None] = {need.stage, need.conf, *conf.split("+")}
         if need.conf == GIVEN and need.stage == "train":  # what holds for every training
             scopes.remove(need.stage)
         if requested:
             scopes.add(None)
         execution = load_stage(need.stage).execution.model_fields
-        for position, override in enumerate(self.overrides):
+        for override in self.overrides:
             if override.backbone not in ("", need.settings.get("backbone")):
                 continue
             if override.scope in scopes or (override.scope == EVERYWHERE and override.key in execution):
-                yield position, override
+                yield override
 
     def unused_overrides(self) -> list[Override]:
         """Overrides that are scoped to a stage or configuration that nothing planned so far has."""
-        return [item for position, item in enumerate(self.overrides) if position not in self._read]
+        return [override for override in self.overrides if override not in self.read]
 
     def _fill_features(self, resolved: Resolved) -> None:
         """Chooses the dataset's only features for a stage that reads features and was told none."""

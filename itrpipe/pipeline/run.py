@@ -158,11 +158,12 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
     location = step.location
     name = f"{location.stage}/{location.name}"
 
+    part = "" if share is None else f"{share.number}-of-{share.count}"
+    joins = share is None and share_of(step.execution) is not None
+
     def say_waiting(lock: Path) -> None:
         reporter.say(f"{name}: {holder(lock)} is writing it; waiting for {lock}")
 
-    part = "" if share is None else f"{share.number}-of-{share.count}"
-    joins = share is None and share_of(step.execution) is not None
     with on_disk(location.partial), locked(location, say_waiting, part, for_parts=joins):
         artifacts.recover_sealed(location)
         state, reason = state_of(step)
@@ -173,13 +174,16 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
             reporter.say(f"{name}: {known}")
             return None
         job, start = _begin(step, reporter, share)
-        others = _execute(job, start)
-        if others is not None:
+        try:
+            load_stage(location.stage).run(job)
+        except OthersMissing as others:
             left, every = others.missing(), len(others.paths)
             rest = f"{left:,} of {every:,} are left to other jobs; the job that makes the last one joins all"
             write_stamped_json(job.work / UNFINISHED, {"rest": rest})  # for `itrpipe status`
             reporter.say(f"  part {others.share} is done ({others.rows:,} {others.unit}); {rest}")
             return others
+        job.timings["total"] = round(time.time() - start, 3)
+        job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
         manifest = artifacts.finish(location, _record(step, job))
     remember_outputs(location.folder, manifest)
     told = [
@@ -268,17 +272,6 @@ def _read_by(inputs: Mapping[str, Artifact]) -> dict[str, str]:
     return {f"{each.folder.parent.name}/{each.folder.name}": each.manifest.digest for each in inputs.values()}
 
 
-def _execute(job: Job, start: float) -> OthersMissing | None:
-    """Runs the stage in its partial folder; returns what other jobs have to do first."""
-    try:
-        load_stage(job.folder.parent.name).run(job)
-    except OthersMissing as others:
-        return others
-    job.timings["total"] = round(time.time() - start, 3)
-    job.metrics[PEAK_MEMORY] = round(memory_gib(), 2)
-    return None
-
-
 def _record(step: Step, job: Job) -> dict[str, Any]:
     """Every field of the manifest but the outputs and versions."""
     return {
@@ -348,8 +341,16 @@ def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
             fewest = min(len(differences[name]) for name in alike)
             nearest = [name for name in alike if len(differences[name]) == fewest]
             newest = max(nearest, key=lambda name: earlier[name].finished)
-            cost = _scaled(newest, earlier[newest], settings[EPOCHS] if by_epochs else None)
-            return cost._replace(note=f"{cost.note}, with other negatives") if unread > scaled else cost
+            manifest = earlier[newest]
+            seconds, note = manifest.timings["total"], f"as {manifest.stage}/{newest} took"
+            # Fewer than its settings say where validation was flat; none where nothing was trained.
+            trained: Any = manifest.metrics.get(EPOCHS) or manifest.settings.get(EPOCHS)
+            if by_epochs and trained != settings[EPOCHS]:
+                seconds *= settings[EPOCHS] / trained
+                note += f" with {quantity(trained, 'epoch')}, scaled to {settings[EPOCHS]}"
+            if unread > scaled:
+                note += ", with other negatives"
+            return Cost(seconds, note)
     return Cost()
 
 
@@ -384,14 +385,3 @@ def earlier_artifacts(folder: Path) -> dict[str, Manifest]:
         with suppress(DataError, UnavailableError):
             found[each.name] = read_manifest(each)
     return found
-
-
-def _scaled(name: str, earlier: Manifest, epochs: int | None) -> Cost:
-    """What an earlier artifact took, scaled to the epochs of a training."""
-    seconds, note = earlier.timings["total"], f"as {earlier.stage}/{name} took"
-    # Fewer than its settings say where validation was flat; none where nothing was trained.
-    trained: Any = earlier.metrics.get(EPOCHS) or earlier.settings.get(EPOCHS)
-    if epochs is None or trained == epochs:
-        return Cost(seconds, note)
-    plural = "s" if trained != 1 else ""
-    return Cost(seconds * epochs / trained, f"{note} with {trained:g} epoch{plural}, scaled to {epochs}")
