@@ -61,7 +61,7 @@ class Outside:
 class Settings(BaseModel):
     """Base of every group of settings: unknown keys are errors, values cannot change afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, defer_build=True)
 
     @field_validator("*")
     @classmethod
@@ -79,14 +79,14 @@ class Settings(BaseModel):
         return {}
 
     def counted(self) -> dict[str, Any]:
-        """Values as a fingerprint sees them, ready for JSON; see `Outside`."""
+        """Return the values as a fingerprint sees them, ready for JSON; see `Outside`."""
         values = self.model_dump(mode="json")
         for name, value, mark in self.outside():
             values[name] = mark.seen(value)
         return values
 
     def outside(self) -> Iterator[tuple[str, Any, Outside]]:
-        """Name, value and mark of the settings that name files outside the data folder, as far as they are given."""
+        """Yield name, value and mark of the settings that name files outside the data folder and are given."""
         for name, field_info in type(self).model_fields.items():
             marks = [mark for mark in field_info.metadata if isinstance(mark, Outside)]
             value = getattr(self, name)
@@ -141,7 +141,7 @@ class Declaration:
     brought: dict[str, Path] = field(default_factory=dict)
 
     def origin(self, section: str) -> str:
-        """File and section, for people."""
+        """Return file and section, for people."""
         file = self.brought.get(".".join(section.split(".")[:2]), self.path)
         return f"{file.name} [{section}]"
 
@@ -159,7 +159,7 @@ class Resolved:
     origins: dict[str, str] = field(default_factory=dict)
 
     def merge(self, layer: Mapping[str, Any], origin: str) -> None:
-        """Lets every leaf of `layer` replace the present value and remembers `origin` for it."""
+        """Let every leaf of `layer` replace the present value, and remember `origin` for it."""
         for key, value in leaves(layer):
             *parents, last = key.split(".")
             table = self.values
@@ -172,7 +172,7 @@ class Resolved:
 
 
 def stages_folder() -> Path:
-    """Folder of the declarations: `stages/` of a checkout, else the copy inside the installed package.
+    """Return the folder of the declarations: `stages/` of a checkout, else the copy inside the installed package.
 
     Raises:
         MissingInputError: neither exists, so the installation is broken.
@@ -186,14 +186,14 @@ def stages_folder() -> Path:
 
 @functools.cache
 def declared_stages() -> dict[str, Path]:
-    """Stage name -> declaration file, in the order of the files' numbers."""
+    """Return the declaration file of every stage, in the order of the files' numbers."""
     files = sorted(stages_folder().glob("[0-9]*_*.toml"), key=lambda path: int(path.stem.partition("_")[0]))
     return {path.stem.partition("_")[2]: path for path in files}
 
 
 @functools.cache
 def load_declaration(stage: str) -> Declaration:
-    """Reads the declaration of a stage.
+    """Read the declaration of a stage.
 
     Raises:
         UsageError: there is no such stage.
@@ -226,24 +226,24 @@ def load_declaration(stage: str) -> Declaration:
 
 @functools.cache
 def brought() -> list[plugins.Plugin]:
-    """What installed packages bring, also what cannot be used; none of it may stand in the place of ours."""
+    """Return what installed packages bring, also what cannot be used; none of it may stand in the place of ours."""
     ours = {stage: declared_stages()[stage] for stage in plugins.STAGES.values()}
     tables = [(stage, path, *each) for stage, path in ours.items() for each in read_toml(path).items()]
     return plugins.found({(stage, section, name): path for stage, path, section, named in tables for name in named})
 
 
 def usable(group: str) -> dict[str, plugins.Plugin]:
-    """Name -> plug-in, those of a group that can be used."""
+    """Return the plug-ins of a group that can be used, by name."""
     return {each.name: each for each in brought() if each.group == group and not each.problem}
 
 
 def why_unusable(name: str) -> str:
-    """Why nothing of this name can be used, where an installed package brings something of it; else empty."""
+    """Return why nothing of a name can be used, where an installed package brings something of it; else empty."""
     return next((each.problem for each in brought() if each.name == name and each.problem), "")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Parses a TOML file.
+    """Parse a TOML file.
 
     Raises:
         MissingInputError: no such file.
@@ -329,7 +329,7 @@ def _layers(
 
 
 def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], origin: str) -> dict[str, Any]:
-    """The sum, and the epochs after which the learning rate decays, in the same proportion to those of the first term.
+    """Return the sum of a rule, and the epochs after which the learning rate decays, in proportion to the first term's.
 
     Args:
         rule: what is declared.
@@ -357,7 +357,7 @@ def _summed_epochs(rule: str, declared: Callable[[str], Mapping[str, Any]], orig
 
 
 def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsType:
-    """Validates resolved values against a settings class.
+    """Validate resolved values against a settings class.
 
     Args:
         model: the class.
@@ -393,7 +393,7 @@ def bind(model: type[SettingsType], resolved: Resolved, where: str) -> SettingsT
 
 
 def in_words(problem: ErrorDetails) -> str:
-    """A problem that pydantic has found, as a user reads it."""
+    """Return a problem that pydantic has found, as a user reads it."""
     return problem["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
 
 
@@ -437,7 +437,7 @@ def scoped_override(key: str, value: Any, origin: str) -> Override:
 
 
 def empty_table(key: str, value: Any) -> str | None:
-    """Dotted key of the first table without values, which sets nothing, in a value or the value itself."""
+    """Return the dotted key of the first table without values, which sets nothing, in a value or the value itself."""
     if not isinstance(value, Mapping):
         return None
     found = (empty_table(f"{key}.{name}", each) for name, each in value.items())
@@ -477,7 +477,7 @@ def setting_keys(model: type[Settings], values: Mapping[str, Any]) -> Iterator[s
 
 
 def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields (dotted key, value) of every value that is not itself a table."""
+    """Yield (dotted key, value) of every value that is not itself a table."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{prefix}{key}.")
@@ -486,20 +486,20 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean 'x'?` for the nearest known word, in whatever case, or an empty string."""
+    """Return `; did you mean 'x'?` for the nearest known word, in whatever case, or an empty string."""
     folded = {each.lower(): each for each in known}
     close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
     return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> str:
-    """Returns a line such as `unknown format 'karpaty'; did you mean 'karpathy'? known: coco, karpathy`."""
+    """Return a line such as `unknown format 'karpaty'; did you mean 'karpathy'? known: coco, karpathy`."""
     known = list(known)
     return f"unknown {what} {word!r}{did_you_mean(word, known) or ';'} known: {', '.join(known)}"
 
 
 def extended(declaration: Declaration, conf: str) -> list[str]:
-    """The configuration and those it extends, the one that extends none first.
+    """Return a configuration and those it extends, the one that extends none first.
 
     Raises:
         DataError: one of them does not exist or extends itself.
@@ -513,49 +513,35 @@ def extended(declaration: Declaration, conf: str) -> list[str]:
 
 
 def conf_title(stage: str, conf: str) -> str | None:
-    """What people call a configuration; None where its declaration does not say."""
+    """Return the title of a configuration; None where its declaration gives none."""
     return load_declaration(stage).confs.get(conf, {}).get(SHOWN_AS)
 
 
-def described(stage: str, table: str) -> list[tuple[str, str]]:
-    """Names of a declaration, each with what it is in one line.
-
-    Args:
-        stage: name.
-        table: `conf` for all configurations, `defaults` for backbones that have such a line.
-    """
-    declaration = load_declaration(stage)
-    if table == "conf":
-        return [(name, str(values.get(ABOUT, ""))) for name, values in declaration.confs.items()]
-    tables = {name: values for name, values in declaration.defaults.items() if isinstance(values, Mapping)}
-    return [(name, str(values[ABOUT])) for name, values in tables.items() if ABOUT in values]
-
-
 def backbone_shown_as(name: str) -> str | None:
-    """What people call a backbone; None where its declaration does not say."""
+    """Return the title of a backbone; None where its declaration gives none."""
     return load_declaration("train").defaults.get(name, {}).get(SHOWN_AS)
 
 
 def root_conf(stage: str, conf: str) -> str:
-    """The configuration that one extends in the end: itself where it extends none, or is not declared any more."""
+    """Return the configuration that one extends in the end; itself where it extends none, or is no more declared."""
     declaration = load_declaration(stage)
     return extended(declaration, conf)[0] if conf in declaration.confs else conf
 
 
 def baseline_kind(stage: str, conf: str) -> str:
-    """What a configuration that others are compared with has as much of as they: `updates` or `time`; often empty."""
+    """Return what a baseline has as much of as the methods it is compared with, `updates` or `time`; else empty."""
     return load_declaration(stage).confs.get(conf, {}).get(BASELINE, "")
 
 
 def kind_of(declaration: Declaration, conf: str) -> str:
-    """The `kind` of a configuration, its own or of one that it extends; empty where there is none."""
+    """Return the `kind` of a configuration, its own or of one that it extends; empty where there is none."""
     chain = extended(declaration, conf) if conf in declaration.confs else []
     kinds = [declaration.confs[name].get("kind") for name in chain]
     return str(next(filter(None, reversed(kinds)), ""))
 
 
 def _with_family(backbone: str | None, selectors: Iterable[str]) -> list[str]:
-    """A backbone, after the one that it is a variant of: `scan` before `scan-i2t`."""
+    """Return a backbone after the one that it is a variant of: `scan` before `scan-i2t`."""
     families = sorted((name for name in selectors if f"{backbone}".startswith(f"{name}-")), key=len)
     return [*families, backbone or ""]
 

@@ -1,4 +1,4 @@
-"""What a command asks of stages: it is planned, and made where it is missing."""
+"""Artifacts that a command asks for: they are planned, and made where they are missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from itrpipe.datasets.definition import (
 from itrpipe.engine.work import resolve_device
 from itrpipe.errors import DataError, IncompleteError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.pipeline.models import NAMING, NamedModel
+from itrpipe.pipeline.models import NAMING, NamedModel, options_of
 from itrpipe.pipeline.planning import Planner, refuse_unused
 from itrpipe.pipeline.run import earlier_artifacts, run, say_costs
 from itrpipe.pipeline.steps import only_finished, pending_steps
@@ -50,7 +50,7 @@ NEXT = {
 
 @dataclass
 class Asked:
-    """What a command asks.
+    """Artifacts that a command asks for.
 
     Attributes:
         root: the data folder.
@@ -88,12 +88,12 @@ class Asked:
 
     @property
     def step(self) -> Step:
-        """The first step."""
+        """Return the first step."""
         return self.steps[0]
 
     @property
     def label(self) -> str:
-        """The name of its artifact."""
+        """Return the label of its artifact."""
         return self.step.location.label
 
     def plan(
@@ -104,7 +104,7 @@ class Asked:
         inputs: Mapping[str, Step] | None = None,
         **settings: Any,
     ) -> Step:
-        """Plans a step, and others that are asked beside it.
+        """Plan a step, and others that are asked beside it.
 
         Args:
             stage: of the step.
@@ -130,7 +130,7 @@ class Asked:
         return self.step
 
     def made(self, what: str, *, whole: bool = False) -> bool:
-        """Whether everything is there, which after a dry run it is not; what is missing is made, unless `no_deps`.
+        """Make what is missing, unless `no_deps`; return whether everything is there, which after a dry run it is not.
 
         Args:
             what: the command does, for the header of the plan.
@@ -154,7 +154,7 @@ class Asked:
         return not self.dry_run
 
     def run(self, *, with_upstream: bool = True) -> Path:
-        """Runs what is missing, or prints the plan and its costs; returns the folder of the first step."""
+        """Run what is missing, or print the plan and its costs; return the folder of the first step."""
         folder, *_ = run(self.steps, self.reporter, dry_run=self.dry_run, with_upstream=with_upstream)
         if self.dry_run:
             say_costs(pending_steps(self.steps), self.reporter)
@@ -176,18 +176,9 @@ class Asked:
 
     def model_options(self, step: Step, stage: str) -> str:
         """Return the options by which the command of a stage names the model that a planned step trains or reads."""
-        location = step.location
-        model = step if location.stage == "train" else step.inputs["train"]
-        backbone = train_settings(model).backbone
-        if model.model:
-            known = load_definition(location.root, location.dataset).models.get(model.model)
-            seed = train_settings(model).seed
-            other_seed = f" --seed {seed}" if seed != (known.seed if known else 0) else ""
-            return f"--model {model.model}{other_seed}{self._given_for(stage, of_model=False)}"
-        if is_given(backbone):
-            return f"--dataset {self.dataset} --model {backbone.removeprefix(f'{GIVEN}-')}"
-        method = f"--method {model.need.conf} --backbone {backbone}"
-        return f"--dataset {self.dataset} {method}{self._given_for(stage)}"
+        model = step if step.location.stage == "train" else step.inputs["train"]
+        of_files = is_given(train_settings(model).backbone)
+        return options_of(model) + ("" if of_files else self._given_for(stage, of_model=not model.model))
 
     def _given_for(self, stage: str, *, of_model: bool = True) -> str:
         """Return the given settings as options of another stage, those of the model only where it has no name."""
@@ -262,23 +253,23 @@ def _image_root(prepared: Artifact, definition: DatasetDefinition) -> str:
 
 
 def data_option(root: Path) -> str:
-    """The option of a command that is printed, where the data folder is not the usual one; else nothing."""
+    """Return the option of a printed command, where the data folder is not the usual one; else nothing."""
     return "" if root == Path("data") else f" --data {shlex.quote(str(root))}"
 
 
 def default_conf(definition: DatasetDefinition, stage: str) -> str:
-    """The configuration a stage runs with when none is named."""
+    """Return the configuration that a stage runs with when none is named."""
     return prepare_need(definition).conf if stage == "prepare" else next(iter(load_declaration(stage).confs))
 
 
 def train_settings(step: Step) -> TrainSettings:
-    """The settings of a planned training."""
+    """Return the settings of a planned training."""
     assert isinstance(step.settings, TrainSettings)
     return step.settings
 
 
 def device_of(step: Step) -> str:
-    """Where a planned training would compute: `cpu` or `cuda`.
+    """Return the device of a planned training: `cpu` or `cuda`.
 
     Raises:
         UsageError: CUDA was asked for and is not there.
@@ -299,7 +290,7 @@ def run_stage(
     dry_run: bool = False,
     no_deps: bool = False,
 ) -> Path:
-    """Plans one stage and runs what is missing.
+    """Plan one stage and run what is missing.
 
     Args:
         root: the data folder.
@@ -349,7 +340,7 @@ def run_stage(
 
 
 def refuse_incomplete(folder: Path, what: str, remedy: str, *, strict: bool = False) -> None:
-    """Ends a command whose result lacks images that could not be used.
+    """End a command whose result lacks images that could not be used.
 
     Raises:
         IncompleteError, DataError: likewise.

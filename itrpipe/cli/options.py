@@ -179,24 +179,23 @@ class ModelOptions(TrainedOptions):
         """Return what is done with the plan, and the model with a name that it is about."""
         return {**super().how, "model": self.known}
 
-    def overrides(self, *names: str, **settings: Any) -> list[Override]:
+    def overrides(self, *names: str, read: bool = True, **settings: Any) -> list[Override]:
         """Return overrides: the settings of a named model, and the options of this command on top.
 
         Args:
-            names: options of this command that are settings of the step, which reads the model.
+            names: options of this command that are settings of the step.
+            read: the step reads the model; else it trains it.
             settings: further ones; None for one that is not the step's.
         """
-        known = self.known.overrides(read=True) if self.known else []
+        known = self.known.overrides(read=read) if self.known else []
         return known + super().overrides(*names, **settings)
 
     def asked(self, stage: str, *, as_json: bool = False, **settings: Any) -> Asked:
         """Ask for a training, or for what a later stage makes with it."""
         self.choose()
-        if stage == "train":
-            overrides = self.known.overrides(read=False) if self.known else []
-            overrides += super().overrides(**settings, method=None)
-        else:
-            overrides = self.overrides(**settings)
+        if stage == "train":  # whose method is its configuration
+            settings["method"] = None
+        overrides = self.overrides(read=stage != "train", **settings)
         return Asked(*self.where, overrides, as_json=as_json, asks=True, **self.how)
 
     def complete(self) -> None:

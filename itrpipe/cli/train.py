@@ -12,7 +12,7 @@ from itrpipe.cli.options import DevicesOption, ModelOptions, Text, Texts, overri
 from itrpipe.config import Override
 from itrpipe.datasets.definition import check_name, load_definition
 from itrpipe.errors import UsageError
-from itrpipe.pipeline.models import NamedModel, define_model, find_model, home_of, mines_with, models_of
+from itrpipe.pipeline.models import NamedModel, define_model, find_model, home_of, models_of
 from itrpipe.training.choices import backbone_for, both_encoders, chosen_loss
 
 _FILES = ("initial", "model", "text", "tokenizer", "vision", "weights")
@@ -82,7 +82,8 @@ class Train(ModelOptions):
         method, loss = chosen_loss(self.method, {key: each for key, each in words.items() if each}, self.positives)
         chosen = {**self.chosen(*self.shared, "teacher"), "method": None}
         overrides = overrides_of(settings, {**chosen, **loss}) + self.placed
-        if base and not self.teacher and "mined" in loss.get("loss.negatives", ()) and mines_with(base, self.dataset):
+        mines = not self.teacher and "mined" in loss.get("loss.negatives", ())
+        if mines and base and base.dataset == self.dataset and base.can_teach:
             overrides.append(Override(None, "loss.teacher", base.name))
         if name is not None:
             for position, item in enumerate(overrides):  # later commands may run in another folder

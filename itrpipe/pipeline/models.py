@@ -1,4 +1,4 @@
-"""Which model a command means: one that `itrpipe train --name` was told of, which `--model` finds by its name."""
+"""Models by their names: `itrpipe train --name` remembers one, `--model` means it, and printed commands name it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from itrpipe.datasets.definition import (
     redefine,
 )
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.declaration import GIVEN
-from itrpipe.stages.base import Need
+from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.stages.base import Need, Step
 from itrpipe.storage.artifact import folders_in
-from itrpipe.training.settings import Model, TrainExecution
+from itrpipe.training.settings import Model, TrainExecution, TrainSettings
 
 NAMING = ("backbone", "features", "seed")
 """Settings by which every stage names the model that it reads."""
@@ -45,19 +45,24 @@ class NamedModel:
 
     @property
     def method(self) -> str:
-        """Configuration of `train`."""
+        """Return its configuration of `train`."""
         return self.definition.method
 
     @property
     def backbone(self) -> str:
-        """Its backbone, by the canonical name."""
+        """Return the canonical name of its backbone."""
         return Model.defined_by(self.definition, 0).backbone
 
     @property
     def naming(self) -> dict[str, Any]:
-        """The settings by which other stages name it: backbone, and features and seed where they were given."""
+        """Return the settings by which other stages name it: backbone, and features and seed where they were given."""
         given = {key: value for key, value in self.definition.settings.items() if key in NAMING}
         return {**given, "backbone": self.backbone}
+
+    @property
+    def can_teach(self) -> bool:
+        """Return whether a model that is like it mines with it, as it is trained and has no teacher itself."""
+        return self.method != GIVEN and {"teacher", f"{_LOSS}teacher"}.isdisjoint(self.definition.settings)
 
     def overrides(self, *, read: bool) -> list[Override]:
         """Return its settings as overrides of a plan.
@@ -134,10 +139,17 @@ def define_model(
     return NamedModel(name, dataset, model, typed), execution
 
 
-def mines_with(model: NamedModel, dataset: str) -> bool:
-    """Return whether a model that is like another mines with that, which is trained there and has no teacher itself."""
-    has_teacher = not {"teacher", f"{_LOSS}teacher"}.isdisjoint(model.definition.settings)
-    return model.dataset == dataset and model.method != GIVEN and not has_teacher
+def options_of(training: Step) -> str:
+    """Return the options by which a command names the model that a planned step trains."""
+    settings, location, name = training.settings, training.location, training.model
+    assert isinstance(settings, TrainSettings)
+    if name:
+        known = load_definition(location.root, location.dataset).models.get(name)
+        usual = known.seed if known else 0
+        return f"--model {name}" if settings.seed == usual else f"--model {name} --seed {settings.seed}"
+    if is_given(settings.backbone):
+        return f"--dataset {location.dataset} --model {settings.backbone.removeprefix(f'{GIVEN}-')}"
+    return f"--dataset {location.dataset} --method {training.need.conf} --backbone {settings.backbone}"
 
 
 def home_of(root: Path, name: str) -> str | None:

@@ -38,7 +38,7 @@ from itrpipe.training.settings import backbones, canonical_backbone, usual_featu
 
 
 def refuse_unused(overrides: Iterable[Override], known: Iterable[str] = ()) -> None:
-    """Refuses overrides that no step reads.
+    """Refuse overrides that no step reads.
 
     Args:
         overrides: likewise.
@@ -59,7 +59,7 @@ _WITHOUT_DATASET = ("index", "report")
 
 @dataclass
 class Planner:
-    """Plans the steps of one dataset.
+    """Planner of the steps of one dataset.
 
     Args:
         root: the data folder.
@@ -93,7 +93,7 @@ class Planner:
         self.settings: set[str] = set()  # dotted keys of all steps, for messages
 
     def plan(self, need: Need, *, requested: bool = True, inputs: Mapping[str, Step] | None = None) -> Step:
-        """Plans a step and everything upstream of it.
+        """Plan a step and everything upstream of it.
 
         Args:
             need: the artifact wanted.
@@ -159,7 +159,7 @@ class Planner:
         return replace(step, state=state, reason=reason)
 
     def _former(self, step: Step) -> str | None:
-        """The artifact that has the name of a step's model by now, empty for none; None where it has no name."""
+        """Return the artifact that has the name of a step's model by now, empty for none; None where it has no name."""
         if not step.model:
             return None
         known = self.definition.models.get(step.model)
@@ -270,11 +270,11 @@ class Planner:
                 yield override
 
     def unused_overrides(self) -> list[Override]:
-        """Overrides that are scoped to a stage or configuration that nothing planned so far has."""
+        """Return the overrides that no step planned so far reads."""
         return [override for override in self.overrides if override not in self.read]
 
     def _fill_features(self, resolved: Resolved) -> None:
-        """Chooses the dataset's only features for a stage that reads features and was told none."""
+        """Choose the dataset's only features for a stage that reads features and was told none."""
         values = resolved.values
         if "features" not in values or values["features"]:
             return
@@ -290,7 +290,7 @@ class Planner:
 
 
 def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, root: Path) -> StageDefinition | None:
-    """The part of a dataset's definition that belongs to a step, for the stages that read outside files.
+    """Return the part of a dataset's definition that belongs to a step, for the stages that read outside files.
 
     Args:
         definition: of the dataset.
@@ -335,14 +335,14 @@ def stage_definition(definition: DatasetDefinition, need: Need, dataset: str, ro
 
 
 def pinned_step(root: Path, manifest: Manifest) -> Step:
-    """A finished artifact as a step of a plan, taken as it is whatever the declarations say today."""
+    """Return a finished artifact as a step of a plan, taken as it is whatever the declarations say today."""
     location = Location(root, manifest.dataset, manifest.stage, manifest.label, manifest.fingerprint)
     need = Need(manifest.stage, manifest.conf, manifest.settings)
     return Step(need, Settings(), Settings(), Resolved(), {}, manifest.sources, None, location, "up to date")
 
 
 def refuse_hopeless(steps: Sequence[Step]) -> None:
-    """Lets every stage that has a check look at its steps before any of them runs.
+    """Let every stage that has a check look at its steps before any of them runs.
 
     Args:
         steps: that have to run, in order. The last are looked at first: they know best what the others are for.

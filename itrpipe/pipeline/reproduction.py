@@ -1,4 +1,4 @@
-"""Runs a recipe: plans all its runs, makes what is missing, and says which published scores were reached."""
+"""Run a recipe: plan all its runs, make what is missing, and say which published scores were reached."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOYS = " (toy models: no result)"
 
 @dataclass(frozen=True)
 class Options:
-    """How a recipe is run.
+    """Choices of a run of a recipe.
 
     Attributes:
         source: folder that the user brings, for recipes that need one.
@@ -66,7 +66,7 @@ class PlannedRun:
 
     @property
     def published(self) -> list[Published]:
-        """Scores that were published for it, of the test split."""
+        """Return the scores that were published for it, of the test split."""
         if self.step is not None and cast(EvaluateSettings, self.step.settings).split != "test":
             return []
         name = self.title if self.step is None else self.step.location.name
@@ -96,7 +96,7 @@ class Reproduction:
     _planners: dict[str, Planner] = field(default_factory=dict, init=False)
 
     def plan(self, runs: Sequence[RecipeRun]) -> list[PlannedRun]:
-        """Plans runs with every seed.
+        """Plan runs with every seed.
 
         Raises:
             ItrpipeError: one of them cannot be planned and the others are not to go on.
@@ -106,7 +106,7 @@ class Reproduction:
         return [self._planned(each, seed) for each in runs for seed in each.seeds]
 
     def plan_report(self, planned: Sequence[PlannedRun], steps: Sequence[Step]) -> Step:
-        """Plans the report over some evaluations; scores that were published for other runs are `missing` there.
+        """Plan the report over some evaluations; scores that were published for other runs are `missing` there.
 
         Raises:
             UsageError: a setting is read by no run.
@@ -144,7 +144,7 @@ class Reproduction:
         return PlannedRun(each, f"{models_label(cast(EvaluateSettings, step.settings))}{each.details}", step)
 
     def _planner(self, each: RecipeRun) -> Planner:
-        """The planner of all runs with the same overrides."""
+        """Return the planner of all runs with the same overrides."""
         recipe = self.recipe  # the weakest first
         own = [*self._from(recipe.overrides), *self._of_backbones(recipe.backbones), *self._from(each.overrides)]
         if self.options.tiny:
@@ -177,7 +177,7 @@ class Reproduction:
 
 
 def run_recipe(root: Path, name: str, options: Options) -> Path | None:
-    """Plans the runs of a recipe with their evaluations, and the report over them, and makes what is missing.
+    """Plan the runs of a recipe with their evaluations, and the report over them, and makes what is missing.
 
     Args:
         root: the data folder; of toy models `<root>-tiny`.

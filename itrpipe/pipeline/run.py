@@ -40,7 +40,7 @@ _MARKS: dict[State, tuple[str, str]] = {
 
 
 def print_plan(steps: Iterable[Step], reporter: Reporter) -> None:
-    """One line for each step: mark, artifact, state and reason."""
+    """Print one line for each step: mark, artifact, state and reason."""
     steps = list(steps)
     needed = {step.location.folder for step in pending_steps(steps)}
     every = unique_steps(steps)
@@ -61,7 +61,7 @@ def run(
     with_upstream: bool = True,
     failures: dict[Path, ItrpipeError] | None = None,
 ) -> list[Path]:
-    """Prints the plan and runs every step of it that is not up to date.
+    """Print the plan and run every step of it that is not up to date.
 
     Args:
         steps: the steps asked for.
@@ -137,7 +137,7 @@ def _named(steps: Iterable[Step]) -> list[tuple[Step, str]]:
 
 
 def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:
-    """Makes one artifact, or finds that another process has made it meanwhile.
+    """Make one artifact, or find that another process has made it meanwhile.
 
     Args:
         step: the artifact. Where its execution settings name a share, only that share of its parts is made; who makes
@@ -154,7 +154,7 @@ def run_step(step: Step, reporter: Reporter, *, needed: bool = True) -> None:
 
 
 def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMissing | None:
-    """Makes one artifact, or a share of its parts, after which it returns what other jobs have to do."""
+    """Make one artifact, or a share of its parts, and return what other jobs have to do then; None if nothing."""
     location = step.location
     name = f"{location.stage}/{location.name}"
 
@@ -196,7 +196,7 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
 
 
 def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
-    """Waits until other jobs have made their parts, or the whole.
+    """Wait until other jobs have made their parts, or the whole.
 
     Raises:
         LockedError: it took longer than `ITRPIPE_LOCK_HOURS`.
@@ -216,7 +216,7 @@ def _wait_for(others: OthersMissing, step: Step, reporter: Reporter) -> None:
 
 
 def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, float]:
-    """Opens the partial folder, and says whether the job goes on with what an earlier run has begun there.
+    """Open the partial folder, and say whether the job goes on with what an earlier run has begun there.
 
     Returns:
         The job, and when it would have been begun without the breaks between its runs, in seconds of the epoch.
@@ -251,7 +251,7 @@ def _begin(step: Step, reporter: Reporter, share: Share | None) -> tuple[Job, fl
 
 
 def _drop_other_beginning(step: Step, inputs: Mapping[str, Artifact], reporter: Reporter, *, shared: bool) -> None:
-    """Removes an interrupted beginning that was made from other bytes."""
+    """Remove an interrupted beginning that was made from other bytes."""
     partial = step.location.partial
     record = partial / artifacts.WORK / INPUTS
     if not record.exists():
@@ -268,12 +268,12 @@ def _drop_other_beginning(step: Step, inputs: Mapping[str, Artifact], reporter: 
 
 
 def _read_by(inputs: Mapping[str, Artifact]) -> dict[str, str]:
-    """Artifact -> digest of its files."""
+    """Return the digest of the files of each artifact."""
     return {f"{each.folder.parent.name}/{each.folder.name}": each.manifest.digest for each in inputs.values()}
 
 
 def _record(step: Step, job: Job) -> dict[str, Any]:
-    """Every field of the manifest but the outputs and versions."""
+    """Return every field of the manifest but the outputs and versions."""
     return {
         "stage": step.location.stage,
         "schema_version": load_stage(step.location.stage).schema_version,
@@ -302,7 +302,7 @@ DATA = ("prepare", "extract", "parse")
 
 
 class Cost(NamedTuple):
-    """What one step is expected to take.
+    """Expected cost of one step.
 
     Attributes:
         seconds: that an earlier artifact took, of a training in proportion to its epochs; None where there is none.
@@ -314,7 +314,7 @@ class Cost(NamedTuple):
 
 
 def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
-    """Cost of a step from the nearest earlier artifact that was made of the same data, of several the newest.
+    """Return the cost of a step by the nearest earlier artifact that was made of the same data, of several the newest.
 
     Args:
         step: that is to run.
@@ -355,7 +355,7 @@ def cost_of(step: Step, earlier: Mapping[str, Manifest]) -> Cost:
 
 
 def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
-    """Prints what steps will cost, a line each, and the sum of what is known."""
+    """Print the cost of steps, a line each, and the sum of what is known."""
     earlier = {folder: earlier_artifacts(folder) for folder in {step.location.folder.parent for step in steps}}
     costs = {
         f"{step.location.stage}/{step.location.name}": cost_of(step, earlier[step.location.folder.parent])
@@ -379,7 +379,7 @@ def say_costs(steps: Sequence[Step], reporter: Reporter) -> None:
 
 
 def earlier_artifacts(folder: Path) -> dict[str, Manifest]:
-    """Manifests by name of the finished artifacts of a stage's folder; a damaged one says nothing about costs."""
+    """Return the manifests of the finished artifacts of a stage's folder by name; damaged ones tell no costs."""
     found = {}
     for each in filter(is_finished, folders_in(folder)):
         with suppress(DataError, UnavailableError):

@@ -1,4 +1,4 @@
-"""What a plan finds of its steps on disk: the state of each, and why."""
+"""The state of the steps of a plan on disk, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from itrpipe.storage.artifact import Location, Manifest
 from itrpipe.storage.locks import is_locked
 
 MOST_CHANGES = 6
-"""As many changes as a reason names."""
+"""Changes that a reason names at most."""
 
 
 def pending_steps(steps: Iterable[Step]) -> list[Step]:
