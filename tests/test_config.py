@@ -32,6 +32,7 @@ from itrpipe.config import (
     parse_override,
     resolve,
     scoped_override,
+    setting_keys,
 )
 from itrpipe.engine.run import MapExecution, SharedExecution
 from itrpipe.errors import DataError, MissingInputError, UsageError
@@ -297,6 +298,23 @@ def test_a_leading_stage_or_configuration_name_is_a_scope() -> None:
     assert parse_override("aoq.loss.alpha=0.5") == Override("aoq", "loss.alpha", 0.5)
     assert parse_override("loss.alpha=0.5") == Override(None, "loss.alpha", 0.5)
     assert scoped_override("aoq.alpha", 1, "recipe x") == Override("aoq", "alpha", 1, "recipe x")
+
+
+def test_whether_an_override_is_read_is_told_by_what_it_says(data_root: Path) -> None:
+    """Wherever it came from, and also where its value is a list."""
+    given = [parse_override(text) for text in ("decay_at=[1]", "train.decay_at=[1]", "parse.tagger=lexicon")]
+    planner = Planner(data_root, "scenes", given)
+    planner.configure(Need("train", "triplet"))
+    assert planner.read == {parse_override("decay_at=[1]"), parse_override("train.decay_at=[1]")}
+    assert planner.unused_overrides() == given[2:]
+
+
+def test_the_keys_of_a_class_are_those_of_its_settings(data_root: Path) -> None:
+    for backbone in backbones():
+        found, _, _ = Planner(data_root, "scenes", [Override(None, "backbone", backbone)]).configure(
+            Need("train", "triplet")
+        )
+        assert {*setting_keys(type(found), dict(found))} == {key for key, _ in leaves(found.model_dump())}
 
 
 # Files
