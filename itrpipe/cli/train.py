@@ -54,7 +54,7 @@ class Train(ModelOptions):
     track: Annotated[Texts, Option(metavar="TRACKER", help="tensorboard, mlflow or wandb; repeatable.")] = None
     devices: DevicesOption = None
 
-    def run(self) -> None:
+    def run(self) -> Path:
         restart_with(self.devices)
         name, like = self.name, self.like
         if self.known and name is not None:
@@ -93,7 +93,7 @@ class Train(ModelOptions):
         if self.known:
             method = self.known.method
             overrides = self.known.overrides(read=False) + overrides
-        self.run_stage("train", overrides, conf=method)
+        return self.run_stage("train", overrides, conf=method)
 
     def _base(self) -> NamedModel | None:
         """Return the model of --like, of this dataset before all others."""
@@ -101,3 +101,9 @@ class Train(ModelOptions):
             return None
         is_here = self.like in models_of(load_definition(*self.where))
         return find_model(self.data, self.dataset if is_here else None, self.like, "--like")
+=======
+            model, overrides = define_model(*self.where, name, method, overrides, like)
+        if model:
+            method, overrides = model.method, model.of_training() + overrides
+        return self.run_stage("train", overrides, conf=method, model=model)
+>>>>>>> main
