@@ -101,9 +101,3 @@ class Train(ModelOptions):
             return None
         is_here = self.like in models_of(load_definition(*self.where))
         return find_model(self.data, self.dataset if is_here else None, self.like, "--like")
-=======
-            model, overrides = define_model(*self.where, name, method, overrides, like)
-        if model:
-            method, overrides = model.method, model.of_training() + overrides
-        return self.run_stage("train", overrides, conf=method, model=model)
->>>>>>> main
