@@ -157,7 +157,6 @@ def _run_share(step: Step, reporter: Reporter, share: Share | None) -> OthersMis
     """Make one artifact, or a share of its parts, and return what other jobs have to do then; None if nothing."""
     location = step.location
     name = f"{location.stage}/{location.name}"
-
     part = "" if share is None else f"{share.number}-of-{share.count}"
     joins = share is None and share_of(step.execution) is not None
 
