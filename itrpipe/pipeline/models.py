@@ -17,7 +17,7 @@ from itrpipe.datasets.definition import (
     redefine,
 )
 from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.features.declaration import GIVEN
 from itrpipe.stages.base import Need, Step
 from itrpipe.storage.artifact import folders_in
 from itrpipe.training.settings import Model, TrainExecution, TrainSettings
@@ -139,17 +139,18 @@ def define_model(
     return NamedModel(name, dataset, model, typed), execution
 
 
-def options_of(training: Step) -> str:
-    """Return the options by which a command names the model that a planned step trains."""
-    settings, location, name = training.settings, training.location, training.model
+def options_of(model: Step) -> str:
+    """Return the options by which a command names the model that a planned step trains, or that made embeddings."""
+    settings, location, name = model.settings, model.location, model.model
+    if location.stage == "embeddings":
+        name = model.need.settings["name"].removeprefix(f"{GIVEN}-")
+        return f"--dataset {location.dataset} --model {name}"
     assert isinstance(settings, TrainSettings)
     if name:
         known = load_definition(location.root, location.dataset).models.get(name)
         usual = known.seed if known else 0
         return f"--model {name}" if settings.seed == usual else f"--model {name} --seed {settings.seed}"
-    if is_given(settings.backbone):
-        return f"--dataset {location.dataset} --model {settings.backbone.removeprefix(f'{GIVEN}-')}"
-    return f"--dataset {location.dataset} --method {training.need.conf} --backbone {settings.backbone}"
+    return f"--dataset {location.dataset} --method {model.need.conf} --backbone {settings.backbone}"
 
 
 def home_of(root: Path, name: str) -> str | None:
@@ -218,7 +219,8 @@ def find_model(root: Path, dataset: str | None, name: str, option: str = "--mode
 def models_of(definition: DatasetDefinition) -> dict[str, ModelDefinition]:
     """Return the named models of a dataset, and behind them embeddings from files by their names."""
     models = dict(definition.models)
-    for backbone in definition.embeddings:
+    for label in definition.embeddings:
+        backbone = label.partition(".")[0]
         embeddings = ModelDefinition(method=GIVEN, settings={"backbone": backbone})
         models.setdefault(backbone.removeprefix(f"{GIVEN}-"), embeddings)
     return models

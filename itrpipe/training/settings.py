@@ -32,7 +32,7 @@ from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
 from itrpipe.methods.declaration import MethodSettings, methods
 from itrpipe.mining.settings import WindowSettings
-from itrpipe.models.declaration import BackboneSettings, GivenEmbeddings
+from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family
 from itrpipe.models.registry import backbones as backbone_classes
 from itrpipe.papers import Paper
@@ -73,7 +73,7 @@ class TrainSettings(Settings):
     Attributes:
         backbone: folder in `itrpipe/models/`, or a variant of one that `stages/4_train.toml` declares (`scan-i2t`).
         method: folder in `itrpipe/methods/`.
-        features: which features of the dataset; empty for its only ones. Of embeddings from files their split.
+        features: which features of the dataset; empty for its only ones.
         seed: of initialisation, order and draws.
         start_from: configuration whose trained weights this run starts from, of the same backbone, seed and features;
             empty starts from random weights.
@@ -178,9 +178,9 @@ class TrainSettings(Settings):
         """Return the classes of `model` and `loss`, as far as there are such a backbone and method."""
         groups: dict[str, type[Settings]] = {}
         backbone = values.get("backbone")
-        model = _settings_of(backbone) if isinstance(backbone, str) else None
-        if model is not None:
-            groups["model"] = model
+        family = backbone_family(canonical_backbone(backbone)) if isinstance(backbone, str) else ""
+        if family in backbone_classes():
+            groups["model"] = backbone_classes()[family]
         if values.get("method") in methods():
             groups["loss"] = methods()[values["method"]]
         return groups
@@ -252,8 +252,7 @@ class TrainSettings(Settings):
     @field_validator("backbone")
     @classmethod
     def _known_backbone(cls, value: str) -> str:
-        name = canonical_backbone(value)
-        return name if is_given(name) else _known(name, backbones(), "backbone")
+        return _known(canonical_backbone(value), backbones(), "backbone")
 
     @field_validator("method")
     @classmethod
@@ -398,21 +397,16 @@ def canonical_backbone(name: str) -> str:
 
 
 def settings_of(backbone: str) -> type[BackboneSettings]:
-    """Return the settings class of a backbone, or of embeddings from files.
+    """Return the settings class of a backbone.
 
     Raises:
         UsageError: there is no such backbone.
     """
-    found = _settings_of(backbone)
+    name = canonical_backbone(backbone)
+    found = backbone_classes().get(backbone_family(name))
     if found is None:
-        name = canonical_backbone(backbone)
         raise UsageError(why_unusable(name) or unknown("backbone", name, sorted(backbones())))
     return found
-
-
-def _settings_of(backbone: str) -> type[BackboneSettings] | None:
-    name = canonical_backbone(backbone)
-    return GivenEmbeddings if is_given(name) else backbone_classes().get(backbone_family(name))
 
 
 def method_of(conf: str) -> type[MethodSettings]:
@@ -436,7 +430,7 @@ def began_with(settings: Mapping[str, Any]) -> tuple[str, ...]:
     Args:
         settings: of `train`, as manifests keep them.
     """
-    backbone = _settings_of(settings["backbone"])
+    backbone = backbone_classes().get(backbone_family(settings.get("backbone", "")))  # given embeddings have none
     if backbone is None:  # of a plug-in that was removed
         return ()
     model = backbone.model_construct(**settings.get("model", {}))
@@ -506,7 +500,9 @@ class Model:
         """Return a model that has a name, trained with this seed; a method that trains nothing has none."""
         given = definition.settings.get("backbone")
         backbone = canonical_backbone(given) if given else usual_backbone(definition.method)
-        return cls(definition.method, backbone, seed if method_of(definition.method).trains else 0)
+        if seed and not method_of(definition.method).trains:
+            seed = 0
+        return cls(definition.method, backbone, seed)
 
     def name_of(self, other: Model) -> str:
         """Return the shortest name by which `named_by` finds the other; seeds are told unless both are 0."""
