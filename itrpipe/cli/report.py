@@ -55,7 +55,7 @@ class Report(PlanOptions):
         evaluations = evaluations_of(self.data, self.dataset, known, backbone)
         compared: dict[str, Any] = {}
         if compare is not None:
-            both = [evaluations_named(self.data, each, evaluations, known) for each in compare]
+            both = [evaluations_named(each, evaluations, known) for each in compare]
             shared = set.intersection(*({tested_on(each) for each in one.values()} for one in both))
             chosen = next((split for split in ("test", "val", "train") if split in {each for _, each in shared}), None)
             if chosen is None:
