@@ -33,7 +33,7 @@ from itrpipe.report.names import (
 from itrpipe.storage.artifact import HISTORY, METRICS, RANKINGS, STATISTICS, Manifest
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.storage.tables import read_table
-from itrpipe.training.settings import FIRST_TRAINING, began_with, trains, unread
+from itrpipe.training.settings import FIRST_TRAINING, trains, unread
 
 DIRECTIONS = {"i2t": "Image → text", "t2i": "Text → image"}
 FULL, ORACLE = "full", "oracle"
@@ -94,7 +94,7 @@ class Model:
     @cached_property
     def has_idle_guard(self) -> bool:
         """Whether it was to avoid false negatives that mining marks, and mining marked none."""
-        loss = loss_of(self.settings) if self.settings else None
+        loss = loss_of(self.settings)
         mined = None if loss is None else loss.mined()
         if mined is None or not mined.guard or self.mining is None or self.mining.manifest is None:
             return False
@@ -104,7 +104,7 @@ class Model:
     @cached_property
     def choices(self) -> Mapping[str, str]:
         """What its method was put together from, see `MethodSettings.choices`; often nothing."""
-        return choices_of(self.settings) if self.settings else {}
+        return choices_of(self.settings)
 
     @cached_property
     def roles(self) -> frozenset[str]:
@@ -116,11 +116,6 @@ class Model:
             UNTRAINED: self.settings and not trains(self.settings) and not self.is_seed_elsewhere,
         }
         return frozenset(role for role, is_so in holds.items() if is_so)
-
-    @cached_property
-    def encoders(self) -> tuple[str, ...]:
-        """Published weights that it began with, see `itrpipe.training.settings.began_with`."""
-        return began_with(self.settings) if self.settings else ()
 
     @property
     def backbone(self) -> str:
@@ -134,10 +129,10 @@ class Model:
         """The method as papers write it, with its choices and its name; of what was not trained here the name alone."""
         if self.named and self.settings and not trains(self.settings):
             return self.named
-        chosen = title_by_choices(self.method_name, self.settings) if self.settings else ""
-        title = chosen or method_title(self.method_name)
+        title = title_by_choices(self.method_name, self.settings) or method_title(self.method_name)
         notes = [self.named] if self.named else []
-        notes += ["marked nothing"] if self.has_idle_guard else []
+        if self.has_idle_guard:
+            notes.append("marked nothing")
         return f"{title} ({'; '.join(notes)})" if notes else title
 
     @cached_property
@@ -236,10 +231,12 @@ class Run:
     @property
     def backbone(self) -> str:
         """The backbones as papers write them, and the seeds of members that differ in theirs."""
-        several = len({each.seed for each in self.members}) > 1
-        return " + ".join(
-            f"{each.backbone}{f' seed {each.seed}' if several and each.seed else ''}" for each in self.members
-        )
+        has_several_seeds = len({each.seed for each in self.members}) > 1
+        names = []
+        for each in self.members:
+            seed = f" seed {each.seed}" if has_several_seeds and each.seed else ""
+            names.append(f"{each.backbone}{seed}")
+        return " + ".join(names)
 
     @property
     def method(self) -> str:
@@ -250,8 +247,9 @@ class Run:
     @property
     def name(self) -> str:
         """For people: backbone, method, how it was re-ranked if it was, and the seed when it is not 0."""
-        alike = len({each.seed for each in self.members}) == 1
-        return f"{model_title(self.backbone, self.method)}{f', seed {self.seed}' if self.seed and alike else ''}"
+        title = model_title(self.backbone, self.method)
+        has_one_seed = len({each.seed for each in self.members}) == 1
+        return f"{title}, seed {self.seed}" if self.seed and has_one_seed else title
 
     @property
     def departures(self) -> dict[str, Departure]:
@@ -302,10 +300,13 @@ class Run:
 
     def ranks(self, *, oracle: bool = False) -> Ranks | None:
         """Ranks of both directions; None when all correct matches are asked for but not known."""
-        found = [table["oracle_rank" if oracle else "rank"] for table in self.rankings.values()]
-        if any(each.null_count for each in found):
-            return None
-        return Ranks(*(each.to_numpy().astype(np.int64) for each in found))
+        sides = []
+        for table in self.rankings.values():
+            column = table["oracle_rank" if oracle else "rank"]
+            if column.null_count:
+                return None
+            sides.append(column.to_numpy().astype(np.int64))
+        return Ranks(*sides)
 
     def _input(self, name: str) -> Artifact:
         found = self.evaluation.input(name)
@@ -355,14 +356,6 @@ def _place(run: Run) -> tuple[str | int, ...]:
     begun = FIRST in run.roles or (run.roles and len(run.members) == 1)  # others may begin with it
     place = 0 if begun else 2 if run.roles else 1
     return (run.settings["backbone"], place, run.settings["method"], len(run.members), run.rerank, run.seed, run.label)
-
-
-def of_different_methods(runs: Iterable[Run], most: int) -> list[Run]:
-    """The first runs of some methods, to be shown beside each other."""
-    found: dict[str, Run] = {}
-    for run in runs:
-        found.setdefault(run.settings["method"], run)
-    return list(found.values())[:most]
 
 
 def all_artifacts(runs: Iterable[Run]) -> list[Artifact]:
