@@ -30,11 +30,12 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import combinations, islice, takewhile
+from itertools import combinations
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -94,33 +95,27 @@ class Judgement:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """What all reviewers together say of P pairs.
+class Verdicts(dict[tuple[str, str], str]):
+    """Ids of image and caption -> what all reviewers together say of the pair.
 
-    Attributes:
-        image_ids, caption_ids: text [P].
-        verdict: text [P]: `fits` or `differs` where all who were sure agree, `disputed` where they do not, and `unsure`
-            where nobody was sure.
+    That is `fits` or `differs` where all who were sure agree, `disputed` where they do not, and `unsure` where nobody
+    was sure.
     """
 
-    image_ids: np.ndarray
-    caption_ids: np.ndarray
-    verdict: np.ndarray
-
-    def of(self, *verdicts: str) -> Verdicts:
-        """Those pairs alone."""
-        kept = np.isin(self.verdict, verdicts)
-        return Verdicts(self.image_ids[kept], self.caption_ids[kept], self.verdict[kept])
+    def pairs(self, image_ids: np.ndarray, caption_ids: np.ndarray, *verdicts: str) -> PairSet:
+        """Return the pairs of these images and captions that have one of some verdicts."""
+        return pair_set([pair for pair, verdict in self.items() if verdict in verdicts], image_ids, caption_ids)
 
     def digest(self) -> str:
-        """Of the pairs that are decided, `fits` or `differs`: nothing else changes what is made with them."""
-        sure = self.of(FITS, DIFFERS)
-        lines = sorted(zip(sure.image_ids.tolist(), sure.caption_ids.tolist(), sure.verdict.tolist(), strict=True))
+        """Return that of the pairs that are decided: nothing else changes what is made with them."""
+        lines = sorted((*pair, verdict) for pair, verdict in self.items() if verdict in (FITS, DIFFERS))
         return hashlib.sha256(repr(lines).encode()).hexdigest()
 
-    def __len__(self) -> int:
-        return len(self.verdict)
+
+def pair_set(pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet:
+    """Return pairs of ids of image and caption as rows of these images and captions."""
+    ids = np.array(list(pairs), dtype=str).reshape(-1, 2)
+    return PairSet.of_ids((ids[:, 0], ids[:, 1]), image_ids, caption_ids)
 
 
 class Decisions:
@@ -153,15 +148,16 @@ class Decisions:
 
     @cached_property
     def verdicts(self) -> Verdicts:
-        """Of all pairs that somebody judged."""
-        found: dict[tuple[str, str], set[str]] = {}
+        """Return those of all pairs that somebody judged."""
+        answers: dict[tuple[str, str], set[str]] = {}
         for own in self._answers.values():
             for pair, answer in own.items():
-                found.setdefault(pair, set()).add(answer)
-        sure = [answers - {UNSURE} for answers in found.values()]
-        verdict = [DISPUTED if len(each) > 1 else min(each, default=UNSURE) for each in sure]
-        ids = np.array(list(found), dtype=str).reshape(-1, 2)
-        return Verdicts(ids[:, 0], ids[:, 1], np.array(verdict, dtype=str))
+                answers.setdefault(pair, set()).add(answer)
+        verdicts = Verdicts()
+        for pair, said in answers.items():
+            sure = said - {UNSURE}
+            verdicts[pair] = DISPUTED if len(sure) > 1 else min(sure, default=UNSURE)
+        return verdicts
 
     @property
     def reviewers(self) -> list[str]:
@@ -174,15 +170,12 @@ class Decisions:
 
     def agreements(self) -> dict[tuple[str, str], Agreement]:
         """Of every two reviewers, on the pairs that both were sure of; those without any are left out."""
-        sure = {
-            name: {pair: answer == FITS for pair, answer in own.items() if answer != UNSURE}
-            for name, own in self._answers.items()
-        }
         found = {}
-        for one, other in combinations(sure, 2):
-            if both := sure[one].keys() & sure[other].keys():
-                first, second = (np.array([sure[name][pair] for pair in both]) for name in (one, other))
-                found[one, other] = agreement_of(first, second)
+        for (one, answers), (other, others) in combinations(self._answers.items(), 2):
+            both = [pair for pair in answers if UNSURE not in (answers[pair], others.get(pair, UNSURE))]
+            if both:
+                sides = ([own[pair] == FITS for pair in both] for own in (answers, others))
+                found[one, other] = agreement_of(*map(np.array, sides))
         return found
 
     def __len__(self) -> int:
@@ -360,13 +353,12 @@ class Decided:
 
     @classmethod
     def of(cls, verdicts: Verdicts, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided:
-        """The decided pairs of these images and captions; disputed and doubtful ones are left out."""
-        chosen = [verdicts.of(name) for name in (FITS, DIFFERS)]
-        return cls(*(PairSet.of_ids((each.image_ids, each.caption_ids), image_ids, caption_ids) for each in chosen))
+        """Return the decided pairs of these images and captions; disputed and doubtful ones are left out."""
+        return cls(*(verdicts.pairs(image_ids, caption_ids, name) for name in (FITS, DIFFERS)))
 
     @classmethod
     def read(cls, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided | None:
-        """Those beside mined lists; None where mining read no decisions.
+        """Return those beside mined lists; None where mining read no decisions.
 
         Raises:
             DataError: the file is damaged.
@@ -374,11 +366,10 @@ class Decided:
         path = folder / DECIDED
         if not path.exists():
             return None
-        names = ("image_id", "caption_id", "verdict")
-        table = read_table(path, names, "run `itrpipe mine-negatives` again")
-        return cls.of(
-            Verdicts(*(np.asarray(table[name].to_pylist(), dtype=str) for name in names)), image_ids, caption_ids
-        )
+        table = read_table(path, ("image_id", "caption_id", "verdict"), "run `itrpipe mine-negatives` again")
+        images, captions, verdicts = (table[name].to_pylist() for name in ("image_id", "caption_id", "verdict"))
+        named = Verdicts(zip(zip(images, captions, strict=True), verdicts, strict=True))
+        return cls.of(named, image_ids, caption_ids)
 
     def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
         """Writes them beside mined lists, by their ids."""
@@ -485,13 +476,18 @@ class Queue:
 
     def upcoming(self, answered: Collection[tuple[str, str]], count: int) -> list[int]:
         """Places of the next candidates, `count` at most, without pairs of image and caption that are answered."""
-        open_ = (place for place in map(int, self.places) if self.candidates.ids(place) not in answered)
-        return list(islice(open_, count))
+        found = []
+        for place in self.places.tolist():
+            if len(found) == count:
+                break
+            if self.candidates.ids(place) not in answered:
+                found.append(place)
+        return found
 
     def judged(self, answered: Collection[tuple[str, str]]) -> int:
         """How many pairs of the queue are among those answered."""
-        own, ids = self.candidates, np.array(list(answered), dtype=str).reshape(-1, 2)
-        pairs = PairSet.of_ids((ids[:, 0], ids[:, 1]), own.image_ids, own.caption_ids)
+        own = self.candidates
+        pairs = pair_set(answered, own.image_ids, own.caption_ids)
         return int(pairs.has(own.captions[self.places], own.images[self.places]).sum())
 
     def judgement(self, place: int, reviewer: str, answer: str) -> Judgement:
@@ -505,9 +501,12 @@ class Queue:
         As long as these are a random order's first ones, they are a simple random sample, whoever judged them and why.
         Whoever was unsure, or disputed, counts for neither value, and for both ends of the interval.
         """
-        verdicts = decisions.verdicts
-        known = dict(zip(zip(verdicts.image_ids, verdicts.caption_ids, strict=True), verdicts.verdict, strict=True))
-        told = list(takewhile(bool, (known.get(self.candidates.ids(place)) for place in map(int, self.places))))
+        told = []
+        for place in self.places.tolist():
+            verdict = decisions.verdicts.get(self.candidates.ids(place))
+            if verdict is None:
+                break
+            told.append(verdict)
         fits, open_ = told.count(FITS), told.count(UNSURE) + told.count(DISPUTED)
         sure = fits / (len(told) - open_) if len(told) > open_ else None
         low, high = (share_of(count, len(told), len(self)) for count in (fits, fits + open_))
@@ -617,18 +616,19 @@ def _each_once(
 
 def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[str, Any]:
     """What was decided on some candidates, by whom, and how well these agree, in figures ready for JSON."""
-    queue = Queue(candidates, order)
+    queue, counts = Queue(candidates, order), Counter(decisions.verdicts.values())
+    agreements = [
+        {"reviewers": list(both), **agreement._asdict()} for both, agreement in decisions.agreements().items()
+    ]
     return {
         "list": candidates.source,
         "order": order,
         "pairs": len(queue),
         "decisions": {
             "judgements": len(decisions),
-            "pairs": {name: len(decisions.verdicts.of(name)) for name in _WORDS},
+            "pairs": {name: counts[name] for name in _WORDS},
             "reviewers": {name: len(decisions.of(name)) for name in decisions.reviewers},
-            "agreements": [
-                {"reviewers": list(both), **agreement._asdict()} for both, agreement in decisions.agreements().items()
-            ],
+            "agreements": agreements,
         },
         "sample": queue.sampled(decisions)._asdict() if order in RANDOM else None,
     }

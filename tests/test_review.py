@@ -49,8 +49,7 @@ def judged(reviewer: str, answers: dict[str, str]) -> list[Judgement]:
 
 
 def verdicts(decisions: Decisions) -> dict[str, str]:
-    found = decisions.verdicts
-    return dict(zip(found.caption_ids.tolist(), found.verdict.tolist(), strict=True))
+    return {caption: verdict for (_, caption), verdict in decisions.verdicts.items()}
 
 
 # What was decided
@@ -270,9 +269,8 @@ def test_a_pair_of_both_directions_is_one_candidate(monkeypatch: pytest.MonkeyPa
 
 
 def test_decided_pairs_are_found_in_lists_and_outlive_their_file(tmp_path: Path) -> None:
-    names = [("a", "b1", "fits"), ("c", "a0", "fits"), ("b", "c0", "differs"), ("a", "b0", "disputed")]
-    names.append(("z", "b0", "fits"))
-    decided = Decided.of(Verdicts(*(np.array(column) for column in zip(*names, strict=True))), IMAGES, CAPTIONS)
+    named = {("a", "b1"): "fits", ("c", "a0"): "fits", ("b", "c0"): "differs", ("a", "b0"): "disputed"}
+    decided = Decided.of(Verdicts(named | {("z", "b0"): "fits"}), IMAGES, CAPTIONS)
     texts = CandidateLists(np.array([[2, 3], [4, 0], [0, -1]], dtype=np.int32), np.zeros((3, 2), dtype=np.float32))
     fitting = [[False, True], [False, False], [True, False]]
     assert matching(decided.fits, "texts_for_images", slice(0, 3), texts).tolist() == fitting

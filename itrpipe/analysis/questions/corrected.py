@@ -72,10 +72,8 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
         DataError: the file is damaged, or no pair of this split was judged.
     """
     verdicts = read_decisions(Path(evaluation.settings.decisions).expanduser()).verdicts
-    fits, differs, unsure = (
-        PairSet.of_ids((own.image_ids, own.caption_ids), split.image_ids, split.caption_ids)
-        for own in (verdicts.of(*names) for names in ((FITS,), (DIFFERS,), (DISPUTED, UNSURE)))
-    )
+    groups = (FITS,), (DIFFERS,), (DISPUTED, UNSURE)
+    fits, differs, unsure = (verdicts.pairs(split.image_ids, split.caption_ids, *group) for group in groups)
     unjudged, judged = _first_places(split, fits, differs)
     most = _figures(evaluation, split, fits, unjudged)
     found = {
