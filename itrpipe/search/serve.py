@@ -472,8 +472,7 @@ class Site:
         with self._drawing:
             split = gallery.splits[gallery.rows[image_id]]
             words = pair_map(gallery.model.saved, sources, split, image_id, sentence)
-        told = ("text", "start", "end", "rows", "columns", "area", "values", "word_score")
-        return JSONResponse({"words": [{name: word[name] for name in told} for word in words]})
+        return JSONResponse({"words": words})
 
     def _review(self, request: Request) -> Response:
         assert self.reviews is not None

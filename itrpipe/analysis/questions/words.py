@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.storage.artifact import WORD_CORRECTIONS, WORDS
+from itrpipe.storage.artifact import WORDS
 from itrpipe.storage.disk import write_json
 
 _COLUMNS = {
@@ -55,7 +53,7 @@ def asks(evaluation: EvaluatedModel) -> bool:
 
 
 def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Writes words.json and word_corrections.parquet, where the model was trained for it."""
+    """Write words.json, where the model was trained for it."""
     from itrpipe.analysis.words import WordTest, has_word_heads
     from itrpipe.synthesis.language_model import LanguageModel
     from itrpipe.training.data import reopened
@@ -71,8 +69,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
     data = reopened(saved, sources, [tested])[tested]
     model = LanguageModel(name, evaluation.place, evaluation.warn) if name else None
     test = WordTest(saved, data, evaluation.place, sources.parse)
-    figures, corrections = test.run(language_model=model)
+    figures = test.run(language_model=model)
     if model is not None:
         figures["fluency"] = {"name": Path(name).name, **figures["fluency"]}
     write_json(evaluation.folder / WORDS, figures)
-    pq.write_table(corrections, evaluation.folder / WORD_CORRECTIONS)
