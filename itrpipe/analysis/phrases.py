@@ -5,23 +5,23 @@ Source: SSAMT (Fan et al., ICMR 2022), Table 4.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from itrpipe.analysis.questions.base import EvaluatedModel
-from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
+from itrpipe.evaluation.metrics import SIDES
+from itrpipe.models.ssamt.network import SsamtEncoder, SsamtTexts
 from itrpipe.progress import Reporter
 from itrpipe.training.data import PhraseSplitData, Sources, blocks, reopened
 
 BATCH = 128
 """Captions among which a hard negative is looked for, as in training."""
 CHOICES = ("uniform", "hardest")
+SCORES = ("global", "local", "phrase")
 PAIRS_AT_ONCE = 512
 """Pairs that are scored in full at a time."""
 
@@ -78,7 +78,7 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, floa
         Choice of negatives -> direction -> percent of each score, None where no pair counts, and how many counted.
     """
     data, model, device = opened.data, opened.model, opened.device
-    sides = {choice: {side: defaultdict(list) for side in ("i2t", "t2i")} for choice in CHOICES}
+    sides = {choice: {side: {name: [] for name in SCORES} for side in SIDES} for choice in CHOICES}
     order, generator = np.random.default_rng(0).permutation(data.num_captions), torch.Generator().manual_seed(0)
     for captions in (order[rows] for rows in blocks(len(order), BATCH)):
         own = data.caption_image[captions]
@@ -94,28 +94,23 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, floa
                 ("i2t", model.relevance(images, texts[text]), own, captions[text.cpu().numpy()]),
                 ("t2i", model.relevance(images[image], texts), own[image.cpu().numpy()], captions),
             ):
-                holds = data.matching(image_rows, caption_rows, *texts.phrase_tokens.shape[1:])
-                for name, right in _judged(positive, negative, holds.to(device), usable).items():
-                    sides[choice][side][name] += right.tolist()
-    return {choice: {side: _percents(each) for side, each in own.items()} for choice, own in sides.items()}
-
-
-def _judged(positive: Relevance, negative: Relevance, holds: Tensor, usable: Tensor) -> dict[str, Tensor]:
-    """By score whether pairs come out right, of those that are compared: bool, as many as there are."""
-    inside, outside = holds & negative.fragments_real, ~holds & negative.fragments_real
-    live = usable & inside.any(dim=1) & outside.any(dim=1)
-    means = [(negative.fragments * part).sum(dim=1) / part.sum(dim=1).clamp(min=1) for part in (inside, outside)]
-    local = [each.text_fragments + each.regions for each in (positive, negative)]
-    return {
-        "global": (positive.whole > negative.whole)[usable],
-        "local": (local[0] > local[1])[usable],
-        "phrase": (means[0] > means[1])[live],
-    }
-
-
-def _percents(right: Mapping[str, list[bool]]) -> dict[str, float | int | None]:
-    shares = {name: 100.0 * sum(each) / len(each) if each else None for name, each in right.items()}
-    return {**shares, "pairs": len(right["global"]), "phrase_pairs": len(right["phrase"])}
+                holds = data.matching(image_rows, caption_rows, *texts.phrase_tokens.shape[1:]).to(device)
+                inside, outside = holds & negative.fragments_real, ~holds & negative.fragments_real
+                live = usable & inside.any(dim=1) & outside.any(dim=1)
+                said, unsaid = (
+                    (negative.fragments * part).sum(dim=1) / part.sum(dim=1).clamp(min=1) for part in (inside, outside)
+                )
+                local, other = (each.text_fragments + each.regions for each in (positive, negative))
+                right = sides[choice][side]
+                right["global"] += (positive.whole > negative.whole)[usable].tolist()
+                right["local"] += (local > other)[usable].tolist()
+                right["phrase"] += (said > unsaid)[live].tolist()
+    found: dict[str, Any] = {choice: {} for choice in CHOICES}
+    for choice, side in product(CHOICES, SIDES):
+        right = sides[choice][side]
+        shares = {name: 100.0 * sum(each) / len(each) if each else None for name, each in right.items()}
+        found[choice][side] = {**shares, "pairs": len(right["global"]), "phrase_pairs": len(right["phrase"])}
+    return found
 
 
 @torch.inference_mode()

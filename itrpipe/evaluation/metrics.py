@@ -27,6 +27,8 @@ CUTOFFS = (1, 5, 10)
 SIDES = ("i2t", "t2i")
 RSUM = "rsum"
 RECALLS = tuple(f"{side}_r{k}" for side in SIDES for k in CUTOFFS)
+COMPARED = (*RECALLS, RSUM)
+"""Metrics in which models are compared."""
 MOST = 10
 """Items that are returned most often."""
 MANY = 0.5

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from itrpipe.config import baseline_kind, root_conf
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.compare import AT_CHANCE, WORDS, Claim, mark_significant, paired_differences
-from itrpipe.evaluation.intervals import Difference
+from itrpipe.evaluation.compare import AT_CHANCE, WORDS, Claim, mark_significant
+from itrpipe.evaluation.intervals import Difference, paired_differences
 from itrpipe.evaluation.metrics import (
     MOST,
     RSUM,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from itrpipe.evaluation.compare import AT_CHANCE, COMPARED
+from itrpipe.evaluation.compare import AT_CHANCE
 from itrpipe.evaluation.intervals import Difference
-from itrpipe.evaluation.metrics import PROTOCOLS, RSUM, random_recalls
+from itrpipe.evaluation.metrics import COMPARED, PROTOCOLS, RSUM, random_recalls
 from itrpipe.evaluation.tables import Cell, Cells, Measured, Number, Row, Table, duration, mean
 from itrpipe.report.claims import Comparison, is_at_chance, rsum_of, score_of
 from itrpipe.report.names import listed

@@ -14,7 +14,7 @@ import pytest
 
 from itrpipe.errors import UsageError
 from itrpipe.evaluation.compare import Claim
-from itrpipe.evaluation.intervals import Difference, Interval, paired_intervals
+from itrpipe.evaluation.intervals import Difference, Interval, paired_differences
 from itrpipe.evaluation.metrics import RSUM, Ranks, metrics
 from itrpipe.evaluation.tables import Number
 from itrpipe.report.claims import Comparison, differing_settings, judged
@@ -55,7 +55,7 @@ def test_differences_are_paired_by_seed_and_have_both_intervals(
     assert claim["seeds"] == [0, 1, 2]
     assert over_seeds.results["runs"][-1]["name"] == "VSE++, AOQ, seed 2"
     pairs = list(zip(of_seeds(seeded, "triplet-long", column), of_seeds(seeded, "aoq", column), strict=True))
-    images = paired_intervals(pairs, CAPTION_IMAGE, 200, 0.95)
+    expected = paired_differences(pairs, CAPTION_IMAGE, 200, 0.95)
     for name, each in claim[side].items():
         single = np.array([metrics(after)[name] - metrics(before)[name] for before, after in pairs])
         half = T_OF_TWO_DEGREES * single.std(ddof=1) / np.sqrt(3)
@@ -63,7 +63,7 @@ def test_differences_are_paired_by_seed_and_have_both_intervals(
         assert (each["seeds"]["low"], each["seeds"]["high"]) == pytest.approx(
             (single.mean() - half, single.mean() + half)
         )
-        assert (each["images"]["low"], each["images"]["high"]) == pytest.approx((images[name].low, images[name].high))
+        assert (each["images"]["low"], each["images"]["high"]) == pytest.approx(expected[name].images[1:])
     assert claim["result"] == "better"
     assert claim["own"][RSUM]["significant"]
 

@@ -13,14 +13,13 @@ from itrpipe.engine.work import resolve_device
 from itrpipe.evaluation.tables import Number, as_lines
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings
-from itrpipe.storage.artifact import Manifest, existing_input, input_folder
+from itrpipe.storage.artifact import Manifest, existing_input
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.training.settings import method_of, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitScores
     from itrpipe.synthesis.blind import Trigrams
-    from itrpipe.training.data import Sources
     from itrpipe.training.saved import SavedModel
 
 
@@ -98,24 +97,6 @@ class EvaluatedModel:
             MissingInputError: it was removed since.
         """
         return existing_input(self.trained, self.manifest, name)
-
-    def sources_for(self, file: str, *, graphs: bool = False) -> Sources | None:
-        """What the model was trained on; None, with a warning that a file is left out, where some of that is gone.
-
-        The metrics of models with embeddings do not need it, so that their evaluation does without.
-
-        Args:
-            file: that is left out.
-            graphs: whether scene graphs are needed.
-        """
-        from itrpipe.training.data import Sources
-
-        names = ("prepare", "extract", "parse") if graphs else ("prepare", "extract")
-        folders = [input_folder(self.trained, self.manifest, name) for name in names]
-        if missing := [folder for folder in folders if not folder.exists()]:
-            self.warn(f"{file} is left out: {missing[0]}, which the model was trained on, is not there")
-            return None
-        return Sources(**dict(zip(names, folders, strict=True)))
 
 
 BLIND = "without the image"

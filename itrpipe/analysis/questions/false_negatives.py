@@ -100,14 +100,17 @@ def analyse(
     for row, name in enumerate(("matches", "mismatches")):
         mean, variance = gaussians.mean[row].item(), gaussians.variance[row].item()
         figures[name] = {"mean": number(mean), "variance": number(variance), "count": int(gaussians.count[row])}
-    tables = [_hardest_candidates(embeddings, matches, name, settings, gaussians) for name in DIRECTIONS]
-    figures["hardest"] = {name: _separation(table) for name, table in zip(DIRECTIONS, tables, strict=True)}
+    figures["hardest"], tables = {}, []
+    for name in DIRECTIONS:
+        figures["hardest"][name], table = _hardest_candidates(embeddings, matches, name, settings, gaussians)
+        tables.append(table)
     return figures, pa.concat_tables(tables)
 
 
 def _hardest_candidates(
     embeddings: SplitEmbeddings, matches: PairSet | None, direction: str, settings: Fne, gaussians: Gaussians
-) -> pa.Table:
+) -> tuple[dict[str, Any], pa.Table]:
+    """Return how well probability and similarity tell correct matches from other hard candidates, and these."""
     import torch
 
     from itrpipe.learning.false_negatives import false_negative_probability
@@ -124,35 +127,25 @@ def _hardest_candidates(
     similarity, columns = (each.numpy()[row, rank] for each in (best.values, best.indices))
     likely = false_negative_probability(
         torch.from_numpy(similarity), gaussians, settings.prior, monotone=settings.monotone
-    )
+    ).numpy()
+    figures = {"candidates": len(row), "likely_percent": number(100 * (likely > 0.5).mean())}
+    figures |= dict.fromkeys(("true_percent", "roc_area", "roc_area_of_similarity"))
     match = pa.nulls(len(row), pa.bool_())
     if matches is not None:
         match = matches.has(*(anchors[row], columns)[::-order])
-    return pa.table(
-        {
-            "direction": [direction] * len(row),
-            "anchor_id": pa.array(ids[0][anchors[row]].tolist(), pa.string()),
-            "rank": pa.array(rank, pa.int32()),
-            "candidate_id": pa.array(ids[1][columns].tolist(), pa.string()),
-            "similarity": similarity,
-            "probability": likely.numpy(),
-            "true_match": match,
-        }
-    )
-
-
-def _separation(table: pa.Table) -> dict[str, Any]:
-    """How well probability and similarity tell correct matches from the other hard candidates."""
-    probability, similarity = (table[name].to_numpy() for name in ("probability", "similarity"))
-    figures = {"candidates": len(table), "likely_percent": number(100 * (probability > 0.5).mean())}
-    if table["true_match"].null_count:
-        return figures | dict.fromkeys(("true_percent", "roc_area", "roc_area_of_similarity"))
-    match = table["true_match"].to_numpy(zero_copy_only=False)
-    return figures | {
-        "true_percent": number(100 * match.mean()),
-        "roc_area": number(roc_area(probability, match)),
-        "roc_area_of_similarity": number(roc_area(similarity, match)),
+        figures["true_percent"] = number(100 * match.mean())
+        figures["roc_area"] = number(roc_area(likely, match))
+        figures["roc_area_of_similarity"] = number(roc_area(similarity, match))
+    table = {
+        "direction": [direction] * len(row),
+        "anchor_id": pa.array(ids[0][anchors[row]].tolist(), pa.string()),
+        "rank": pa.array(rank, pa.int32()),
+        "candidate_id": pa.array(ids[1][columns].tolist(), pa.string()),
+        "similarity": similarity,
+        "probability": likely,
+        "true_match": match,
     }
+    return figures, pa.table(table)
 
 
 def number(value: float | None) -> float | None:
