@@ -24,7 +24,6 @@ from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.models.ssamt.network import Relevance
 from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.scene_graph.stored import SceneGraphFile
 from itrpipe.stages.base import Need
 from itrpipe.stages.evaluate import EvaluateSettings
 from itrpipe.storage.artifact import ALIGNMENT, MATCHING, METRICS, read_manifest
@@ -140,7 +139,7 @@ def test_matching_accuracy_is_that_of_pairs_one_by_one(ssamt_chain: Path) -> Non
     prepare, extract, parse = (dataset / name / read[name].name for name in ("prepare", "extract", "parse"))
     saved: Any = load_model(folder)
     data: Any = reopened(saved, Sources(prepare, extract, parse), ["train"])["train"]
-    opened = PhraseModel(saved.model, data, torch.device("cpu"), SceneGraphFile(parse))
+    opened = PhraseModel(saved.model, data, torch.device("cpu"))
     found = matching_accuracy(opened)
     own, data = opened.data.caption_image, opened.data
 
