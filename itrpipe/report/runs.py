@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -340,22 +341,25 @@ def collect(
         declared: settings by the declarations.
         names: folder of a training artifact -> name of its model, where it has one.
     """
-    runs = []
+    runs: list[Run] = []
     found: dict[Path, Manifest | None] = {}
+    labels = Counter(manifest.label for _, manifest in evaluations)
     for folder, manifest in evaluations:
         artifact = Artifact("evaluate", folder.name, manifest.fingerprint, folder, manifest, found)
-        shared = sum(other.label == manifest.label for _, other in evaluations) > 1
-        runs.append(Run(folder.name if shared else manifest.label, artifact, declared, names))
+        label = manifest.label if labels[manifest.label] == 1 else folder.name
+        runs.append(Run(label, artifact, declared, names))
+
+    def place(run: Run) -> tuple[str | int, ...]:
+        # Others may begin with what comes first.
+        is_first = FIRST in run.roles or (run.roles and len(run.members) == 1)
+        place = 1 if not run.roles else 0 if is_first else 2
+        settings = run.settings
+        return settings["backbone"], place, settings["method"], len(run.members), run.rerank, run.seed, run.label
+
     groups: dict[tuple[str, str], list[Run]] = {}
-    for run in sorted(runs, key=_place):
+    for run in sorted(runs, key=place):
         groups.setdefault((run.settings["split"], run.prepare.name), []).append(run)
     return [group for _, group in sorted(groups.items())]
-
-
-def _place(run: Run) -> tuple[str | int, ...]:
-    begun = FIRST in run.roles or (run.roles and len(run.members) == 1)  # others may begin with it
-    place = 0 if begun else 2 if run.roles else 1
-    return (run.settings["backbone"], place, run.settings["method"], len(run.members), run.rerank, run.seed, run.label)
 
 
 def all_artifacts(runs: Iterable[Run]) -> list[Artifact]:
@@ -404,34 +408,27 @@ def series_of(items: Sequence[Run]) -> list[Series]:
     """
     groups: dict[str, tuple[str, dict[str, Any], list[Run]]] = {}
     for index, item in enumerate(items):
-        facts, title, key = _facts(item), model_title(item.backbone, item.method), str(index)
-        if facts is not None and len({member.seed for member in item.members}) == 1:
+        title, facts, key = model_title(item.backbone, item.method), {}, str(index)
+        is_known = all(member.artifact.manifest is not None for member in item.members)
+        if is_known:
+            for number, member in enumerate(item.members, 1):
+                # Of a training elsewhere its name tells all.
+                values = {} if member.is_seed_elsewhere else member.values
+                skipped = unread(member.settings)
+                for name, value in values.items():
+                    if name not in skipped:
+                        facts[f"{member_prefix(number)}{name}"] = value
+            facts |= {name: each.value for name, each in item.departures.items()}
+        if is_known and len({member.seed for member in item.members}) == 1:
             # The title of a run's method also says how it was re-ranked, which its models do not know.
             told = [item.method, [member.method_name for member in item.members], facts]
             key = json.dumps(told, sort_keys=True, default=str)
-        groups.setdefault(key, (title, facts or {}, []))[2].append(item)
+        groups.setdefault(key, (title, facts, []))[2].append(item)
     found = []
     titles, facts_of, runs_of = zip(*groups.values(), strict=True)
     for title, runs, (differing, parts) in zip(titles, runs_of, distinctions(titles, facts_of), strict=True):
         more = len(differing) - len(parts)
-        parts += [f"{more} more setting{'s' if more > 1 else ''}"] if more else []
+        if more:
+            parts.append(f"{more} more setting{'s' if more > 1 else ''}")
         found.append(Series(f"{title} ({', '.join(parts)})" if parts else title, tuple(runs), differing))
     return found
-
-
-def _facts(item: Run) -> dict[str, Any] | None:
-    """Settings of training and mining but the seed, by their dotted keys; None when a model was removed.
-
-    Of the models that they were made from, what is not as declared; nothing of a training elsewhere.
-    """
-    facts: dict[str, Any] = {}
-    for number, member in enumerate(item.members, 1):
-        if member.artifact.manifest is None:
-            return None
-        if member.is_seed_elsewhere:
-            continue
-        skipped = unread(member.settings)
-        for key, value in member.values.items():
-            if key not in skipped:
-                facts[f"{member_prefix(number)}{key}"] = value
-    return facts | {key: each.value for key, each in item.departures.items()}

@@ -459,7 +459,7 @@ def fetch(model: str, revision: str = "main") -> Path:
 
 
 def _trained(folder: Path, device: str) -> _Opened:
-    """An artifact of `train`."""
+    """Open an artifact of `train`."""
     manifest = read_manifest(folder)
     if manifest.stage != "train":
         raise UsageError(f"{folder} is an artifact of {manifest.stage} and holds no model; name one of train")
@@ -467,11 +467,13 @@ def _trained(folder: Path, device: str) -> _Opened:
     extract, parser = read_manifest(existing_input(folder, manifest, "extract")), None
     if saved.settings.reads_phrases:
         parser = ParseSettings.model_validate(read_manifest(existing_input(folder, manifest, "parse")).settings)
-    return saved, manifest.label, *_reading(manifest.label, extract.conf, extract.settings, device), parser
+    parts = passes_of(extract.conf, feature_settings(extract.settings).model_validate(extract.settings))
+    photographs = partial(_extractors, manifest.label, extract.conf, parts, device, anywhere=True)
+    return saved, manifest.label, extract.conf, photographs, parser
 
 
 def _exported(folder: Path, device: str) -> _Opened:
-    """A folder of `itrpipe export`."""
+    """Open a folder of `itrpipe export`."""
     saved = load_model(folder)
     about = saved.config.get(ABOUT)
     if not isinstance(about, dict) or not isinstance(about.get("run"), str) or "features" not in about:
@@ -480,23 +482,16 @@ def _exported(folder: Path, device: str) -> _Opened:
             "a training with its manifest.json"
         )
     parser = ParseSettings.model_validate(about["parser"]) if saved.settings.reads_phrases else None
-    label, features = about["run"], about["features"]
-    read = _reading(label, features["extractor"], features["settings"], device, anywhere=features["of_anywhere"])
-    return saved, label, *read, parser
-
-
-def _reading(
-    label: str, name: str, settings: Mapping[str, Any], device: str, *, anywhere: bool = True
-) -> tuple[str, Callable[[], Photographs]]:
-    """The name of features, and what opens their extractors."""
+    name, settings = about["features"]["extractor"], about["features"]["settings"]
     parts = passes_of(name, feature_settings(settings).model_validate(settings))
     if not parts:
         raise DataError(f"the features {name!r} name no extractor; give the folder as it was exported")
-    return name, partial(_extractors, label, name, parts, device, anywhere)
+    anywhere = about["features"]["of_anywhere"]
+    return saved, about["run"], name, partial(_extractors, about["run"], name, parts, device, anywhere=anywhere), parser
 
 
 def _extractors(
-    label: str, name: str, parts: Mapping[str, FeatureSettings], device: str, anywhere: bool
+    label: str, name: str, parts: Mapping[str, FeatureSettings], device: str, *, anywhere: bool
 ) -> Photographs:
     imported = [part.kind for part in parts.values() if part.imported]
     if imported:

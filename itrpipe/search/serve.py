@@ -106,19 +106,18 @@ class OwnPagesOnly:
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        refused = _refused(Request(scope)) if scope["type"] == "http" else None
-        await (refused or self._app)(scope, receive, with_headers)
-
-
-def _refused(request: Request) -> PlainTextResponse | None:
-    headers, host = request.headers, request.headers.get("host", "")
-    if not _OWN.fullmatch(host):
-        return PlainTextResponse("this server has another name", 421)
-    own = request.method in ("GET", "HEAD") or headers.get("origin") == f"http://{host}"
-    opened = headers.get("sec-fetch-dest") == "document" and not request.url.path.startswith("/api/")
-    if own and (opened or headers.get("sec-fetch-site") not in ("cross-site", "same-site")):
-        return None
-    return PlainTextResponse("this does not come from a page of this server", 403)
+        app: ASGIApp = self._app
+        if scope["type"] == "http":
+            request = Request(scope)
+            headers, host = request.headers, request.headers.get("host", "")
+            is_own = request.method in ("GET", "HEAD") or headers.get("origin") == f"http://{host}"
+            is_opened = headers.get("sec-fetch-dest") == "document" and not request.url.path.startswith("/api/")
+            is_from_elsewhere = not is_opened and headers.get("sec-fetch-site") in ("cross-site", "same-site")
+            if not _OWN.fullmatch(host):
+                app = PlainTextResponse("this server has another name", 421)
+            elif not is_own or is_from_elsewhere:
+                app = PlainTextResponse("this does not come from a page of this server", 403)
+        await app(scope, receive, with_headers)
 
 
 class Pictures:
