@@ -135,8 +135,8 @@ class Decisions:
         return Decisions(self.rows.filter(pa.array(kept, pa.bool_())))
 
     @cached_property
-    def _answers(self) -> dict[str, dict[tuple[str, str], str]]:
-        """Reviewer -> image and caption -> the last answer, the latest at the end; undone ones are left out."""
+    def answers(self) -> dict[str, dict[tuple[str, str], str]]:
+        """Return reviewer -> ids of image and caption -> the last answer, the latest last, without undone ones."""
         names = ("reviewer", "image_id", "caption_id", "answer")
         found: dict[str, dict[tuple[str, str], str]] = {}
         for reviewer, *pair, answer in zip(*(self.rows[name].to_pylist() for name in names), strict=True):
@@ -150,7 +150,7 @@ class Decisions:
     def verdicts(self) -> Verdicts:
         """Return those of all pairs that somebody judged."""
         answers: dict[tuple[str, str], set[str]] = {}
-        for own in self._answers.values():
+        for own in self.answers.values():
             for pair, answer in own.items():
                 answers.setdefault(pair, set()).add(answer)
         verdicts = Verdicts()
@@ -159,19 +159,10 @@ class Decisions:
             verdicts[pair] = DISPUTED if len(sure) > 1 else min(sure, default=UNSURE)
         return verdicts
 
-    @property
-    def reviewers(self) -> list[str]:
-        """Who judged, by name."""
-        return list(self._answers)
-
-    def of(self, reviewer: str) -> dict[tuple[str, str], str]:
-        """Image and caption -> the last answer of a reviewer, in the order of these answers."""
-        return self._answers.get(reviewer, {})
-
     def agreements(self) -> dict[tuple[str, str], Agreement]:
         """Of every two reviewers, on the pairs that both were sure of; those without any are left out."""
         found = {}
-        for (one, answers), (other, others) in combinations(self._answers.items(), 2):
+        for (one, answers), (other, others) in combinations(self.answers.items(), 2):
             both = [pair for pair in answers if UNSURE not in (answers[pair], others.get(pair, UNSURE))]
             if both:
                 sides = ([own[pair] == FITS for pair in both] for own in (answers, others))
@@ -627,7 +618,7 @@ def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[s
         "decisions": {
             "judgements": len(decisions),
             "pairs": {name: counts[name] for name in _WORDS},
-            "reviewers": {name: len(decisions.of(name)) for name in decisions.reviewers},
+            "reviewers": {name: len(answers) for name, answers in decisions.answers.items()},
             "agreements": agreements,
         },
         "sample": queue.sampled(decisions)._asdict() if order in RANDOM else None,

@@ -279,15 +279,6 @@ def refuse_wrong_root(mined: Mined, image_root: str) -> None:
             raise UsageError(f"--image-root {image_root}: {each['image']} is another than was prepared; {remedy}")
 
 
-def write_copies(mined: Mined, folder: Path) -> None:
-    """Write the photographs that are named by copies into a folder, each once."""
-    for image in mined.images:
-        path = folder / str(image["image"])
-        if image.get("copied") and not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(_photograph(mined.root, image))
-
-
 def _text(docid: str, text: str) -> Document:
     return {"docid": docid, "text": text, "image": None}
 
@@ -501,6 +492,39 @@ class Table:
         for number in range(count):
             rows = slice(None) if count == 1 else slice(number * size, (number + 1) * size)
             yield self.pattern.replace("*", f"train-{number:05}-of-{count:05}"), self.rows[rows]
+
+
+def write_tables(
+    folder: Path, tables: Iterable[Table], mined: Mined, shard_rows: int, advance: Callable[[int], object]
+) -> int:
+    """Write the files of tables, and the photographs that they name by copies, each once.
+
+    Args:
+        folder: exists.
+        tables: of `Format.tables`.
+        mined: they were made of.
+        shard_rows: rows of a file; 0: as many as suit the format.
+        advance: called with the number of rows done.
+
+    Returns:
+        How many files the tables have.
+
+    Raises:
+        DataError: a photograph is not the one that was prepared.
+    """
+    files = 0
+    for table in tables:
+        for name, rows in table.shards(shard_rows):
+            (folder / name).parent.mkdir(exist_ok=True)
+            table.write(folder / name, rows)
+            advance(len(rows))
+            files += 1
+    for image in mined.images:
+        path = folder / str(image["image"])
+        if image.get("copied") and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_photograph(mined.root, image))
+    return files
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,8 @@ from itrpipe.analysis.questions import discrimination
 from itrpipe.analysis.questions.base import questions
 from itrpipe.datasets.prepared import LEAKED, PreparedDataset
 from itrpipe.errors import MissingInputError
-from itrpipe.evaluation.tables import Number, Row, Table, duration
+from itrpipe.evaluation.tables import Table
 from itrpipe.exporting.places import text_without_places
-from itrpipe.progress import PEAK_MEMORY
 from itrpipe.report import negatives, scores
 from itrpipe.report.chain import Artifact, commands_of
 from itrpipe.report.claims import TIME, Comparison, answer, claims_of, judged, rsum_of, score_of, two
@@ -321,7 +320,7 @@ def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artif
     curves = [training_curves(group.series, group.looks, group.prefix) for group in groups]
     yield Section("Training", [panels for each in curves for panels in each])
     yield Section("Written sentences", written)
-    yield Section("Cost", [*(scores.cost_table(group.series) for group in groups), _cost(artifacts)], timed=True)
+    yield Section("Cost", [scores.cost_table(group.series) for group in groups], timed=True)
     yield Section("Provenance", list(_provenance(artifacts)))
 
 
@@ -338,18 +337,6 @@ def _scores(group: Group, source: Source) -> Iterator[Part]:
             facts.append((each.name, ", ".join(told)))
     if facts:
         yield Facts("Settings that differ", facts, "From those in stages/*.toml, or from models of the same name.")
-
-
-def _cost(artifacts: Sequence[Artifact]) -> Table:
-    rows, seconds = [], 0.0
-    for each in artifacts:
-        cells = [None, None]
-        if each.manifest is not None:
-            total = each.manifest.timings["total"]
-            seconds += total
-            cells = [duration(total), Number.of(each.manifest.metrics.get(PEAK_MEMORY), digits=2, unit=" GiB")]
-        rows.append(Row(each.path, cells))
-    return Table("What was made", ["time", "peak memory"], rows, f"{duration(seconds)} in all.", head="artifact")
 
 
 def _provenance(artifacts: Sequence[Artifact]) -> Iterator[Facts]:

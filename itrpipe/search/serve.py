@@ -327,7 +327,7 @@ class Reviews:
         """
         queue, answered = self._queue(order), {}
         if reviewer:
-            answered = self.file.read().of(_name(reviewer))
+            answered = self.file.read().answers.get(_name(reviewer), {})
         given = []
         for pair, answer in reversed(answered.items()):
             place = self.candidates.place(*pair)
@@ -356,7 +356,7 @@ class Reviews:
         """How much of an order a reviewer has judged, and the share of false negatives where it is random."""
         decisions, queue = self.file.read(), self._queue(order)
         return {
-            "judged": queue.judged(decisions.of(reviewer)),
+            "judged": queue.judged(decisions.answers.get(reviewer, {})),
             "pairs": len(queue),
             "share": queue.sampled(decisions)._asdict() if order in RANDOM else None,
             "agreements": [
@@ -476,7 +476,9 @@ class Site:
     def _review(self, request: Request) -> Response:
         assert self.reviews is not None
         file = self.reviews.file
-        return self._page("review", orders=self.reviews.orders, reviewers=file.read().reviewers, file=file.path.name)
+        return self._page(
+            "review", orders=self.reviews.orders, reviewers=list(file.read().answers), file=file.path.name
+        )
 
     def _upcoming(self, request: Request) -> Response:
         assert self.reviews is not None

@@ -127,7 +127,7 @@ def claim(
     *,
     untrained: bool = False,
     at_chance: bool = False,
-) -> Claim:
+) -> Comparison:
     over_seeds = None if seeds is None else Interval(value, *seeds)
     difference = Difference(value, over_seeds, Interval(value, *images), 1 if seeds is None else 2, 0.95)
     found = Claim("VSRN, AOQ", "first training", {RSUM: difference}, at_chance, not untrained)
