@@ -1,4 +1,4 @@
-"""What people decide about pairs of an image and a caption of others: which pairs are asked, and what was answered.
+"""Decisions of people about pairs of an image and a caption of others: which pairs are asked, and what was answered.
 
 `decisions.parquet` has one row for each judgement. Rows are added and never changed. Pairs are named by their ids, so
 that decisions outlive the models and lists that they were made over. Columns:
@@ -130,7 +130,7 @@ class Decisions:
 
     @cached_property
     def of_training(self) -> Decisions:
-        """Those that were not made on the rankings of an evaluation: nothing is trained on its images and captions."""
+        """Return those not made on rankings of an evaluation, on whose images and captions nothing is trained."""
         kept = [not source.startswith(_EVALUATED) for source in self.rows["source"].to_pylist()]
         return Decisions(self.rows.filter(pa.array(kept, pa.bool_())))
 
@@ -160,7 +160,7 @@ class Decisions:
         return verdicts
 
     def agreements(self) -> dict[tuple[str, str], Agreement]:
-        """Of every two reviewers, on the pairs that both were sure of; those without any are left out."""
+        """Compute the agreement of every two reviewers on the pairs that both were sure of, where there are any."""
         found = {}
         for (one, answers), (other, others) in combinations(self.answers.items(), 2):
             both = [pair for pair in answers if UNSURE not in (answers[pair], others.get(pair, UNSURE))]
@@ -185,7 +185,7 @@ class DecisionFile:
 
     @classmethod
     def of(cls, root: Path, dataset: str) -> DecisionFile:
-        """That of a dataset, beside its artifacts."""
+        """Return that of a dataset, beside its artifacts."""
         return cls(root / dataset / FILE)
 
     def read(self) -> Decisions:
@@ -230,7 +230,7 @@ class DecisionFile:
 
 
 def decisions_digest(path: str, *, training: bool = False) -> str:
-    """What a step that reads decisions is made from: what was decided, and nothing else of the file.
+    """Return what a step that reads decisions is made from: what was decided, and nothing else of the file.
 
     Args:
         path: as users name it.
@@ -262,7 +262,7 @@ def read_decisions(path: Path) -> Decisions:
 
 
 class Agreement(NamedTuple):
-    """Of two reviewers.
+    """The agreement of two reviewers.
 
     Attributes:
         pairs: that both judged.
@@ -476,13 +476,13 @@ class Queue:
         return found
 
     def judged(self, answered: Collection[tuple[str, str]]) -> int:
-        """How many pairs of the queue are among those answered."""
+        """Return how many pairs of the queue are among those answered."""
         own = self.candidates
         pairs = pair_set(answered, own.image_ids, own.caption_ids)
         return int(pairs.has(own.captions[self.places], own.images[self.places]).sum())
 
     def judgement(self, place: int, reviewer: str, answer: str) -> Judgement:
-        """What is written of an answer."""
+        """Return what is written of an answer."""
         own = self.candidates
         return Judgement(reviewer, *own.ids(place), answer, own.model, own.source, self.order)
 
@@ -508,7 +508,7 @@ class Queue:
 
 
 def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
-    """Those of an artifact of `mine-negatives`.
+    """Return those of an artifact of `mine-negatives`.
 
     Raises:
         MissingInputError: what it was made from was removed.
@@ -534,7 +534,7 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
 
 
 def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
-    """Those of an artifact of `evaluate`: what it ranked first that is not the own image or caption.
+    """Return those of an artifact of `evaluate`: what it ranked first that is not the own image or caption.
 
     Raises:
         MissingInputError: what it was made from was removed.
@@ -606,7 +606,7 @@ def _each_once(
 
 
 def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[str, Any]:
-    """What was decided on some candidates, by whom, and how well these agree, in figures ready for JSON."""
+    """Return what was decided on some candidates, by whom, and how well these agree, in figures ready for JSON."""
     queue, counts = Queue(candidates, order), Counter(decisions.verdicts.values())
     agreements = [
         {"reviewers": list(both), **agreement._asdict()} for both, agreement in decisions.agreements().items()
@@ -629,7 +629,7 @@ _WORDS = {"fits": "pairs fit", "differs": "do not", "unsure": "unsure", "dispute
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """What was decided, a line for each fact."""
+    """Return what was decided, a line for each fact."""
     decided, whole = found["decisions"], found["pairs"]
     yield f"{found['list']}: {quantity(whole, 'pair')} in the order {found['order']}"
     counts = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in decided["pairs"].items() if count)

@@ -1,4 +1,4 @@
-"""How often a trained SSAMT tells matches apart by phrases, and its ranking in two steps.
+"""Accuracy of a trained SSAMT in telling matches apart by phrases, and its ranking in two steps.
 
 Source: SSAMT (Fan et al., ICMR 2022), Table 4.
 """
@@ -63,7 +63,7 @@ class PhraseModel:
 
 @torch.inference_mode()
 def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, float | int | None]]]:
-    """How often a pair beats its negative, and phrases that hold beat those that do not (Table 4).
+    """Return how often a pair beats its negative, and phrases that hold beat those that do not (Table 4).
 
     Every caption with its image is compared with a negative caption (`i2t`) and with a negative image (`t2i`), drawn
     from a batch of 128: at random (`uniform`), or the one with the highest score of the intra encoders (`hardest`).

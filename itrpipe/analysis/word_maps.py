@@ -1,4 +1,4 @@
-"""Where a trained dual encoder finds the words of a sentence in an image.
+"""Maps of where a trained dual encoder finds the words of a sentence in an image.
 
 Source: FNE (Li et al., ACM MM 2023), Fig. 3 and 7. What the paper's maps are it does not say; these are the exact parts
 of a score, see `TransformerDualEncoder.word_maps`.

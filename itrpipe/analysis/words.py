@@ -1,4 +1,4 @@
-"""Which words of a sentence do not belong to an image, and what should stand there: the word heads of TAGS-DC.
+"""The word heads of TAGS-DC: which words of a sentence do not belong to an image, and what should stand there.
 
 A word counts as wrong where the probability that it does not match the image, of a word in pieces the highest of
 theirs, is above one half; its wrong pieces are then replaced by the likeliest that the correction head knows.
@@ -54,7 +54,7 @@ BLOCK = 32
 
 
 class ReadTokens(NamedTuple):
-    """What the model makes of N sentences, each with an image.
+    """N sentences as the model reads them, each with an image.
 
     Attributes:
         scores: float32 [N], raw, higher for a better match.
@@ -92,12 +92,12 @@ class CorrectedSentence(NamedTuple):
 
 
 def trains_word_heads(settings: Mapping[str, Any]) -> bool:
-    """Whether a model of these settings of `itrpipe train` learns which of its words are wrong."""
+    """Tell whether a model of these settings of `itrpipe train` learns which of its words are wrong."""
     return settings["loss"].get("weight_discrimination", 0.0) > 0
 
 
 def has_word_heads(saved: SavedModel) -> bool:
-    """Whether a model was trained to find wrong words, and its tokenizer tells which characters a piece is of."""
+    """Tell whether a model was trained to find wrong words, and its tokenizer tells which characters a piece is of."""
     located = not isinstance(saved.tokens, PieceIds) or saved.tokens.tokenizer.is_fast
     return located and "words" in saved.settings.answers and trains_word_heads(saved.config)
 
@@ -169,7 +169,7 @@ class WordReader:
     def masked_word_logits(
         self, images: UniterImages, image_rows: np.ndarray, rows: np.ndarray, tokens: np.ndarray, labelled: np.ndarray
     ) -> Tensor:
-        """What stands at labelled positions bool [N, W], float32 [M, V], sentence by sentence; others as for `read`."""
+        """Return logits float32 [M, V] of labelled positions bool [N, W], by sentence; others are as for `read`."""
         states = self._states(images, image_rows, rows, tokens)
         return self._model.masked_word_logits(states[torch.from_numpy(labelled).to(self._device)]).float()
 

@@ -1,4 +1,4 @@
-"""Whether a model is better than its baseline: the difference, one word, and one sentence.
+"""Claims that a model is better than its baseline: the difference, one word, and one sentence.
 
 `itrpipe.evaluation.intervals` says which differences are significant, and so what `better` and `worse` mean. The report
 makes its claims with these functions, and `compare` with nothing but evaluations.
@@ -28,7 +28,7 @@ Seeds = Evaluation | Sequence[Evaluation]
 
 @dataclass(frozen=True)
 class Claim:
-    """Whether a model is better than its baseline on one test set; `str()` gives the sentence that a report prints.
+    """A claim about a model and its baseline on one test set; `str()` gives the sentence that a report prints.
 
     Attributes:
         model, baseline: their names in the sentence.

@@ -1,4 +1,4 @@
-"""How sure a score or a difference is, and when it may be called significant.
+"""Intervals of scores and differences, and when a difference may be called significant.
 
 *Over test images*: bootstrap intervals tell how much of a score is due to which images happened to be in the test set.
 The images are resampled with replacement, each with all its captions, since captions of one image rank alike; the
@@ -56,7 +56,7 @@ class Interval(NamedTuple):
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether all values within it have one sign."""
+        """Tell whether all values within it have one sign."""
         return self.low > 0 or self.high < 0
 
     @property
@@ -179,7 +179,7 @@ def _means(
 
 
 def _image_weights(images: int, most: int, samples: int, seed: Seed = 0) -> Iterator[np.ndarray]:
-    """How often each image occurs in each resampled test set: blocks [s, N]."""
+    """Return how often each image occurs in each resampled test set: blocks [s, N]."""
     generator = np.random.default_rng(seed)
     height = max(1, _BLOCK_VALUES // max(images, most))
     for start in range(0, samples, height):
@@ -233,11 +233,11 @@ class Difference:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether both intervals do."""
+        """Tell whether both intervals do."""
         return self.seeds is not None and self.seeds.excludes_zero and self.images.excludes_zero
 
     def as_json(self) -> dict[str, Any]:
-        """Its attributes, of an interval `value`, `low` and `high`."""
+        """Return its attributes, of an interval `value`, `low` and `high`."""
         spans = {"seeds": self.seeds, "images": self.images}
         return vars(self) | {name: each and each._asdict() for name, each in spans.items()}
 
@@ -291,7 +291,7 @@ def seed_interval(differences: Sequence[float], level: float) -> Interval:
 
 
 def significances(differences: Sequence[Difference]) -> list[bool]:
-    """Which of the differences that are shown together are significant: by the p-values as Holm corrects them.
+    """Return which of the differences that are shown together are significant: by the p-values as Holm corrects them.
 
     p'_(k) = max_{j <= k} min(1, (m - j + 1) p_(j))    for the k-th smallest of m
 

@@ -308,7 +308,7 @@ def share_of_hubs(first: Iterable[Hashable]) -> float:
 
 @functools.cache
 def is_alike(share: float, items: int, queries: int) -> bool:
-    """Whether `share_of_hubs` is that of a model that answers most queries alike, and not with some item or other."""
+    """Tell whether `share_of_hubs` is that of a model that answers most queries alike."""
     rng = np.random.default_rng(0)
     first = [np.bincount(rng.integers(items, size=queries), minlength=items) for _ in range(_DRAWS)]
     random = float(np.mean([np.sort(counts)[-MOST:].sum() for counts in first])) / queries

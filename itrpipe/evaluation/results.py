@@ -44,7 +44,7 @@ Figures = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well vectors find the texts of every image and the image of every text; `str()` gives the command's table.
+    """Measures of how well vectors find texts of images and images of texts; `str()` gives the command's table.
 
     Attributes:
         metrics: name -> value. `i2t_r1`, `i2t_r5`, `i2t_r10`, `i2t_map_at_r`, `i2t_r_precision` of images as queries

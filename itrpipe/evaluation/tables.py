@@ -56,7 +56,7 @@ class Number:
 
     @property
     def spread(self) -> str:
-        """Its deviation or its interval; empty where it has none."""
+        """Return its deviation or its interval; empty where it has none."""
         if self.deviation is not None:
             return f"± {self.deviation:.{self.digits}f}"
         if self.low is None or self.high is None:
@@ -145,7 +145,7 @@ Cells = Mapping[tuple[str, str], Cell]
 
 @dataclass(frozen=True)
 class Measured:
-    """How a table shows what evaluations wrote.
+    """The rows and columns by which a table shows what evaluations wrote.
 
     Attributes:
         title, caption: of the table.
@@ -167,7 +167,7 @@ class Measured:
     usual: bool = False
 
     def table(self, found: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
-        """What several models wrote, means over seeds.
+        """Return what several models wrote, means over seeds.
 
         Args:
             found: models by name, each with the content of the file of every seed.

@@ -1,4 +1,4 @@
-"""What `itrpipe export-negatives` writes: mined negatives in the files of other trainers.
+"""The files of `itrpipe export-negatives`: mined negatives in the files of other trainers.
 
 A row is a pair of a caption and its image with the negatives of one direction, and every format is made of such rows:
 
@@ -113,7 +113,7 @@ class Mined:
 
     @property
     def guarded(self) -> bool:
-        """Whether candidates have a probability to be a false negative."""
+        """Tell whether candidates have a probability to be a false negative."""
         return all(PROBABILITY in each for each in self.lists.values())
 
     def row(self, direction: str, caption: int) -> Row:
@@ -548,7 +548,7 @@ class Format:
     unread: tuple[str, ...] = ("with_scores",)
 
     def tables(self, mined: Mined, directions: Sequence[str], with_scores: bool) -> Iterator[Table]:
-        """Of mined lists; that to read by default first."""
+        """Yield the tables of mined lists, that to read by default first."""
         for name in directions if "{}" in self.pattern else ["default"]:
             rows, write = self.rows(mined, name), partial(self.write, mined, name, with_scores)
             yield Table(name, self.pattern.format(name), rows, len(mined.captions) - len(rows), write)

@@ -1,4 +1,4 @@
-"""Whether a model is better than its baseline: which that is, the difference, one word, and one sentence.
+"""Comparisons of models with their baselines: which these are, the difference, one word, and one sentence.
 
 The baseline is fixed before anything is measured: the same training without mined or written negatives, for as many
 updates. Declarations name it (`baseline = "updates"` in `stages/4_train.toml`); of a configuration whose negatives can
@@ -247,7 +247,7 @@ def _is_plain_twin(reference: Run, run: Run) -> bool:
 
 
 def is_at_chance(run: Run) -> bool:
-    """Whether chance lies within or above the interval of its RSum."""
+    """Tell whether chance lies within or above the interval of its RSum."""
     return reaches_chance(run.metrics[FULL], random_recalls(*run.size))
 
 
@@ -329,7 +329,7 @@ def answer(series: Sequence[Series], claims: Sequence[Comparison]) -> str:
 
 
 def _repeats(claim: Comparison, claims: Sequence[Comparison]) -> bool:
-    """Whether the model of a claim is that of another one, but for a guard that marked nothing."""
+    """Tell whether the model of a claim is that of another one, but for a guard that marked nothing."""
     model = claim.series.first.members[0]
     if not model.has_idle_guard:
         return False

@@ -1,4 +1,4 @@
-"""What a report says, gathered once for the page, a terminal, Markdown and programs."""
+"""The contents of a report, gathered once for the page, a terminal, Markdown and programs."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Source:
-    """What a report is made from: see `gather`.
+    """Datasets, photographs and options that a report is made from: see `gather`.
 
     Attributes:
         datasets: that were opened, with their photographs, by the name of the artifact.

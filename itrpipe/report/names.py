@@ -1,4 +1,4 @@
-"""What people call backbones and methods, and the settings of trained models that no such name tells.
+"""Names of backbones and methods for people, and the settings of trained models that no such name tells.
 
 A model is named by its method and backbone, and its name tells nothing of what somebody set. So that no reader compares
 unlike with like, the report says of every model what differs from `stages/*.toml`.
@@ -37,7 +37,7 @@ def model_title(backbone: str, method: str) -> str:
 
 
 def method_title(name: str) -> str:
-    """What the declaration of `train` shows a configuration as: `first training` for that of the first."""
+    """Return what the declaration of `train` shows a configuration as: `first training` for that of the first."""
     return conf_title("train", name) or name.upper()
 
 
@@ -99,7 +99,7 @@ class Departure:
 
 
 def departures(model: Artifact, declared: Declared) -> dict[str, Departure]:
-    """What is not as declared of a model and of the models, mined lists and sentences that it was trained with.
+    """Return what is not as declared of a model and of the models, mined lists and sentences that it was trained with.
 
     Args:
         model: artifact of `train`.

@@ -1,4 +1,4 @@
-"""How a page, a terminal, Markdown and programs get a report.
+"""A report as a page, as text for a terminal, as Markdown and as JSON.
 
 The page is one file that needs no script, no network and no server. The answer, one table and pictures come first; all
 else is folded.
@@ -140,7 +140,7 @@ def _claim(comparison: Comparison) -> dict[str, Any]:
 
 
 def page_environment(templates: Path = Path(__file__).parent / "templates") -> Environment:
-    """What renders pages: every value is escaped, and characters that would turn the text around it are written out."""
+    """Return the renderer of pages: values are escaped, and characters that would turn the text around written out."""
     environment = Environment(
         loader=FileSystemLoader(templates),
         autoescape=True,

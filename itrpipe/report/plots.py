@@ -77,7 +77,7 @@ class Plot:
 
 @dataclass(frozen=True)
 class Look:
-    """How the line of a series is drawn: colour, and dashes in line widths."""
+    """The line of a series: its colour, and dashes in line widths."""
 
     colour: str
     dashes: tuple[float, ...]
@@ -241,7 +241,7 @@ _CURVES = (
 
 
 def training_curves(series: Sequence[Series], looks: Mapping[str, Look], prefix: str) -> list[Panels]:
-    """Of the models that were trained and are still there; panels without any are left out.
+    """Draw the curves of models that were trained and are still there, without panels that have none.
 
     Args:
         series: of the runs on one test set.

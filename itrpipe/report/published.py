@@ -1,4 +1,4 @@
-"""What a report is asked for, and published scores beside measured ones: which are reached, missed, or come close."""
+"""Options of a report, and published scores beside measured ones: which are reached, missed, or come close."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Verdict = Literal["OK", "close", "FAIL", "shown", "missing", "tiny"]
 
 
 class Tolerance(Settings):
-    """How far from the published score a measured one may be, in points of RSum.
+    """The distance that a measured score may have from the published one, in points of RSum.
 
     A sum of n of the six recalls may be off by sqrt(n / 6) of it: errors of single recalls are taken for independent.
 
@@ -43,7 +43,7 @@ class Tolerance(Settings):
         return self
 
     def judge(self, difference: float, recalls: int) -> Verdict:
-        """What a difference of a sum of so many recalls, in percent points, counts as."""
+        """Return what a difference of a sum of so many recalls, in percent points, counts as."""
         off = abs(difference) / math.sqrt(recalls / RECALLS_OF_RSUM)
         if off <= self.ok:
             return "OK"
@@ -51,7 +51,7 @@ class Tolerance(Settings):
 
 
 class Published(Settings):
-    """What was published for one run under one protocol.
+    """Scores that were published for one run under one protocol.
 
     Scores may stand among the other keys, as in `{where = "AOQ Table 2", rsum = 486.3}`. A score is a recall, `rsum`,
     or a number in another file of the evaluation by its path: `matching.uniform.i2t.global`.
@@ -102,7 +102,7 @@ class Published(Settings):
 
 
 class ReportSettings(Settings):
-    """What the page shows.
+    """Options of the page.
 
     Attributes:
         title: of the page; empty for the dataset's name.

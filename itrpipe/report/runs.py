@@ -84,7 +84,7 @@ class Model:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """What it and the lists that it drew from were made with, but the seed, by dotted keys; nothing if removed."""
+        """Return its settings and those of its mined lists but the seed, by dotted keys; nothing if removed."""
         values = {key: value for key, value in leaves(self.settings) if key != SEED}
         if self.mining is not None and self.mining.manifest is not None:
             for key, value in leaves(self.mining.manifest.settings):
@@ -94,7 +94,7 @@ class Model:
 
     @cached_property
     def has_idle_guard(self) -> bool:
-        """Whether it was to avoid false negatives that mining marks, and mining marked none."""
+        """Tell whether it was to avoid false negatives that mining marks, and mining marked none."""
         loss = loss_of(self.settings)
         mined = None if loss is None else loss.mined()
         if mined is None or not mined.guard or self.mining is None or self.mining.manifest is None:
@@ -104,7 +104,7 @@ class Model:
 
     @cached_property
     def choices(self) -> Mapping[str, str]:
-        """What its method was put together from, see `MethodSettings.choices`; often nothing."""
+        """Return what its method was put together from, see `MethodSettings.choices`; often nothing."""
         return choices_of(self.settings)
 
     @cached_property
@@ -174,7 +174,7 @@ def _history(artifact: Artifact) -> list[dict[str, Any]]:
 
 
 def member_prefix(number: int) -> str:
-    """What stands before the settings of a member of an ensemble, counted from 1; nothing before the first's."""
+    """Return what stands before the settings of a member of an ensemble, counted from 1; nothing before the first's."""
     return "" if number == 1 else f"model {number} "
 
 
@@ -221,12 +221,12 @@ class Run:
 
     @property
     def rerank(self) -> int:
-        """How many candidates of a query were scored in full; 0: all of them."""
+        """Return how many candidates of a query were scored in full; 0: all of them."""
         return self.settings.get("rerank", 0)
 
     @property
     def roles(self) -> frozenset[str]:
-        """Those of all its members."""
+        """Return those of all its members."""
         return frozenset.intersection(*(each.roles for each in self.members))
 
     @property
@@ -263,7 +263,7 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """What training cost, with the models, mined lists and sentences that it read; None when a part was removed."""
+        """Return the seconds of training with the models, lists and sentences that it read; None if one was removed."""
         chain = {each.path: each for member in self.members for each in member.artifact.chain()}
         manifests = [each.manifest for each in chain.values() if each.stage in _COSTS]
         present = [manifest for manifest in manifests if manifest is not None]
@@ -287,12 +287,12 @@ class Run:
 
     @property
     def size(self) -> tuple[int, int]:
-        """How many images and captions were ranked."""
+        """Return how many images and captions were ranked."""
         images, captions = (len(self.rankings[side]) for side in DIRECTIONS)
         return images, captions
 
     def wrote(self, file: str) -> Any:
-        """What the evaluation wrote to a file: JSON, or the rows of a table; None where it did not write any."""
+        """Return what the evaluation wrote to a file: JSON, or the rows of a table; None where it did not write any."""
         if file not in self._read and file in self.manifest.outputs:
             path = self.evaluation.folder / file
             is_table = file.endswith(".parquet")

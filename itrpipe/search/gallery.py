@@ -1,4 +1,4 @@
-"""What is searched, by the command, the pages and programs alike: images and captions of a dataset, or photographs.
+"""Galleries that are searched by the command, the pages and programs alike: of a dataset, or of photographs.
 
 Models with embeddings compare a query with those that training or an index wrote. All others score every pair of the
 query with what is searched.
@@ -67,7 +67,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model found.
+    """The answers of a model to one query.
 
     Attributes:
         dataset: its name; the path of a folder of photographs.
@@ -95,19 +95,19 @@ class Answers:
 
     @property
     def of_folder(self) -> bool:
-        """Whether photographs without captions were searched."""
+        """Tell whether photographs without captions were searched."""
         return self.split == FOLDER
 
     @property
     def title(self) -> str:
-        """What was asked for, in words."""
+        """Return what was asked for, in words."""
         if self.caption is not None:
             return f"“{self.caption}”"
         return f"Photographs like {self.image_id}" if self.of_folder else f"Captions for {self.image_id}"
 
     @property
     def how(self) -> str:
-        """What was ranked by which model, in words."""
+        """Return what was ranked by which model, in words."""
         what = "photographs" if self.of_folder else f"{self.split} {self.finds}"
         return f"{self.searched:,} {what} ranked by {self.run}"
 
@@ -155,7 +155,7 @@ class Answers:
 
 @dataclass
 class Gallery:
-    """What a model searches.
+    """Images and captions that a model searches.
 
     Attributes:
         about: what is looked at: a dataset, or a folder.
@@ -245,7 +245,7 @@ class Gallery:
 
     @property
     def compares_images(self) -> bool:
-        """Whether images can be compared with each other."""
+        """Tell whether images can be compared with each other."""
         return self.model.measure == INNER_PRODUCT
 
     @cached_property
@@ -339,7 +339,7 @@ class Gallery:
         )
 
     def _marks(self, captions: np.ndarray, images: np.ndarray) -> list[Mark]:
-        """Which candidates are right for any of the queries; both are rows that broadcast to [queries, candidates]."""
+        """Return how candidates are right for any query; both are rows that broadcast to [queries, candidates]."""
         if self.prepared is None:
             return [""] * images.size
         own = np.any(self.owners[captions] == images, axis=0)

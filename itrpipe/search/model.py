@@ -90,7 +90,7 @@ class Captions(NamedTuple):
 
 
 class Match(NamedTuple):
-    """What a search found.
+    """A candidate that a search found.
 
     Attributes:
         index: place among the candidates.
@@ -141,12 +141,12 @@ class RetrievalModel:
 
     @property
     def embeds(self) -> bool:
-        """Whether an image and a text are one vector each; else only `score` and `search` are defined."""
+        """Tell whether an image and a text are one vector each; else only `score` and `search` are defined."""
         return isinstance(self._model, DualEncoder)
 
     @property
     def measure(self) -> str | None:
-        """How embeddings are compared: `inner product` or `order violation`; None where there are none."""
+        """Return how embeddings are compared: `inner product` or `order violation`; None where there are none."""
         return self._model.measure if isinstance(self._model, DualEncoder) else None
 
     @property

@@ -353,7 +353,7 @@ class Reviews:
         return self.progress(order, reviewer)
 
     def progress(self, order: str, reviewer: str) -> dict[str, Any]:
-        """How much of an order a reviewer has judged, and the share of false negatives where it is random."""
+        """Return how much of an order a reviewer has judged, and the share of false negatives where it is random."""
         decisions, queue = self.file.read(), self._queue(order)
         return {
             "judged": queue.judged(decisions.answers.get(reviewer, {})),
@@ -395,7 +395,7 @@ def _name(reviewer: str) -> str:
 
 
 class Site:
-    """What is served.
+    """The pages that are served.
 
     Args:
         searches: where is searched.
@@ -545,7 +545,7 @@ def run(site: Site, port: int, browser: bool, say: Callable[[str], object]) -> N
 
 
 def server_of(site: Site) -> uvicorn.Server:
-    """What answers the requests of a socket."""
+    """Return what answers the requests of a socket."""
     config = uvicorn.Config(
         site.app(),
         http="h11",

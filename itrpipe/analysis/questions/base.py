@@ -1,4 +1,4 @@
-"""What a question is told, and the questions that there are."""
+"""The model that questions are asked of, and the questions that there are."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ class EvaluatedModel:
 
     @property
     def is_single(self) -> bool:
-        """Whether one model is evaluated; most questions are about one."""
+        """Tell whether one model is evaluated; most questions are about one."""
         return not self.settings.ensemble_with
 
     @property
     def backbone(self) -> type[BackboneSettings]:
-        """What the backbone declares."""
+        """Return what the backbone declares."""
         return settings_of(self.settings.backbone)
 
     @property
     def method(self) -> type[MethodSettings]:
-        """What the method declares."""
+        """Return what the method declares."""
         return method_of(self.settings.method)
 
     @functools.cached_property
@@ -107,7 +107,7 @@ BESIDE = (
 
 
 def blind_number(found: Mapping[str, Any] | None) -> Number | None:
-    """What models without images reach, see `itrpipe.synthesis.blind.blind_accuracy`."""
+    """Return what models without images reach, see `itrpipe.synthesis.blind.blind_accuracy`."""
     return None if found is None else Number.of(found, marked=found["guessed"])
 
 
@@ -140,7 +140,7 @@ def questions() -> tuple[ModuleType, ...]:
 
 
 def answers_text(folder: Path) -> str:
-    """What was measured in an evaluation, as lines."""
+    """Return what was measured in an evaluation, as lines."""
     found = []
     for shown in (each for question in questions() for each in getattr(question, "SHOWN", ())):
         path = folder / shown.file

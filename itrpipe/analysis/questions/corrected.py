@@ -54,7 +54,7 @@ SHOWN = (
 
 
 def asks(evaluation: EvaluatedModel) -> bool:
-    """Where a file of decisions is named."""
+    """Asked where a file of decisions is named."""
     return bool(evaluation.settings.decisions)
 
 

@@ -1,4 +1,4 @@
-"""Which negatives a model trained with FNE takes for false ones, and which are correct matches.
+"""Negatives that a model trained with FNE takes for false ones, and which of them are correct matches.
 
 How many of its negatives were correct matches in training stands in the history of that training.
 

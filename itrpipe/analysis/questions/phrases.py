@@ -1,4 +1,4 @@
-"""How well a model that reads phrases tells wrong phrases from right ones."""
+"""Accuracy of models that read phrases in telling wrong phrases from right ones."""
 
 from __future__ import annotations
 

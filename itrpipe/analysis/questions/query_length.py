@@ -1,4 +1,4 @@
-"""How recall of captions depends on their number of words.
+"""Recall of captions by their number of words.
 
 Source: AsCL (Gong et al.), Fig. 5, which samples 1,000 captions; its bounds are not printed and these are ours.
 """

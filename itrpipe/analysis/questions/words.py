@@ -1,4 +1,4 @@
-"""How often a model finds wrong words and corrects them, where it learned to."""
+"""Shares of wrong words that a model finds and corrects, where it learned to."""
 
 from __future__ import annotations
 
