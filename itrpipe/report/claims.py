@@ -102,8 +102,10 @@ def claims_of(
         level: share of seeds, or of test sets, that an interval holds.
         kind: of baseline, `updates` or `time`; or the series that all are compared with.
     """
+    if split is None:
+        return []
     compared = []
-    for each in series if split is not None else ():
+    for each in series:
         baseline = kind if isinstance(kind, Series) else baseline_of(each, series, kind)
         if baseline is None:
             continue
@@ -257,7 +259,7 @@ def why_collapsed(run: Run) -> str:
         rsum, chance = run.metrics[FULL][RSUM]["value"], random_recalls(*run.size)[RSUM]
         return f"its RSum of {rsum:.1f} is not significantly above chance, {chance:.1f}"
     for side, items, what in zip(SIDES, run.size[::-1], ("captions", "images"), strict=True):
-        first = pc.list_element(run.rankings[side]["candidate_ids"], 0).to_pylist()
+        first = pc.call_function("list_element", [run.rankings[side]["candidate_ids"], 0]).to_pylist()
         share = share_of_hubs(first)
         if is_alike(share, items, len(first)):
             return f"{MOST} {what} are its first answer to {100 * share:.0f} % of the queries"

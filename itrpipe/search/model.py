@@ -356,10 +356,10 @@ class RetrievalModel:
         if isinstance(images, Stored):
             data = self._data(*images)
             return data.num_images, (data.images(rows) for rows in blocks(data.num_images, size))
-        given = [images]
+        given: list[Any] = [images]
         is_stack = isinstance(images, np.ndarray) and images.ndim == 4
         if is_stack or (isinstance(images, Sequence) and not isinstance(images, str | bytes)):
-            given = list(images)
+            given = [*images]
         read = self._photographs().features(given, size, refused=refused) if given else ()
         return len(given), (self._data(file, file.image_id.tolist()).images(np.arange(len(file))) for file in read)
 
