@@ -94,7 +94,7 @@ def test_words_are_tested_in_the_phrases_that_the_model_was_trained_on(
     shutil.rmtree(graphs)
     outcome = invoke(*given)
     assert outcome.code == 3
-    assert f"{graphs}, which train/" in outcome.out
+    assert f"{graphs}, which train/" in outcome.err
 
 
 def test_the_static_generator_is_the_model_that_the_settings_name(
