@@ -71,7 +71,7 @@ def test_the_last_answer_counts_and_undone_takes_it_back(file: DecisionFile) -> 
     assert len(file.read()) == 5, "rows are added and never changed"
     assert verdicts(file.read()) == {"3": "unsure", "1": "differs"}
     file.add(judged("bob", {"4": "undone"}))
-    assert file.read().answers == ["ada"]
+    assert list(file.read().answers) == ["ada"]
 
 
 def test_who_is_unsure_contradicts_nobody_and_two_who_are_sure_may(file: DecisionFile) -> None:
@@ -257,7 +257,7 @@ def test_a_sample_counts_up_to_the_first_gap(file: DecisionFile) -> None:
 
 
 def test_a_pair_of_both_directions_is_one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(review, "read_manifest", lambda folder: SimpleNamespace(label="m"))
+    monkeypatch.setattr(review, "read_manifest", lambda folder: SimpleNamespace(label="m", inputs=("prepare", "train")))
     monkeypatch.setattr(review, "existing_input", lambda folder, manifest, name: Path(name))
     of_images = (np.array([0]), np.array([[5, -1, 3]]), np.array([[0.9, 0.0, 0.5]]), np.array([[0.1, 0.0, 0.2]]))
     of_texts = (np.array([3]), np.array([[2, 0]]), np.array([[0.6, 0.5]]), np.array([[0.3, 0.2]]))

@@ -33,7 +33,6 @@ from itrpipe.evaluation.metrics import (
     share_of_hubs,
 )
 from itrpipe.evaluation.tables import Number, mean
-from itrpipe.features.declaration import is_given
 from itrpipe.report.names import shown, some
 from itrpipe.report.runs import (
     DECLARED,
@@ -213,7 +212,12 @@ def _setting(series: Series) -> list[Any] | None:
     if not all(each.settings for each in run.members):
         return None
     kinds = sorted((each.backbone_name, *began_with(each.settings)) for each in run.members)
-    return [kinds, run.settings["features"], run.rerank, [each.settings["train_share"] for each in run.members]]
+    return [
+        kinds,
+        run.settings["features"],
+        run.rerank,
+        [each.settings.get("train_share", 1.0) for each in run.members],
+    ]
 
 
 def _place(reference: Run, run: Run, kind: str) -> int | None:
@@ -347,7 +351,8 @@ def _one(comparison: Comparison) -> str:
     """Return what one comparison shows; mined negatives are credited where nothing else differs."""
     baseline, model = comparison.baseline.first, comparison.series.first
     for side, series in ((baseline, comparison.baseline), (model, comparison.series)):
-        if UNTRAINED in side.roles or _setting(series) is None or is_given(side.settings["backbone"]):
+        is_given = side.members[0].artifact.stage != _STAGE
+        if UNTRAINED in side.roles or _setting(series) is None or is_given:
             return str(comparison.claim)
     if differences := differing_settings(comparison):
         return f"{comparison.claim} They also differ in {some(differences, _NAMED)}."

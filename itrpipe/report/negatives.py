@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from itrpipe.config import conf_title, leaves
 from itrpipe.evaluation.tables import Number, Row, Table
+from itrpipe.features.declaration import read_model
 from itrpipe.mining.files import read_list
 from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
 from itrpipe.report.chain import Artifact
@@ -100,9 +101,8 @@ def mined(
     titles, facts = [], []
     for mining in minings:
         assert mining.manifest is not None
-        miner = mining.manifest.inputs.get(TRAIN)
         titles.append(mining_name(mining, names))
-        facts.append({**dict(leaves(mining.manifest.settings)), "model": miner and miner.name})
+        facts.append({**dict(leaves(mining.manifest.settings)), "model": read_model(mining.manifest.inputs).name})
 
     rows, examples = [], []
     for mining, title, (_, parts) in zip(minings, titles, distinctions(titles, facts), strict=True):
@@ -133,11 +133,11 @@ def mined(
 def mining_name(mining: Artifact, names: Mapping[str, str]) -> str:
     """Name a mining for people: the backbone that mined, the one that rescored, the model's own name and its seed."""
     assert mining.manifest is not None
-    settings, miner = mining.manifest.settings, mining.manifest.inputs.get(TRAIN)
+    settings, miner = mining.manifest.settings, read_model(mining.manifest.inputs)
     name = backbone_title(settings["backbone"])
     if settings.get("rescore_with"):
         name += f", rescored by {backbone_title(settings['rescore_with'])}"
-    if miner is not None and miner.name in names:
+    if miner.name in names:
         name += f" ({names[miner.name]})"
     return f"{name}, seed {settings['seed']}" if settings["seed"] else name
 
