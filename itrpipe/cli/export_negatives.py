@@ -152,7 +152,7 @@ def _write(
     made: list[Artifact], definition: DatasetDefinition, wanted: WantedNegatives, target: Path, reporter: Reporter
 ) -> None:
     from itrpipe.exporting.card import dataset_card
-    from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_tables
+    from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_files
 
     form, directions = FORMATS[wanted.form], DIRECTIONS[wanted.direction]
     lists, prepared = made[0], made[0].input("prepare")
@@ -196,7 +196,7 @@ def _write(
         new_folder(target, record, force=wanted.force) as work,
         reporter.task("writing negatives", sum(len(table.rows) for table in tables), "rows") as task,
     ):
-        files = write_tables(work, tables, mined, wanted.shard_rows, task.advance)
+        files = write_files(work, tables, mined, wanted.shard_rows, task.advance)
         card = {
             **values,
             "files": files,

@@ -494,7 +494,7 @@ class Table:
             yield self.pattern.replace("*", f"train-{number:05}-of-{count:05}"), self.rows[rows]
 
 
-def write_tables(
+def write_files(
     folder: Path, tables: Iterable[Table], mined: Mined, shard_rows: int, advance: Callable[[int], object]
 ) -> int:
     """Write the files of tables, and the photographs that they name by copies, each once.

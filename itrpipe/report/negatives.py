@@ -48,7 +48,7 @@ Galleries = Callable[[Artifact, str], Gallery | None]
 
 
 @dataclass(frozen=True)
-class Edit:
+class EditedWords:
     """Words of a sentence, and the words of its caption that they stand for."""
 
     was: str
@@ -60,7 +60,7 @@ class Line:
     """A sentence beside an image: its label, its parts with what was changed, and its score, or None."""
 
     label: str
-    parts: Sequence[Edit | str]
+    parts: Sequence[EditedWords | str]
     score: float | None = None
 
 
@@ -302,11 +302,11 @@ def _twins(name: str, rows: list[dict[str, Any]], gallery: Gallery, count: int) 
     return EditedSentences(f"{name[:1].upper()}{name[1:]}: details exchanged", note, images)
 
 
-def edited(caption: str, sentence: str) -> list[Edit | str]:
+def edited(caption: str, sentence: str) -> list[EditedWords | str]:
     """Cut a sentence into what it shares with its caption, and between that what was changed, by whole words."""
     old, new = (re.findall(r"\w+|\W", text) for text in (caption, sentence))
-    found: list[Edit | str] = []
+    found: list[EditedWords | str] = []
     for kind, start, stop, first, last in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         text = "".join(new[first:last])
-        found.append(text if kind == "equal" else Edit("".join(old[start:stop]), text))
+        found.append(text if kind == "equal" else EditedWords("".join(old[start:stop]), text))
     return found
