@@ -206,6 +206,7 @@ def test_what_is_to_be_known_before_the_answer_is_used_stands_below_it(copy: Toy
 def test_costs_and_epochs_count_all_that_a_model_was_made_from(copy: Toy) -> None:
     start = artifacts.read_manifest(copy.made["triplet"])
     record = {"stage": "train", "name": copy.made["triplet"].name, "fingerprint": start.fingerprint}
+    record |= {"digest": "", "files": {}, "made": {}}
     change(copy.made["aoq"], "aoq", inputs={"start": record})
     report = copy.report()
     *_, cost = report.page.all("figure", "numbers")
