@@ -221,6 +221,7 @@ def test_a_guard_that_marked_nothing_is_named_so_and_makes_no_model_of_its_own(c
     name = add(copy, "aoq", "vsepp", trained={"loss": {"false_negatives": "drop"}})
     record = read_manifest(copy.made[name]).inputs["train"]
     mining = {"stage": "mine_negatives", "name": guarded.name, "fingerprint": read_manifest(guarded).fingerprint}
+    mining |= {"digest": "", "files": {}, "made": {}}
     change(copy.root / "toy" / "train" / record.name, "aoq", inputs={"mine_negatives": mining})
     report = copy.report(("triplet.vsepp", "aoq.vsepp", name))
     (answer,) = report.results["answers"]
