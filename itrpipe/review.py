@@ -1,4 +1,4 @@
-"""What people decide about pairs of an image and a caption of others: which pairs are asked, and what was answered.
+"""Decisions of people about pairs of an image and a caption of others: which pairs are asked, and what was answered.
 
 `decisions.parquet` has one row for each judgement. Rows are added and never changed. Pairs are named by their ids, so
 that decisions outlive the models and lists that they were made over. Columns:
@@ -30,11 +30,12 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import combinations, islice, takewhile
+from itertools import combinations
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -44,7 +45,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import DIFFERS, FITS, PairSet
+from itrpipe.datasets.truth import DIFFERS, FITS, PairSet, pair_set
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.declaration import model_inputs
@@ -94,33 +95,21 @@ class Judgement:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
-@dataclass(frozen=True)
-class Verdicts:
-    """What all reviewers together say of P pairs.
+class Verdicts(dict[tuple[str, str], str]):
+    """Ids of image and caption -> what all reviewers together say of the pair.
 
-    Attributes:
-        image_ids, caption_ids: text [P].
-        verdict: text [P]: `fits` or `differs` where all who were sure agree, `disputed` where they do not, and `unsure`
-            where nobody was sure.
+    That is `fits` or `differs` where all who were sure agree, `disputed` where they do not, and `unsure` where nobody
+    was sure.
     """
 
-    image_ids: np.ndarray
-    caption_ids: np.ndarray
-    verdict: np.ndarray
-
-    def of(self, *verdicts: str) -> Verdicts:
-        """Those pairs alone."""
-        kept = np.isin(self.verdict, verdicts)
-        return Verdicts(self.image_ids[kept], self.caption_ids[kept], self.verdict[kept])
+    def pairs(self, image_ids: np.ndarray, caption_ids: np.ndarray, *verdicts: str) -> PairSet:
+        """Return the pairs of these images and captions that have one of some verdicts."""
+        return pair_set([pair for pair, verdict in self.items() if verdict in verdicts], image_ids, caption_ids)
 
     def digest(self) -> str:
-        """Of the pairs that are decided, `fits` or `differs`: nothing else changes what is made with them."""
-        sure = self.of(FITS, DIFFERS)
-        lines = sorted(zip(sure.image_ids.tolist(), sure.caption_ids.tolist(), sure.verdict.tolist(), strict=True))
+        """Return that of the pairs that are decided: nothing else changes what is made with them."""
+        lines = sorted((*pair, verdict) for pair, verdict in self.items() if verdict in (FITS, DIFFERS))
         return hashlib.sha256(repr(lines).encode()).hexdigest()
-
-    def __len__(self) -> int:
-        return len(self.verdict)
 
 
 class Decisions:
@@ -135,13 +124,13 @@ class Decisions:
 
     @cached_property
     def of_training(self) -> Decisions:
-        """Those that were not made on the rankings of an evaluation: nothing is trained on its images and captions."""
+        """Return those not made on rankings of an evaluation, on whose images and captions nothing is trained."""
         kept = [not source.startswith(_EVALUATED) for source in self.rows["source"].to_pylist()]
         return Decisions(self.rows.filter(pa.array(kept, pa.bool_())))
 
     @cached_property
-    def _answers(self) -> dict[str, dict[tuple[str, str], str]]:
-        """Reviewer -> image and caption -> the last answer, the latest at the end; undone ones are left out."""
+    def answers(self) -> dict[str, dict[tuple[str, str], str]]:
+        """Return reviewer -> ids of image and caption -> the last answer, the latest last, without undone ones."""
         names = ("reviewer", "image_id", "caption_id", "answer")
         found: dict[str, dict[tuple[str, str], str]] = {}
         for reviewer, *pair, answer in zip(*(self.rows[name].to_pylist() for name in names), strict=True):
@@ -153,36 +142,25 @@ class Decisions:
 
     @cached_property
     def verdicts(self) -> Verdicts:
-        """Of all pairs that somebody judged."""
-        found: dict[tuple[str, str], set[str]] = {}
-        for own in self._answers.values():
+        """Return those of all pairs that somebody judged."""
+        answers: dict[tuple[str, str], set[str]] = {}
+        for own in self.answers.values():
             for pair, answer in own.items():
-                found.setdefault(pair, set()).add(answer)
-        sure = [answers - {UNSURE} for answers in found.values()]
-        verdict = [DISPUTED if len(each) > 1 else min(each, default=UNSURE) for each in sure]
-        ids = np.array(list(found), dtype=str).reshape(-1, 2)
-        return Verdicts(ids[:, 0], ids[:, 1], np.array(verdict, dtype=str))
-
-    @property
-    def reviewers(self) -> list[str]:
-        """Who judged, by name."""
-        return list(self._answers)
-
-    def of(self, reviewer: str) -> dict[tuple[str, str], str]:
-        """Image and caption -> the last answer of a reviewer, in the order of these answers."""
-        return self._answers.get(reviewer, {})
+                answers.setdefault(pair, set()).add(answer)
+        verdicts = Verdicts()
+        for pair, said in answers.items():
+            sure = said - {UNSURE}
+            verdicts[pair] = DISPUTED if len(sure) > 1 else min(sure, default=UNSURE)
+        return verdicts
 
     def agreements(self) -> dict[tuple[str, str], Agreement]:
-        """Of every two reviewers, on the pairs that both were sure of; those without any are left out."""
-        sure = {
-            name: {pair: answer == FITS for pair, answer in own.items() if answer != UNSURE}
-            for name, own in self._answers.items()
-        }
+        """Compute the agreement of every two reviewers on the pairs that both were sure of, where there are any."""
         found = {}
-        for one, other in combinations(sure, 2):
-            if both := sure[one].keys() & sure[other].keys():
-                first, second = (np.array([sure[name][pair] for pair in both]) for name in (one, other))
-                found[one, other] = agreement_of(first, second)
+        for (one, answers), (other, others) in combinations(self.answers.items(), 2):
+            both = [pair for pair in answers if UNSURE not in (answers[pair], others.get(pair, UNSURE))]
+            if both:
+                sides = ([own[pair] == FITS for pair in both] for own in (answers, others))
+                found[one, other] = agreement_of(*map(np.array, sides))
         return found
 
     def __len__(self) -> int:
@@ -201,7 +179,7 @@ class DecisionFile:
 
     @classmethod
     def of(cls, root: Path, dataset: str) -> DecisionFile:
-        """That of a dataset, beside its artifacts."""
+        """Return that of a dataset, beside its artifacts."""
         return cls(root / dataset / FILE)
 
     def read(self) -> Decisions:
@@ -246,7 +224,7 @@ class DecisionFile:
 
 
 def decisions_digest(path: str, *, training: bool = False) -> str:
-    """What a step that reads decisions is made from: what was decided, and nothing else of the file.
+    """Return what a step that reads decisions is made from: what was decided, and nothing else of the file.
 
     Args:
         path: as users name it.
@@ -278,7 +256,7 @@ def read_decisions(path: Path) -> Decisions:
 
 
 class Agreement(NamedTuple):
-    """Of two reviewers.
+    """The agreement of two reviewers.
 
     Attributes:
         pairs: that both judged.
@@ -436,17 +414,22 @@ class Queue:
 
     def upcoming(self, answered: Collection[tuple[str, str]], count: int) -> list[int]:
         """Places of the next candidates, `count` at most, without pairs of image and caption that are answered."""
-        open_ = (place for place in map(int, self.places) if self.candidates.ids(place) not in answered)
-        return list(islice(open_, count))
+        found = []
+        for place in self.places.tolist():
+            if len(found) == count:
+                break
+            if self.candidates.ids(place) not in answered:
+                found.append(place)
+        return found
 
     def judged(self, answered: Collection[tuple[str, str]]) -> int:
-        """How many pairs of the queue are among those answered."""
-        own, ids = self.candidates, np.array(list(answered), dtype=str).reshape(-1, 2)
-        pairs = PairSet.of_ids((ids[:, 0], ids[:, 1]), own.image_ids, own.caption_ids)
+        """Return how many pairs of the queue are among those answered."""
+        own = self.candidates
+        pairs = pair_set(answered, own.image_ids, own.caption_ids)
         return int(pairs.has(own.captions[self.places], own.images[self.places]).sum())
 
     def judgement(self, place: int, reviewer: str, answer: str) -> Judgement:
-        """What is written of an answer."""
+        """Return what is written of an answer."""
         own = self.candidates
         return Judgement(reviewer, *own.ids(place), answer, own.model, own.source, self.order)
 
@@ -456,9 +439,12 @@ class Queue:
         As long as these are a random order's first ones, they are a simple random sample, whoever judged them and why.
         Whoever was unsure, or disputed, counts for neither value, and for both ends of the interval.
         """
-        verdicts = decisions.verdicts
-        known = dict(zip(zip(verdicts.image_ids, verdicts.caption_ids, strict=True), verdicts.verdict, strict=True))
-        told = list(takewhile(bool, (known.get(self.candidates.ids(place)) for place in map(int, self.places))))
+        told = []
+        for place in self.places.tolist():
+            verdict = decisions.verdicts.get(self.candidates.ids(place))
+            if verdict is None:
+                break
+            told.append(verdict)
         fits, open_ = told.count(FITS), told.count(UNSURE) + told.count(DISPUTED)
         sure = fits / (len(told) - open_) if len(told) > open_ else None
         low, high = (share_of(count, len(told), len(self)) for count in (fits, fits + open_))
@@ -469,7 +455,7 @@ class Queue:
 
 
 def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
-    """Those of an artifact of `mine-negatives`.
+    """Return those of an artifact of `mine-negatives`.
 
     Raises:
         MissingInputError: what it was made from was removed.
@@ -496,7 +482,7 @@ def mined_candidates(mined: Path, depth: int = DEPTH) -> Candidates:
 
 
 def ranked_candidates(evaluated: Path, depth: int = DEPTH) -> Candidates:
-    """Those of an artifact of `evaluate`: what it ranked first that is not the own image or caption.
+    """Return those of an artifact of `evaluate`: what it ranked first that is not the own image or caption.
 
     Raises:
         MissingInputError: what it was made from was removed.
@@ -568,19 +554,20 @@ def _each_once(
 
 
 def reviewed(candidates: Candidates, order: str, decisions: Decisions) -> dict[str, Any]:
-    """What was decided on some candidates, by whom, and how well these agree, in figures ready for JSON."""
-    queue = Queue(candidates, order)
+    """Return what was decided on some candidates, by whom, and how well these agree, in figures ready for JSON."""
+    queue, counts = Queue(candidates, order), Counter(decisions.verdicts.values())
+    agreements = [
+        {"reviewers": list(both), **agreement._asdict()} for both, agreement in decisions.agreements().items()
+    ]
     return {
         "list": candidates.source,
         "order": order,
         "pairs": len(queue),
         "decisions": {
             "judgements": len(decisions),
-            "pairs": {name: len(decisions.verdicts.of(name)) for name in _WORDS},
-            "reviewers": {name: len(decisions.of(name)) for name in decisions.reviewers},
-            "agreements": [
-                {"reviewers": list(both), **agreement._asdict()} for both, agreement in decisions.agreements().items()
-            ],
+            "pairs": {name: counts[name] for name in _WORDS},
+            "reviewers": {name: len(answers) for name, answers in decisions.answers.items()},
+            "agreements": agreements,
         },
         "sample": queue.sampled(decisions)._asdict() if order in RANDOM else None,
     }
@@ -590,7 +577,7 @@ _WORDS = {"fits": "pairs fit", "differs": "do not", "unsure": "unsure", "dispute
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
-    """What was decided, a line for each fact."""
+    """Return what was decided, a line for each fact."""
     decided, whole = found["decisions"], found["pairs"]
     yield f"{found['list']}: {quantity(whole, 'pair')} in the order {found['order']}"
     counts = ", ".join(f"{count:,} {_WORDS[name]}" for name, count in decided["pairs"].items() if count)

@@ -48,8 +48,7 @@ def judged(reviewer: str, answers: dict[str, str]) -> list[Judgement]:
 
 
 def verdicts(decisions: Decisions) -> dict[str, str]:
-    found = decisions.verdicts
-    return dict(zip(found.caption_ids.tolist(), found.verdict.tolist(), strict=True))
+    return {caption: verdict for (_, caption), verdict in decisions.verdicts.items()}
 
 
 # What was decided
@@ -64,11 +63,14 @@ def test_without_a_file_nothing_is_decided(file: DecisionFile) -> None:
 def test_the_last_answer_counts_and_undone_takes_it_back(file: DecisionFile) -> None:
     file.add(judged("ada", {"1": "fits", "2": "fits", "3": "unsure"}))
     file.add(judged("ada", {"1": "differs", "2": "undone"}))
-    assert list(file.read().of("ada").items()) == [(("image of 3", "3"), "unsure"), (("image of 1", "1"), "differs")]
+    assert list(file.read().answers.get("ada", {}).items()) == [
+        (("image of 3", "3"), "unsure"),
+        (("image of 1", "1"), "differs"),
+    ]
     assert len(file.read()) == 5, "rows are added and never changed"
     assert verdicts(file.read()) == {"3": "unsure", "1": "differs"}
     file.add(judged("bob", {"4": "undone"}))
-    assert file.read().reviewers == ["ada"]
+    assert list(file.read().answers) == ["ada"]
 
 
 def test_who_is_unsure_contradicts_nobody_and_two_who_are_sure_may(file: DecisionFile) -> None:
@@ -141,7 +143,7 @@ def test_two_processes_lose_no_row_and_a_kill_at_most_the_one_being_written(file
         writer.kill()
         told += writer.stdout.readlines()
         writer.wait()
-        assert len(told) <= len(file.read().of(name)), "what was confirmed is there"
+        assert len(told) <= len(file.read().answers.get(name, {})), "what was confirmed is there"
 
 
 # How far it can be relied on
@@ -226,9 +228,12 @@ def test_what_was_answered_does_not_come_again(file: DecisionFile) -> None:
     first = queue.upcoming({}, 3)
     assert first == queue.places[:3].tolist()
     file.add([queue.judgement(place, "ada", "unsure") for place in first])
-    assert queue.upcoming(file.read().of("ada"), 3) == queue.places[3:6].tolist()
-    assert queue.upcoming(file.read().of("bob"), 3) == first
-    assert (queue.judged(file.read().of("ada")), queue.judged(file.read().of("bob"))) == (3, 0)
+    assert queue.upcoming(file.read().answers.get("ada", {}), 3) == queue.places[3:6].tolist()
+    assert queue.upcoming(file.read().answers.get("bob", {}), 3) == first
+    assert (queue.judged(file.read().answers.get("ada", {})), queue.judged(file.read().answers.get("bob", {}))) == (
+        3,
+        0,
+    )
     row = file.read().rows.to_pylist()[0]
     assert (row["model"], row["source"], row["drawn"]) == ("m", "mine_negatives/exact.m", "sample")
     assert [queue.candidates.place(*queue.candidates.ids(place)) for place in range(12)] == list(range(12))
@@ -269,10 +274,8 @@ def test_a_pair_of_both_directions_is_one_candidate(monkeypatch: pytest.MonkeyPa
 
 
 def test_decided_pairs_are_found_in_lists_and_outlive_their_file(tmp_path: Path) -> None:
-    names = [("a", "b1", "fits"), ("c", "a0", "fits"), ("b", "c0", "differs"), ("a", "b0", "disputed")]
-    names.append(("z", "b0", "fits"))
-    images, captions, verdicts = (np.array(column) for column in zip(*names, strict=True))
-    decided = Decided.of((images, captions), verdicts, IMAGES, CAPTIONS)
+    named = {("a", "b1"): "fits", ("c", "a0"): "fits", ("b", "c0"): "differs", ("a", "b0"): "disputed"}
+    decided = Decided.of(named | {("z", "b0"): "fits"}, IMAGES, CAPTIONS)
     texts = CandidateLists(np.array([[2, 3], [4, 0], [0, -1]], dtype=np.int32), np.zeros((3, 2), dtype=np.float32))
     fitting = [[False, True], [False, False], [True, False]]
     assert matching(decided.fits, "texts_for_images", slice(0, 3), texts).tolist() == fitting

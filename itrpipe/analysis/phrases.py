@@ -1,50 +1,29 @@
-"""What a trained SSAMT does with phrases: how often it tells matches apart, and what each word of a caption is worth.
+"""Accuracy of a trained SSAMT in telling matches apart by phrases, and its ranking in two steps.
 
-Source: SSAMT (Fan et al., ICMR 2022), Table 4 and its case study.
+Source: SSAMT (Fan et al., ICMR 2022), Table 4.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
-from torch import Tensor
 
 from itrpipe.analysis.questions.base import EvaluatedModel
-from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
+from itrpipe.evaluation.metrics import SIDES
+from itrpipe.models.ssamt.network import SsamtEncoder, SsamtTexts
 from itrpipe.progress import Reporter
-from itrpipe.scene_graph.graph import KINDS
-from itrpipe.scene_graph.stored import SceneGraphFile
 from itrpipe.training.data import PhraseSplitData, Sources, blocks, reopened
 
 BATCH = 128
 """Captions among which a hard negative is looked for, as in training."""
 CHOICES = ("uniform", "hardest")
-EXAMPLES = 6
-"""Captions whose words and phrases are shown."""
+SCORES = ("global", "local", "phrase")
 PAIRS_AT_ONCE = 512
 """Pairs that are scored in full at a time."""
-FRAGMENT_SCHEMA = pa.schema(
-    {
-        "example": pa.int32(),
-        "caption_id": pa.string(),
-        "image_id": pa.string(),
-        "matched": pa.bool_(),
-        "text": pa.string(),
-        "kind": pa.string(),
-        "tokens": pa.list_(pa.int16()),
-        "starts": pa.list_(pa.int32()),
-        "ends": pa.list_(pa.int32()),
-        "score": pa.float32(),
-        "holds": pa.bool_(),
-        "pair_score": pa.float32(),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -55,13 +34,11 @@ class PhraseModel:
         model: in evaluation mode, on `device`.
         data: the split.
         device: where to compute.
-        graphs: the scene graphs of the dataset.
     """
 
     model: SsamtEncoder
     data: PhraseSplitData
     device: torch.device
-    graphs: SceneGraphFile
 
     @classmethod
     def open(cls, evaluation: EvaluatedModel) -> PhraseModel:
@@ -73,7 +50,7 @@ class PhraseModel:
         prepare, extract, parse = map(evaluation.existing, ("prepare", "extract", "parse"))
         saved, name = evaluation.saved, evaluation.settings.split
         data: Any = reopened(saved, Sources(prepare, extract, parse), [name])[name]
-        return cls(saved.model, data, torch.device(evaluation.place), SceneGraphFile(parse))
+        return cls(saved.model, data, torch.device(evaluation.place))
 
     def texts(self, rows: np.ndarray) -> SsamtTexts:
         """Encoded captions at the given rows."""
@@ -86,7 +63,7 @@ class PhraseModel:
 
 @torch.inference_mode()
 def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, float | int | None]]]:
-    """How often a pair beats its negative, and phrases that hold beat those that do not (Table 4).
+    """Return how often a pair beats its negative, and phrases that hold beat those that do not (Table 4).
 
     Every caption with its image is compared with a negative caption (`i2t`) and with a negative image (`t2i`), drawn
     from a batch of 128: at random (`uniform`), or the one with the highest score of the intra encoders (`hardest`).
@@ -101,7 +78,7 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, floa
         Choice of negatives -> direction -> percent of each score, None where no pair counts, and how many counted.
     """
     data, model, device = opened.data, opened.model, opened.device
-    sides = {choice: {side: defaultdict(list) for side in ("i2t", "t2i")} for choice in CHOICES}
+    sides = {choice: {side: {name: [] for name in SCORES} for side in SIDES} for choice in CHOICES}
     order, generator = np.random.default_rng(0).permutation(data.num_captions), torch.Generator().manual_seed(0)
     for captions in (order[rows] for rows in blocks(len(order), BATCH)):
         own = data.caption_image[captions]
@@ -117,92 +94,23 @@ def matching_accuracy(opened: PhraseModel) -> dict[str, dict[str, dict[str, floa
                 ("i2t", model.relevance(images, texts[text]), own, captions[text.cpu().numpy()]),
                 ("t2i", model.relevance(images[image], texts), own[image.cpu().numpy()], captions),
             ):
-                holds = data.matching(image_rows, caption_rows, *texts.phrase_tokens.shape[1:])
-                for name, right in _judged(positive, negative, holds.to(device), usable).items():
-                    sides[choice][side][name] += right.tolist()
-    return {choice: {side: _percents(each) for side, each in own.items()} for choice, own in sides.items()}
-
-
-def _judged(positive: Relevance, negative: Relevance, holds: Tensor, usable: Tensor) -> dict[str, Tensor]:
-    """By score whether pairs come out right, of those that are compared: bool, as many as there are."""
-    inside, outside = holds & negative.fragments_real, ~holds & negative.fragments_real
-    live = usable & inside.any(dim=1) & outside.any(dim=1)
-    means = [(negative.fragments * part).sum(dim=1) / part.sum(dim=1).clamp(min=1) for part in (inside, outside)]
-    local = [each.text_fragments + each.regions for each in (positive, negative)]
-    return {
-        "global": (positive.whole > negative.whole)[usable],
-        "local": (local[0] > local[1])[usable],
-        "phrase": (means[0] > means[1])[live],
-    }
-
-
-def _percents(right: Mapping[str, list[bool]]) -> dict[str, float | int | None]:
-    shares = {name: 100.0 * sum(each) / len(each) if each else None for name, each in right.items()}
-    return {**shares, "pairs": len(right["global"]), "phrase_pairs": len(right["phrase"])}
-
-
-@torch.inference_mode()
-def fragment_scores(opened: PhraseModel, block: int) -> pa.Table:
-    """Score of every word and phrase of some captions with their own image and with the hardest wrong one.
-
-    Args:
-        opened: model and split.
-        block: images encoded at a time.
-
-    Returns:
-        Rows of `FRAGMENT_SCHEMA`: score is the cosine of the fragment with the image, `holds` whether the image's own
-        captions say it, `pair_score` the score of the whole pair.
-    """
-    data = opened.data
-    captions = np.sort(np.random.default_rng(0).permutation(data.num_captions)[:EXAMPLES])
-    texts = opened.texts(captions)
-    pooled = torch.cat([opened.images(rows).pooled for rows in blocks(data.num_images, block)])
-    intra = texts.pooled @ pooled.T
-    own = torch.from_numpy(data.caption_image[captions]).to(opened.device)
-    wrong = intra.scatter(1, own[:, None], float("-inf")).argmax(dim=1)
-    rows = []
-    for matched, image in ((True, own), (False, wrong)):
-        images = opened.images(image.cpu().numpy())
-        relevance, scores = opened.model.relevance(images, texts), opened.model.score_pairs(images, texts)
-        holds = data.matching(image.cpu().numpy(), captions, *texts.phrase_tokens.shape[1:])
-        for example, caption in enumerate(captions):
-            pair = {
-                "example": example,
-                "caption_id": str(data.split.caption_ids[caption]),
-                "image_id": str(data.split.image_ids[int(image[example])]),
-                "matched": matched,
-                "pair_score": float(scores[example]),
-            }
-            fragments = zip(relevance.fragments[example].tolist(), holds[example].tolist(), strict=True)
-            rows += _fragments(opened, pair, int(data.graph_rows[caption]), list(fragments), texts)
-    return pa.Table.from_pylist(sorted(rows, key=lambda row: (row["example"], not row["matched"])), FRAGMENT_SCHEMA)
-
-
-def _fragments(
-    opened: PhraseModel, pair: dict[str, Any], row: int, scored: list[tuple[float, bool]], texts: SsamtTexts
-) -> Iterator[dict[str, Any]]:
-    """The words of a caption, then its phrases; `scored` holds the phrases first."""
-    graph = opened.graphs.graph_at(row)
-    padded = texts.phrase_tokens.shape[1]
-    words = [("word", [number]) for number in range(min(len(graph.tokens), opened.model.settings.max_words))]
-    own = texts[pair["example"] : pair["example"] + 1].narrowed()
-    kinds = [KINDS[kind] for kind in own.kinds[0].tolist()]
-    phrases = [
-        (kind, tokens.nonzero()[:, 0].tolist()) for kind, tokens in zip(kinds, own.phrase_tokens[0], strict=True)
-    ]
-    for (kind, tokens), (score, holds) in zip(
-        [*words, *phrases], [*scored[padded : padded + len(words)], *scored[: len(phrases)]], strict=True
-    ):
-        yield {
-            **pair,
-            "text": graph.text,
-            "kind": kind,
-            "tokens": tokens,
-            "starts": [graph.tokens[token].start for token in tokens],
-            "ends": [graph.tokens[token].end for token in tokens],
-            "score": score,
-            "holds": holds,
-        }
+                holds = data.matching(image_rows, caption_rows, *texts.phrase_tokens.shape[1:]).to(device)
+                inside, outside = holds & negative.fragments_real, ~holds & negative.fragments_real
+                live = usable & inside.any(dim=1) & outside.any(dim=1)
+                said, unsaid = (
+                    (negative.fragments * part).sum(dim=1) / part.sum(dim=1).clamp(min=1) for part in (inside, outside)
+                )
+                local, other = (each.text_fragments + each.regions for each in (positive, negative))
+                right = sides[choice][side]
+                right["global"] += (positive.whole > negative.whole)[usable].tolist()
+                right["local"] += (local > other)[usable].tolist()
+                right["phrase"] += (said > unsaid)[live].tolist()
+    found: dict[str, Any] = {choice: {} for choice in CHOICES}
+    for choice, side in product(CHOICES, SIDES):
+        right = sides[choice][side]
+        shares = {name: 100.0 * sum(each) / len(each) if each else None for name, each in right.items()}
+        found[choice][side] = {**shares, "pairs": len(right["global"]), "phrase_pairs": len(right["phrase"])}
+    return found
 
 
 @torch.inference_mode()

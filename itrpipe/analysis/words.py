@@ -1,4 +1,4 @@
-"""Which words of a sentence do not belong to an image, and what should stand there: the word heads of TAGS-DC.
+"""The word heads of TAGS-DC: which words of a sentence do not belong to an image, and what should stand there.
 
 A word counts as wrong where the probability that it does not match the image, of a word in pieces the highest of
 theirs, is above one half; its wrong pieces are then replaced by the likeliest that the correction head knows.
@@ -23,12 +23,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -48,41 +47,15 @@ from itrpipe.training.saved import SavedModel
 
 THRESHOLD = 0.5
 """Probability of a mismatch above which a word counts as wrong. Source: TAGS-DC, section 4.4."""
-CAPTIONS, EXAMPLES = 500, 12
+CAPTIONS = 500
 COPIES, DRAWS = 4, 4
 """Sentences of a caption before the filters: masked copies, and refills of each."""
 BLOCK = 32
 """Captions at a time. What is drawn depends on it."""
-_WORD = pa.struct(
-    {
-        "start": pa.int32(),
-        "end": pa.int32(),
-        "mismatch": pa.float32(),
-        "flagged": pa.bool_(),
-        "wrong": pa.bool_(),
-        "corrected_start": pa.int32(),
-        "corrected_end": pa.int32(),
-        "restored": pa.bool_(),
-    }
-)
-CORRECTION_SCHEMA = pa.schema(
-    {
-        "example": pa.int32(),
-        "caption_id": pa.string(),
-        "image_id": pa.string(),
-        "caption": pa.string(),
-        "sentence": pa.string(),
-        "corrected": pa.string(),
-        "caption_score": pa.float32(),
-        "sentence_score": pa.float32(),
-        "corrected_score": pa.float32(),
-        "words": pa.list_(_WORD),
-    }
-)
 
 
 class ReadTokens(NamedTuple):
-    """What the model makes of N sentences, each with an image.
+    """N sentences as the model reads them, each with an image.
 
     Attributes:
         scores: float32 [N], raw, higher for a better match.
@@ -120,12 +93,12 @@ class CorrectedSentence(NamedTuple):
 
 
 def trains_word_heads(settings: Mapping[str, Any]) -> bool:
-    """Whether a model of these settings of `itrpipe train` learns which of its words are wrong."""
+    """Tell whether a model of these settings of `itrpipe train` learns which of its words are wrong."""
     return settings["loss"].get("weight_discrimination", 0.0) > 0
 
 
 def has_word_heads(saved: SavedModel) -> bool:
-    """Whether a model was trained to find wrong words, and its tokenizer tells which characters a piece is of."""
+    """Tell whether a model was trained to find wrong words, and its tokenizer tells which characters a piece is of."""
     located = not isinstance(saved.tokens, PieceIds) or saved.tokens.tokenizer.is_fast
     return located and "words" in saved.settings.answers and trains_word_heads(saved.config)
 
@@ -197,7 +170,7 @@ class WordReader:
     def masked_word_logits(
         self, images: UniterImages, image_rows: np.ndarray, rows: np.ndarray, tokens: np.ndarray, labelled: np.ndarray
     ) -> Tensor:
-        """What stands at labelled positions bool [N, W], float32 [M, V], sentence by sentence; others as for `read`."""
+        """Return logits float32 [M, V] of labelled positions bool [N, W], by sentence; others are as for `read`."""
         states = self._states(images, image_rows, rows, tokens)
         return self._model.masked_word_logits(states[torch.from_numpy(labelled).to(self._device)]).float()
 
@@ -264,19 +237,16 @@ class WordTest:
         self._masks = caption_masks(self._reader.captions, saved.tokens, graphs, self._trained.compare)
 
     @torch.inference_mode()
-    def run(
-        self, captions: int = CAPTIONS, examples: int = EXAMPLES, language_model: LanguageModel | None = None
-    ) -> tuple[dict[str, Any], pa.Table]:
-        """Writes sentences and reads them.
+    def run(self, captions: int = CAPTIONS, language_model: LanguageModel | None = None) -> dict[str, Any]:
+        """Write sentences and read them.
 
         Args:
             captions: tested at most, chosen at random.
-            examples: of them that are shown.
             language_model: measures how fluent they are.
 
         Returns:
-            Figures: `captions`, how many; `mask`, what of them was masked together; `drawn`, sentences by what became
-            of them; `discrimination` of `all` words, of those that are the caption's (`matching`) and of the others
+            `captions`, how many; `mask`, what of them was masked together; `drawn`, sentences by what became of them;
+            `discrimination` of `all` words, of those that are the caption's (`matching`) and of the others
             (`mismatching`), `correction` of the latter and `correction_masked` of all words that were masked, be what
             was written the caption's own: `percent` of `words` that are right, None where there is none, and None for
             both corrections where the model was not trained to correct; `below_caption`: `percent` of `sentences` that
@@ -284,19 +254,12 @@ class WordTest:
             model also `fluency`: of `sentences`, the one of each caption with the highest score, the mean perplexities
             as `written` and `corrected`, and that of their `captions`; None without a sentence, and of the corrected
             ones where the model was not trained to correct. TAGS-DC, Table 3, does not say which sentences.
-
-            And rows of `CORRECTION_SCHEMA`: of every shown caption the sentence with the highest score. `mismatch` is
-            the probability that a word does not belong to the image, `flagged` whether that is above one half, `wrong`
-            whether the word is not the caption's, `restored` whether the caption's own word stands there in the
-            corrected sentence, which is null where the model was not trained to correct; scores are probabilities of a
-            match.
         """
         reader, rng = self._reader, np.random.default_rng(0)
         known, split = reader.captions, reader.captions.split
-        chosen = rng.permutation(len(split.caption_ids))[:captions]
-        shown, chosen = split.caption_ids[chosen[:examples]].tolist(), np.sort(chosen)
+        chosen = np.sort(rng.permutation(len(split.caption_ids))[:captions])
         drawn, right, counted = Counter[str](), Counter[str](), Counter[str]()
-        rows = []
+        texts: dict[str, list[str]] = {"captions": [], "written": [], "corrected": []}
         for block in (chosen[part] for part in blocks(len(chosen), BLOCK)):
             images = reader.embed(self._data.images(split.caption_image[block]))
             own = known.tokens[block, : int(known.lengths[block].max())]
@@ -320,8 +283,13 @@ class WordTest:
                 counted[name] += int(count.sum())
             best = np.lexsort((-read.scores, owners))  # sentences by their caption, the highest score first
             best = best[np.unique(owners[best], return_index=True)[1]]
-            owners, read = owners[best], ReadTokens(*(each[best] for each in read))
-            rows += self._examples(images, owners, block[owners], tokens[best], read, own_scores[owners])
+            rows = block[owners[best]]
+            sentences = reader.corrected(rows, tokens[best], ReadTokens(*(each[best] for each in read)))
+            for row, sentence in zip(rows.tolist(), sentences, strict=True):
+                texts["captions"].append(split.texts[row])
+                texts["written"].append(sentence.sentence.text)
+                if reader.corrects:
+                    texts["corrected"].append(sentence.corrected.text)
         for counts in (right, counted):
             counts["all"] = counts["matching"] + counts["mismatching"]
 
@@ -338,14 +306,9 @@ class WordTest:
             "below_caption": figure("below_caption", "sentences"),
         }
         if language_model is not None:
-            kinds = {"captions": "caption", "written": "sentence", "corrected": "corrected"}
-            means = {}
-            for kind, column in kinds.items():
-                texts = [row[column] for row in rows if row[column] is not None]
-                means[kind] = mean(language_model.perplexities(texts))
-            figures["fluency"] = {"sentences": len(rows), **means}
-        numbered = [{"example": n, **row} for n, row in enumerate(row for row in rows if row["caption_id"] in shown)]
-        return figures, pa.Table.from_pylist(numbered, CORRECTION_SCHEMA)
+            means = {kind: mean(language_model.perplexities(own)) for kind, own in texts.items()}
+            figures["fluency"] = {"sentences": len(texts["written"]), **means}
+        return figures
 
     def _write(
         self, block: np.ndarray, images: UniterImages, own: np.ndarray, rng: np.random.Generator, drawn: Counter[str]
@@ -372,46 +335,3 @@ class WordTest:
         numbers, places = (each.cpu().numpy() for each in kept.nonzero(as_tuple=True))
         masked = labelled.reshape(count, COPIES, width)[numbers, places // DRAWS]
         return numbers, sentences[kept].cpu().numpy(), masked
-
-    def _examples(
-        self,
-        images: UniterImages,
-        image_rows: np.ndarray,
-        rows: np.ndarray,
-        tokens: np.ndarray,
-        read: ReadTokens,
-        caption_scores: np.ndarray,
-    ) -> Iterator[dict[str, Any]]:
-        """Rows of sentences; `images` to `tokens` are those of `WordReader.read`."""
-        found = self._reader.corrected(rows, tokens, read)
-        again = self._reader.read(images, image_rows, rows, np.stack([each.corrected_tokens for each in found])).scores
-        captions, corrects = self._reader.captions, self._reader.corrects
-        split = captions.split
-        for number, (row, each) in enumerate(zip(rows.tolist(), found, strict=True)):
-            own, words = (known[row, : tokens.shape[1]] for known in (captions.tokens, captions.words))
-            wrong, lost = (set(words[said != own].tolist()) for said in (tokens[number], each.corrected_tokens))
-            yield {
-                "caption_id": split.caption_ids[row],
-                "image_id": split.image_ids[split.caption_image[row]],
-                "caption": split.texts[row],
-                "sentence": each.sentence.text,
-                "corrected": each.corrected.text if corrects else None,
-                "caption_score": match_probability(float(caption_scores[number])),
-                "sentence_score": each.score,
-                "corrected_score": match_probability(float(again[number])) if corrects else None,
-                "words": [
-                    {
-                        "start": start,
-                        "end": end,
-                        "mismatch": float(chance),
-                        "flagged": bool(chance > THRESHOLD),
-                        "wrong": word in wrong,
-                        "corrected_start": first,
-                        "corrected_end": last,
-                        "restored": word not in lost,
-                    }
-                    for word, (chance, (start, end), (first, last)) in enumerate(
-                        zip(each.mismatch, each.sentence.spans, each.corrected.spans, strict=False)
-                    )
-                ],
-            }

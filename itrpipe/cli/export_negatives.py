@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Option
 
@@ -23,10 +23,6 @@ from itrpipe.stages.prepare import image_root
 from itrpipe.storage.artifact import fingerprint
 from itrpipe.storage.disk import write_text
 from itrpipe.training.settings import MineSettings
-
-if TYPE_CHECKING:
-    from itrpipe.exporting.negatives import Mined
-
 
 VERSION = 3
 """Raised whenever the files of equal inputs and choices change: `datasets` caches what it reads by it."""
@@ -156,7 +152,7 @@ def _write(
     made: list[Artifact], definition: DatasetDefinition, wanted: WantedNegatives, target: Path, reporter: Reporter
 ) -> None:
     from itrpipe.exporting.card import dataset_card
-    from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_copies
+    from itrpipe.exporting.negatives import FORMATS, MOST, open_mined, open_twins, refuse_wrong_root, write_files
 
     form, directions = FORMATS[wanted.form], DIRECTIONS[wanted.direction]
     lists, prepared = made[0], made[0].input("prepare")
@@ -166,81 +162,73 @@ def _write(
     if wanted.twins:
         mined = open_twins(*sources, **how)
     else:
-        mined = open_mined(
-            *sources,
-            wanted.negatives or MOST,
-            **how,
-            sentences=made[1].folder if wanted.synthetic else None,
-            writer=wanted.synthetic or "",
-            most_sentences=wanted.most_sentences,
-        )
+        how |= {"writer": wanted.synthetic or "", "most_sentences": wanted.most_sentences}
+        written = made[1].folder if wanted.synthetic else None
+        mined = open_mined(*sources, wanted.negatives or MOST, sentences=written, **how)
     if not wanted.negatives:
         mined = replace(mined, negatives=max(1, min(mined.negatives, mined.most(directions))))
     if wanted.image_root:
         refuse_wrong_root(mined, wanted.image_root)
     tables = [*form.tables(mined, directions, wanted.with_scores)]
-    for table in (each for each in tables if not len(each.rows)):  # which no reader takes for data
+    for table in tables:
+        if len(table.rows):
+            continue  # no reader takes an empty table for data
         if wanted.twins:
             raise UsageError(
                 f"no caption has a twin that files of {wanted.form} can hold; see `itrpipe show synthesize`"
             )
         raise UsageError(f"--negatives {mined.negatives}: no caption has so many left for {table.pattern}; give fewer")
-    options = {name: value for name, value in wanted.values().items() if name not in ("target", "form", "force")}
-    options |= {"format": wanted.form, "negatives": mined.negatives, "sentences": wanted.most_sentences}
-    fingerprints = fingerprints_of(lists, *made)
-    facts = {"itrpipe": __version__, "dataset": lists.manifest.dataset, "run": lists.manifest.label}
-    facts |= {"options": without_places(options), "artifacts": fingerprints}
-    facts |= {"tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables}}
-    repeats = {name: mined.repeats[name] for name in directions}
+
+    values = {**wanted.values(), "negatives": mined.negatives, "sentences": wanted.most_sentences}
+    options = {name: value for name, value in values.items() if name not in ("target", "form", "force")}
+    options["format"] = wanted.form
+    fingerprints, manifest = fingerprints_of(lists, *made), lists.manifest
+    record = {
+        "itrpipe": __version__,
+        "dataset": manifest.dataset,
+        "run": manifest.label,
+        "options": without_places(options),
+        "artifacts": fingerprints,
+        "tables": {each.pattern: {"rows": len(each.rows), "left_out": each.left_out} for each in tables},
+    }
     whole = Path(wanted.image_root).is_absolute()
-    files = [(table, name, rows) for table in tables for name, rows in table.shards(wanted.shard_rows)]
     with (
-        new_folder(target, facts, force=wanted.force) as work,
+        new_folder(target, record, force=wanted.force) as work,
         reporter.task("writing negatives", sum(len(table.rows) for table in tables), "rows") as task,
     ):
-        for table, name, rows in files:
-            (work / name).parent.mkdir(exist_ok=True)
-            table.write(work / name, rows)
-            task.advance(len(rows))
-        write_copies(mined, work)
+        files = write_files(work, tables, mined, wanted.shard_rows, task.advance)
         card = {
-            **wanted.values(),
-            "negatives": mined.negatives,
-            "files": len(files),
+            **values,
+            "files": files,
             "copied": any(image.get("copied") for image in mined.images),
             "holds_images": all(image["image"] is None for image in mined.images),
-            "dataset": lists.manifest.dataset,
+            "dataset": manifest.dataset,
             "tables": tables,
-            "miner": lists.manifest.label,
+            "miner": manifest.label,
             "writer": wanted.synthetic,
-            "sentences": wanted.most_sentences,
             "guarded": mined.guarded,
-            "repeats": sum(repeats.values()),
+            "repeats": sum(mined.repeats[name] for name in directions),
             "image_root": without_places(wanted.image_root) if whole else wanted.image_root,
             "whole": whole,
             "made_from": fingerprint("export_negatives", VERSION, options, fingerprints | {"itrpipe": __version__}),
             "fingerprints": fingerprints,
             "version": __version__,
             "commands": commands_behind([each.folder for each in made]),
-            "example": _first_row(work, prepared, mined, definition),
+            "example": None,
         }
+        # A picture of the first caption that has hard images.
+        for caption in mined.rows_with("t2i")[:1].tolist():
+            query, positive, negatives = mined.row("t2i", caption)
+            shown = [positive, *negatives[: _SHOWN - 1]]
+            is_mirrored = any("mirrored" in each for each in shown)
+            if not is_mirrored and draw_example(work, prepared, [each["file"] for each in shown], definition):
+                card["example"] = {"query": query["text"]}
         write_text(work / CARD, dataset_card(card))
     for table in tables:
         left_out = f", {table.left_out:,} captions left out (too few negatives)" if table.left_out else ""
         reporter.say(f"  {table.pattern:<16} {len(table.rows):>10,} rows{left_out}")
-    for direction, count in repeats.items():
-        if count:
+    for direction in directions:
+        if count := mined.repeats[direction]:
             reporter.say(f"  {direction}: {quantity(count, 'candidate')} that repeat the positive left out")
     reporter.say(str(target))
     reporter.say(f"next: {target / CARD} shows how to train with them")
-
-
-def _first_row(work: Path, prepared: Artifact, mined: "Mined", definition: DatasetDefinition) -> dict[str, str] | None:
-    """Writes a picture of the first caption that has hard images; returns it, or None without photographs."""
-    for caption in mined.rows_with("t2i")[:1].tolist():
-        query, positive, negatives = mined.row("t2i", caption)
-        shown = [positive, *negatives[: _SHOWN - 1]]
-        files = [each["file"] for each in shown if "mirrored" not in each]
-        if len(files) == len(shown) and draw_example(work, prepared, files, definition):
-            return {"query": query["text"]}
-    return None

@@ -55,20 +55,18 @@ class Report(PlanOptions):
         evaluations = evaluations_of(self.data, self.dataset, known, backbone)
         compared: dict[str, Any] = {}
         if compare is not None:
-            both = [evaluations_named(each, evaluations, known) for each in compare]
-            shared = set.intersection(*({tested_on(each) for each in one.values()} for one in both))
-            chosen = next((split for split in ("test", "val", "train") if split in {each for _, each in shared}), None)
-            if chosen is None:
+            first, second = (evaluations_named(each, evaluations, known) for each in compare)
+            shared = set(map(tested_on, first.values())) & set(map(tested_on, second.values()))
+            split = next((each for each in ("test", "val", "train") if each in {split for _, split in shared}), None)
+            if split is None:
                 raise UsageError(
                     f"--compare: {compare[0]} and {compare[1]} share no test set; evaluate both on one split"
                 )
-            shared = {each for each in shared if each[1] == chosen}
-            first, second = (
-                {folder: each for folder, each in one.items() if tested_on(each) in shared} for one in both
-            )
-            if first.keys() & second.keys():
+            both = {**first, **second}.items()
+            both = {folder: each for folder, each in both if tested_on(each) in shared and tested_on(each)[1] == split}
+            if first.keys() & second.keys() & both.keys():
                 raise UsageError(f"--compare: {compare[0]} and {compare[1]} are the same training; name another model")
-            evaluations, compared = [*{**first, **second}.values()], {"compare": sorted(first)}
+            evaluations, compared = [*both.values()], {"compare": sorted(first.keys() & both.keys())}
         trained = {each.name for manifest in evaluations for each in manifest.inputs.values() if each.stage == "train"}
         names = sorted(each for each in known.named_trainings().items() if each[0] in trained)
         steps = [pinned_step(asked.root, manifest) for manifest in evaluations]

@@ -1,7 +1,6 @@
 """Search images, captions or photographs."""
 
 import os
-import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -97,7 +96,11 @@ class Search(SearchOptions):
             given = "both" if self.image else "neither"
             raise UsageError(f"search takes a sentence or --image, and {given} was given; give one of them")
         if self.html is not None:
-            if os.path.lexists(self.html) and not _is_own(self.html):
+            is_own = False
+            if os.path.isfile(self.html) and not self.html.is_symlink():
+                with self.html.open("rb") as file:
+                    is_own = _GENERATOR in file.read(_HEAD)
+            if os.path.lexists(self.html) and not is_own:
                 raise UsageError(f"--html {self.html} is there already; name another file, or remove it")
             require_writable(self.html, "--html")
         if self.caption is not None:
@@ -106,22 +109,24 @@ class Search(SearchOptions):
             given_split([self.caption], what="the query")
 
 
-def _is_own(page: Path) -> bool:
-    """Tell whether a search wrote a page, so that another may replace it."""
-    if not stat.S_ISREG(page.lstat().st_mode):
-        return False
-    with page.open("rb") as file:
-        return _GENERATOR in file.read(_HEAD)
-
-
 def _search_photographs(question: Search, photos: Path) -> "Answers | None":
-    """Print and return the photographs of a folder that a model finds; the index is brought up to date before."""
-    image, own = question.image and _photograph(photos, question.image), None
+    """Print and return the photographs of a folder that a model finds; the index is brought up to date before.
+
+    Raises:
+        MissingInputError: the photograph that is searched with is not there.
+    """
+    image = own = None
+    if question.image:
+        given = Path(question.image).expanduser(), photos / question.image
+        image = next((path for path in given if os.path.isfile(path)), None)
+        if image is None:
+            told = f"--image {question.image} is no file, neither here nor below {photos}; name a photograph"
+            raise MissingInputError(told)
     indexed = up_to_date(question, photos, as_json=question.as_json)
     if indexed is None:
         return None
     gallery, reporter = indexed.gallery(question.device), indexed.reporter
-    if image:
+    if image is not None:
         own = str(image.resolve())
         known = own.removeprefix(f"{photos.resolve()}/")
         found = gallery.photographs_like(known if known in gallery.rows else image, question.top, str(question.image))
@@ -131,18 +136,6 @@ def _search_photographs(question: Search, photos: Path) -> "Answers | None":
         reporter.say(f"  {quantity(left_out, 'photograph')} could not be read; see `itrpipe index`", style="yellow")
     _show(question, found, reporter, photos.resolve(), own)
     return found
-
-
-def _photograph(photos: Path, image: str) -> Path:
-    """Return the photograph that is searched with.
-
-    Raises:
-        MissingInputError: there is none.
-    """
-    for path in (Path(image).expanduser(), photos / image):
-        if os.path.isfile(path):
-            return path
-    raise MissingInputError(f"--image {image} is no file, neither here nor below {photos}; name a photograph")
 
 
 def _show(question: Search, found: "Answers", reporter: Reporter, folder: Path | None, own: str | None) -> None:

@@ -6,7 +6,7 @@ one, which is what makes its false negatives invisible until people judge them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -137,6 +137,12 @@ def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
     return None if pairs is None else pairs.lists(len(split.caption_ids))
 
 
+def pair_set(pairs: Iterable[tuple[str, str]], image_ids: np.ndarray, caption_ids: np.ndarray) -> PairSet:
+    """Return pairs of ids of image and caption as rows of these images and captions."""
+    ids = np.array(list(pairs), dtype=str).reshape(-1, 2)
+    return PairSet.of_ids((ids[:, 0], ids[:, 1]), image_ids, caption_ids)
+
+
 @dataclass(frozen=True)
 class Decided:
     """Pairs of rows of a training set that people have judged.
@@ -150,21 +156,17 @@ class Decided:
     differs: PairSet
 
     @classmethod
-    def of(
-        cls, pairs: tuple[np.ndarray, np.ndarray], verdicts: np.ndarray, image_ids: np.ndarray, caption_ids: np.ndarray
-    ) -> Decided:
+    def of(cls, verdicts: Mapping[tuple[str, str], str], image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided:
         """Keep the decided pairs of some images and captions; disputed and doubtful ones are left out.
 
         Args:
-            pairs: ids of images and of captions, text [P] each.
-            verdicts: text [P], `FITS`, `DIFFERS` or another.
+            verdicts: ids of image and caption -> `FITS`, `DIFFERS` or another verdict.
             image_ids, caption_ids: of all images and captions.
         """
-        images, captions = pairs
         sides = []
         for name in (FITS, DIFFERS):
-            rows = verdicts == name
-            sides.append(PairSet.of_ids((images[rows], captions[rows]), image_ids, caption_ids))
+            pairs = [pair for pair, verdict in verdicts.items() if verdict == name]
+            sides.append(pair_set(pairs, image_ids, caption_ids))
         return cls(*sides)
 
     @classmethod
@@ -178,10 +180,8 @@ class Decided:
         if not path.exists():
             return None
         table = read_table(path, ("image_id", "caption_id", "verdict"), "run `itrpipe mine-negatives` again")
-        images = np.asarray(table["image_id"].to_pylist(), dtype=str)
-        captions = np.asarray(table["caption_id"].to_pylist(), dtype=str)
-        verdicts = np.asarray(table["verdict"].to_pylist(), dtype=str)
-        return cls.of((images, captions), verdicts, image_ids, caption_ids)
+        images, captions, verdicts = (table[name].to_pylist() for name in ("image_id", "caption_id", "verdict"))
+        return cls.of(dict(zip(zip(images, captions, strict=True), verdicts, strict=True)), image_ids, caption_ids)
 
     def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
         """Write them beside mined lists, by their ids."""

@@ -1,4 +1,4 @@
-"""Whether a model is better than its baseline: the difference, one word, and one sentence.
+"""Claims that a model is better than its baseline: the difference, one word, and one sentence.
 
 `itrpipe.evaluation.intervals` says which differences are significant, and so what `better` and `worse` mean. The report
 makes its claims with these functions, and `compare` with nothing but evaluations.
@@ -13,12 +13,11 @@ from typing import overload
 import numpy as np
 
 from itrpipe.errors import DataError
-from itrpipe.evaluation.intervals import Difference, check_options, paired_intervals, seed_interval, significances
-from itrpipe.evaluation.metrics import RECALLS, RSUM, Ranks, metrics, reaches_chance
+from itrpipe.evaluation.intervals import Difference, check_options, paired_differences, significances
+from itrpipe.evaluation.metrics import RSUM, reaches_chance
 from itrpipe.evaluation.results import Evaluation
 from itrpipe.evaluation.tables import signed
 
-COMPARED = (*RECALLS, RSUM)
 BETTER, WORSE, NONE = "better", "worse", "no measurable difference"
 ONE_SEED, AT_CHANCE = "one seed is too few", "both at chance"
 WORDS = (BETTER, WORSE, NONE, ONE_SEED, AT_CHANCE)
@@ -29,7 +28,7 @@ Seeds = Evaluation | Sequence[Evaluation]
 
 @dataclass(frozen=True)
 class Claim:
-    """Whether a model is better than its baseline on one test set; `str()` gives the sentence that a report prints.
+    """A claim about a model and its baseline on one test set; `str()` gives the sentence that a report prints.
 
     Attributes:
         model, baseline: their names in the sentence.
@@ -160,26 +159,6 @@ def compare(
     marked = zip(models, mark_significant(found), chances, strict=True)
     claims = {name: Claim(name, "the baseline", own, at_chance, trained) for name, own, at_chance in marked}
     return claims if isinstance(model, Mapping) else claims["the model"]
-
-
-def paired_differences(
-    pairs: Sequence[tuple[Ranks, Ranks]], caption_image: np.ndarray, samples: int, level: float
-) -> dict[str, Difference]:
-    """Return the mean difference of every metric in `COMPARED` with its intervals over seeds and over images.
-
-    Args:
-        pairs: ranks of the baseline and of the model, a pair for each seed.
-        caption_image: [T] row of the image each caption belongs to.
-        samples, level: as for `compare`.
-    """
-    images = paired_intervals(pairs, caption_image, samples, level)
-    measured = [(metrics(before), metrics(after)) for before, after in pairs]
-    found = {}
-    for name in COMPARED:
-        single = [after[name] - before[name] for before, after in measured]
-        seeds = seed_interval(single, level) if len(single) > 1 else None
-        found[name] = Difference(images[name].value, seeds, images[name], len(single), level)
-    return found
 
 
 def mark_significant(compared: Sequence[Mapping[str, Difference]]) -> list[dict[str, Difference]]:

@@ -1,4 +1,4 @@
-"""How sure a score or a difference is, and when it may be called significant.
+"""Intervals of scores and differences, and when a difference may be called significant.
 
 *Over test images*: bootstrap intervals tell how much of a score is due to which images happened to be in the test set.
 The images are resampled with replacement, each with all its captions, since captions of one image rank alike; the
@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.metrics import CUTOFFS, RECALLS, RSUM, SIDES, Ranks, metrics
+from itrpipe.evaluation.metrics import COMPARED, CUTOFFS, RECALLS, RSUM, SIDES, Ranks, metrics
 
 _BLOCK_VALUES = 1 << 22
 """Resampled caption weights held at a time."""
@@ -56,7 +56,7 @@ class Interval(NamedTuple):
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether all values within it have one sign."""
+        """Tell whether all values within it have one sign."""
         return self.low > 0 or self.high < 0
 
     @property
@@ -97,34 +97,6 @@ def fold_intervals(
         )
         for name in drawn[0]
     }
-
-
-def paired_intervals(
-    pairs: Sequence[tuple[Ranks, Ranks]],
-    caption_image: np.ndarray,
-    samples: int = 1000,
-    level: float = 0.95,
-) -> dict[str, Interval]:
-    """Percentile interval of the mean over several pairs of systems of the differences `second - first`.
-
-    The pairs are the same two methods trained with several seeds. All of them are evaluated on the same resampled
-    images, which cancels what makes an image hard for both; so the interval tells how the mean over these very seeds
-    depends on the images, and nothing about others.
-
-    Args:
-        pairs: ranks of the system compared with and of the system under test, one pair for each seed.
-        caption_image: [T] row of the image each caption belongs to.
-        samples: number of resampled test sets.
-        level: share of them inside the interval, 0..1.
-    """
-    values, drawn = dict[str, list[float]](), dict[str, np.ndarray]()
-    for first, second in pairs:
-        measured = [metrics(side) for side in (first, second)]
-        before, after = (_resampled(side, caption_image, samples) for side in (first, second))
-        for name in before:
-            drawn[name] = drawn.get(name, 0.0) + (after[name] - before[name]) / len(pairs)
-            values.setdefault(name, []).append(measured[1][name] - measured[0][name])
-    return {name: _interval(np.mean(values[name]), each, level) for name, each in drawn.items()}
 
 
 def mean_intervals(
@@ -207,7 +179,7 @@ def _means(
 
 
 def _image_weights(images: int, most: int, samples: int, seed: Seed = 0) -> Iterator[np.ndarray]:
-    """How often each image occurs in each resampled test set: blocks [s, N]."""
+    """Return how often each image occurs in each resampled test set: blocks [s, N]."""
     generator = np.random.default_rng(seed)
     height = max(1, _BLOCK_VALUES // max(images, most))
     for start in range(0, samples, height):
@@ -261,13 +233,47 @@ class Difference:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether both intervals do."""
+        """Tell whether both intervals do."""
         return self.seeds is not None and self.seeds.excludes_zero and self.images.excludes_zero
 
     def as_json(self) -> dict[str, Any]:
-        """Its attributes, of an interval `value`, `low` and `high`."""
+        """Return its attributes, of an interval `value`, `low` and `high`."""
         spans = {"seeds": self.seeds, "images": self.images}
         return vars(self) | {name: each and each._asdict() for name, each in spans.items()}
+
+
+def paired_differences(
+    pairs: Sequence[tuple[Ranks, Ranks]],
+    caption_image: np.ndarray,
+    samples: int = 1000,
+    level: float = 0.95,
+) -> dict[str, Difference]:
+    """Return the mean over several pairs of systems of the differences `second - first`, of every metric in `COMPARED`.
+
+    The pairs are the same two methods trained with several seeds. All of them are evaluated on the same resampled
+    images, which cancels what makes an image hard for both; so the interval over images tells how the mean over these
+    very seeds depends on the images, and nothing about others.
+
+    Args:
+        pairs: ranks of the system compared with and of the system under test, one pair for each seed.
+        caption_image: [T] row of the image each caption belongs to.
+        samples: number of resampled test sets.
+        level: share of them, and of seeds, inside the intervals, 0..1.
+    """
+    singles: dict[str, list[float]] = {name: [] for name in COMPARED}
+    drawn = dict.fromkeys(COMPARED, np.zeros(samples))
+    for first, second in pairs:
+        before, after = metrics(first), metrics(second)
+        drawn_before, drawn_after = (_resampled(side, caption_image, samples) for side in (first, second))
+        for name in COMPARED:
+            singles[name].append(after[name] - before[name])
+            drawn[name] = drawn[name] + (drawn_after[name] - drawn_before[name]) / len(pairs)
+    found = {}
+    for name, single in singles.items():
+        images = _interval(np.mean(single), drawn[name], level)
+        seeds = seed_interval(single, level) if len(single) > 1 else None
+        found[name] = Difference(images.value, seeds, images, len(single), level)
+    return found
 
 
 def seed_interval(differences: Sequence[float], level: float) -> Interval:
@@ -285,7 +291,7 @@ def seed_interval(differences: Sequence[float], level: float) -> Interval:
 
 
 def significances(differences: Sequence[Difference]) -> list[bool]:
-    """Which of the differences that are shown together are significant: by the p-values as Holm corrects them.
+    """Return which of the differences that are shown together are significant: by the p-values as Holm corrects them.
 
     p'_(k) = max_{j <= k} min(1, (m - j + 1) p_(j))    for the k-th smallest of m
 

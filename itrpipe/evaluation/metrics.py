@@ -27,6 +27,8 @@ CUTOFFS = (1, 5, 10)
 SIDES = ("i2t", "t2i")
 RSUM = "rsum"
 RECALLS = tuple(f"{side}_r{k}" for side in SIDES for k in CUTOFFS)
+COMPARED = (*RECALLS, RSUM)
+"""Metrics in which models are compared."""
 MOST = 10
 """Items that are returned most often."""
 MANY = 0.5
@@ -306,7 +308,7 @@ def share_of_hubs(first: Iterable[Hashable]) -> float:
 
 @functools.cache
 def is_alike(share: float, items: int, queries: int) -> bool:
-    """Whether `share_of_hubs` is that of a model that answers most queries alike, and not with some item or other."""
+    """Tell whether `share_of_hubs` is that of a model that answers most queries alike."""
     rng = np.random.default_rng(0)
     first = [np.bincount(rng.integers(items, size=queries), minlength=items) for _ in range(_DRAWS)]
     random = float(np.mean([np.sort(counts)[-MOST:].sum() for counts in first])) / queries

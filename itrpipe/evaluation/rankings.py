@@ -92,7 +92,7 @@ def _lists(matrix: np.ndarray, kind: pa.DataType) -> pa.FixedSizeListArray:
 def read_rankings(
     path: Path, image_ids: np.ndarray, caption_ids: np.ndarray
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """What `write_rankings` wrote, as rows: of images as queries, then of captions.
+    """Return what `write_rankings` wrote, as rows: of images as queries, then of captions.
 
     Args:
         path: the file.

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 from itrpipe.errors import DataError
 from itrpipe.evaluation.intervals import check_options, fold_intervals, mean_intervals
 from itrpipe.evaluation.metrics import (
+    COMPARED,
     CUTOFFS,
     PROTOCOLS,
-    RECALLS,
     RSUM,
     SIDES,
     Ranks,
@@ -44,7 +44,7 @@ Figures = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well vectors find the texts of every image and the image of every text; `str()` gives the command's table.
+    """Measures of how well vectors find texts of images and images of texts; `str()` gives the command's table.
 
     Attributes:
         metrics: name -> value. `i2t_r1`, `i2t_r5`, `i2t_r10`, `i2t_map_at_r`, `i2t_r_precision` of images as queries
@@ -197,9 +197,9 @@ def results_text(results: Mapping[str, Figures], level: float, size: tuple[int, 
         level: share of resampled test sets that its intervals hold.
         size: images and captions of the split.
     """
-    names, chance = [*RECALLS, RSUM], random_recalls(*size)
-    rows = [Row(name, [Number.of(values[each]) for each in names]) for name, values in results.items()]
-    rows.append(Row("chance", [Number(chance[each]) for each in names]))
+    chance = random_recalls(*size)
+    rows = [Row(name, [Number.of(values[each]) for each in COMPARED]) for name, values in results.items()]
+    rows.append(Row("chance", [Number(chance[each]) for each in COMPARED]))
     columns = [f"{side[0]}→{side[2]} R@{k}" for side in SIDES for k in CUTOFFS] + ["RSum"]
     told = f"; {ORACLE}: all correct matches counted" if ORACLE in results else ""
     title = f"In percent, with {100 * level:g} % bootstrap intervals over images{told}"

@@ -56,7 +56,7 @@ class Number:
 
     @property
     def spread(self) -> str:
-        """Its deviation or its interval; empty where it has none."""
+        """Return its deviation or its interval; empty where it has none."""
         if self.deviation is not None:
             return f"± {self.deviation:.{self.digits}f}"
         if self.low is None or self.high is None:
@@ -68,15 +68,14 @@ class Number:
 
 
 def with_minus(value: float, digits: int) -> str:
-    """A number with thousands apart and a real minus; zero has none."""
-    text = f"{abs(value):,.{digits}f}"
-    return f"{MINUS}{text}" if value < 0 and float(text.replace(",", "")) else text
+    """Return a number with thousands apart and a real minus; zero has none."""
+    return f"{value:z,.{digits}f}".replace("-", MINUS)
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """A difference with its sign; zero has none."""
-    text = with_minus(value, digits)
-    return f"+{text}" if value > 0 and any(each in "123456789" for each in text) else text
+    """Return a difference with its sign; zero has none."""
+    text = f"{value:+z,.{digits}f}".replace("-", MINUS)
+    return text if text.strip("+0.") else text[1:]
 
 
 def mean(numbers: Sequence[Number | None]) -> Number | None:
@@ -146,7 +145,7 @@ Cells = Mapping[tuple[str, str], Cell]
 
 @dataclass(frozen=True)
 class Measured:
-    """How a table shows what evaluations wrote.
+    """The rows and columns by which a table shows what evaluations wrote.
 
     Attributes:
         title, caption: of the table.
@@ -168,7 +167,7 @@ class Measured:
     usual: bool = False
 
     def table(self, found: Sequence[tuple[str, Sequence[Any]]]) -> Table | None:
-        """What several models wrote, means over seeds.
+        """Return what several models wrote, means over seeds.
 
         Args:
             found: models by name, each with the content of the file of every seed.
@@ -204,80 +203,84 @@ def _over_seeds(cells: Callable[[Any], Cells], contents: Sequence[Any]) -> Cells
 
 
 def with_best(table: Table) -> Table:
-    """The table with the best number of each column marked, as it is shown, where not all are equal."""
-    shown = [
-        {round(cell.value, cell.digits) for row in table.rows if isinstance(cell := row.cells[place], Number)}
-        for place in range(len(table.columns))
-    ]
-    best = [max(values) if len(values) > 1 else None for values in shown]
-
-    def marked(cell: Cell, best: float | None) -> Cell:
-        return replace(cell, marked=round(cell.value, cell.digits) == best) if isinstance(cell, Number) else cell
-
-    return replace(table, rows=[replace(row, cells=[*map(marked, row.cells, best)]) for row in table.rows])
-
-
-def text_of(cell: Cell) -> str:
-    """What a cell shows first."""
-    return DASH if cell is None else cell.text if isinstance(cell, Number) else cell
+    """Return the table with the best number of each column marked, as it is shown, where not all are equal."""
+    columns = []
+    for place in range(len(table.columns)):
+        column = [row.cells[place] for row in table.rows]
+        values = {round(cell.value, cell.digits) for cell in column if isinstance(cell, Number)}
+        best = max(values) if len(values) > 1 else None
+        for number, cell in enumerate(column):
+            if isinstance(cell, Number):
+                column[number] = replace(cell, marked=round(cell.value, cell.digits) == best)
+        columns.append(column)
+    cells = zip(*columns, strict=True)
+    return replace(table, rows=[replace(row, cells=own) for row, own in zip(table.rows, cells, strict=True)])
 
 
-def _spread_of(cell: Cell) -> str:
-    return cell.spread if isinstance(cell, Number) else ""
+def parts_of(cell: Cell) -> tuple[str, str]:
+    """Return what a cell shows first, and its uncertainty, which may be empty."""
+    if isinstance(cell, Number):
+        return cell.text, cell.spread
+    return (DASH if cell is None else cell), ""
 
 
 def whole_text(cell: Cell) -> str:
-    """A cell with its uncertainty on one line: a deviation as it is, an interval in brackets."""
-    spread = _spread_of(cell)
-    return f"{text_of(cell)} {spread if spread.startswith('±') else f'({spread})'}" if spread else text_of(cell)
+    """Return a cell with its uncertainty on one line: a deviation as it is, an interval in brackets."""
+    text, spread = parts_of(cell)
+    if not spread:
+        return text
+    return f"{text} {spread}" if spread.startswith("±") else f"{text} ({spread})"
 
 
 def as_lines(table: Table) -> list[str]:
-    """For a terminal: in blocks of as many columns as fit, uncertainties and long names on lines of their own."""
-    cells = [[(text_of(cell), _spread_of(cell)) for cell in row.cells] for row in table.rows]
-    longest = [
-        max(len(part) for part in (*heading.split(), *(part for row in cells for part in row[place])))
-        for place, heading in enumerate(table.full_columns)
-    ]
+    """Return lines for a terminal: in blocks of as many columns as fit, uncertainties and long names on their own."""
+    cells = [[parts_of(cell) for cell in row.cells] for row in table.rows]
+    longest = []
+    for place, heading in enumerate(table.full_columns):
+        words = heading.split()
+        for row in cells:
+            words += row[place]
+        longest.append(max(map(len, words)))
     name = min(_NAME, 1 + max(len(each) for each in (table.head, *(row.name for row in table.rows))))
     # As narrow as it takes; names of wide tables have lines of their own.
-    fits = (
-        place
-        for place in ((name, 2), (name, 1), (_INDENT, 2))
-        if place[0] + sum(longest) + place[1] * len(longest) <= WIDTH
-    )
-    names, gap = next(fits, (_INDENT, 2))
-    widths = [gap + each for each in longest]
-    lines, start = [], 0
-    while start < len(widths):
-        stop = start + 1
-        while stop < len(widths) and names + sum(widths[start : stop + 1]) <= WIDTH:
-            stop += 1
-        lines += ["", *_block(table, cells, widths, range(start, stop), names)]
-        start = stop
-    return [*wrapped(table.title), *lines[1:]]
+    for names, gap in ((name, 2), (name, 1), (_INDENT, 2)):
+        if names + sum(longest) + gap * len(longest) <= WIDTH:
+            break
+    blocks: list[list[tuple[int, int]]] = []
+    taken = WIDTH
+    for place, width in enumerate(longest):
+        taken += gap + width
+        if taken > WIDTH:
+            blocks.append([])
+            taken = names + gap + width
+        blocks[-1].append((place, gap + width))
+
+    lines = wrapped(table.title)
+    for block in blocks:
+        if block is not blocks[0]:
+            lines.append("")
+        headings = [textwrap.wrap(table.full_columns[place], width - 2) or [""] for place, width in block]
+        height = max(map(len, headings))
+        for number in range(height):
+            head = table.head if number == height - 1 and len(table.head) <= names else ""
+            texts = [([""] * (height - len(words)) + words)[number] for words in headings]
+            lines.append(_line(head, names, texts, block))
+        lines.append("-" * (names + sum(width for _, width in block)))
+        for row, own in zip(table.rows, cells, strict=True):
+            name = row.name
+            if len(name) >= names:
+                lines += wrapped(name)
+                name = ""
+            lines.append(_line(name, names, [own[place][0] for place, _ in block], block))
+            spreads = [own[place][1] for place, _ in block]
+            if any(spreads):
+                lines.append(_line("", names, spreads, block))
+    return lines
 
 
-def _block(
-    table: Table, cells: Sequence[Sequence[tuple[str, str]]], widths: Sequence[int], places: range, names: int
-) -> Iterator[str]:
-    def line(name: str, texts: Sequence[str]) -> str:
-        shown = [text.rjust(widths[place]) for text, place in zip(texts, places, strict=True)]
-        return f"{name:<{names}}{''.join(shown)}".rstrip()
-
-    words = [textwrap.wrap(table.full_columns[place], widths[place] - 2) or [""] for place in places]
-    height = max(map(len, words))
-    heads = [[""] * (height - len(each)) + each for each in words]
-    for number in range(height):
-        head = table.head if number == height - 1 and len(table.head) <= names else ""
-        yield line(head, [each[number] for each in heads])
-    yield "-" * (names + sum(widths[place] for place in places))
-    for row, own in zip(table.rows, cells, strict=True):
-        *above, name = (*wrapped(row.name), "") if len(row.name) >= names else (row.name,)
-        yield from above
-        yield line(name, [own[place][0] for place in places])
-        if any(own[place][1] for place in places):
-            yield line("", [own[place][1] for place in places])
+def _line(name: str, names: int, texts: Sequence[str], block: Sequence[tuple[int, int]]) -> str:
+    cells = [text.rjust(width) for text, (_, width) in zip(texts, block, strict=True)]
+    return f"{name:<{names}}{''.join(cells)}".rstrip()
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -303,26 +306,17 @@ def as_markdown(table: Table) -> str:
 
 
 def as_json(table: Table) -> dict[str, Any]:
-    """Unrounded: rows by name, their numbers by column; words as they are."""
-    return {
-        "title": table.title,
-        "rows": [
-            {
-                "name": row.name,
-                "note": row.note,
-                "quoted": row.quoted,
-                "cells": dict(zip(table.full_columns, map(_json_of, row.cells), strict=True)),
-            }
-            for row in table.rows
-        ],
-    }
-
-
-def _json_of(cell: Cell) -> Any:
-    if not isinstance(cell, Number):
-        return cell
-    found = {"value": cell.value, "low": cell.low, "high": cell.high, "deviation": cell.deviation}
-    return {name: value for name, value in found.items() if value is not None}
+    """Return rows by name, their numbers by column, unrounded; words as they are."""
+    rows = []
+    for row in table.rows:
+        cells = {}
+        for heading, cell in zip(table.full_columns, row.cells, strict=True):
+            cells[heading] = cell
+            if isinstance(cell, Number):
+                facts = {"value": cell.value, "low": cell.low, "high": cell.high, "deviation": cell.deviation}
+                cells[heading] = {name: value for name, value in facts.items() if value is not None}
+        rows.append({"name": row.name, "note": row.note, "quoted": row.quoted, "cells": cells})
+    return {"title": table.title, "rows": rows}
 
 
 def duration(value: float) -> str:

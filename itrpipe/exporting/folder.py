@@ -53,7 +53,7 @@ def _refuse_taken(target: Path, *, force: bool) -> None:
 
 
 def _not_an_export(target: Path) -> str:
-    """Why a folder is not one that `new_folder` made, or holds something else than that; else empty."""
+    """Return why a folder is not one that `new_folder` made, or holds something else than that; else empty."""
     if not (target / EXPORT).is_file():
         return "was not made by itrpipe export"
     try:

@@ -1,4 +1,4 @@
-"""What `itrpipe export-negatives` writes: mined negatives in the files of other trainers.
+"""The files of `itrpipe export-negatives`: mined negatives in the files of other trainers.
 
 A row is a pair of a caption and its image with the negatives of one direction, and every format is made of such rows:
 
@@ -113,7 +113,7 @@ class Mined:
 
     @property
     def guarded(self) -> bool:
-        """Whether candidates have a probability to be a false negative."""
+        """Tell whether candidates have a probability to be a false negative."""
         return all(PROBABILITY in each for each in self.lists.values())
 
     def row(self, direction: str, caption: int) -> Row:
@@ -123,17 +123,17 @@ class Mined:
         """
         owner = int(self.owners[caption])
         text, image = self.captions[caption], self.images[owner]
-        by_text = direction == "t2i"
-        anchor, others, own = (caption, self.images, ()) if by_text else (owner, self.captions, self.sentences[caption])
+        anchor, others, own = owner, self.captions, self.sentences[caption]
+        if direction == "t2i":
+            anchor, others, own = caption, self.images, ()
         rows, *facts = (each[anchor].tolist() for each in self.lists[direction].values())
         names = list(self.lists[direction])[1:]
-        mined = [
-            others[row] | dict(zip(names, told, strict=True))
-            for row, *told in zip(rows, *facts, strict=True)
-            if row != NO_ROW
-        ]
+        mined = []
+        for row, *told in zip(rows, *facts, strict=True):
+            if row != NO_ROW:
+                mined.append(others[row] | dict(zip(names, told, strict=True)))
         found = [*mined[: self.negatives], *own, *mined[self.negatives : self.width(direction) - len(own)]]
-        return (text, image, found) if by_text else (image, text, found)
+        return (text, image, found) if direction == "t2i" else (image, text, found)
 
     def most(self, directions: Sequence[str]) -> int:
         """Return how many mined negatives the longest list has, in the direction where that is less."""
@@ -180,28 +180,38 @@ def open_mined(
         DataError: a file is damaged.
     """
     split = PreparedDataset.open(prepared, tokens=False).split("train")
-    lists = {name: read_list(mined, file) for name, file in LISTS.items()}
-    caption_ids, image_ids = (pa.array(each.anchor_ids.tolist(), pa.string()) for each in lists.values())
+    read = {name: read_list(mined, file) for name, file in LISTS.items()}
+    caption_ids, image_ids = (pa.array(each.anchor_ids.tolist(), pa.string()) for each in read.values())
     captions = split.captions.take(rows_of(caption_ids, split.captions["caption_id"]))
     photographs = split.images.take(rows_of(image_ids, split.images["image_id"]))
     owners = rows_of(captions["image_id"], image_ids)
     texts = captions["text"].to_pylist()
     same, width = DuplicateCaptions(texts, owners), negatives + most_sentences
-    found = {name: _without_repeats(LISTS[name], each, same, width) for name, each in lists.items()}
-    facts = dict.fromkeys(name for name in found["i2t"][0] if name != "row") | {"source": writer}
-    written = _sentences(sentences, most_sentences, facts) if sentences else {}
+    lists, repeats = {}, {}
+    for name, each in read.items():
+        lists[name], repeats[name] = _without_repeats(LISTS[name], each, same, width)
+
+    written: dict[str, list[Document]] = defaultdict(list)
+    if sentences is not None:
+        # The first sentences of every caption; their ids are that of the caption with `/phrases-1`, `/phrases-2` …
+        facts = dict.fromkeys(name for name in lists["i2t"] if name != "row") | {"source": writer}
+        for table in SentenceFile(sentences).row_groups(["caption_id", "text", "kept"]):
+            kept = table.filter(table["kept"])
+            for caption, text in zip(kept["caption_id"].to_pylist(), kept["text"].to_pylist(), strict=True):
+                own = written[caption]
+                if len(own) < most_sentences:
+                    own.append(_text(f"{caption}/{writer}-{len(own) + 1}", text) | facts)
+    shown = photographs.select(["image_id", "file", "sha256"]).to_pylist()
+    names = caption_ids.to_pylist()
     return Mined(
         images,
-        [
-            _image(each, images, image_root, holds_images=holds_images)
-            for each in photographs.select(["image_id", "file", "sha256"]).to_pylist()
-        ],
-        [_text(*each) for each in zip(caption_ids.to_pylist(), texts, strict=True)],
+        [_image(each, images, image_root, holds_images=holds_images) for each in shown],
+        [_text(name, text) for name, text in zip(names, texts, strict=True)],
         owners,
-        {name: own for name, (own, _) in found.items()},
-        {name: repeats for name, (_, repeats) in found.items()},
+        lists,
+        repeats,
         negatives,
-        [written.get(own, ()) for own in caption_ids.to_pylist()],
+        [written[name] for name in names],
         most_sentences,
     )
 
@@ -269,15 +279,6 @@ def refuse_wrong_root(mined: Mined, image_root: str) -> None:
             raise UsageError(f"--image-root {image_root}: {each['image']} is another than was prepared; {remedy}")
 
 
-def write_copies(mined: Mined, folder: Path) -> None:
-    """Write the photographs that are named by copies into a folder, each once."""
-    for image in mined.images:
-        path = folder / str(image["image"])
-        if image.get("copied") and not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(_photograph(mined.root, image))
-
-
 def _text(docid: str, text: str) -> Document:
     return {"docid": docid, "text": text, "image": None}
 
@@ -306,17 +307,6 @@ def _without_repeats(
     return taken, repeats
 
 
-def _sentences(folder: Path, most: int, facts: dict[str, Any]) -> dict[str, list[Document]]:
-    """The first sentences of every caption; their ids are that of the caption with `/phrases-1`, `/phrases-2` …"""
-    found: dict[str, list[Document]] = defaultdict(list)
-    for table in SentenceFile(folder).row_groups(["caption_id", "text", "kept"]):
-        kept = table.filter(table["kept"])
-        for caption, text in zip(kept["caption_id"].to_pylist(), kept["text"].to_pylist(), strict=True):
-            if (number := len(found[caption]) + 1) <= most:
-                found[caption].append(_text(f"{caption}/{facts['source']}-{number}", text) | facts)
-    return found
-
-
 # Rows of the formats, and the files that hold them
 
 
@@ -333,24 +323,23 @@ def _parquet(mined: Mined, direction: str, with_scores: bool, path: Path, captio
         fields |= {PROBABILITY: pa.list_(pa.float32())} if mined.guarded else {}
     schema = pa.schema(list(fields.items()), metadata={"huggingface": json.dumps({"info": {"features": features}})})
 
-    def columns(caption: int) -> dict[str, Any]:
-        query, positive, negatives = mined.row(direction, caption)
-        shown = (query, positive, *negatives)
-        values = (_stored(mined.root, each) if each["text"] is None else each["text"] for each in shown)
-        told = {"anchor_id": query["docid"], "positive_id": positive["docid"]}
-        return dict(zip(fields, values, strict=False)) | told | _side_by_side("negative_ids", negatives)
-
     size = _IMAGES_AT_ONCE if any(each["image"] is None for each in mined.images) else _AT_ONCE
     with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
         for start in range(0, len(captions), size):
-            rows = [columns(each) for each in captions[start : start + size].tolist()]
+            rows = []
+            for caption in captions[start : start + size].tolist():
+                query, positive, negatives = mined.row(direction, caption)
+                values: list[Any] = []
+                for each in (query, positive, *negatives):
+                    if each["text"] is not None:
+                        values.append(each["text"])
+                        continue
+                    content = _photograph(mined.root, each) if each["image"] is None else None
+                    values.append({"bytes": content, "path": each["image"]})
+                told = {"anchor_id": query["docid"], "positive_id": positive["docid"]}
+                told |= _side_by_side("negative_ids", negatives)
+                rows.append(dict(zip(fields, values, strict=False)) | told)
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-
-
-def _stored(root: Path, image: Document) -> Document:
-    """Return an image as `datasets.Image` stores it: its path, or its bytes where it has none."""
-    path = image["image"]
-    return {"bytes": _photograph(root, image) if path is None else None, "path": path}
 
 
 def _side_by_side(ids: str, negatives: list[Document]) -> dict[str, list[Any]]:
@@ -391,24 +380,25 @@ def _jsonl(mined: Mined, direction: str, with_scores: bool, path: Path, captions
     def passage(each: Document) -> Document:
         return {"docid": each["docid"], "title": "", "text": each["text"] or "", "image": each["image"]} | _facts(each)
 
-    rows = (mined.row(direction, caption) for caption in captions.tolist())
-    lines = (
-        {"query_id": query["docid"], "query": query["text"], "query_image": query["image"]}
-        | {"positive_passages": [passage(positive)], "negative_passages": [*map(passage, negatives)]}
-        for query, positive, negatives in rows
-    )
-    _write_lines(path, lines)
+    def lines() -> Iterator[Document]:
+        for caption in captions.tolist():
+            query, positive, negatives = mined.row(direction, caption)
+            line = {"query_id": query["docid"], "query": query["text"], "query_image": query["image"]}
+            passages = {"positive_passages": [passage(positive)], "negative_passages": [*map(passage, negatives)]}
+            yield line | passages
+
+    _write_lines(path, lines())
 
 
 def _tevatron(mined: Mined, direction: str, with_scores: bool, path: Path, captions: np.ndarray) -> None:
-    rows = (mined.row(direction, caption) for caption in captions.tolist())
-    lines = (
-        {"query_id": query["docid"], "query_text": query["text"], "query_image": query["image"]}
-        | {"positive_document_ids": [positive["docid"]]}
-        | _side_by_side("negative_document_ids", negatives)
-        for query, positive, negatives in rows
-    )
-    _write_lines(path, lines)
+    def lines() -> Iterator[Document]:
+        for caption in captions.tolist():
+            query, positive, negatives = mined.row(direction, caption)
+            line = {"query_id": query["docid"], "query_text": query["text"], "query_image": query["image"]}
+            line["positive_document_ids"] = [positive["docid"]]
+            yield line | _side_by_side("negative_document_ids", negatives)
+
+    _write_lines(path, lines())
 
 
 def _documents(path: Path, documents: Sequence[Document]) -> None:
@@ -504,6 +494,39 @@ class Table:
             yield self.pattern.replace("*", f"train-{number:05}-of-{count:05}"), self.rows[rows]
 
 
+def write_files(
+    folder: Path, tables: Iterable[Table], mined: Mined, shard_rows: int, advance: Callable[[int], object]
+) -> int:
+    """Write the files of tables, and the photographs that they name by copies, each once.
+
+    Args:
+        folder: exists.
+        tables: of `Format.tables`.
+        mined: they were made of.
+        shard_rows: rows of a file; 0: as many as suit the format.
+        advance: called with the number of rows done.
+
+    Returns:
+        How many files the tables have.
+
+    Raises:
+        DataError: a photograph is not the one that was prepared.
+    """
+    files = 0
+    for table in tables:
+        for name, rows in table.shards(shard_rows):
+            (folder / name).parent.mkdir(exist_ok=True)
+            table.write(folder / name, rows)
+            advance(len(rows))
+            files += 1
+    for image in mined.images:
+        path = folder / str(image["image"])
+        if image.get("copied") and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_photograph(mined.root, image))
+    return files
+
+
 @dataclass(frozen=True)
 class Format:
     """A format, and what is known of it before anything is opened.
@@ -525,7 +548,7 @@ class Format:
     unread: tuple[str, ...] = ("with_scores",)
 
     def tables(self, mined: Mined, directions: Sequence[str], with_scores: bool) -> Iterator[Table]:
-        """Of mined lists; that to read by default first."""
+        """Yield the tables of mined lists, that to read by default first."""
         for name in directions if "{}" in self.pattern else ["default"]:
             rows, write = self.rows(mined, name), partial(self.write, mined, name, with_scores)
             yield Table(name, self.pattern.format(name), rows, len(mined.captions) - len(rows), write)

@@ -68,13 +68,16 @@ class Artifact:
 
 
 def commands_of(artifacts: Iterable[Artifact]) -> list[str]:
-    """The command lines that made artifacts, each once, in the order in which they finished, without places."""
-    known = sorted((each.manifest for each in artifacts if each.manifest is not None), key=lambda each: each.finished)
-    return list(dict.fromkeys(command_without_places(manifest.command) for manifest in known))
+    """Return the command lines that made artifacts, each once, in the order in which they finished, without places."""
+    manifests = [each.manifest for each in artifacts if each.manifest is not None]
+    manifests.sort(key=lambda manifest: manifest.finished)
+    return list(dict.fromkeys(command_without_places(manifest.command) for manifest in manifests))
 
 
 def commands_behind(folders: Iterable[Path]) -> list[str]:
-    """The same of artifacts and of all that they were made from and is still there."""
-    found = [(folder, read_manifest(folder)) for folder in folders]
-    chains = [Artifact(each.stage, folder.name, each.fingerprint, folder, each).chain() for folder, each in found]
-    return commands_of(each for chain in chains for each in chain)
+    """Return the command lines that made artifacts and all that these were made from and is still there."""
+    artifacts = []
+    for folder in folders:
+        manifest = read_manifest(folder)
+        artifacts += Artifact(manifest.stage, folder.name, manifest.fingerprint, folder, manifest).chain()
+    return commands_of(artifacts)

@@ -1,4 +1,4 @@
-"""Whether a model is better than its baseline: which that is, the difference, one word, and one sentence.
+"""Comparisons of models with their baselines: which these are, the difference, one word, and one sentence.
 
 The baseline is fixed before anything is measured: the same training without mined or written negatives, for as many
 updates. Declarations name it (`baseline = "updates"` in `stages/4_train.toml`); of a configuration whose negatives can
@@ -15,14 +15,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
+import pyarrow.compute as pc
 
 from itrpipe.config import baseline_kind, root_conf
 from itrpipe.datasets.prepared import Split
 from itrpipe.errors import UsageError
-from itrpipe.evaluation import compare
-from itrpipe.evaluation.compare import AT_CHANCE, WORDS, mark_significant, paired_differences
-from itrpipe.evaluation.intervals import Difference
+from itrpipe.evaluation.compare import AT_CHANCE, WORDS, Claim, mark_significant
+from itrpipe.evaluation.intervals import Difference, paired_differences
 from itrpipe.evaluation.metrics import (
     MOST,
     RSUM,
@@ -48,7 +47,7 @@ from itrpipe.report.runs import (
     Series,
     by_seed,
 )
-from itrpipe.training.settings import FIRST_TRAINING, unread
+from itrpipe.training.settings import FIRST_TRAINING, began_with, unread
 
 UPDATES, TIME = "updates", "time"
 _STAGE = "train"
@@ -67,51 +66,33 @@ _NAMED = 3
 
 
 @dataclass(frozen=True)
-class Claim:
+class Comparison:
     """A series of runs against its baseline.
 
     Attributes:
         series: of the model.
         baseline: trained with the same seeds, or not at all, and re-ranked alike.
         seeds: that both have.
-        own: difference of every metric in `COMPARED`, a caption's own image being its only match.
-        oracle: the same with all correct matches counted; None where the truth is not known.
-        at_chance: whether neither of the two is above chance.
+        claim: what the differences say, a caption's own image being its only match.
+        oracle: differences with all correct matches counted; None where the truth is not known.
     """
 
     series: Series
     baseline: Series
     seeds: list[int]
-    own: dict[str, Difference]
+    claim: Claim
     oracle: dict[str, Difference] | None
-    at_chance: bool = False
 
     @property
     def rsum(self) -> Difference:
-        """Of the sum of recalls, which the word is about."""
-        return self.own[RSUM]
-
-    @property
-    def word(self) -> str:
-        """Return one of `itrpipe.evaluation.compare.WORDS`."""
-        return self.verdict().word
-
-    def sentence(self, name: str = "") -> str:
-        """Return the verdict with the difference and its intervals; `name` replaces the model's own."""
-        return str(self.verdict(name))
-
-    def verdict(self, name: str = "") -> compare.Claim:
-        """Return the claim as `itrpipe.compare` makes it: of names, and whether a training, so a seed, is behind it."""
-        has_one_backbone = self.baseline.first.backbone == self.series.first.backbone
-        baseline = self.baseline.method if has_one_backbone else self.baseline.name
-        is_trained = not all(UNTRAINED in each.first.roles for each in (self.baseline, self.series))
-        return compare.Claim(name or self.series.name, baseline, self.own, self.at_chance, is_trained)
+        """Return the difference of the sum of recalls, which the verdict is about."""
+        return self.claim.differences[RSUM]
 
 
 def claims_of(
     series: Sequence[Series], split: Split | None, samples: int, level: float, kind: str | Series = UPDATES
-) -> list[Claim]:
-    """Compares every model on a test set with its baseline, where there is one.
+) -> list[Comparison]:
+    """Compare every model on a test set with its baseline, where there is one, over the seeds that both have.
 
     Args:
         series: of all runs on one test set.
@@ -122,31 +103,38 @@ def claims_of(
     """
     if split is None:
         return []
-    pairs = [(each, kind if isinstance(kind, Series) else baseline_of(each, series, kind)) for each in series]
-    return [claim(each, other, split.caption_image, samples, level) for each, other in pairs if other is not None]
+    compared = []
+    for each in series:
+        baseline = kind if isinstance(kind, Series) else baseline_of(each, series, kind)
+        if baseline is None:
+            continue
+        runs, found = pairs_by_seed(baseline, each), []
+        for oracle in (False, True):
+            pairs = []
+            for baseline_run, run in runs.values():
+                before, after = baseline_run.ranks(oracle=oracle), run.ranks(oracle=oracle)
+                if before is not None and after is not None:
+                    pairs.append((before, after))
+            is_known = len(pairs) == len(runs)
+            found.append(paired_differences(pairs, split.caption_image, samples, level) if is_known else None)
+        own, oracle_differences = found
+        assert own is not None
+        at_chance = all(is_at_chance(run) for pair in runs.values() for run in pair)
+        name = baseline.method if baseline.first.backbone == each.first.backbone else baseline.name
+        is_trained = UNTRAINED not in each.first.roles & baseline.first.roles
+        claim = Claim(each.name, name, own, at_chance, is_trained)
+        compared.append(Comparison(each, baseline, [*runs], claim, oracle_differences))
+    return compared
 
 
-def judged(groups: Sequence[Sequence[Claim]]) -> list[list[Claim]]:
-    """Marks the differences in RSum that are significant among all that the page shows, over all of its test sets."""
-    marked = iter(mark_significant([each.own for group in groups for each in group]))
-    return [[replace(each, own=next(marked)) for each in group] for group in groups]
-
-
-def claim(series: Series, baseline: Series, caption_image: np.ndarray, samples: int, level: float) -> Claim:
-    """Differences of one series to another, over the seeds that both have."""
-    runs, found = pairs_by_seed(baseline, series), []
-    for oracle in (False, True):
-        pairs = [(before.ranks(oracle=oracle), after.ranks(oracle=oracle)) for before, after in runs.values()]
-        known = [(before, after) for before, after in pairs if before is not None and after is not None]
-        found.append(paired_differences(known, caption_image, samples, level) if len(known) == len(pairs) else None)
-    own, oracle = found
-    assert own is not None
-    at_chance = all(is_at_chance(run) for pair in runs.values() for run in pair)
-    return Claim(series, baseline, [*runs], own, oracle, at_chance)
+def judged(groups: Sequence[Sequence[Comparison]]) -> list[list[Comparison]]:
+    """Mark the differences in RSum that are significant among all that the page shows, over all of its test sets."""
+    marked = iter(mark_significant([each.claim.differences for group in groups for each in group]))
+    return [[replace(each, claim=replace(each.claim, differences=next(marked))) for each in group] for group in groups]
 
 
 def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Series]:
-    """The two models that a user compares, each of whichever seeds.
+    """Return the two models that a user compares, each of whichever seeds.
 
     Args:
         series: of both.
@@ -155,10 +143,13 @@ def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Serie
     Raises:
         UsageError: a name stands for models of several settings, both for one, or they share no seed.
     """
-    sides = [
-        [each for each in series if any((run.evaluation.name in first) is side for run in each.all)]
-        for side in (True, False)
-    ]
+    sides: tuple[list[Series], list[Series]] = [], []
+    for each in series:
+        is_first = [run.evaluation.name in first for run in each.all]
+        if any(is_first):
+            sides[0].append(each)
+        if not all(is_first):
+            sides[1].append(each)
     for side in sides:
         if len(side) > 1:
             folders = ", ".join(run.evaluation.name for each in side for run in each.all)
@@ -172,7 +163,7 @@ def two(series: Sequence[Series], first: Collection[str]) -> tuple[Series, Serie
 
 
 def pairs_by_seed(baseline: Series, series: Series) -> dict[int, tuple[Run, Run]]:
-    """Runs of both by the seed that they share; what was not trained is the same beside each seed of the other."""
+    """Return runs of both by the seed that they share; what was not trained is the same beside each seed."""
     first, second = by_seed(baseline), by_seed(series)
     if UNTRAINED in baseline.first.roles and len(first) == 1:
         first = dict.fromkeys(second, *first.values())
@@ -182,12 +173,12 @@ def pairs_by_seed(baseline: Series, series: Series) -> dict[int, tuple[Run, Run]
 
 
 def score_of(series: Series, metric: str = RSUM, protocol: str = FULL) -> Number | None:
-    """Mean of a metric over seeds; of one seed with its interval over images; None where it was not measured."""
+    """Return the mean of a metric over seeds; of one seed with its interval over images; None if not measured."""
     return mean([Number.of(run.metrics.get(protocol, {}).get(metric)) for run in by_seed(series).values()])
 
 
 def rsum_of(series: Series) -> float:
-    """Mean over seeds."""
+    """Return the mean RSum over seeds."""
     found = score_of(series)
     assert found is not None
     return found.value
@@ -197,53 +188,59 @@ def rsum_of(series: Series) -> float:
 
 
 def baseline_of(series: Series, others: Sequence[Series], kind: str = UPDATES) -> Series | None:
-    """What a series is compared with; see above."""
-    run = series.first
-    if not _is_known(series) or {FIRST, UNTRAINED} & run.roles or any(DECLARED in each.roles for each in run.members):
+    """Return what a series is compared with; see above."""
+    run, setting = series.first, _setting(series)
+    is_baseline = any(DECLARED in each.roles for each in run.members)
+    if setting is None or is_baseline or {FIRST, UNTRAINED} & run.roles:
         return None
-    setting = _setting(series)
-    ranked = [
-        (place, each)
-        for each in others
-        if each is not series
-        and _is_known(each)
-        and _setting(each) == setting
-        and pairs_by_seed(each, series)
-        and (place := _place(each.first, run, kind)) is not None
-    ]
-    return min(ranked, key=lambda each: each[0])[1] if ranked else None
+    best, best_place = None, None
+    for each in others:
+        if each is series or _setting(each) != setting or not pairs_by_seed(each, series):
+            continue
+        place = _place(each.first, run, kind)
+        if place is not None and (best_place is None or place < best_place):
+            best, best_place = each, place
+    return best
 
 
-def _is_known(series: Series) -> bool:
-    return all(each.settings for each in series.first.members)
+def _setting(series: Series) -> list[Any] | None:
+    """Return what both sides have in common; None where a model was removed.
 
-
-def _setting(series: Series) -> list[Any]:
-    """What both sides have in common: backbones with the encoders that they began with, features, share, re-ranking."""
+    These are backbones with the encoders that they began with, features, share of the training set, and re-ranking.
+    """
     run = series.first
-    kinds = sorted((each.backbone_name, *each.encoders) for each in run.members)
-    return [kinds, run.settings["features"], run.rerank, [m.settings.get("train_share", 1.0) for m in run.members]]
+    if not all(each.settings for each in run.members):
+        return None
+    kinds = sorted((each.backbone_name, *began_with(each.settings)) for each in run.members)
+    return [
+        kinds,
+        run.settings["features"],
+        run.rerank,
+        [each.settings.get("train_share", 1.0) for each in run.members],
+    ]
 
 
 def _place(reference: Run, run: Run, kind: str) -> int | None:
-    """How well a run serves as baseline of another, 0 best; None where it does not."""
+    """Return how well a run serves as baseline of another, 0 best; None where it does not."""
     one, other = reference.members[0].settings, run.members[0].settings
     alike = one.get("method") != other.get("method") or one.get("model") == other.get("model")
     as_long = PLAIN not in reference.roles or one.get("epochs", 0) >= other.get("epochs", 0)
     # Whether declarations name it as baseline of what the run extends, or of all first trainings.
-    model, names = run.members[0], [each.method_name for each in reference.members]
-    roots = {root_conf(_STAGE, model.method_name), *(() if model.choices else (FIRST_TRAINING,))}
+    roots = {root_conf(_STAGE, run.members[0].method_name)}
+    if not run.members[0].choices:
+        roots.add(FIRST_TRAINING)
+    names = [each.method_name for each in reference.members]
     named = all(baseline_kind(_STAGE, name) == kind and root_conf(_STAGE, name) in roots for name in names)
     declared = alike and as_long and named
     serves = [declared]
     if kind == UPDATES:
-        first = alike and FIRST in reference.roles
-        serves = [as_long and _is_plain_twin(reference, run), declared, first, UNTRAINED in reference.roles]
+        is_twin = as_long and _is_plain_twin(reference, run)
+        serves = [is_twin, declared, alike and FIRST in reference.roles, UNTRAINED in reference.roles]
     return serves.index(True) if any(serves) else None
 
 
 def _is_plain_twin(reference: Run, run: Run) -> bool:
-    """Whether both differ in seed and schedule, and in that the run has learned from more than its batches, alone."""
+    """Tell whether both differ in seed and schedule, and in that the run has learned from more than its batches."""
     plain, model = reference.members[0], run.members[0]
     if not len(reference.members) == len(run.members) == 1 or plain.method_name != model.method_name:
         return False
@@ -256,7 +253,7 @@ def _is_plain_twin(reference: Run, run: Run) -> bool:
 
 
 def is_at_chance(run: Run) -> bool:
-    """Whether chance lies within or above the interval of its RSum."""
+    """Tell whether chance lies within or above the interval of its RSum."""
     return reaches_chance(run.metrics[FULL], random_recalls(*run.size))
 
 
@@ -266,16 +263,14 @@ def why_collapsed(run: Run) -> str:
         rsum, chance = run.metrics[FULL][RSUM]["value"], random_recalls(*run.size)[RSUM]
         return f"its RSum of {rsum:.1f} is not significantly above chance, {chance:.1f}"
     for side, items, what in zip(SIDES, run.size[::-1], ("captions", "images"), strict=True):
-        answers = run.rankings[side]["candidate_ids"].combine_chunks()
-        listed = answers.flatten()
-        first = listed.take(np.arange(0, len(listed), len(listed) // len(answers))).to_pylist()
+        first = pc.call_function("list_element", [run.rankings[side]["candidate_ids"], 0]).to_pylist()
         share = share_of_hubs(first)
         if is_alike(share, items, len(first)):
             return f"{MOST} {what} are its first answer to {100 * share:.0f} % of the queries"
     return ""
 
 
-def differing_settings(claim: Claim) -> list[str]:
+def differing_settings(claim: Comparison) -> list[str]:
     """Return the settings in which the trainings of a claim differ, apart from negatives and seed.
 
     Each reads "key (the baseline's value, the model's value)".
@@ -313,7 +308,7 @@ def _differing(baseline: Model, model: Model) -> list[str]:
     return sorted(differing, key=lambda key: (key not in _OPTIONS, key))
 
 
-def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
+def answer(series: Sequence[Series], claims: Sequence[Comparison]) -> str:
     """Return which models are better than their baselines, or what there is in place of that, and which collapsed."""
     reasons = [f"{each.name} ({why_collapsed(each.first)})" for each in series if all(map(why_collapsed, each.all))]
     collapsed = ""
@@ -339,8 +334,8 @@ def answer(series: Sequence[Series], claims: Sequence[Claim]) -> str:
     return f"{said} {collapsed}".rstrip()
 
 
-def _repeats(claim: Claim, claims: Sequence[Claim]) -> bool:
-    """Whether the model of a claim is that of another one, but for a guard that marked nothing."""
+def _repeats(claim: Comparison, claims: Sequence[Comparison]) -> bool:
+    """Tell whether the model of a claim is that of another one, but for a guard that marked nothing."""
     model = claim.series.first.members[0]
     if not model.has_idle_guard:
         return False
@@ -352,26 +347,27 @@ def _repeats(claim: Claim, claims: Sequence[Claim]) -> bool:
     return False
 
 
-def _one(claim: Claim) -> str:
+def _one(comparison: Comparison) -> str:
     """Return what one comparison shows; mined negatives are credited where nothing else differs."""
-    for side in (claim.baseline, claim.series):
-        is_given = side.first.members[0].artifact.stage != _STAGE
-        if UNTRAINED in side.first.roles or not _is_known(side) or is_given:
-            return claim.sentence()
-    if differences := differing_settings(claim):
-        return f"{claim.sentence()} They also differ in {some(differences, _NAMED)}."
-    baseline, model = claim.baseline.first.members[0], claim.series.first.members[0]
-    is_credited = model.mining is not None and baseline.mining is None
-    return claim.sentence("training with mined negatives" if is_credited else "")
+    baseline, model = comparison.baseline.first, comparison.series.first
+    for side, series in ((baseline, comparison.baseline), (model, comparison.series)):
+        is_given = side.members[0].artifact.stage != _STAGE
+        if UNTRAINED in side.roles or _setting(series) is None or is_given:
+            return str(comparison.claim)
+    if differences := differing_settings(comparison):
+        return f"{comparison.claim} They also differ in {some(differences, _NAMED)}."
+    if model.members[0].mining is not None and baseline.members[0].mining is None:
+        return str(replace(comparison.claim, model="training with mined negatives"))
+    return str(comparison.claim)
 
 
-def _several(claims: Sequence[Claim]) -> str:
+def _several(claims: Sequence[Comparison]) -> str:
     """Return the verdicts on all models before what the best of them reaches, which the choice flatters."""
     verdicts = []
     for word in WORDS:
-        names = [each.series.name for each in claims if each.word == word]
+        names = [each.series.name for each in claims if each.claim.word == word]
         if names:
             verdicts.append(f"{word}: {some(names, _NAMED)}")
     best = max(claims, key=lambda each: rsum_of(each.series))
     verdict = f"Of {len(claims)} models against their baselines, {'; '.join(verdicts)}."
-    return f"{verdict} The highest RSum, flattered by the choice: {best.sentence()}"
+    return f"{verdict} The highest RSum, flattered by the choice: {best.claim}"

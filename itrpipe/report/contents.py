@@ -1,32 +1,28 @@
-"""What a report says, gathered once for the page, a terminal, Markdown and programs."""
+"""The contents of a report, gathered once for the page, a terminal, Markdown and programs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
-from itertools import chain
 from pathlib import Path
 
 from itrpipe.analysis.questions import discrimination
 from itrpipe.analysis.questions.base import questions
-from itrpipe.analysis.questions.discrimination import gained_and_lost
 from itrpipe.datasets.prepared import LEAKED, PreparedDataset
 from itrpipe.errors import MissingInputError
-from itrpipe.evaluation.tables import Measured, Number, Row, Table, duration
+from itrpipe.evaluation.tables import Table
 from itrpipe.exporting.places import text_without_places
-from itrpipe.progress import PEAK_MEMORY
 from itrpipe.report import negatives, scores
 from itrpipe.report.chain import Artifact, commands_of
-from itrpipe.report.claims import TIME, Claim, answer, claims_of, judged, rsum_of, score_of, two
+from itrpipe.report.claims import TIME, Comparison, answer, claims_of, judged, rsum_of, score_of, two
 from itrpipe.report.names import Declared, listed, shown, some
-from itrpipe.report.pictures import Album, Examples, Gallery, Picture, retrieval_examples
+from itrpipe.report.negatives import EditedSentences
+from itrpipe.report.pictures import Album, Examples, Gallery, retrieval_examples
 from itrpipe.report.plots import Look, Panels, Plot, intervals, looks_of, training_curves
-from itrpipe.report.published import Published, ReportSettings
+from itrpipe.report.published import ReportSettings
 from itrpipe.report.runs import Run, Series, all_artifacts, collect, series_of
-from itrpipe.report.words import ColouredWords, WordMaps, scored_words, word_maps, wrong_words
 from itrpipe.storage.artifact import DISCRIMINATION, Manifest
 from itrpipe.training.convergence import why_longer
 
@@ -53,7 +49,7 @@ class Facts:
     code: bool = False
 
 
-Part = Table | Panels | Examples | ColouredWords | WordMaps | Facts
+Part = Table | Panels | Examples | EditedSentences | Facts
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """What links point to."""
+        """Return what links point to."""
         return re.sub(r"\W+", "-", self.title.lower())
 
 
@@ -87,84 +83,28 @@ class Group:
         series: of the runs.
         claims: of models against their baselines.
         timed: against baselines of as much time.
-        published: scores of whichever runs.
+        looks: how each series is drawn, by its name.
+        answer: what a page says first.
+        evidence: drawing of the best models beside their baseline; None of one model alone.
         notes: sentences to know before the answer is used.
+        table: all models.
+        tables: the same in two: the best models, which a page shows first, and the others, if there are any.
+        best: the best models and the baseline, by RSum.
         prefix: of the names in its drawings.
     """
 
     description: str
     series: list[Series]
-    claims: list[Claim]
-    timed: list[Claim]
-    published: Sequence[Published]
+    claims: list[Comparison]
+    timed: list[Comparison]
+    looks: dict[str, Look]
+    answer: str
+    evidence: Plot | None
     notes: list[str]
+    table: Table
+    tables: list[Table]
+    best: list[Series]
     prefix: str
-
-    @property
-    def runs(self) -> list[Run]:
-        """All of them."""
-        return [run for each in self.series for run in each.all]
-
-    @cached_property
-    def looks(self) -> dict[str, Look]:
-        """How each series is drawn, by its name."""
-        return looks_of(self.series)
-
-    @cached_property
-    def answer(self) -> str:
-        """What a page says first of a test set."""
-        said = []
-        for each in self.claims:
-            own, others = (
-                [run.wrote(DISCRIMINATION) for run in side.all if run.wrote(DISCRIMINATION)]
-                for side in (each.series, each.baseline)
-            )
-            for often, kinds in zip(("", "less often "), gained_and_lost(own, others), strict=True):
-                if kinds:
-                    said.append(f"{each.series.name} prefers captions {often}to edits of {'; '.join(kinds)}.")
-        return " ".join([*said, answer(self.series, self.claims)])
-
-    @cached_property
-    def baseline(self) -> Series | None:
-        """That of the first model that has one."""
-        return self.claims[0].baseline if self.claims else None
-
-    @cached_property
-    def best(self) -> list[Series]:
-        """The best models and the baseline, which a page shows first, by RSum."""
-        ranked = sorted(self.series, key=rsum_of, reverse=True)
-        others = [each for each in ranked if each is not self.baseline]
-        shown = others[: _MOST_SHOWN - (self.baseline is not None)]
-        return [each for each in ranked if each in shown or each is self.baseline]
-
-    @cached_property
-    def table(self) -> Table:
-        """All models below the answer."""
-        return self._glance(self.series)
-
-    @cached_property
-    def tables(self) -> list[Table]:
-        """The same in two: the models that a page shows first, and the others, if there are any."""
-        others = [each for each in self.series if each not in self.best]
-        return [self._glance(each) for each in (self.best, others) if each]
-
-    def _glance(self, series: Sequence[Series]) -> Table:
-        return scores.glance(series, self.claims, self.timed, self.published)
-
-    @cached_property
-    def evidence(self) -> Plot | None:
-        """RSum of the best models and of the baseline, whose interval is drawn across; None of one model alone."""
-        if len(self.series) < 2:
-            return None
-        one_backbone = len({each.first.backbone for each in self.series}) == 1
-        return intervals(
-            f"{self.prefix}-evidence",
-            "RSum" if self.baseline is None else f"RSum; shaded: {self.baseline.name}, with its interval",
-            [each.method if one_backbone else each.name for each in self.best],
-            [found for each in self.best if (found := score_of(each)) is not None],
-            [self.looks[each.name] for each in self.best],
-            None if self.baseline is None else score_of(self.baseline),
-        )
 
 
 @dataclass(frozen=True)
@@ -173,6 +113,7 @@ class Report:
 
     Attributes:
         title, dataset, date: the heading; the date is that of the last evaluation.
+        question: that the page is to answer.
         level: of all intervals.
         groups: the test sets.
         sections: of the page, in their order.
@@ -182,17 +123,42 @@ class Report:
     title: str
     dataset: str
     date: str
+    question: str
     level: float
     groups: list[Group]
     sections: list[Section]
     removed: list[Artifact]
 
-    @property
-    def question(self) -> str:
-        """What the page is to answer."""
-        if any(group.claims for group in self.groups):
-            return f"Which model finds more in {self.dataset}?"
-        return f"How often are the right image and the right caption of {self.dataset} found?"
+
+@dataclass(frozen=True)
+class Source:
+    """Datasets, photographs and options that a report is made from: see `gather`.
+
+    Attributes:
+        datasets: that were opened, with their photographs, by the name of the artifact.
+        galleries: their splits, by this name and their own.
+    """
+
+    options: ReportSettings
+    names: Mapping[str, str]
+    find_root: Callable[[Artifact], Path | None]
+    datasets: dict[str, tuple[PreparedDataset, Album]] = field(default_factory=dict)
+    galleries: dict[tuple[str, str], Gallery] = field(default_factory=dict)
+
+    def gallery(self, artifact: Artifact, split: str) -> Gallery | None:
+        """Return a split of the dataset that an artifact was made from; None where that was removed."""
+        prepare = artifact.input("prepare")
+        if prepare is None or prepare.manifest is None:
+            return None
+        key = prepare.name, split
+        if key not in self.galleries:
+            if prepare.name not in self.datasets:
+                dataset = PreparedDataset.open(prepare.folder)
+                files = dict(zip(dataset.column("image_id"), dataset.column("file"), strict=True))
+                self.datasets[prepare.name] = dataset, Album(self.find_root(prepare), files)
+            dataset, album = self.datasets[prepare.name]
+            self.galleries[key] = Gallery(dataset.split(split), album, prepare.folder)
+        return self.galleries[key]
 
 
 def gather(
@@ -203,7 +169,7 @@ def gather(
     find_root: Callable[[Artifact], Path | None],
     warn: Callable[[str], None],
 ) -> Report:
-    """Follows the evaluations to everything they were made from and computes what a report says.
+    """Follow the evaluations to everything they were made from and compute what a report says.
 
     Args:
         evaluations: folders of finished evaluations with their manifests.
@@ -217,188 +183,177 @@ def gather(
         MissingInputError: there is no evaluation.
         DataError: an artifact is damaged.
     """
-    found = collect(evaluations, declared, names)
-    runs = [run for members in found for run in members]
+    sets = collect(evaluations, declared, names)
+    runs = [run for members in sets for run in members]
     if not runs:
         raise MissingInputError("a report needs an evaluation; run `itrpipe evaluate` first")
     known = {name for run in runs for name in (run.label, run.evaluation.name)}
     for name in dict.fromkeys(each.run for each in options.published if each.run not in known):
         warn(f"published scores are given for {name!r}, but no such run is evaluated")
     source, artifacts = Source(options, names, find_root), all_artifacts(runs)
-    groups = [source.group(members, f"set{number}") for number, members in enumerate(found)]
-    claimed = judged([each.claims for each in groups])
-    groups = [replace(group, claims=claims) for group, claims in zip(groups, claimed, strict=True)]
+
+    compared = [_compared(members, source) for members in sets]
+    # Significance is corrected over all comparisons of the page.
+    marked = judged([claims for _, claims, _ in compared])
+    groups = []
+    for number, ((series, _, timed), claims) in enumerate(zip(compared, marked, strict=True)):
+        groups.append(_group(series, claims, timed, source, f"set{number}"))
+
     last = max(datetime.fromisoformat(run.manifest.finished) for run in runs)
+    dataset = runs[0].manifest.dataset
+    question = f"How often are the right image and the right caption of {dataset} found?"
+    if any(marked):
+        question = f"Which model finds more in {dataset}?"
     report = Report(
-        title=options.title or runs[0].manifest.dataset,
-        dataset=runs[0].manifest.dataset,
+        title=options.title or dataset,
+        dataset=dataset,
         date=f"{last.day} {last:%B %Y}",
+        question=question,
         level=options.interval_level,
         groups=groups,
         sections=[section for section in _sections(groups, source, artifacts) if section.parts],
         removed=[artifact for artifact in artifacts if artifact.manifest is None],
     )
-    problems = [problem for album in source.albums.values() for problem in album.problems]
+    problems = [problem for _, album in source.datasets.values() for problem in album.problems]
     if problems:
         warn(f"{len(problems)} photographs cannot be read and are shown as placeholders ({problems[0]})")
     return report
 
 
-@dataclass(frozen=True)
-class Source:
-    """What sections are made from: see `gather`.
+def _compared(runs: Sequence[Run], source: Source) -> tuple[list[Series], list[Comparison], list[Comparison]]:
+    """Return the models on one test set, and their differences to baselines of as many updates, and of as much time."""
+    series, options = series_of(runs), source.options
+    gallery = source.gallery(runs[0].evaluation, runs[0].settings["split"])
+    chances = gallery and gallery.split, options.bootstrap_samples, options.interval_level
+    if options.compare:
+        first, second = two(series, options.compare)
+        return [first, second], claims_of([second], *chances, first), []
+    return series, claims_of(series, *chances), claims_of(series, *chances, TIME)
 
-    Attributes:
-        datasets, albums: that were opened, and their photographs, by the name of the artifact.
-        galleries: their splits, by this name and their own.
-    """
 
-    options: ReportSettings
-    names: Mapping[str, str]
-    find_root: Callable[[Artifact], Path | None]
-    datasets: dict[str, PreparedDataset] = field(default_factory=dict)
-    albums: dict[str, Album] = field(default_factory=dict)
-    galleries: dict[tuple[str, str], Gallery] = field(default_factory=dict)
+def _group(
+    series: list[Series], claims: list[Comparison], timed: list[Comparison], source: Source, prefix: str
+) -> Group:
+    baseline = claims[0].baseline if claims else None
+    ranked = sorted(series, key=rsum_of, reverse=True)
+    best = [each for each in ranked if each is not baseline][: _MOST_SHOWN - (baseline is not None)]
+    best = [each for each in ranked if each in best or each is baseline]
+    others = [each for each in series if each not in best]
 
-    def gallery(self, artifact: Artifact, split: str) -> Gallery | None:
-        """Images and captions of a split of the dataset that an artifact was made from; None where that was removed."""
-        prepare = artifact.input("prepare")
-        if prepare is None or prepare.manifest is None:
-            return None
-        if (key := (prepare.name, split)) not in self.galleries:
-            if prepare.name not in self.albums:
-                dataset = self.datasets[prepare.name] = PreparedDataset.open(prepare.folder)
-                images = (
-                    zip(each.image_ids.tolist(), each.files, strict=True) for each in map(dataset.split, dataset.splits)
-                )
-                self.albums[prepare.name] = Album(self.find_root(prepare), dict(chain.from_iterable(images)))
-            dataset = self.datasets[prepare.name]
-            self.galleries[key] = Gallery(dataset.split(split), self.albums[prepare.name], prepare.folder)
-        return self.galleries[key]
+    said = []
+    for each in claims:
+        written = []
+        for side in (each.series, each.baseline):
+            found = [run.wrote(DISCRIMINATION) for run in side.all]
+            written.append([content for content in found if content])
+        for often, kinds in zip(("", "less often "), discrimination.gained_and_lost(*written), strict=True):
+            if kinds:
+                said.append(f"{each.series.name} prefers captions {often}to edits of {'; '.join(kinds)}.")
 
-    def evaluated(self, run: Run) -> Gallery | None:
-        """Those that a run was evaluated on."""
-        return self.gallery(run.evaluation, run.settings["split"])
+    looks, evidence = looks_of(series), None
+    if len(series) > 1:
+        has_one_backbone = len({each.first.backbone for each in series}) == 1
+        evidence = intervals(
+            f"{prefix}-evidence",
+            "RSum" if baseline is None else f"RSum; shaded: {baseline.name}, with its interval",
+            [each.method if has_one_backbone else each.name for each in best],
+            [found for each in best if (found := score_of(each)) is not None],
+            [looks[each.name] for each in best],
+            None if baseline is None else score_of(baseline),
+        )
 
-    def picture(self, run: Run, image: str) -> Picture:
-        """An image that a run was evaluated on, a placeholder where the dataset was removed."""
-        gallery = self.evaluated(run)
-        return Picture(image, None) if gallery is None else gallery.picture(gallery.image_row[image])
+    notes, unfinished = negatives.hardness(series, source.names), []
+    for each in series:
+        model = each.first.members[0]
+        validated = source.gallery(model.artifact, "val") if model.history else None
+        if validated is not None:
+            reason = why_longer(model.history, model.settings, len(validated.split.image_ids))
+            if reason:
+                unfinished.append(f"{each.name}: {reason}")
+    if unfinished:
+        notes.insert(0, f"Train longer first. {some(unfinished, _MOST_SHOWN, '; ')}.")
+    run = series[0].first
+    if run.prepare.manifest is not None and run.prepare.manifest.metrics.get("leaks"):
+        notes.insert(0, f"{LEAKED.format(run.prepare.manifest.metrics['leaks'])}.")
 
-    def group(self, runs: Sequence[Run], prefix: str) -> Group:
-        """The runs on one test set beside their baselines."""
-        gallery, options = self.evaluated(runs[0]), self.options
-        series, images, captions = series_of(runs), *runs[0].size
-        place = f"{runs[0].settings['split']} split of {runs[0].manifest.dataset}"
-        claims, timed = [], []
-        chances = gallery and gallery.split, options.bootstrap_samples, options.interval_level
-        if options.compare:
-            first, second = two(series, options.compare)
-            series, claims = [first, second], claims_of([second], *chances, first)
-        else:
-            claims, timed = claims_of(series, *chances), claims_of(series, *chances, TIME)
-        description = f"{place}, {images:,} images with {captions:,} captions"
-        notes = [*self._unfinished(series), *negatives.hardness(series, self.names)]
-        prepared = runs[0].prepare.manifest
-        if prepared is not None and prepared.metrics.get("leaks"):
-            notes.insert(0, f"{LEAKED.format(prepared.metrics['leaks'])}.")
-        return Group(description, series, claims, timed, options.published, notes, prefix)
-
-    def _unfinished(self, series: Sequence[Series]) -> list[str]:
-        """Name the models whose training is to go on before they are compared."""
-        found = []
-        for each in series:
-            model = each.first.members[0]
-            validated = self.gallery(model.artifact, "val") if model.history else None
-            if validated is None:
-                continue
-            images = len(validated.split.image_ids)
-            if reason := why_longer(model.history, model.settings, images):
-                found.append(f"{each.name}: {reason}")
-        return [f"Train longer first. {some(found, _MOST_SHOWN, '; ')}."] if found else []
+    images, captions = run.size
+    place = f"{run.settings['split']} split of {run.manifest.dataset}"
+    shown = source.options.published
+    return Group(
+        f"{place}, {images:,} images with {captions:,} captions",
+        series,
+        claims,
+        timed,
+        looks,
+        " ".join([*said, answer(series, claims)]),
+        evidence,
+        notes,
+        scores.glance(series, claims, timed, shown),
+        [scores.glance(each, claims, timed, shown) for each in (best, others) if each],
+        best,
+        prefix,
+    )
 
 
 # -- Sections
 
 
 def _sections(groups: Sequence[Group], source: Source, artifacts: Sequence[Artifact]) -> Iterator[Section]:
-    runs = [run for group in groups for run in group.runs]
-    chosen = (source.gallery, source.options.examples, source.options.seed)
-    hardest = [*negatives.mined(artifacts, source.names, *chosen), *negatives.estimated(runs, *chosen)]
-    told = [part for group in groups for part in _measures(group, discrimination.SHOWN)]
-    written = negatives.written(artifacts, *chosen)
-    tables, pictures = ([part for part in written if isinstance(part, Table) is known] for known in (True, False))
-    yield Section("Details", [*told, *pictures] if told else [], open=True)
+    chosen = source.options.examples, source.options.seed
+    written = negatives.written(artifacts, source.gallery, *chosen)
+    details = [part for group in groups for part in scores.measured_tables(discrimination.SHOWN, group.series)]
+    if details:
+        details, written = [*details, *written[1:]], written[:1]
+    yield Section("Details", details, open=True)
     # Queries of a model that has a baseline, else of the best.
     claim = groups[0].claims[0] if groups[0].claims else None
     series = claim.series if claim else max(groups[0].series, key=rsum_of)
-    gallery = source.evaluated(series.first)
-    found = [] if gallery is None else retrieval_examples(series, claim and claim.baseline, gallery, *chosen[1:])
+    gallery = source.gallery(series.first.evaluation, series.first.settings["split"])
+    found = [] if gallery is None else retrieval_examples(series, claim and claim.baseline, gallery, *chosen)
     yield Section("What it finds", found, open=True)
+    hardest = negatives.mined(artifacts, source.names, source.gallery, *chosen)
     yield Section("The hardest negatives", hardest, open=True)
-    yield Section("All scores", [part for group in groups for part in _scores(group)])
+    yield Section("All scores", [part for group in groups for part in _scores(group, source)])
     measured = [each for question in questions() for each in getattr(question, "SHOWN", ())]
     others = [each for each in measured if each not in discrimination.SHOWN]
-    yield Section("More measures", [part for group in groups for part in _measures(group, others)])
+    yield Section("More measures", [part for group in groups for part in scores.measured_tables(others, group.series)])
     curves = [training_curves(group.series, group.looks, group.prefix) for group in groups]
     yield Section("Training", [panels for each in curves for panels in each])
-    yield Section("Written sentences", tables if told else written)
-    yield Section("Words", _words(groups, source))
-    yield Section("Cost", [*(scores.cost_table(group.series) for group in groups), _cost(artifacts)], timed=True)
+    yield Section("Written sentences", written)
+    yield Section("Cost", [scores.cost_table(group.series) for group in groups], timed=True)
     yield Section("Provenance", list(_provenance(artifacts)))
 
 
-def _scores(group: Group) -> Iterator[Part]:
-    yield from scores.score_tables(group.series, group.published)
-    yield from filter(None, (scores.recall_differences(group.claims, oracle=oracle) for oracle in (False, True)))
+def _scores(group: Group, source: Source) -> Iterator[Part]:
+    yield from scores.score_tables(group.series, source.options.published)
+    yield from scores.recall_differences(group.claims)
     facts = []
-    for each in group.series:  # what is not as declared, then what else tells a series from others of its name
+    for each in group.series:
         departures = each.first.departures
-        others = [f"{key} {shown(value)}" for key, value in each.differing.items() if key not in departures]
-        if told := ", ".join(filter(None, [listed(departures), *others])):
-            facts.append((each.name, told))
+        # What is not as declared, then what else tells a series from others of its name.
+        told = [listed(departures)] if departures else []
+        told += [f"{key} {shown(value)}" for key, value in each.differing.items() if key not in departures]
+        if told:
+            facts.append((each.name, ", ".join(told)))
     if facts:
         yield Facts("Settings that differ", facts, "From those in stages/*.toml, or from models of the same name.")
 
 
-def _measures(group: Group, measured: Iterable[Measured]) -> Iterator[Part]:
-    return filter(None, (scores.measured_table(each, group.series) for each in measured))
-
-
-def _words(groups: Sequence[Group], source: Source) -> list[Part]:
-    """Of each view the first group that has something to show."""
-    found: list[Part] = []
-    for make in (scored_words, wrong_words, word_maps):
-        views = (make(group.runs, source.options.examples, source.picture) for group in groups)
-        found += [view for view in views if view is not None][:1]
-    return found
-
-
-def _cost(artifacts: Sequence[Artifact]) -> Table:
-    rows, seconds = [], 0.0
-    for each in artifacts:
-        cells = [None, None]
-        if each.manifest is not None:
-            total, gib = each.manifest.timings["total"], each.manifest.metrics.get(PEAK_MEMORY)
-            cells, seconds = [duration(total), Number.of(gib, digits=2, unit=" GiB")], seconds + total
-        rows.append(Row(each.path, cells))
-    return Table("What was made", ["time", "peak memory"], rows, f"{duration(seconds)} in all.", head="artifact")
-
-
 def _provenance(artifacts: Sequence[Artifact]) -> Iterator[Facts]:
-    known = [(each, each.manifest) for each in artifacts if each.manifest is not None]
-    versions: dict[str, dict[str, None]] = {}
-    for _, manifest in known:
-        for package, version in manifest.versions.items():
-            versions.setdefault(package, {})[version] = None
+    versions: dict[str, list[str]] = {}
     paths: dict[str, list[str]] = {}
-    for each, manifest in known:
-        for message in manifest.messages:
+    for each in artifacts:
+        if each.manifest is None:
+            continue
+        for package, version in each.manifest.versions.items():
+            known = versions.setdefault(package, [])
+            if version not in known:
+                known.append(version)
+        for message in each.manifest.messages:
             paths.setdefault(text_without_places(message), []).append(each.path)
-    messages = [(some(which, _MOST_NAMED), message) for message, which in paths.items()]
     commands = [("", each) for each in commands_of(artifacts)]
     yield Facts("Commands", commands, "In the order in which they finished.", code=True)
-    if messages:
-        yield Facts("Warnings", messages)
+    if paths:
+        yield Facts("Warnings", [(some(which, _MOST_NAMED), message) for message, which in paths.items()])
     yield Facts("Fingerprints", [(each.path, each.fingerprint) for each in artifacts], code=True)
-    yield Facts("Versions", [(package, " and ".join(own)) for package, own in sorted(versions.items())])
+    yield Facts("Versions", [(package, " and ".join(known)) for package, known in sorted(versions.items())])

@@ -1,4 +1,4 @@
-"""What people call backbones and methods, and the settings of trained models that no such name tells.
+"""Names of backbones and methods for people, and the settings of trained models that no such name tells.
 
 A model is named by its method and backbone, and its name tells nothing of what somebody set. So that no reader compares
 unlike with like, the report says of every model what differs from `stages/*.toml`.
@@ -37,38 +37,36 @@ def model_title(backbone: str, method: str) -> str:
 
 
 def method_title(name: str) -> str:
-    """What the declaration of `train` shows a configuration as: `first training` for that of the first."""
+    """Return what the declaration of `train` shows a configuration as: `first training` for that of the first."""
     return conf_title("train", name) or name.upper()
 
 
 def loss_of(settings: Mapping[str, Any]) -> MethodSettings | None:
-    """Return the options of the method of a trained model; None of a plug-in that was removed.
+    """Return the options of the method of a trained model; None of a removed model or plug-in.
 
     Args:
-        settings: of the trained model.
+        settings: of the trained model; empty when it was removed.
     """
     declared = methods().get(settings.get("method", ""))  # given embeddings have none
     return None if declared is None else declared.model_construct(**settings.get("loss", {}))
 
 
 def choices_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """What the method of a trained model was put together from, see `Composed.choices`; often nothing.
-
-    Args:
-        settings: of the trained model.
-    """
+    """Return what the method of a trained model was put together from, see `Composed.choices`; often nothing."""
     loss = loss_of(settings)
     return loss.choices() if isinstance(loss, Composed) else {}
 
 
 def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
-    """The choices of a model as a name, where its configuration is that of the method itself; often empty.
+    """Return the choices of a model as a name, where its configuration is that of the method itself; often empty.
 
     Args:
         name: of the configuration.
         settings: of the trained model.
     """
-    return ", ".join(filter(None, choices_of(settings).values())) if settings["method"] == name else ""
+    if settings.get("method") != name:
+        return ""
+    return ", ".join(choice for choice in choices_of(settings).values() if choice)
 
 
 Declared = Callable[[Manifest], Mapping[str, Any] | None]
@@ -101,7 +99,7 @@ class Departure:
 
 
 def departures(model: Artifact, declared: Declared) -> dict[str, Departure]:
-    """What is not as declared of a model and of the models, mined lists and sentences that it was trained with.
+    """Return what is not as declared of a model and of the models, mined lists and sentences that it was trained with.
 
     Args:
         model: artifact of `train`.
@@ -113,7 +111,7 @@ def departures(model: Artifact, declared: Declared) -> dict[str, Departure]:
         artifacts nothing.
     """
     own = _of(model, declared)
-    found = {key: own[key] for key in sorted(own, key=lambda key: key != EPOCHS)}
+    found = dict(sorted(own.items(), key=lambda item: item[0] != EPOCHS))
     for artifact in reversed(list(model.chain())):
         kind = _kind(artifact, model)
         if artifact.path == model.path or kind is None:
@@ -150,21 +148,26 @@ def distinctions(
 
 
 def some(items: Sequence[str], most: int, apart: str = ", ") -> str:
-    """The first of some items, and how many more there are."""
-    return apart.join([*items[:most], *([f"{len(items) - most} more"] if len(items) > most else [])])
+    """Join the first of some items, and say how many more there are."""
+    named = list(items[:most])
+    if len(items) > most:
+        named.append(f"{len(items) - most} more")
+    return apart.join(named)
 
 
 def shown(value: Any) -> str:
-    """A value as text; of files and folders of one machine only the name, and lists without brackets."""
+    """Return a value as text; of files and folders of one machine only the name, and lists without brackets."""
     if isinstance(value, list):
         return " ".join(map(str, value)) or "none"
+    if value == "":
+        return "empty"
     if isinstance(value, str) and Path(value).is_absolute():
         return Path(value).name
-    return "none" if value is None else "empty" if value == "" else str(value)
+    return "none" if value is None else str(value)
 
 
 def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
-    """Those that no name tells, on a dataset that declarations speak of; on any other its owner declares."""
+    """Return departures that no name tells, on a dataset that declarations speak of; on others its owner declares."""
     manifest = artifact.manifest
     expected = declared(manifest) if manifest and manifest.dataset in DATASET_SELECTORS else None
     if manifest is None or expected is None:
@@ -176,18 +179,19 @@ def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
         if isinstance(loss, Composed) and title_by_choices(manifest.conf, manifest.settings):  # which tells them
             skipped |= {f"loss.{key}" for key in loss.chosen}
     given = dict(leaves(manifest.settings))
-    return {
-        key: Departure(given[key], value)
-        for key, value in leaves(expected)
+    found = {}
+    for key, value in leaves(expected):
         # A setting that is newer than the artifact says nothing about it.
-        if key not in skipped and not key.startswith(_FILES) and key in given and given[key] != value
-    }
+        if key in given and key not in skipped and not key.startswith(_FILES) and given[key] != value:
+            found[key] = Departure(given[key], value)
+    return found
 
 
 def _kind(artifact: Artifact, model: Artifact) -> str | None:
-    """What stands before the keys of an artifact that a model was made from; None where its settings do not count."""
+    """Return what stands before the keys of an artifact behind a model; None where its settings do not count."""
     if artifact.stage != _TRAIN or artifact.manifest is None or model.manifest is None:
         return _PREFIXES.get(artifact.stage)
-    backbone = artifact.manifest.settings["backbone"]
-    of = f"{backbone_title(backbone)} " if backbone != model.manifest.settings["backbone"] else ""
-    return f"{of}{method_title(artifact.manifest.conf)} "
+    backbone, title = artifact.manifest.settings["backbone"], method_title(artifact.manifest.conf)
+    if backbone == model.manifest.settings["backbone"]:
+        return f"{title} "
+    return f"{backbone_title(backbone)} {title} "

@@ -1,4 +1,4 @@
-"""The negatives that models learned from: mined lists, estimated false negatives, and written sentences."""
+"""The negatives that models learned from: mined lists and written sentences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,13 @@ import pyarrow.compute as pc
 from itrpipe.config import conf_title, leaves
 from itrpipe.evaluation.tables import Number, Row, Table
 from itrpipe.features.declaration import read_model
-from itrpipe.mining.files import FILES, MinedList, read_list
+from itrpipe.mining.files import read_list
 from itrpipe.mining.statistics import PEOPLE, TOPS, beaten_percent
 from itrpipe.report.chain import Artifact
 from itrpipe.report.names import backbone_title, distinctions, method_title, model_title
-from itrpipe.report.pictures import SHOWN, Examples, Gallery, choose
-from itrpipe.report.runs import LIKELY, Run, Series
-from itrpipe.report.words import MIDDLE, Coloured, ColouredWords, Line, Parts, Seen
-from itrpipe.storage.artifact import HARD_CANDIDATES, STATISTICS
+from itrpipe.report.pictures import SHOWN, Examples, Gallery, Picture
+from itrpipe.report.runs import Series
+from itrpipe.storage.artifact import STATISTICS
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.synthesis.sentences import SentenceFile
 
@@ -46,13 +47,48 @@ Galleries = Callable[[Artifact, str], Gallery | None]
 """Gives a split of the dataset that an artifact was made from; None where that was removed."""
 
 
+@dataclass(frozen=True)
+class EditedWords:
+    """Words of a sentence, and the words of its caption that they stand for."""
+
+    was: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A sentence beside an image: its label, its parts with what was changed, and its score, or None."""
+
+    label: str
+    parts: Sequence[EditedWords | str]
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class EditedImage:
+    """An image with the sentences beside it."""
+
+    picture: Picture
+    lines: Sequence[Line]
+    mirrored: bool = False
+
+
+@dataclass(frozen=True)
+class EditedSentences:
+    """Images with sentences that were made of their captions, below a title and a note."""
+
+    title: str
+    note: str
+    images: Sequence[EditedImage]
+
+
 # -- Mined lists
 
 
 def mined(
     artifacts: Iterable[Artifact], names: Mapping[str, str], gallery_of: Galleries, count: int, seed: int
 ) -> list[Table | Examples]:
-    """How hard mined candidates are, with examples of the first lists.
+    """Tell how hard mined candidates are, with examples of the first lists.
 
     Args:
         artifacts: of all stages.
@@ -61,13 +97,27 @@ def mined(
         count: anchors of each list.
         seed: of their choice.
     """
-    rows, examples = [], []
     minings = [each for each in artifacts if each.stage == "mine_negatives" and each.manifest is not None]
-    for each, name in zip(minings, _mining_names(minings, names), strict=True):
-        statistics = read_checked_json(each.folder / STATISTICS)
-        rows += [_mined_row(name, direction, statistics) for direction in _LISTS]
-        if not examples and (gallery := gallery_of(each, TRAIN)) is not None:
-            examples = _mined_examples(name, _read_lists(each, gallery), gallery, count, seed)
+    titles, facts = [], []
+    for mining in minings:
+        assert mining.manifest is not None
+        titles.append(mining_name(mining, names))
+        facts.append({**dict(leaves(mining.manifest.settings)), "model": read_model(mining.manifest.inputs).name})
+
+    rows, examples = [], []
+    for mining, title, (_, parts) in zip(minings, titles, distinctions(titles, facts), strict=True):
+        name = ", ".join([title, *parts])
+        statistics = read_checked_json(mining.folder / STATISTICS)
+        for direction, what in _LISTS.items():
+            right = statistics["right_after_all"][direction]
+            cells = []
+            for distribution in (statistics["positive_score"], statistics[direction]):
+                cells.append(Number.of(distribution and distribution["median"], digits=3))
+            cells.append(Number.of(beaten_percent(statistics, direction)))
+            cells += [Number.of(right[f"top_{top}"]["percent"]) for top in TOPS]
+            rows.append(Row(f"{name}: {what}", cells))
+        if not examples and (gallery := gallery_of(mining, TRAIN)) is not None:
+            examples = _mined_examples(name, mining.folder, gallery, count, seed)
     table = Table(
         "What was mined",
         ["own score", "mined score", "hardest beats own, %", "hardest also true, %", f"of {TOPS[1]} also true, %"],
@@ -80,57 +130,37 @@ def mined(
     return [table, *examples] if rows else []
 
 
-def _mining_names(minings: Sequence[Artifact], names: Mapping[str, str]) -> list[str]:
-    """Name minings as `mining_name` does, with the settings that tell those of one name apart."""
-    titles, facts = [], []
-    for each in minings:
-        assert each.manifest is not None
-        titles.append(mining_name(each, names))
-        facts.append({**dict(leaves(each.manifest.settings)), "model": read_model(each.manifest.inputs).name})
-    return [", ".join([title, *parts]) for title, (_, parts) in zip(titles, distinctions(titles, facts), strict=True)]
-
-
 def mining_name(mining: Artifact, names: Mapping[str, str]) -> str:
-    """For people: the backbone that mined and the one that rescored, its name where it has one, and its seed."""
+    """Name a mining for people: the backbone that mined, the one that rescored, the model's own name and its seed."""
     assert mining.manifest is not None
-    settings = mining.manifest.settings
-    rescorer, named = settings.get("rescore_with"), names.get(read_model(mining.manifest.inputs).name)
+    settings, miner = mining.manifest.settings, read_model(mining.manifest.inputs)
     name = backbone_title(settings["backbone"])
-    name += f", rescored by {backbone_title(rescorer)}" if rescorer else ""
-    name += f" ({named})" if named else ""
+    if settings.get("rescore_with"):
+        name += f", rescored by {backbone_title(settings['rescore_with'])}"
+    if miner.name in names:
+        name += f" ({names[miner.name]})"
     return f"{name}, seed {settings['seed']}" if settings["seed"] else name
 
 
-Rows = tuple[np.ndarray, np.ndarray, MinedList]
-"""Rows of a gallery that are anchors [A] and their candidates [A, K], -1 where there is none, with what was read."""
-
-
-def _read_lists(mining: Artifact, gallery: Gallery) -> dict[str, Rows]:
-    """The lists of both directions.
-
-    A list names its candidates by rows of what the mining model was trained on, which is the split without the
-    images that have no features, so rows are translated by ids to those of the gallery.
-    """
-    lists = {direction: read_list(mining.folder, direction) for direction in FILES}
-    known = dict(zip(_LISTS, (gallery.image_row, gallery.caption_row), strict=True))
-    rows = {each: np.array([known[each][name] for name in own.anchor_ids.tolist()]) for each, own in lists.items()}
-    found = {}
-    for direction, other in zip(_LISTS, reversed(_LISTS), strict=True):
-        candidates = lists[direction].candidates
-        # Taken as a row number, -1 would be the last candidate.
-        shown = np.where(candidates >= 0, rows[other][candidates], -1)
-        found[direction] = (rows[direction], shown, lists[direction])
+def _mined_examples(name: str, folder: Path, gallery: Gallery, count: int, seed: int) -> list[Examples]:
+    image_list, caption_list = (read_list(folder, direction) for direction in _LISTS)
+    # Candidates are rows of the split without the images that have no features, so ids lead to those of the gallery.
+    images = [gallery.image_row[each] for each in image_list.anchor_ids.tolist()]
+    captions = [gallery.caption_row[each] for each in caption_list.anchor_ids.tolist()]
+    found = []
+    sides = zip(_LISTS.values(), (image_list, caption_list), (images, captions), (captions, images), strict=True)
+    for number, (title, lists, anchors, candidates) in enumerate(sides):
+        items, of_images, chances = [], anchors is images, lists.false_negative_probability
+        for row in np.random.default_rng([seed, 10 + number]).permutation(len(anchors))[:count].tolist():
+            listed = []
+            for place, candidate in enumerate(lists.candidates[row, :SHOWN].tolist()):
+                if candidate >= 0:
+                    chance = None if chances is None else float(chances[row, place])
+                    listed.append((place + 1, candidates[candidate], float(lists.scores[row, place]), chance))
+            items.append(gallery.example(of_images, anchors[row], listed))
+        note = f"Mined by {name} in the training set; own pairs are left out."
+        found.append(Examples(f"Hardest {title}", note, items, of_images, own=not of_images))
     return found
-
-
-def _mined_row(name: str, direction: str, statistics: Mapping[str, Any]) -> Row:
-    """How often the hardest candidate of a list beats the positive, and is a correct match after all."""
-    right = statistics["right_after_all"][direction]
-    shares = [right[f"top_{top}"]["percent"] for top in TOPS]
-    found = (statistics["positive_score"], statistics[direction])
-    medians = [Number.of(each["median"], digits=3) if each else None for each in found]
-    beaten = Number.of(beaten_percent(statistics, direction))
-    return Row(f"{name}: {_LISTS[direction]}", [*medians, beaten, *map(Number.of, shares)])
 
 
 def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
@@ -156,56 +186,13 @@ def hardness(series: Iterable[Series], names: Mapping[str, str]) -> list[str]:
     return []
 
 
-def _mined_examples(name: str, lists: Mapping[str, Rows], gallery: Gallery, count: int, seed: int) -> list[Examples]:
-    found = []
-    for number, (direction, (anchors, candidates, own)) in enumerate(lists.items()):
-        items, of_images = [], direction == "texts_for_images"
-        for row in np.random.default_rng([seed, 10 + number]).permutation(len(anchors))[:count].tolist():
-            chances = own.false_negative_probability
-            estimated = [None] * SHOWN if chances is None else chances[row, :SHOWN].tolist()
-            columns = (candidates[row, :SHOWN].tolist(), own.scores[row, :SHOWN].tolist(), estimated)
-            listed = [(place, *each) for place, each in enumerate(zip(*columns, strict=False), 1) if each[0] >= 0]
-            items.append(gallery.example(of_images, int(anchors[row]), listed))
-        note = f"Mined by {name} in the training set; own pairs are left out."
-        found.append(Examples(f"Hardest {_LISTS[direction]}", note, items, of_images, own=not of_images))
-    return found
-
-
-# -- Estimated false negatives
-
-
-def estimated(runs: Iterable[Run], gallery_of: Galleries, count: int, seed: int) -> list[Examples]:
-    """Anchors with their hardest candidates and how probably these match, by the first run that estimated it.
-
-    Half of the anchors have a likely one among what is shown, half have not, where there are enough.
-
-    Source: FNE (Li et al., ACM MM 2023), Fig. 6.
-    """
-    run = next((each for each in runs if each.wrote(HARD_CANDIDATES)), None)
-    gallery = None if run is None else gallery_of(run.evaluation, TRAIN)
-    if run is None or gallery is None:
-        return []
-    listed = groupby(run.wrote(HARD_CANDIDATES), key=lambda row: (row["direction"], row["anchor_id"]))
-    anchors = [(direction, list(rows)[:SHOWN]) for (direction, _), rows in listed]
-    found = []
-    for number, (direction, title) in enumerate(_LISTS.items()):
-        of_images, own = direction == "texts_for_images", [rows for name, rows in anchors if name == direction]
-        known = (gallery.image_row, gallery.caption_row)[:: 1 if of_images else -1]
-        likely = np.array([max(row["probability"] for row in rows) > LIKELY for rows in own], dtype=bool)
-        items = []
-        for rows in (own[place] for place in choose(likely, count, np.random.default_rng([seed, 20 + number]))):
-            shown = [(r["rank"] + 1, known[1][r["candidate_id"]], r["similarity"], r["probability"]) for r in rows]
-            items.append(gallery.example(of_images, known[0][rows[0]["anchor_id"]], shown))
-        note = f"Estimated by {run.name}: how probably each candidate is right after all."
-        found.append(Examples(f"False negatives, {title}", note, items, of_images, own=not of_images))
-    return [each for each in found if each.items]
-
-
 # -- Written sentences
 
 
-def written(artifacts: Iterable[Artifact], gallery_of: Galleries, count: int, seed: int) -> list[Table | ColouredWords]:
-    """What became of the sentences of each generator, and some captions with the hardest of the first, or with twins.
+def written(
+    artifacts: Iterable[Artifact], gallery_of: Galleries, count: int, seed: int
+) -> list[Table | EditedSentences]:
+    """Tell what became of the sentences of each generator, with some of the hardest of the first, or twins.
 
     Args:
         artifacts: of all stages.
@@ -213,16 +200,28 @@ def written(artifacts: Iterable[Artifact], gallery_of: Galleries, count: int, se
         count: captions.
         seed: of their choice.
     """
-    found = [each for each in artifacts if each.stage == "synthesize" and each.manifest is not None]
-    examples = None
-    for each in sorted(found, key=lambda each: not (each.manifest and each.manifest.settings.get("twins"))):
-        gallery = gallery_of(each, split_of(each))
-        examples = examples or (gallery and _written_examples(each, gallery, count, seed))
+    rows, twins, others = [], [], []
+    for each in artifacts:
+        if each.stage != "synthesize" or each.manifest is None:
+            continue
+        statistics = read_checked_json(each.folder / STATISTICS)
+        drawn, true = statistics["drawn"], statistics.get("true_negatives")
+        total = sum(drawn.values())
+        cells: list[Number | None] = [Number(total, digits=0)]
+        for name in ("kept", *_REJECTED):
+            cells.append(Number(100 * drawn.get(name, 0) / total) if total else None)
+        cells += [Number.of(statistics[name]) for name in ("words_changed", "beats_caption_percent")]
+        cells.append(Number(100 - true["percent"]) if true and true["sentences"] else None)
+        rows.append(Row(generator_name(each), cells))
+        kind = twins if each.manifest.settings.get("twins") else others
+        kind.append(each)
+    if not rows:
+        return []
     columns = ["number", "kept, %", *(f"{each}, %" for each in _REJECTED.values())]
     table = Table(
         "Written sentences",
         [*columns, "places changed", "beat their caption, %", "still true, %"],
-        [Row(generator_name(each), _written_cells(read_checked_json(each.folder / STATISTICS))) for each in found],
+        rows,
         "Rejected are sentences that are the caption itself, appear twice, may be true of the image (all their "
         "new words are in its captions), are easier than those kept, or can be guessed without the image. Of the kept "
         "ones: places of the caption that were changed, in the mean; how many score higher with the image than their "
@@ -230,39 +229,36 @@ def written(artifacts: Iterable[Artifact], gallery_of: Galleries, count: int, se
         "behind it shows that.",
         head="generator",
     )
-    return [table, *([examples] if examples else [])] if found else []
-
-
-def _written_cells(statistics: Mapping[str, Any]) -> list[Number | None]:
-    drawn, true = statistics["drawn"], statistics.get("true_negatives")
-    total = sum(drawn.values())
-    shares = [Number(100 * drawn.get(name, 0) / total) if total else None for name in ("kept", *_REJECTED)]
-    kept = [Number.of(statistics[name]) for name in ("words_changed", "beats_caption_percent")]
-    still = Number(100 - true["percent"]) if true and true["sentences"] else None
-    return [Number(total, digits=0), *shares, *kept, still]
+    for each in (*twins, *others):
+        gallery = gallery_of(each, split_of(each))
+        if gallery is not None and (examples := _written_examples(each, gallery, count, seed)):
+            return [table, examples]
+    return [table]
 
 
 def generator_name(artifact: Artifact) -> str:
-    """For people: what its configuration is shown as, who wrote, and an unusual seed or split."""
+    """Name a generator for people: what its configuration is shown as, who wrote, and an unusual seed or split."""
     assert artifact.manifest is not None
     settings, conf, split = artifact.manifest.settings, artifact.manifest.conf, split_of(artifact)
     details = [conf_title("synthesize", conf) or conf]
     if settings.get("method"):
         writer = model_title(backbone_title(settings["backbone"]), method_title(settings["method"]))
         details.append(f"written by {writer}")
-    details += [f"seed {settings['seed']}"] if settings.get("seed") else []
-    details += [f"of the {split} split"] if split != TRAIN else []
+    if settings.get("seed"):
+        details.append(f"seed {settings['seed']}")
+    if split != TRAIN:
+        details.append(f"of the {split} split")
     return ", ".join(details)
 
 
 def split_of(artifact: Artifact) -> str:
-    """Whose captions the sentences are of; manifests name no training split."""
+    """Return the split whose captions sentences are of; manifests name no training split."""
     assert artifact.manifest is not None
     return artifact.manifest.settings.get("split", TRAIN)
 
 
-def _written_examples(artifact: Artifact, gallery: Gallery, count: int, seed: int) -> ColouredWords | None:
-    file = SentenceFile(artifact.folder)
+def _written_examples(artifact: Artifact, gallery: Gallery, count: int, seed: int) -> EditedSentences | None:
+    file, name = SentenceFile(artifact.folder), generator_name(artifact)
     captions = file.kept(["caption_id"])["caption_id"].unique().to_pylist()
     chosen = [captions[place] for place in np.random.default_rng([seed, 20]).permutation(len(captions))[:count]]
     if not chosen:
@@ -270,42 +266,47 @@ def _written_examples(artifact: Artifact, gallery: Gallery, count: int, seed: in
     wanted = pc.field("kept") & pc.field("caption_id").isin(chosen)
     rows = pa.concat_tables(each.filter(wanted) for each in file.row_groups(_SENTENCE)).to_pylist()
     if twins := [row for row in rows if row["twin_image_id"]]:
-        return _twins(generator_name(artifact), twins, gallery, count)
-    seen = []
-    for caption_id, own in groupby(rows, key=lambda row: row["caption_id"]):
-        caption, sentences = gallery.caption_row[caption_id], [*own][:_HARDEST]
+        return _twins(name, twins, gallery, count)
+    images = []
+    for caption_id, sentences in groupby(rows, key=lambda row: row["caption_id"]):
+        caption = gallery.caption_row[caption_id]
         text = gallery.split.texts[caption]
-        lines = [Line("caption", [text], sentences[0]["positive_score"])]
-        lines += [Line(str(n), edited(text, each["text"]), each["score"]) for n, each in enumerate(sentences, 1)]
-        seen.append([Seen(gallery.own_picture(caption), None, lines)])
+        lines = []
+        for number, row in enumerate(sentences):
+            if number == 0:
+                lines.append(Line("caption", [text], row["positive_score"]))
+            if number < _HARDEST:
+                lines.append(Line(str(number + 1), edited(text, row["text"]), row["score"]))
+        images.append(EditedImage(gallery.own_picture(caption), lines))
     note = (
-        f"{generator_name(artifact)}. Struck words of the caption were replaced by the underlined ones behind them. At "
+        f"{name}. Struck words of the caption were replaced by the underlined ones behind them. At "
         "the right the score with the image by the model that wrote."
     )
-    title = "Captions with the hardest sentences made of them"
-    return ColouredWords(title, note, ("", ""), (), seen)
+    return EditedSentences("Captions with the hardest sentences made of them", note, images)
 
 
-def _twins(name: str, rows: list[dict[str, Any]], gallery: Gallery, count: int) -> ColouredWords:
-    """Some twins of each kind, the image before its twin."""
-    seen, left = [], Counter({row["kind"]: -(-count // len({each["kind"] for each in rows})) for row in rows})
+def _twins(name: str, rows: list[dict[str, Any]], gallery: Gallery, count: int) -> EditedSentences:
+    """Return some twins of each kind, the image before its twin."""
+    kinds = {row["kind"] for row in rows}
+    shown = Counter[str]()
+    images = []
     for row in rows:
-        left[row["kind"]] -= 1
-        if left[row["kind"]] >= 0:
-            own, twin = int(gallery.split.caption_image[gallery.caption_row[row["caption_id"]]]), row["twin_image_id"]
-            other = gallery.image_row[twin]
-            details = ([Line("", [row[each]], None)] for each in ("detail", "twin_detail"))
-            images = ((own, False), (other, other == own))
-            seen.append([Seen(gallery.picture(image), None, next(details), turned) for image, turned in images])
+        shown[row["kind"]] += 1
+        if shown[row["kind"]] > -(-count // len(kinds)):
+            continue
+        own = int(gallery.split.caption_image[gallery.caption_row[row["caption_id"]]])
+        twin = gallery.image_row[row["twin_image_id"]]
+        images.append(EditedImage(gallery.picture(own), [Line("", [row["detail"]])]))
+        images.append(EditedImage(gallery.picture(twin), [Line("", [row["twin_detail"]])], mirrored=twin == own))
     note = "Each text is true of its image and false of the other one of the two."
-    return ColouredWords(f"{name[:1].upper()}{name[1:]}: details exchanged", note, ("", ""), (), seen)
+    return EditedSentences(f"{name[:1].upper()}{name[1:]}: details exchanged", note, images)
 
 
-def edited(caption: str, sentence: str) -> Parts:
-    """What a sentence shares with its caption, and between that what was changed, by whole words."""
+def edited(caption: str, sentence: str) -> list[EditedWords | str]:
+    """Cut a sentence into what it shares with its caption, and between that what was changed, by whole words."""
     old, new = (re.findall(r"\w+|\W", text) for text in (caption, sentence))
-    found: Parts = []
+    found: list[EditedWords | str] = []
     for kind, start, stop, first, last in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
-        was, text = "".join(old[start:stop]), "".join(new[first:last])
-        found.append(text if kind == "equal" else Coloured(text, MIDDLE, was=was))
+        text = "".join(new[first:last])
+        found.append(text if kind == "equal" else EditedWords("".join(old[start:stop]), text))
     return found

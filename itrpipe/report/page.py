@@ -1,4 +1,4 @@
-"""How a page, a terminal, Markdown and programs get a report.
+"""A report as a page, as text for a terminal, as Markdown and as JSON.
 
 The page is one file that needs no script, no network and no server. The answer, one table and pictures come first; all
 else is folded.
@@ -25,7 +25,7 @@ from itrpipe.evaluation.tables import (
     wrapped,
 )
 from itrpipe.printable import printable_lines
-from itrpipe.report.claims import Claim
+from itrpipe.report.claims import Comparison
 from itrpipe.report.contents import Report
 from itrpipe.report.names import shown
 from itrpipe.report.published import Published
@@ -41,15 +41,18 @@ def html(report: Report) -> str:
 
 
 def text(report: Report) -> str:
-    """The answer and the main table of each test set, as plain text for a terminal, and what is remarkable."""
+    """Return the answer and the main table of each test set, as text for a terminal, and what is remarkable."""
     lines = wrapped(report.title)
     for group in report.groups:
         lines += ["", *wrapped(group.description), "", *wrapped(group.answer)]
         for note in group.notes:
             lines += wrapped(note)
         lines += as_lines(group.table)
-    told = [part for each in report.sections if each.open for part in each.parts if isinstance(part, Table)]
-    return "\n".join([*lines, *(line for table in told for line in ("", *as_lines(table)))]) + "\n"
+    for section in report.sections:
+        for part in section.parts if section.open else ():
+            if isinstance(part, Table):
+                lines += ["", *as_lines(part)]
+    return "\n".join(lines) + "\n"
 
 
 def markdown(report: Report) -> str:
@@ -76,34 +79,34 @@ def inserted(document: str, asked: str, tables: str) -> str | None:
 
 
 def results(report: Report, published: Sequence[Published]) -> dict[str, Any]:
-    """All numbers of a report but times, unrounded: `runs`, `claims` against baselines, and tables of the page."""
+    """Return all numbers of a report but times, unrounded: `runs`, `claims` against baselines, and tables."""
+    runs, claims, tables = [], [], []
+    for group in report.groups:
+        runs += [_run(run, published) for each in group.series for run in each.all]
+        claims += [_claim(each) for each in (*group.claims, *group.timed)]
+    for section in report.sections:
+        if not section.timed:
+            tables += [as_json(part) for part in section.parts if isinstance(part, Table)]
     return {
         "title": report.title,
         "dataset": report.dataset,
         "interval_level": report.level,
         "answers": [group.answer for group in report.groups],
         "notes": [group.notes for group in report.groups],
-        "runs": [_run(run, published) for group in report.groups for run in group.runs],
-        "claims": [_claim(each) for group in report.groups for each in (*group.claims, *group.timed)],
-        "tables": [
-            as_json(part)
-            for each in report.sections
-            if not each.timed
-            for part in each.parts
-            if isinstance(part, Table)
-        ],
+        "runs": runs,
+        "claims": claims,
+        "tables": tables,
         "removed": [artifact.path for artifact in report.removed],
     }
 
 
 def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
-    keys = ("method", "backbone", "seed", "features", "split")
     data, trained = run.prepare.manifest, run.members[0].settings
     setting: dict[str, Any] = {}
     if data is not None and trained:
         setting = {key: trained.get(key) for key in ("train_share", "batch_size")}
-        setting |= {"training": data.metrics.get("train")}
-        setting |= {"data": {key: shown(value) for key, value in leaves(data.settings)}}
+        setting["training"] = data.metrics.get("train")
+        setting["data"] = {key: shown(value) for key, value in leaves(data.settings)}
     return {
         "label": run.label,
         "name": run.name,
@@ -112,7 +115,7 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
         "shown_as": run.method,
         "baseline": bool(run.roles),
         "setting": setting,
-        **{key: run.settings[key] for key in keys},
+        **{key: run.settings[key] for key in ("method", "backbone", "seed", "features", "split")},
         "not_as_declared": {key: asdict(each) for key, each in run.departures.items()},
         "epochs": [member.epochs for member in run.members],
         "models": [member.artifact.name for member in run.members],
@@ -121,20 +124,23 @@ def _run(run: Run, published: Sequence[Published]) -> dict[str, Any]:
     }
 
 
-def _claim(claim: Claim) -> dict[str, Any]:
-    sides = {"own": claim.own, "oracle": claim.oracle}
+def _claim(comparison: Comparison) -> dict[str, Any]:
+    sides: dict[str, Any] = {"own": comparison.claim.differences, "oracle": comparison.oracle}
+    for side, differences in sides.items():
+        if differences is not None:
+            sides[side] = {name: each.as_json() for name, each in differences.items()}
     return {
-        "model": claim.series.name,
-        "baseline": claim.baseline.name,
-        "runs": [run.label for run in claim.series.all],
-        "seeds": claim.seeds,
-        "result": claim.word,
-        **{side: found and {name: each.as_json() for name, each in found.items()} for side, found in sides.items()},
+        "model": comparison.series.name,
+        "baseline": comparison.baseline.name,
+        "runs": [run.label for run in comparison.series.all],
+        "seeds": comparison.seeds,
+        "result": comparison.claim.word,
+        **sides,
     }
 
 
 def page_environment(templates: Path = Path(__file__).parent / "templates") -> Environment:
-    """What renders pages: every value is escaped, and characters that would turn the text around it are written out."""
+    """Return the renderer of pages: values are escaped, and characters that would turn the text around written out."""
     environment = Environment(
         loader=FileSystemLoader(templates),
         autoescape=True,

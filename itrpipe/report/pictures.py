@@ -15,7 +15,7 @@ from itrpipe.datasets.pictures import DECODER_ERRORS, open_picture, picture_rgb,
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.truth import known_pairs
 from itrpipe.errors import DataError
-from itrpipe.report.runs import DIRECTIONS, Run, Series
+from itrpipe.report.runs import Run, Series
 from itrpipe.storage.integrity import checked
 
 LONGEST_SIDE = 288
@@ -53,25 +53,24 @@ class Album:
         self.problems: list[str] = []
 
     def picture(self, image_id: str) -> Picture:
-        """A small copy, or a placeholder.
+        """Return a small copy, or a placeholder.
 
         Raises:
             DataError: the picture is a file of an artifact and damaged.
         """
-        if image_id not in self._made:
-            self._made[image_id] = self._make(image_id)
-        return self._made[image_id]
-
-    def _make(self, image_id: str) -> Picture:
-        if self._root is None:
-            return Picture(image_id, None)
-        path = checked(self._root / self._files[image_id])
-        try:
-            content, (width, height) = shrink(read_image(path))
-        except DECODER_ERRORS as error:
-            self.problems.append(f"{path}: {' '.join(str(error).split())}")
-            return Picture(image_id, None)
-        return Picture(image_id, f"data:image/jpeg;base64,{base64.b64encode(content).decode()}", width, height)
+        if image_id in self._made:
+            return self._made[image_id]
+        picture = Picture(image_id, None)
+        if self._root is not None:
+            path = checked(self._root / self._files[image_id])
+            try:
+                content, size = shrink(read_image(path))
+                source = f"data:image/jpeg;base64,{base64.b64encode(content).decode()}"
+                picture = Picture(image_id, source, *size)
+            except DECODER_ERRORS as error:
+                self.problems.append(f"{path}: {' '.join(str(error).split())}")
+        self._made[image_id] = picture
+        return picture
 
 
 def shrink(content: bytes, longest_side: int = LONGEST_SIDE) -> tuple[bytes, tuple[int, int]]:
@@ -197,15 +196,19 @@ class Gallery:
             listed: candidates.
             ranks: of its right answer, see `Example`.
         """
-        texts, shown = self.split.texts, []
+        texts, candidates = self.split.texts, []
         for place, row, score, chance in listed:
-            text, picture = (texts[row], None) if of_images else ("", self.picture(row))
-            shown.append(Candidate(text, picture, score, place, self._mark(of_images, query, row), chance))
+            text, picture = "", None
+            if of_images:
+                text = texts[row]
+            else:
+                picture = self.picture(row)
+            candidates.append(Candidate(text, picture, score, place, self._mark(of_images, query, row), chance))
         caption = int(self.split.captions_of_image[query]) if of_images else query
-        return Example(texts[caption], self.own_picture(caption), shown, **ranks)
+        return Example(texts[caption], self.own_picture(caption), candidates, **ranks)
 
     def found(self, run: Run, baseline: Run | None, direction: str, query: int) -> Example:
-        """A query of a run with the first that it found, and the best own one if that comes later but is still listed.
+        """Return a query of a run with the first that it found, and the best own one if that is still listed.
 
         Args:
             run: that found.
@@ -213,20 +216,24 @@ class Gallery:
             direction: of the search.
             query: row.
         """
-        of_images, (row,) = direction == "i2t", run.rankings[direction].slice(query, 1).to_pylist()
+        of_images = direction == "i2t"
+        (row,) = run.rankings[direction].slice(query, 1).to_pylist()
         known = self.caption_row if of_images else self.image_row
-        rows = [known[each] for each in row["candidate_ids"]]
-        own = [place for place, each in enumerate(rows) if self._mark(of_images, query, each) == "own"][:1]
-        places = sorted({*range(min(SHOWN, len(rows))), *own})
+        listed, is_found = [], False
+        for place, (name, score) in enumerate(zip(row["candidate_ids"], row["scores"], strict=True)):
+            is_own = self._mark(of_images, query, known[name]) == "own"
+            if place < SHOWN or (is_own and not is_found):
+                listed.append((place + 1, known[name], score, None))
+            is_found |= is_own
         before = None if baseline is None else baseline.rankings[direction]["rank"][query].as_py() + 1
-        listed = [(place + 1, rows[place], row["scores"][place], None) for place in places]
         return self.example(of_images, query, listed, rank=row["rank"] + 1, baseline_rank=before)
 
     def _mark(self, of_images: bool, query: int, row: int) -> Mark:
         image, caption = (query, row) if of_images else (row, query)
         if self.split.caption_image[caption] == image:
             return "own"
-        return "true" if self.truth is not None and self.truth.has(np.array(caption), np.array(image)) else ""
+        is_true = self.truth is not None and self.truth.has(np.array(caption), np.array(image))
+        return "true" if is_true else ""
 
 
 @dataclass(frozen=True)
@@ -263,36 +270,37 @@ def retrieval_examples(
         count: queries in each direction.
         seed: of their choice.
     """
-    run, before = series.first, baseline and baseline.first
-    found = []
-    for number, direction in enumerate(reversed(DIRECTIONS)):
+    run, found = series.first, []
+    for number, direction in enumerate(("t2i", "i2t")):
         rank = run.rankings[direction]["rank"].to_numpy()
-        if before is None or baseline is None:
+        if baseline is None:
+            before = None
             chosen = choose(rank == 0, count, np.random.default_rng([seed, number]))
             note = "Drawn at random: first some with a right answer on top, then some without."
         else:
+            before = baseline.first
             chosen = moved(before.rankings[direction]["rank"].to_numpy(), rank, count)
             note = f"Whose right answer moved furthest up, then down, from {baseline.name}."
-        items = [gallery.found(run, before, direction, query) for query in chosen]
-        title = "Captions found for images" if direction == "i2t" else "Images found for captions"
-        found.append(Examples(title, f"By {series.name}. {note}", items, direction == "i2t"))
-    return [each for each in found if each.items]
+        if chosen:
+            items = [gallery.found(run, before, direction, query) for query in chosen]
+            title = "Captions found for images" if direction == "i2t" else "Images found for captions"
+            found.append(Examples(title, f"By {series.name}. {note}", items, direction == "i2t"))
+    return found
 
 
 def moved(before: np.ndarray, after: np.ndarray, count: int) -> list[int]:
-    """Rows of `count` queries, about half of them those whose rank fell most as a ratio, then those that rose most."""
+    """Return rows of `count` queries, half of them those whose rank fell most as a ratio, then those that rose most."""
     gains = np.log((before + 1.0) / (after + 1.0))
     order = np.argsort(-gains, kind="stable")
-    up, down = order[gains[order] > 0].tolist(), order[gains[order] < 0][::-1].tolist()
-    return _half(up, down, count)
-
-
-def _half(first: list[int], second: list[int], count: int) -> list[int]:
-    wanted = min(len(first), max((count + 1) // 2, count - len(second)))
-    return [*first[:wanted], *second[: count - wanted]]
+    return _half(order[gains[order] > 0], order[gains[order] < 0][::-1], count)
 
 
 def choose(right: np.ndarray, count: int, generator: np.random.Generator) -> list[int]:
-    """Rows of `count` queries, about half of them right, the right ones first; fewer when there are fewer queries."""
+    """Return rows of `count` queries, half of them right, the right ones first; fewer when there are fewer queries."""
     order = generator.permutation(len(right))
-    return _half(order[right[order]].tolist(), order[~right[order]].tolist(), count)
+    return _half(order[right[order]], order[~right[order]], count)
+
+
+def _half(first: np.ndarray, second: np.ndarray, count: int) -> list[int]:
+    wanted = min(len(first), max((count + 1) // 2, count - len(second)))
+    return [*first[:wanted].tolist(), *second[: count - wanted].tolist()]

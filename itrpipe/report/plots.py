@@ -8,31 +8,27 @@ serves a light and a dark page.
 from __future__ import annotations
 
 import io
-import itertools
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from itrpipe.evaluation.tables import Number
-from itrpipe.report.runs import FIRST, Series
+from itrpipe.report.runs import FIRST, Model, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
-import numpy as np
-
-from itrpipe.report.runs import Model
-
 SERIES = 6
 """Distinguishable colours beside the grey of the first training; more than that start over."""
-_INK, _MUTED, _RULE, _FIRST = "#010101", "#020202", "#030303", "#050500"
-_COLOURS = [f"#05050{index + 1}" for index in range(SERIES)]
-_VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule", _FIRST: "series-0"} | {
-    colour: f"series-{index + 1}" for index, colour in enumerate(_COLOURS)
-}
+_INK, _MUTED, _RULE = "#010101", "#020202", "#030303"
+_COLOURS = [f"#05050{index}" for index in range(SERIES + 1)]
+"""The first is the grey of the first training."""
+_VARIABLES = {_INK: "ink", _MUTED: "muted", _RULE: "rule"}
+_VARIABLES |= {colour: f"series-{index}" for index, colour in enumerate(_COLOURS)}
 _WIDTH, _HEIGHT = 5.0, 3.1  # inches of 72 points: 360 points wide, legible unscaled on a phone
 _TICKS = 6
 _DASHES = ((), (4, 2), (1, 1.6), (6, 2, 1, 2))
@@ -81,19 +77,15 @@ class Plot:
 
 @dataclass(frozen=True)
 class Look:
-    """How the line of a series is drawn: colour, and dashes in line widths."""
+    """The line of a series: its colour, and dashes in line widths."""
 
     colour: str
     dashes: tuple[float, ...]
 
     @property
     def variable(self) -> str:
-        """The colour on the page, as a variable of its style."""
+        """Return the colour on the page, as a variable of its style."""
         return _VARIABLES[self.colour]
-
-    def line(self) -> dict[str, Any]:
-        """The same as arguments of matplotlib."""
-        return {"color": self.colour, "linestyle": (0, self.dashes) if self.dashes else "-"}
 
 
 @dataclass(frozen=True)
@@ -112,23 +104,23 @@ class Panels:
 
 
 def looks_of(series: Sequence[Series]) -> dict[str, Look]:
-    """Colour and dashes of each series, by its name.
+    """Return colour and dashes of each series, by its name.
 
     Where there are more methods than colours, dashes tell those of one colour apart, too.
     """
     backbones = list(dict.fromkeys(each.first.backbone for each in series))
     # Of several first trainings of a backbone, which differ in their settings, one is grey.
-    greys = {each.first.backbone: each.name for each in reversed(series) if FIRST in each.first.roles}
-    methods = list(dict.fromkeys(each.method for each in series if each.name not in greys.values()))
-    turns = -(-len(methods) // SERIES) or 1  # how often the colours start over
+    greys = {each.first.backbone: each.name for each in reversed(series) if FIRST in each.first.roles}.values()
+    methods = list(dict.fromkeys(each.method for each in series if each.name not in greys))
+    turns = max(1, -(-len(methods) // SERIES))  # how often the colours start over
     looks = {}
     for each in series:
-        dashes = backbones.index(each.first.backbone) * turns
-        if each.name in greys.values():
-            looks[each.name] = Look(_FIRST, _DASHES[dashes % len(_DASHES)])
-            continue
-        turn, colour = divmod(methods.index(each.method), SERIES)
-        looks[each.name] = Look(_COLOURS[colour], _DASHES[(dashes + turn) % len(_DASHES)])
+        turn, colour = 0, 0
+        if each.name not in greys:
+            turn, place = divmod(methods.index(each.method), SERIES)
+            colour = place + 1
+        dashes = backbones.index(each.first.backbone) * turns + turn
+        looks[each.name] = Look(_COLOURS[colour], _DASHES[dashes % len(_DASHES)])
     return looks
 
 
@@ -145,28 +137,32 @@ def intervals(
         looks: of the rows.
         band: what they are to be compared with, drawn across with its interval; or None.
     """
-    wrapped = [textwrap.wrap(label, _LABEL_LENGTH) for label in labels]
-    heights = [1 + _LABEL_LINE * (len(each) - 1) for each in wrapped]
-    ends = list(itertools.accumulate(heights))
-    places = [end - height / 2 for end, height in zip(ends, heights, strict=True)]
-    figure, axes = panel(height=0.5 + 0.34 * max(ends[-1], 2))
-    if band is not None:
-        axes.axvline(band.value, color=_MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
-        axes.axvspan(*_ends(band), color=_RULE, alpha=_BAND, linewidth=0)
-    for place, row, look in zip(places, rows, looks, strict=True):
+    figure, axes = panel()
+    places, names, end = [], [], 0.0
+    for label, row, look in zip(labels, rows, looks, strict=True):
+        lines = textwrap.wrap(label, _LABEL_LENGTH)
+        height = 1 + _LABEL_LINE * (len(lines) - 1)
+        place = end + height / 2
+        end += height
+        places.append(place)
+        names.append("\n".join(lines))
         axes.plot(_ends(row), [place, place], color=look.colour, linewidth=2.2)
         axes.plot([row.value], [place], "o", color=look.colour, markersize=6.5, markeredgewidth=1.6)
         over = {"xytext": (0, 6), "textcoords": "offset points", "horizontalalignment": "center"}
         axes.annotate(row.text, xy=(row.value, place), fontsize=_VALUE_SIZE, color=_INK, **over)
-    axes.set_yticks(places, ["\n".join(each) for each in wrapped])
-    axes.set_ylim(ends[-1], -0.3)
+    if band is not None:
+        axes.axvline(band.value, color=_MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
+        axes.axvspan(*_ends(band), color=_RULE, alpha=_BAND, linewidth=0)
+    figure.set_figheight(0.5 + 0.34 * max(end, 2))
+    axes.set_yticks(places, names)
+    axes.set_ylim(end, -0.3)
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     return Plot(title, svg(figure, name, f"{title}: {', '.join(labels)}"))
 
 
 def _ends(number: Number) -> tuple[float, float]:
-    """Of its interval, or of one standard deviation to both sides."""
+    """Return the ends of its interval, or of one standard deviation to both sides."""
     if number.low is not None and number.high is not None:
         return number.low, number.high
     half = number.deviation or 0.0
@@ -211,18 +207,17 @@ def svg(figure: Any, name: str, description: str) -> str:
 
 
 def _shortened(content: str) -> str:
-    """The same drawing in about half the bytes: a hundredth of a point is enough, and few ids are ever used."""
-    used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', content))
-    wanted = {name for pair in used for name in pair}
-    content = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in wanted else "", content)
+    """Return the same drawing in about half the bytes: a hundredth of a point is enough, and few ids are ever used."""
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', content))
+
+    def rounded(match: re.Match[str]) -> str:
+        return re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), match[0])
+
+    content = re.sub(r' id="([^"]+)"', lambda match: match[0] if match[1] in used else "", content)
     content = re.sub(r' transform="rotate\(-0 [^"]*"', "", content)
-    content = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda match: re.sub(r"\d+\.\d{3,}", _rounded, match[0]), content)
+    content = re.sub(r' (?:d|x|y|transform)="[^"]*"', rounded, content)
     content = re.sub(r"<g/>\s*|<defs>\s*</defs>\s*", "", content)
     return re.sub(r">\s+<", "><", content).strip()
-
-
-def _rounded(match: re.Match[str]) -> str:
-    return f"{float(match[0]):.2f}".rstrip("0").rstrip(".")
 
 
 _BY_EPOCH = {
@@ -246,26 +241,25 @@ _CURVES = (
 
 
 def training_curves(series: Sequence[Series], looks: Mapping[str, Look], prefix: str) -> list[Panels]:
-    """Of the models that were trained and are still there; panels without any are left out.
+    """Draw the curves of models that were trained and are still there, without panels that have none.
 
     Args:
         series: of the runs on one test set.
         looks: of a series, by its name.
         prefix: of the ids inside the drawings.
     """
-    trained = {each.name: found for each in series if (found := _models(each))}
-    drawn = [
-        _by_epoch(f"{prefix}-{column}", title, column, own, looks)
-        for column, title in _BY_EPOCH.items()
-        if (own := {name: found for name, found in trained.items() if found[0].history[0].get(column) is not None})
-    ]
+    trained: dict[str, list[Model]] = {}
+    for each in series:
+        alone = [run.members[0] for run in each.all if len(run.members) == 1 and not run.rerank]
+        models = [model for model in alone if model.history]
+        if models:
+            trained[each.name] = models
+    drawn = []
+    for column, title in _BY_EPOCH.items():
+        measured = {name: own for name, own in trained.items() if own[0].history[0].get(column) is not None}
+        if measured:
+            drawn.append(_by_epoch(f"{prefix}-{column}", title, column, measured, looks))
     return [Panels(drawn, {name: looks[name] for name in trained}, _CURVES)] if drawn else []
-
-
-def _models(series: Series) -> list[Model]:
-    """That of every run of a single model, with its history."""
-    alone = [run.members[0] for run in series.all if len(run.members) == 1 and not run.rerank]
-    return [model for model in alone if model.history]
 
 
 def _by_epoch(name: str, title: str, column: str, drawn: Mapping[str, list[Model]], looks: Mapping[str, Look]) -> Plot:
@@ -292,7 +286,9 @@ def _by_epoch(name: str, title: str, column: str, drawn: Mapping[str, list[Model
         shared = min(len(model.history) for model in models)
         middle = np.mean([[row[column] for row in model.history[:shared]] for model in models], axis=0)
         epochs = [row["epoch"] for row in models[0].history[:shared]]
-        axes.plot(epochs, middle, **look.line(), marker="o" if shared <= _MOST_MARKED else "", markersize=3.2)
+        style = (0, look.dashes) if look.dashes else "-"
+        marker = "o" if shared <= _MOST_MARKED else ""
+        axes.plot(epochs, middle, color=look.colour, linestyle=style, marker=marker, markersize=3.2)
     axes.set_xlim(0, max(last, 1) * _BEYOND)  # a model that was not trained is validated once, at epoch 0
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=last >= 1))

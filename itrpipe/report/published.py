@@ -1,4 +1,4 @@
-"""What a report is asked for, and published scores beside measured ones: which are reached, missed, or come close."""
+"""Options of a report, and published scores beside measured ones: which are reached, missed, or come close."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Verdict = Literal["OK", "close", "FAIL", "shown", "missing", "tiny"]
 
 
 class Tolerance(Settings):
-    """How far from the published score a measured one may be, in points of RSum.
+    """The distance that a measured score may have from the published one, in points of RSum.
 
     A sum of n of the six recalls may be off by sqrt(n / 6) of it: errors of single recalls are taken for independent.
 
@@ -43,13 +43,15 @@ class Tolerance(Settings):
         return self
 
     def judge(self, difference: float, recalls: int) -> Verdict:
-        """What a difference of a sum of so many recalls, in percent points, counts as."""
+        """Return what a difference of a sum of so many recalls, in percent points, counts as."""
         off = abs(difference) / math.sqrt(recalls / RECALLS_OF_RSUM)
-        return "OK" if off <= self.ok else "close" if off <= self.close else "FAIL"
+        if off <= self.ok:
+            return "OK"
+        return "close" if off <= self.close else "FAIL"
 
 
 class Published(Settings):
-    """What was published for one run under one protocol.
+    """Scores that were published for one run under one protocol.
 
     Scores may stand among the other keys, as in `{where = "AOQ Table 2", rsum = 486.3}`. A score is a recall, `rsum`,
     or a number in another file of the evaluation by its path: `matching.uniform.i2t.global`.
@@ -100,7 +102,7 @@ class Published(Settings):
 
 
 class ReportSettings(Settings):
-    """What the page shows.
+    """Options of the page.
 
     Attributes:
         title: of the page; empty for the dataset's name.
@@ -152,15 +154,6 @@ class Reproduction:
     headline: Score
     scores: list[Score]
 
-    def line(self, width: int) -> str:
-        """Verdict, run, and both numbers; the run in a column of `width` characters."""
-        headline, name = self.headline, self.published.name
-        got = "not measured" if headline.measured is None else f"got {headline.measured:.1f}"
-        metric = headline.metric.removesuffix(".value").removesuffix(".percent")
-        protocol = "" if self.published.protocol == "full" else f"{self.published.protocol} "
-        start = f"{headline.verdict:<7}  {name:<{width}}  {protocol}{metric}"
-        return f"{start} expected {headline.expected:.1f}, {got} ({self.published.source})"
-
 
 def reproductions(
     published: Sequence[Published], evaluations: Mapping[str, Path], tolerance: Tolerance, *, tiny: bool
@@ -179,57 +172,73 @@ def reproductions(
     found = []
     for each in published:
         folder = evaluations.get(each.run)
-        toy = tiny and folder is not None
+        rule = each, tolerance, tiny and folder is not None
         scores = []
         for metric, expected in each.scores.items():
             measured = None if folder is None else _measured(folder, each.protocol, metric)
             recalls = RECALLS_OF_RSUM if metric == RSUM else 1
-            scores.append(Score(metric, expected, measured, _judge(each, expected, measured, tolerance, recalls, toy)))
-        found.append(Reproduction(each, _headline(each, scores, tolerance, toy), scores))
+            scores.append(_scored(metric, expected, measured, recalls, *rule))
+        # RSum where it was published, else the sum of all scores.
+        chosen = [one for one in scores if one.metric == RSUM] or scores
+        headline = chosen[0]
+        if len(chosen) > 1:
+            parts = [one.measured for one in chosen if one.measured is not None]
+            measured = sum(parts) if len(parts) == len(chosen) else None
+            expected = sum(one.expected for one in chosen)
+            headline = _scored(f"sum of {len(chosen)} scores", expected, measured, len(chosen), *rule)
+        found.append(Reproduction(each, headline, scores))
     return found
 
 
+def _scored(
+    metric: str,
+    expected: float,
+    measured: float | None,
+    recalls: int,
+    published: Published,
+    tolerance: Tolerance,
+    is_toy: bool,
+) -> Score:
+    verdict: Verdict = "shown"
+    if is_toy:
+        verdict = "tiny"
+    elif measured is None:
+        verdict = "missing"
+    elif published.judged:
+        verdict = tolerance.judge(measured - expected, recalls)
+    return Score(metric, expected, measured, verdict)
+
+
 def table_lines(found: Sequence[Reproduction]) -> list[str]:
-    """One line for each, aligned."""
+    """Return verdict, run, and both numbers of each as a line; the runs are aligned."""
     lengths = [len(each.published.name) for each in found]
     width = max((length for length in lengths if length <= LONGEST_NAME), default=0)
-    return [each.line(width) for each in found]
+    lines = []
+    for each in found:
+        published, headline = each.published, each.headline
+        metric = headline.metric.removesuffix(".value").removesuffix(".percent")
+        if published.protocol != "full":
+            metric = f"{published.protocol} {metric}"
+        got = "not measured" if headline.measured is None else f"got {headline.measured:.1f}"
+        numbers = f"expected {headline.expected:.1f}, {got}"
+        lines.append(f"{headline.verdict:<7}  {published.name:<{width}}  {metric} {numbers} ({published.source})")
+    return lines
 
 
 def expected_json(found: Sequence[Reproduction], tolerance: Tolerance, *, tiny: bool) -> dict[str, Any]:
-    """Content of `expected.json`."""
-    about = {"where", "note", "protocol", "run"}
-    runs = [
-        {**each.published.model_dump(include=about), "title": each.published.name, "verdict": each.headline.verdict}
-        | {"headline": asdict(each.headline), "scores": [asdict(score) for score in each.scores]}
-        for each in found
-    ]
+    """Return the content of `expected.json`."""
+    runs = []
+    for each in found:
+        about = each.published.model_dump(include={"where", "note", "protocol", "run"})
+        about |= {"title": each.published.name, "verdict": each.headline.verdict, "headline": asdict(each.headline)}
+        runs.append(about | {"scores": [asdict(score) for score in each.scores]})
     return {"tolerance": tolerance.model_dump(), "tiny": tiny, "runs": runs}
 
 
-def _headline(published: Published, scores: Sequence[Score], tolerance: Tolerance, tiny: bool) -> Score:
-    """RSum where it was published, else the sum of all scores."""
-    chosen = [score for score in scores if score.metric == RSUM] or list(scores)
-    if len(chosen) == 1:
-        return chosen[0]
-    parts = [score.measured for score in chosen]
-    measured = None if None in parts else sum(each for each in parts if each is not None)
-    expected = sum(score.expected for score in chosen)
-    title = f"sum of {len(chosen)} scores"
-    return Score(title, expected, measured, _judge(published, expected, measured, tolerance, len(chosen), tiny))
-
-
-def _judge(
-    published: Published, expected: float, measured: float | None, tolerance: Tolerance, recalls: int, tiny: bool
-) -> Verdict:
-    if tiny or measured is None:
-        return "tiny" if tiny else "missing"
-    return tolerance.judge(measured - expected, recalls) if published.judged else "shown"
-
-
 def _measured(folder: Path, protocol: str, metric: str) -> float | None:
-    """A number of an evaluation; None where it was not measured, as under a protocol that needs more images."""
-    stem, *path = metric.split(".") if "." in metric else ("metrics", protocol, metric, "value")
+    """Return a number of an evaluation; None if it was not measured, as under a protocol that needs more images."""
+    stem, _, path = metric.partition(".")
+    if not path:
+        stem, path = "metrics", f"{protocol}.{metric}.value"
     file = folder / f"{stem}.json"
-    found = dict(leaves(read_checked_json(file))) if file.exists() else {}
-    return found.get(".".join(path))
+    return dict(leaves(read_checked_json(file))).get(path) if file.exists() else None

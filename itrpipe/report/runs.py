@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -34,7 +35,7 @@ from itrpipe.report.names import (
 from itrpipe.storage.artifact import HISTORY, METRICS, RANKINGS, STATISTICS, Manifest
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.storage.tables import read_table
-from itrpipe.training.settings import FIRST_TRAINING, began_with, trains, unread
+from itrpipe.training.settings import FIRST_TRAINING, trains, unread
 
 DIRECTIONS = {"i2t": "Image → text", "t2i": "Text → image"}
 FULL, ORACLE = "full", "oracle"
@@ -85,7 +86,7 @@ class Model:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """What it and the lists that it drew from were made with, but the seed, by dotted keys; nothing if removed."""
+        """Return its settings and those of its mined lists but the seed, by dotted keys; nothing if removed."""
         values = {key: value for key, value in leaves(self.settings) if key != SEED}
         if self.mining is not None and self.mining.manifest is not None:
             for key, value in leaves(self.mining.manifest.settings):
@@ -95,9 +96,8 @@ class Model:
 
     @cached_property
     def has_idle_guard(self) -> bool:
-        """Whether it was to avoid false negatives that mining marks, and mining marked none."""
-        loss = loss_of(self.settings) if self.settings else None
-        mined = mined_by(loss)
+        """Tell whether it was to avoid false negatives that mining marks, and mining marked none."""
+        mined = mined_by(loss_of(self.settings))
         if mined is None or not mined.guard or self.mining is None or self.mining.manifest is None:
             return False
         marked = read_checked_json(self.mining.folder / STATISTICS)["guard"]["above"]
@@ -105,8 +105,8 @@ class Model:
 
     @cached_property
     def choices(self) -> Mapping[str, str]:
-        """What its method was put together from, see `Composed.choices`; often nothing."""
-        return choices_of(self.settings) if self.settings else {}
+        """Return what its method was put together from, see `Composed.choices`; often nothing."""
+        return choices_of(self.settings)
 
     @cached_property
     def is_trained(self) -> bool:
@@ -124,11 +124,6 @@ class Model:
         }
         return frozenset(role for role, is_so in holds.items() if is_so)
 
-    @cached_property
-    def encoders(self) -> tuple[str, ...]:
-        """Published weights that it began with, see `itrpipe.training.settings.began_with`."""
-        return began_with(self.settings) if self.settings else ()
-
     @property
     def backbone(self) -> str:
         """The backbone as papers write it; of embeddings from files their name."""
@@ -139,10 +134,10 @@ class Model:
         """The method as papers write it, with its choices and its name; of what was not trained here the name alone."""
         if self.named and not self.is_trained:
             return self.named
-        chosen = title_by_choices(self.method_name, self.settings) if self.settings else ""
-        title = chosen or method_title(self.method_name)
+        title = title_by_choices(self.method_name, self.settings) or method_title(self.method_name)
         notes = [self.named] if self.named else []
-        notes += ["marked nothing"] if self.has_idle_guard else []
+        if self.has_idle_guard:
+            notes.append("marked nothing")
         return f"{title} ({'; '.join(notes)})" if notes else title
 
     @cached_property
@@ -183,7 +178,7 @@ def _history(artifact: Artifact) -> list[dict[str, Any]]:
 
 
 def member_prefix(number: int) -> str:
-    """What stands before the settings of a member of an ensemble, counted from 1; nothing before the first's."""
+    """Return what stands before the settings of a member of an ensemble, counted from 1; nothing before the first's."""
     return "" if number == 1 else f"model {number} "
 
 
@@ -228,21 +223,23 @@ class Run:
 
     @property
     def rerank(self) -> int:
-        """How many candidates of a query were scored in full; 0: all of them."""
+        """Return how many candidates of a query were scored in full; 0: all of them."""
         return self.settings.get("rerank", 0)
 
     @property
     def roles(self) -> frozenset[str]:
-        """Those of all its members."""
+        """Return those of all its members."""
         return frozenset.intersection(*(each.roles for each in self.members))
 
     @property
     def backbone(self) -> str:
         """The backbones as papers write them, and the seeds of members that differ in theirs."""
-        several = len({each.seed for each in self.members}) > 1
-        return " + ".join(
-            f"{each.backbone}{f' seed {each.seed}' if several and each.seed else ''}" for each in self.members
-        )
+        has_several_seeds = len({each.seed for each in self.members}) > 1
+        names = []
+        for each in self.members:
+            seed = f" seed {each.seed}" if has_several_seeds and each.seed else ""
+            names.append(f"{each.backbone}{seed}")
+        return " + ".join(names)
 
     @property
     def method(self) -> str:
@@ -253,8 +250,9 @@ class Run:
     @property
     def name(self) -> str:
         """For people: backbone, method, how it was re-ranked if it was, and the seed when it is not 0."""
-        alike = len({each.seed for each in self.members}) == 1
-        return f"{model_title(self.backbone, self.method)}{f', seed {self.seed}' if self.seed and alike else ''}"
+        title = model_title(self.backbone, self.method)
+        has_one_seed = len({each.seed for each in self.members}) == 1
+        return f"{title}, seed {self.seed}" if self.seed and has_one_seed else title
 
     @property
     def departures(self) -> dict[str, Departure]:
@@ -267,7 +265,7 @@ class Run:
 
     @property
     def seconds(self) -> float | None:
-        """What training cost, with the models, mined lists and sentences that it read; None when a part was removed."""
+        """Return the seconds of training with the models, lists and sentences that it read; None if one was removed."""
         chain = {each.path: each for member in self.members for each in member.artifact.chain()}
         manifests = [each.manifest for each in chain.values() if each.stage in _COSTS]
         present = [manifest for manifest in manifests if manifest is not None]
@@ -291,12 +289,12 @@ class Run:
 
     @property
     def size(self) -> tuple[int, int]:
-        """How many images and captions were ranked."""
+        """Return how many images and captions were ranked."""
         images, captions = (len(self.rankings[side]) for side in DIRECTIONS)
         return images, captions
 
     def wrote(self, file: str) -> Any:
-        """What the evaluation wrote to a file: JSON, or the rows of a table; None where it did not write any."""
+        """Return what the evaluation wrote to a file: JSON, or the rows of a table; None where it did not write any."""
         if file not in self._read and file in self.manifest.outputs:
             path = self.evaluation.folder / file
             is_table = file.endswith(".parquet")
@@ -305,10 +303,13 @@ class Run:
 
     def ranks(self, *, oracle: bool = False) -> Ranks | None:
         """Ranks of both directions; None when all correct matches are asked for but not known."""
-        found = [table["oracle_rank" if oracle else "rank"] for table in self.rankings.values()]
-        if any(each.null_count for each in found):
-            return None
-        return Ranks(*(each.to_numpy().astype(np.int64) for each in found))
+        sides = []
+        for table in self.rankings.values():
+            column = table["oracle_rank" if oracle else "rank"]
+            if column.null_count:
+                return None
+            sides.append(column.to_numpy().astype(np.int64))
+        return Ranks(*sides)
 
     def _input(self, name: str) -> Artifact:
         found = self.evaluation.input(name)
@@ -344,30 +345,25 @@ def collect(
         declared: settings by the declarations.
         names: folder of a training artifact -> name of its model, where it has one.
     """
-    runs = []
+    runs: list[Run] = []
     found: dict[Path, Manifest | None] = {}
+    labels = Counter(manifest.label for _, manifest in evaluations)
     for folder, manifest in evaluations:
         artifact = Artifact("evaluate", folder.name, manifest.fingerprint, folder, manifest, found)
-        shared = sum(other.label == manifest.label for _, other in evaluations) > 1
-        runs.append(Run(folder.name if shared else manifest.label, artifact, declared, names))
+        label = manifest.label if labels[manifest.label] == 1 else folder.name
+        runs.append(Run(label, artifact, declared, names))
+
+    def place(run: Run) -> tuple[str | int, ...]:
+        # Others may begin with what comes first.
+        is_first = FIRST in run.roles or (run.roles and len(run.members) == 1)
+        place = 1 if not run.roles else 0 if is_first else 2
+        settings = run.settings
+        return settings["backbone"], place, settings["method"], len(run.members), run.rerank, run.seed, run.label
+
     groups: dict[tuple[str, str], list[Run]] = {}
-    for run in sorted(runs, key=_place):
+    for run in sorted(runs, key=place):
         groups.setdefault((run.settings["split"], run.prepare.name), []).append(run)
     return [group for _, group in sorted(groups.items())]
-
-
-def _place(run: Run) -> tuple[str | int, ...]:
-    begun = FIRST in run.roles or (run.roles and len(run.members) == 1)  # others may begin with it
-    place = 0 if begun else 2 if run.roles else 1
-    return (run.settings["backbone"], place, run.settings["method"], len(run.members), run.rerank, run.seed, run.label)
-
-
-def of_different_methods(runs: Iterable[Run], most: int) -> list[Run]:
-    """The first runs of some methods, to be shown beside each other."""
-    found: dict[str, Run] = {}
-    for run in runs:
-        found.setdefault(run.settings["method"], run)
-    return list(found.values())[:most]
 
 
 def all_artifacts(runs: Iterable[Run]) -> list[Artifact]:
@@ -416,34 +412,27 @@ def series_of(items: Sequence[Run]) -> list[Series]:
     """
     groups: dict[str, tuple[str, dict[str, Any], list[Run]]] = {}
     for index, item in enumerate(items):
-        facts, title, key = _facts(item), model_title(item.backbone, item.method), str(index)
-        if facts is not None and len({member.seed for member in item.members}) == 1:
+        title, facts, key = model_title(item.backbone, item.method), {}, str(index)
+        is_known = all(member.artifact.manifest is not None for member in item.members)
+        if is_known:
+            for number, member in enumerate(item.members, 1):
+                # Of a training elsewhere its name tells all.
+                values = {} if member.is_seed_elsewhere else member.values
+                skipped = unread(member.settings)
+                for name, value in values.items():
+                    if name not in skipped:
+                        facts[f"{member_prefix(number)}{name}"] = value
+            facts |= {name: each.value for name, each in item.departures.items()}
+        if is_known and len({member.seed for member in item.members}) == 1:
             # The title of a run's method also says how it was re-ranked, which its models do not know.
             told = [item.method, [member.method_name for member in item.members], facts]
             key = json.dumps(told, sort_keys=True, default=str)
-        groups.setdefault(key, (title, facts or {}, []))[2].append(item)
+        groups.setdefault(key, (title, facts, []))[2].append(item)
     found = []
     titles, facts_of, runs_of = zip(*groups.values(), strict=True)
     for title, runs, (differing, parts) in zip(titles, runs_of, distinctions(titles, facts_of), strict=True):
         more = len(differing) - len(parts)
-        parts += [f"{more} more setting{'s' if more > 1 else ''}"] if more else []
+        if more:
+            parts.append(f"{more} more setting{'s' if more > 1 else ''}")
         found.append(Series(f"{title} ({', '.join(parts)})" if parts else title, tuple(runs), differing))
     return found
-
-
-def _facts(item: Run) -> dict[str, Any] | None:
-    """Settings of training and mining but the seed, by their dotted keys; None when a model was removed.
-
-    Of the models that they were made from, what is not as declared; nothing of a training elsewhere.
-    """
-    facts: dict[str, Any] = {}
-    for number, member in enumerate(item.members, 1):
-        if member.artifact.manifest is None:
-            return None
-        if member.is_seed_elsewhere:
-            continue
-        skipped = unread(member.settings)
-        for key, value in member.values.items():
-            if key not in skipped:
-                facts[f"{member_prefix(number)}{key}"] = value
-    return facts | {key: each.value for key, each in item.departures.items()}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from itrpipe.analysis.words import CorrectedSentence, WordReader, match_probability
+from itrpipe.analysis.words import WordReader, match_probability
 from itrpipe.datasets.prepared import given_split
 from itrpipe.errors import UsageError
 from itrpipe.search.photos import find_image
@@ -45,31 +44,31 @@ def explain(trained: Path, label: str, image: str, caption: str, device: str) ->
     read = reader.read(images, row, row, captions.tokens)
     (found,) = reader.corrected(row, captions.tokens, read)
     again = reader.read(images, row, row, found.corrected_tokens[None])
+
+    unknown = set(captions.words[captions.tokens == reader.unknown_id].tolist())
+    words = []
+    for number, chance in enumerate(found.mismatch.tolist()):
+        start, end = found.sentence.spans[number]
+        first, last = found.corrected.spans[number]
+        flagged = bool(found.flagged[number])
+        words.append(
+            {
+                "text": found.sentence.text[start:end],
+                "start": start,
+                "end": end,
+                "mismatch": chance,
+                "flagged": flagged,
+                "known": number not in unknown,
+                "correction": found.corrected.text[first:last] if flagged and reader.corrects else None,
+            }
+        )
     return {
         "run": label,
         "image_id": shown.image_id,
         "split": shown.split,
         "caption": caption,
         "score": found.score,
-        "words": [*_words(reader, found)],
+        "words": words,
         "corrected": found.corrected.text if reader.corrects else None,
         "corrected_score": match_probability(float(again.scores[0])) if reader.corrects else None,
     }
-
-
-def _words(reader: WordReader, found: CorrectedSentence) -> Iterator[dict[str, Any]]:
-    """Yield the words of a caption: where they stand, how likely they are wrong, whether the model knows them."""
-    (tokens,), (owners,) = reader.captions.tokens, reader.captions.words
-    unknown = set(owners[tokens == reader.unknown_id].tolist())
-    for number, chance in enumerate(found.mismatch.tolist()):
-        flagged = bool(found.flagged[number])
-        (start, end), corrected = found.sentence.spans[number], slice(*found.corrected.spans[number])
-        yield {
-            "text": found.sentence.text[start:end],
-            "start": start,
-            "end": end,
-            "mismatch": chance,
-            "flagged": flagged,
-            "known": number not in unknown,
-            "correction": found.corrected.text[corrected] if flagged and reader.corrects else None,
-        }

@@ -1,4 +1,4 @@
-"""What is searched, by the command, the pages and programs alike: images and captions of a dataset, or photographs.
+"""Galleries that are searched by the command, the pages and programs alike: of a dataset, or of photographs.
 
 Models with embeddings compare a query with those that training or an index wrote. All others score every pair of the
 query with what is searched.
@@ -67,7 +67,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model found.
+    """The answers of a model to one query.
 
     Attributes:
         dataset: its name; the path of a folder of photographs.
@@ -95,19 +95,19 @@ class Answers:
 
     @property
     def of_folder(self) -> bool:
-        """Whether photographs without captions were searched."""
+        """Tell whether photographs without captions were searched."""
         return self.split == FOLDER
 
     @property
     def title(self) -> str:
-        """What was asked for, in words."""
+        """Return what was asked for, in words."""
         if self.caption is not None:
             return f"“{self.caption}”"
         return f"Photographs like {self.image_id}" if self.of_folder else f"Captions for {self.image_id}"
 
     @property
     def how(self) -> str:
-        """What was ranked by which model, in words."""
+        """Return what was ranked by which model, in words."""
         what = "photographs" if self.of_folder else f"{self.split} {self.finds}"
         return f"{self.searched:,} {what} ranked by {self.run}"
 
@@ -141,17 +141,21 @@ class Answers:
         if own is not None:
             path = Path(own) if folder is None else folder / own
             asked = Album(path.parent if path.is_absolute() else None, {path.name: path.name})
-            query, problems = asked.picture(path.name), [*problems, *asked.problems]
+            query = asked.picture(path.name)
+            problems = [*problems, *asked.problems]
         name = None if self.image_id is None else Path(self.image_id).name
         shown = replace(self, dataset=Path(self.dataset).name, image_id=name)
-        template = page_environment().get_template("search.html.j2")
-        facts = {"found": shown, "title": shown.title, "pictures": pictures, "query": query, "shown": _CAPTIONS_SHOWN}
-        return template.render(facts), problems
+        page = (
+            page_environment()
+            .get_template("search.html.j2")
+            .render(found=shown, title=shown.title, pictures=pictures, query=query, shown=_CAPTIONS_SHOWN)
+        )
+        return page, problems
 
 
 @dataclass
 class Gallery:
-    """What a model searches.
+    """Images and captions that a model searches.
 
     Attributes:
         about: what is looked at: a dataset, or a folder.
@@ -241,7 +245,7 @@ class Gallery:
 
     @property
     def compares_images(self) -> bool:
-        """Whether images can be compared with each other."""
+        """Tell whether images can be compared with each other."""
         return self.model.measure == INNER_PRODUCT
 
     @cached_property
@@ -277,23 +281,18 @@ class Gallery:
         query = self.model.encode_images([image]) if row is None else self.images[row][None]
         return pair_scores(self.images, query, INNER_PRODUCT)[:, 0]
 
-    def by_caption_of(self, image: Stored, progress: bool = False) -> np.ndarray:
-        """Scores [T] of the captions with an image."""
-        texts = self.sentences if isinstance(self.sentences, Captions) else np.concatenate(self.sentences)
-        return self.model.score(cast(Any, image), cast(Any, texts), _AT_ONCE, progress)[0]
-
     def images_for(self, sentence: str, top: int, progress: bool = False) -> Answers:
-        """The images that fit a sentence best; right ones are marked where it is a caption of theirs word for word."""
+        """Find the images that fit a sentence best; right are those that have it as a caption, word for word."""
         scores, unknown = self.by_sentence(sentence, progress), self.model.unknown_words(sentence)
         asked = [row for row, text in enumerate(self.texts) if text == sentence]
         return self._answers(scores, top, asked, caption=sentence, unknown=unknown)
 
     def photographs_like(self, photograph: str | Photograph, top: int, name: str) -> Answers:
-        """The images that are most like a photograph, which is called so; see `by_image`."""
+        """Find the images that are most like a photograph, which is called so; see `by_image`."""
         return self._answers(self.by_image(photograph), top, [], image_id=name, image_split=PHOTOGRAPH)
 
     def captions_for(self, image: Stored, split: str, top: int, progress: bool = False) -> Answers:
-        """The captions that fit an image best; right ones are marked where it is one of the gallery.
+        """Find the captions that fit an image best; right ones are marked where it is one of the gallery.
 
         Args:
             image: of the dataset, or a photograph.
@@ -304,39 +303,46 @@ class Gallery:
         (image_id,) = image.ids
         row = self.rows.get(image_id)
         asked = [] if row is None or self.splits[row] != split else [row]
-        scores = self.by_caption_of(image, progress)
+        texts = self.sentences if isinstance(self.sentences, Captions) else np.concatenate(self.sentences)
+        scores = self.model.score(cast(Any, image), cast(Any, texts), _AT_ONCE, progress)[0]
         return self._answers(scores, top, asked, finds="captions", image_id=image_id, image_split=split)
 
-    def _answers(
-        self,
-        scores: np.ndarray,
-        top: int,
-        asked: list[int],
-        finds: Literal["images", "captions"] = "images",
-        caption: str | None = None,
-        image_id: str | None = None,
-        image_split: str | None = None,
-        unknown: Sequence[str] = (),
-    ) -> Answers:
-        """The best of all images [N] or captions [T]; `asked` are captions or images whose matches are right."""
-        rows, of_images, answers = best(scores, top), finds == "images", []
-        queries, candidates = np.array(asked, dtype=np.int64)[:, None], rows[None]
-        marks = self._marks(queries, candidates) if of_images else self._marks(candidates, queries)
+    def _answers(self, scores: np.ndarray, top: int, asked: list[int], **query: Any) -> Answers:
+        """Return the best of all images [N] or captions [T].
+
+        Args:
+            scores: of them.
+            top: how many are wanted.
+            asked: captions or images whose matches are right.
+            query: what was asked, see `Answers`.
+        """
+        query = {"finds": "images", "caption": None, "image_id": None, "image_split": None, "unknown": [], **query}
+        rows, of_images = best(scores, top), query["finds"] == "images"
+        sides = np.array(asked, dtype=np.int64)[:, None], rows[None]
+        marks = self._marks(*sides) if of_images else self._marks(*sides[::-1])
+        answers = []
         for rank, (row, mark) in enumerate(zip(rows.tolist(), marks, strict=True), 1):
-            image = row if of_images else int(self.owners[row])
-            caption_id, texts = (
-                (None, self.captions_of(row)) if of_images else (self.caption_ids[row], [self.texts[row]])
-            )
-            of_image = (self.image_ids[image], self.files[image])
+            image, caption_id, texts = row, None, []
+            if of_images:
+                texts = self.captions_of(row)
+            else:
+                image, caption_id, texts = int(self.owners[row]), self.caption_ids[row], [self.texts[row]]
+            of_image = self.image_ids[image], self.files[image]
             answers.append(Answer(rank, float(scores[row]), *of_image, caption_id, texts, mark))
-        asked_for = (finds, caption, image_id, image_split)
-        return Answers(self.about, self.model.label, self.splits[0], *asked_for, len(scores), list(unknown), answers)
+        return Answers(
+            dataset=self.about,
+            run=self.model.label,
+            split=self.splits[0],
+            searched=len(scores),
+            answers=answers,
+            **query,
+        )
 
     def _marks(self, captions: np.ndarray, images: np.ndarray) -> list[Mark]:
-        """Which candidates are right for any of the queries; both are rows that broadcast to [queries, candidates]."""
+        """Return how candidates are right for any query; both are rows that broadcast to [queries, candidates]."""
         if self.prepared is None:
             return [""] * images.size
         own = np.any(self.owners[captions] == images, axis=0)
         truth = known_pairs(self.prepared, np.array(self.image_ids), np.array(self.caption_ids))
         true = own if truth is None else np.any(truth.has(captions, images), axis=0)
-        return ["own" if is_own else "true" if is_true else "" for is_own, is_true in zip(own, true, strict=True)]
+        return np.select([own, true], ["own", "true"], default="").tolist()

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,7 +90,7 @@ class Captions(NamedTuple):
 
 
 class Match(NamedTuple):
-    """What a search found.
+    """A candidate that a search found.
 
     Attributes:
         index: place among the candidates.
@@ -135,18 +135,18 @@ class RetrievalModel:
         device: str = "cpu",
     ) -> None:
         self.saved, self.label, self.device = saved, label, device
-        self._features, self._open, self._parser = features, photographs, parser
+        self._features, self._photographs, self._parser = features, cache(photographs), parser
         self._place = torch.device(device)
         self._model = saved.model.to(self._place)
 
     @property
     def embeds(self) -> bool:
-        """Whether an image and a text are one vector each; else only `score` and `search` are defined."""
+        """Tell whether an image and a text are one vector each; else only `score` and `search` are defined."""
         return isinstance(self._model, DualEncoder)
 
     @property
     def measure(self) -> str | None:
-        """How embeddings are compared: `inner product` or `order violation`; None where there are none."""
+        """Return how embeddings are compared: `inner product` or `order violation`; None where there are none."""
         return self._model.measure if isinstance(self._model, DualEncoder) else None
 
     @property
@@ -176,13 +176,14 @@ class RetrievalModel:
             UsageError: the model has no embeddings, or its features were imported and photographs are given.
             DataError: an image cannot be used and `refused` is None, or the features are others than the model's.
         """
-        model, read = self._embedding("encode_images"), self._images(images, batch_size, refused)
-        with _task("encoding images", read.count, progress) as advance, torch.inference_mode():
-            found = []
-            for batch in read.batches:
+        model = self._embedding("encode_images")
+        count, batches = self._images(images, batch_size, refused)
+        found = [np.empty((0, self.embed_dim), dtype=np.float32)]
+        with _task("encoding images", count, progress) as advance, torch.inference_mode():
+            for batch in batches:
                 found.append(model.encode_images(batch.to(self._place)).embedding.float().cpu().numpy())
                 advance(len(found[-1]))
-        return self._joined(found)
+        return np.concatenate(found)
 
     def encode_texts(self, texts: str | Sequence[str], batch_size: int = 64, progress: bool = False) -> np.ndarray:
         """Embeddings of sentences.
@@ -199,13 +200,13 @@ class RetrievalModel:
             UsageError: the model has no embeddings, or a text is empty, no Unicode or too long.
         """
         model, read = self._embedding("encode_texts"), self._texts(texts)
+        found = [np.empty((0, self.embed_dim), dtype=np.float32)]
         with _task("encoding texts", len(read.lengths), progress) as advance:
-            found = []
             encoded = Encoder(model, self._place, _positive(batch_size)).texts(read, np.arange(len(read.lengths)))
             for vectors in embeddings(encoded):
                 found.append(vectors)
                 advance(len(vectors))
-        return self._joined(found)
+        return np.concatenate(found)
 
     def unknown_words(self, text: str) -> list[str]:
         """Words of a sentence that the model does not know; none where its tokenizer spells every word.
@@ -297,11 +298,11 @@ class RetrievalModel:
                 f"{self.label} scores images and texts together and has no embeddings; give both as they are"
             )
         encoder = Encoder.of(self.saved, self._place, batch_size)
-        read, written = self._images(images, batch_size), self._texts(texts)
+        (count, batches), written = self._images(images, batch_size), self._texts(texts)
         captions = np.arange(len(written.lengths))
-        scores, done = np.empty((read.count, len(written.lengths)), dtype=np.float32), 0
+        scores, done = np.empty((count, len(written.lengths)), dtype=np.float32), 0
         with _task("scoring", scores.size, progress, "pairs") as advance, torch.inference_mode():
-            while len(captions) and (group := list(islice(read.batches, max(1, _IMAGES_KEPT // batch_size)))):
+            while len(captions) and (group := list(islice(batches, max(1, _IMAGES_KEPT // batch_size)))):
                 encoded = [self._model.encode_images(batch.to(self._place)) for batch in group]
                 found = encoder.scores(encoded, encoder.texts(written, captions), advance)
                 scores[done : done + len(found)] = found
@@ -315,9 +316,6 @@ class RetrievalModel:
                 "score(images, texts)"
             )
         return self._model
-
-    def _joined(self, found: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate(found) if found else np.empty((0, self.embed_dim), dtype=np.float32)
 
     def _texts(self, texts: Any) -> TokenTexts | PhraseTexts:
         if isinstance(texts, Captions):
@@ -348,7 +346,8 @@ class RetrievalModel:
 
     def _images(
         self, images: Any, batch_size: int, refused: Callable[[int, str], object] | None = None
-    ) -> _ImageBatches:
+    ) -> tuple[int, Iterator[ImageBatch]]:
+        """Return how many images there are, and some of them at a time."""
         size = _positive(batch_size)
         if isinstance(images, str | os.PathLike) and str(images).endswith(_FEATURES):
             images = FeatureFile.open(Path(images).expanduser())
@@ -356,18 +355,13 @@ class RetrievalModel:
             images = Stored(images, images.image_id.tolist())
         if isinstance(images, Stored):
             data = self._data(*images)
-            return _ImageBatches(data.num_images, (data.images(rows) for rows in blocks(data.num_images, size)))
-        if isinstance(images, Sequence) and not isinstance(images, str | bytes):
-            given = images
-        elif isinstance(images, np.ndarray) and images.ndim == 4:
-            given = list(images)
-        else:
-            given = [images]
-        read = self._photographs.features(given, size, refused=refused) if given else ()
-        return _ImageBatches(len(given), (self._whole(file) for file in read))
-
-    def _whole(self, features: FeatureFile) -> ImageBatch:
-        return self._data(features, features.image_id.tolist()).images(np.arange(len(features)))
+            return data.num_images, (data.images(rows) for rows in blocks(data.num_images, size))
+        given: list[Any] = [images]
+        is_stack = isinstance(images, np.ndarray) and images.ndim == 4
+        if is_stack or (isinstance(images, Sequence) and not isinstance(images, str | bytes)):
+            given = [*images]  # pyright: ignore[reportGeneralTypeIssues]
+        read = self._photographs().features(given, size, refused=refused) if given else ()
+        return len(given), (self._data(file, file.image_id.tolist()).images(np.arange(len(file))) for file in read)
 
     def _data(self, features: FeatureFile, ids: list[str]) -> SplitData:
         """Images of a file as the model reads them."""
@@ -380,10 +374,6 @@ class RetrievalModel:
             )
         return data
 
-    @cached_property
-    def _photographs(self) -> Photographs:
-        return self._open()
-
 
 def best(scores: np.ndarray, top: int) -> np.ndarray:
     """Rows of the highest scores [n], at most `top`, best first; equal ones in their order.
@@ -393,13 +383,6 @@ def best(scores: np.ndarray, top: int) -> np.ndarray:
     """
     check_finite(scores[None])
     return np.argsort(-scores, kind="stable")[:top]
-
-
-class _ImageBatches(NamedTuple):
-    """So many images, some at a time."""
-
-    count: int
-    batches: Iterator[ImageBatch]
 
 
 def _vectors(given: Any) -> np.ndarray | None:
@@ -476,7 +459,7 @@ def fetch(model: str, revision: str = "main") -> Path:
 
 
 def _trained(folder: Path, device: str) -> _Opened:
-    """An artifact of `train`."""
+    """Open an artifact of `train`."""
     manifest = read_manifest(folder)
     if manifest.stage != "train":
         raise UsageError(f"{folder} is an artifact of {manifest.stage} and holds no model; name one of train")
@@ -484,11 +467,13 @@ def _trained(folder: Path, device: str) -> _Opened:
     extract, parser = read_manifest(existing_input(folder, manifest, "extract")), None
     if saved.settings.reads_phrases:
         parser = ParseSettings.model_validate(read_manifest(existing_input(folder, manifest, "parse")).settings)
-    return saved, manifest.label, *_reading(manifest.label, extract.conf, extract.settings, device), parser
+    parts = passes_of(extract.conf, feature_settings(extract.settings).model_validate(extract.settings))
+    photographs = partial(_extractors, manifest.label, extract.conf, parts, device, anywhere=True)
+    return saved, manifest.label, extract.conf, photographs, parser
 
 
 def _exported(folder: Path, device: str) -> _Opened:
-    """A folder of `itrpipe export`."""
+    """Open a folder of `itrpipe export`."""
     saved = load_model(folder)
     about = saved.config.get(ABOUT)
     if not isinstance(about, dict) or not isinstance(about.get("run"), str) or "features" not in about:
@@ -497,23 +482,16 @@ def _exported(folder: Path, device: str) -> _Opened:
             "a training with its manifest.json"
         )
     parser = ParseSettings.model_validate(about["parser"]) if saved.settings.reads_phrases else None
-    label, features = about["run"], about["features"]
-    read = _reading(label, features["extractor"], features["settings"], device, anywhere=features["of_anywhere"])
-    return saved, label, *read, parser
-
-
-def _reading(
-    label: str, name: str, settings: Mapping[str, Any], device: str, *, anywhere: bool = True
-) -> tuple[str, Callable[[], Photographs]]:
-    """The name of features, and what opens their extractors."""
+    name, settings = about["features"]["extractor"], about["features"]["settings"]
     parts = passes_of(name, feature_settings(settings).model_validate(settings))
     if not parts:
         raise DataError(f"the features {name!r} name no extractor; give the folder as it was exported")
-    return name, partial(_extractors, label, name, parts, device, anywhere)
+    anywhere = about["features"]["of_anywhere"]
+    return saved, about["run"], name, partial(_extractors, about["run"], name, parts, device, anywhere=anywhere), parser
 
 
 def _extractors(
-    label: str, name: str, parts: Mapping[str, FeatureSettings], device: str, anywhere: bool
+    label: str, name: str, parts: Mapping[str, FeatureSettings], device: str, *, anywhere: bool
 ) -> Photographs:
     imported = [part.kind for part in parts.values() if part.imported]
     if imported:

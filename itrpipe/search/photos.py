@@ -52,16 +52,21 @@ class PhotoFile(NamedTuple):
 
     @classmethod
     def of(cls, file: str, path: Path) -> PhotoFile:
-        """As it is now."""
+        """Return it as it is now."""
         if inside := in_archive(path):
             return cls(file, members(inside[0])[inside[1]][1], inside[0].stat().st_mtime_ns)
         status = path.stat()
         return cls(file, status.st_size, status.st_mtime_ns)
 
+    @property
+    def digest(self) -> str:
+        """Return what tells it from another photograph, or from one of another size or time."""
+        return hashlib.sha256("\0".join(map(str, self)).encode()).hexdigest()
+
 
 @dataclass
 class PhotoFolder:
-    """What lies below a folder.
+    """The photographs below a folder.
 
     Attributes:
         photographs: sorted by path.
@@ -85,7 +90,7 @@ class PhotoFolder:
                     self.photographs.append(PhotoFile(f"{name}/{each}", size, changed))
 
     def reads(self, name: str) -> bool:
-        """Whether a file has the ending of a photograph that is read; counts those of other formats."""
+        """Tell whether a file has the ending of a photograph that is read; counts those of other formats."""
         ending = PurePosixPath(name).suffix.lower()
         if ending in UNREAD:
             self.left_out[ending] += 1
@@ -93,7 +98,7 @@ class PhotoFolder:
 
     @property
     def told(self) -> str:
-        """What was left out, in one line; empty for nothing."""
+        """Return what was left out, in one line; empty for nothing."""
         counts = ", ".join(f"{count:,} {what}" for what, count in sorted(self.left_out.items()))
         return counts and f"{counts} left out; convert pictures to JPEG, and replace links by copies"
 
@@ -165,7 +170,7 @@ def list_photographs(folder: Path, apart_from: Path) -> PhotoFolder:
 
 
 def _reason(error: OSError | DataError) -> str:
-    """Why something is left out.
+    """Return why something is left out.
 
     Raises:
         UnavailableError: the disk does not answer, which says nothing of the file.
@@ -176,7 +181,7 @@ def _reason(error: OSError | DataError) -> str:
 
 
 def no_embeddings(label: str) -> UsageError:
-    """What is said of a model that cannot index photographs."""
+    """Return what is said of a model that cannot index photographs."""
     return UsageError(
         f"{label} scores images and texts together and has no embeddings to index; name a model with embeddings, such "
         "as vsrn or dual-encoder"
@@ -201,7 +206,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of_index(cls, folder: Path) -> Rows:
-        """Those of a whole index.
+        """Return those of a whole index.
 
         Raises:
             DataError: a file of it is damaged.
@@ -215,7 +220,7 @@ class Rows(NamedTuple):
 
     @classmethod
     def of_part(cls, path: Path) -> tuple[Rows, dict[str, str]]:
-        """Those of a part, and path -> reason of the photographs that could not be used."""
+        """Return those of a part, and path -> reason of the photographs that could not be used."""
         file = ArrayFile(path)
         vectors, sizes = (file[name].mapped("r") for name in ("vectors", "sizes"))
         return cls([PhotoFile(*each) for each in file.facts["photographs"]], vectors, sizes), file.facts["failed"]

@@ -9,7 +9,6 @@ to come from a page of this server. Pages run no script but the one that is ship
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import re
@@ -22,7 +21,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-import h11
 import numpy as np
 import uvicorn
 from pydantic import BaseModel, ValidationError
@@ -36,7 +34,6 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainT
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from itrpipe.analysis.word_maps import has_word_maps, pair_map
 from itrpipe.datasets.paths import ImageRoot
@@ -70,12 +67,8 @@ _OWN = re.compile(r"(127\.0\.0\.1|localhost)(:[1-9][0-9]{0,4})?")
 LONGEST_BODY = 64 * 1024
 LARGEST_PHOTOGRAPH = 24 * 2**20
 """Bytes of a photograph that is dropped on the page."""
-REQUEST_SECONDS = 60.0
-"""In which a request has to be there; a photograph may come through a slow tunnel."""
 SHUTDOWN_SECONDS = 3
 """In which answers that are under way have to be sent when the server ends."""
-MOST_CONNECTIONS = 64
-"""At a time; a browser opens six. Each is an open file, of which some systems allow a process 256."""
 LONGEST_SENTENCE, LONGEST_NAME = 1_000, 80
 MOST = 200
 """Images at a time."""
@@ -95,47 +88,6 @@ _PROPOSALS = ("people at a table", "an animal", "a street at night")
 """What is proposed to search for where there are no captions."""
 
 
-class Connection(H11Protocol):
-    """A connection on which each request has to arrive in time, and which makes room where there are too many.
-
-    Attributes:
-        deadline: what closes the connection; None while an answer is made.
-    """
-
-    deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Begins to wait for a request, and gives up the connection that has waited for longest if need be."""
-        super().connection_made(transport)
-        self._watch()
-        if len(self.connections) > MOST_CONNECTIONS:
-            waiting = {}
-            for other in self.connections:
-                if isinstance(other, Connection) and other.deadline and not other.transport.is_closing():
-                    waiting[other.deadline] = other.transport
-            waiting[min(waiting)].abort()
-
-    def data_received(self, data: bytes) -> None:
-        """Takes some of a request."""
-        super().data_received(data)
-        self._watch()
-
-    def shutdown(self) -> None:
-        """Waits for an answer that is under way, and for no request."""
-        super().shutdown()
-        if self.deadline:
-            self.transport.abort()
-
-    def _watch(self) -> None:
-        """Sets the deadline as long as the rest of a request is missing."""
-        arrives = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
-        if self.deadline and not arrives:
-            self.deadline.cancel()
-            self.deadline = None
-        elif arrives and not self.deadline:
-            self.deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
-
-
 class OwnPagesOnly:
     """Refuses requests of other pages before anything else sees them.
 
@@ -147,26 +99,25 @@ class OwnPagesOnly:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request, or passes it on, as it does with the beginning and the end of the server."""
+        """Refuse a request, or pass it on, as it does with the beginning and the end of the server."""
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        refused = _refused(Request(scope)) if scope["type"] == "http" else None
-        await (refused or self._app)(scope, receive, with_headers)
-
-
-def _refused(request: Request) -> PlainTextResponse | None:
-    headers, host = request.headers, request.headers.get("host", "")
-    if not _OWN.fullmatch(host):
-        return PlainTextResponse("this server has another name", 421)
-    own = request.method in ("GET", "HEAD") or headers.get("origin") == f"http://{host}"
-    opened = headers.get("sec-fetch-dest") == "document" and not request.url.path.startswith("/api/")
-    if own and (opened or headers.get("sec-fetch-site") not in ("cross-site", "same-site")):
-        return None
-    return PlainTextResponse("this does not come from a page of this server", 403)
+        app: ASGIApp = self._app
+        if scope["type"] == "http":
+            request = Request(scope)
+            headers, host = request.headers, request.headers.get("host", "")
+            is_own = request.method in ("GET", "HEAD") or headers.get("origin") == f"http://{host}"
+            is_opened = headers.get("sec-fetch-dest") == "document" and not request.url.path.startswith("/api/")
+            is_from_elsewhere = not is_opened and headers.get("sec-fetch-site") in ("cross-site", "same-site")
+            if not _OWN.fullmatch(host):
+                app = PlainTextResponse("this server has another name", 421)
+            elif not is_own or is_from_elsewhere:
+                app = PlainTextResponse("this does not come from a page of this server", 403)
+        await app(scope, receive, with_headers)
 
 
 class Pictures:
@@ -200,7 +151,7 @@ class Pictures:
 
     @classmethod
     def of_dataset(cls, prepared: Path, root: Path, kept: Path) -> Pictures:
-        """Those of a prepared dataset, by the digests of their bytes."""
+        """Return those of a prepared dataset, by the digests of their bytes."""
         dataset = PreparedDataset.open(prepared, tokens=False)
         content = zip(dataset.column("file"), dataset.column("sha256"), strict=True)
         files = dict(zip(dataset.column("image_id"), content, strict=True))
@@ -208,16 +159,12 @@ class Pictures:
 
     @classmethod
     def of_folder(cls, index: Path, root: Path, kept: Path) -> Pictures:
-        """Those of an indexed folder: another size or time of a file is another photograph."""
-
-        def told(photograph: PhotoFile) -> str:
-            return hashlib.sha256("\0".join(map(str, photograph)).encode()).hexdigest()
-
-        files = {each.file: (each.file, told(each)) for each in Rows.of_index(index).photographs}
-        return cls(files, lambda file, path, read: told(PhotoFile.of(file, path)), root, kept, root)
+        """Return those of an indexed folder: another size or time of a file is another photograph."""
+        files = {each.file: (each.file, each.digest) for each in Rows.of_index(index).photographs}
+        return cls(files, lambda file, path, read: PhotoFile.of(file, path).digest, root, kept, root)
 
     def digest(self, image_id: str) -> str | None:
-        """What tells the content of a photograph from any other; None of an unknown id."""
+        """Return what tells the content of a photograph from any other; None of an unknown id."""
         return self._files.get(image_id, (None, None))[1]
 
     def small(self, image_id: str, side: int) -> bytes:
@@ -306,7 +253,9 @@ class Searches:
             for row in order[first : first + max(0, min(count, MOST))].tolist()
         ]
         shown = {"answers": answers, "searched": len(order), "unknown": unknown}
-        return shown | ({"captions": gallery.captions_of(gallery.rows[value])} if kind == "like" else {})
+        if kind == "like":
+            shown["captions"] = gallery.captions_of(gallery.rows[value])
+        return shown
 
     def _keep(self, query: tuple[str, str], scores: np.ndarray) -> None:
         order = best(scores, len(scores))
@@ -363,9 +312,12 @@ class Reviews:
     @property
     def orders(self) -> dict[str, str]:
         """Name -> title of those that the list has what it takes for."""
-        known = self.candidates.probability
-        lacking = {GUARD, DOUBTFUL} if known is None else set() if (known > LIKELY).any() else {GUARD}
-        return {name: title for name, title in ORDER_TITLES.items() if name not in lacking}
+        known, titles = self.candidates.probability, dict(ORDER_TITLES)
+        if known is None:
+            del titles[DOUBTFUL]
+        if known is None or not (known > LIKELY).any():
+            del titles[GUARD]
+        return titles
 
     def shown(self, order: str, reviewer: str) -> dict[str, Any]:
         """The next candidates of a reviewer, or of one who has no name yet, and the last that they answered.
@@ -373,9 +325,14 @@ class Reviews:
         Raises:
             UsageError: there is no such order, or the list does not have what it takes.
         """
-        queue, answered = self._queue(order), self.file.read().of(_name(reviewer)) if reviewer else {}
-        places = ((self.candidates.place(*pair), answer) for pair, answer in reversed(answered.items()))
-        given = [self._shown(place) | {"answer": answer} for place, answer in places if place is not None]
+        queue, answered = self._queue(order), {}
+        if reviewer:
+            answered = self.file.read().answers.get(_name(reviewer), {})
+        given = []
+        for pair, answer in reversed(answered.items()):
+            place = self.candidates.place(*pair)
+            if place is not None:
+                given.append(self._shown(place) | {"answer": answer})
         return {
             "candidates": [self._shown(place) for place in queue.upcoming(answered, AT_ONCE)],
             "given": given[:AT_ONCE],
@@ -396,10 +353,10 @@ class Reviews:
         return self.progress(order, reviewer)
 
     def progress(self, order: str, reviewer: str) -> dict[str, Any]:
-        """How much of an order a reviewer has judged, and the share of false negatives where it is random."""
+        """Return how much of an order a reviewer has judged, and the share of false negatives where it is random."""
         decisions, queue = self.file.read(), self._queue(order)
         return {
-            "judged": queue.judged(decisions.of(reviewer)),
+            "judged": queue.judged(decisions.answers.get(reviewer, {})),
             "pairs": len(queue),
             "share": queue.sampled(decisions)._asdict() if order in RANDOM else None,
             "agreements": [
@@ -438,7 +395,7 @@ def _name(reviewer: str) -> str:
 
 
 class Site:
-    """What is served.
+    """The pages that are served.
 
     Args:
         searches: where is searched.
@@ -514,13 +471,14 @@ class Site:
         with self._drawing:
             split = gallery.splits[gallery.rows[image_id]]
             words = pair_map(gallery.model.saved, sources, split, image_id, sentence)
-        told = ("text", "start", "end", "rows", "columns", "area", "values", "word_score")
-        return JSONResponse({"words": [{name: word[name] for name in told} for word in words]})
+        return JSONResponse({"words": words})
 
     def _review(self, request: Request) -> Response:
         assert self.reviews is not None
         file = self.reviews.file
-        return self._page("review", orders=self.reviews.orders, reviewers=file.read().reviewers, file=file.path.name)
+        return self._page(
+            "review", orders=self.reviews.orders, reviewers=list(file.read().answers), file=file.path.name
+        )
 
     def _upcoming(self, request: Request) -> Response:
         assert self.reviews is not None
@@ -587,15 +545,14 @@ def run(site: Site, port: int, browser: bool, say: Callable[[str], object]) -> N
 
 
 def server_of(site: Site) -> uvicorn.Server:
-    """What answers the requests of a socket."""
+    """Return what answers the requests of a socket."""
     config = uvicorn.Config(
         site.app(),
-        http=Connection,
+        http="h11",
         ws="none",
         log_level="warning",
         proxy_headers=False,
         server_header=False,
-        backlog=MOST_CONNECTIONS // 2,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     return uvicorn.Server(config)

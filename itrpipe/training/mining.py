@@ -124,8 +124,7 @@ def mine_training_set(
             verdicts = read_decisions(Path(settings.decisions).expanduser()).of_training.verdicts
             if verdicts.digest() != decisions:
                 raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
-            pairs = verdicts.image_ids, verdicts.caption_ids
-            decided = Decided.of(pairs, verdicts.verdict, *ids)
+            decided = Decided.of(verdicts, *ids)
             metrics["decided"] = f"{len(decided.fits):,} fit, {len(decided.differs):,} do not"
 
     def open_guard() -> Guard:

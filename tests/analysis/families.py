@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from itrpipe.analysis.questions.false_negatives import TrainingSet
-from itrpipe.datasets.truth import PairSet
 from itrpipe.features.embeddings import INNER_PRODUCT, SplitEmbeddings
 
 IMAGES = 36
@@ -21,7 +19,7 @@ MATCH = FAMILY[:, None] == FAMILY[OWNERS]
 """[N, T]."""
 
 
-def families() -> TrainingSet:
+def families() -> SplitEmbeddings:
     """Their embeddings, of images `i0`, `i1` … with captions `c0`, `c1` …"""
     rng = np.random.default_rng(0)
     images = (2 * rng.standard_normal((12, 24)))[FAMILY] + 0.8 * rng.standard_normal((IMAGES, 24))
@@ -30,8 +28,7 @@ def families() -> TrainingSet:
     for name, vectors in (("i", images), ("c", texts)):
         unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
         sides[name] = unit, np.array([f"{name}{row}" for row in range(len(unit))])
-    embeddings = SplitEmbeddings(*sides["i"], *sides["c"], OWNERS, INNER_PRODUCT)
-    return TrainingSet(embeddings, PairSet.of(*np.nonzero(MATCH.T), IMAGES))
+    return SplitEmbeddings(*sides["i"], *sides["c"], OWNERS, INNER_PRODUCT)
 
 
 def numbers(value: Any, path: str = "") -> dict[str, Any]:

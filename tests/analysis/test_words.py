@@ -92,10 +92,10 @@ def test_figures_count_words_that_are_found_and_corrected(boxed_chain: Path, mon
     monkeypatch.setattr(CaptionMasks, "draw", mask_two)
     monkeypatch.setattr("itrpipe.analysis.words.synthetic.refill", write)
     monkeypatch.setattr(test._reader, "read", answer)
-    figures, _ = test.run(examples=0)
+    figures = test.run()
     kept, words = figures["drawn"]["kept"], figures["discrimination"]["all"]["words"]
     assert kept > 0
-    assert asked_at == [[2, 4], [], []]  # of the sentences, of the captions, and of what is corrected
+    assert asked_at == [[2, 4], []]  # of the sentences, and of the captions
     # Two words of the caption are taken for wrong, and so is the one that is.
     right = {
         "matching": (words - 3 * kept, words - kept),
@@ -123,14 +123,14 @@ def test_phrases_are_masked_where_the_model_was_trained_on_phrases(boxed_chain: 
     inside = candidates & (candidates <= masked[:, None]).all(axis=2, keepdims=True)
     assert (inside.any(axis=1) == masked).all()  # whole phrases, and nothing else
     assert (candidates.sum(axis=2) > 1).any()
-    figures, _ = test.run()
+    figures = test.run()
     assert figures["mask"] == "phrases"
 
 
 def test_words_are_drawn_and_compared_as_in_training(boxed_chain: Path) -> None:
     """At a temperature near zero, all draws of a copy are one sentence, which is kept once."""
     found = {
-        name: word_test(boxed_chain, **loss).run()[0]["drawn"]
+        name: word_test(boxed_chain, **loss).run()["drawn"]
         for name, loss in (
             ("usual", {}),
             ("cold", {"temperature": 1e-4, "compare": "off"}),
@@ -151,11 +151,10 @@ def test_sentences_that_the_image_is_known_to_show_do_not_count(
     test = word_test(boxed_chain)
     every = torch.arange(len(test._reader.captions.pieces))
     monkeypatch.setattr(CaptionMasks, "known", lambda self, rows: every.repeat(len(rows), 1))
-    figures, examples = test.run()
+    figures = test.run()
     assert figures["drawn"].keys() <= {"identical", "false negative"}
     assert figures["below_caption"] == {"percent": None, "sentences": 0}
     assert figures["discrimination"]["all"] == {"percent": None, "words": 0}
-    assert examples.num_rows == 0
 
 
 def test_a_language_model_reads_every_caption_its_sentence_and_the_correction(
@@ -163,13 +162,17 @@ def test_a_language_model_reads_every_caption_its_sentence_and_the_correction(
 ) -> None:
     monkeypatch.setattr("itrpipe.analysis.words.THRESHOLD", 0.0)  # every word is replaced
     model = LanguageModel(str(saved_gpt2))
-    figures, table = word_test(boxed_chain).run(captions=20, examples=20, language_model=model)
-    fluency, rows = figures.pop("fluency"), table.to_pylist()
-    assert fluency["sentences"] == len(rows) > 10
-    for kind, column in (("captions", "caption"), ("written", "sentence"), ("corrected", "corrected")):
-        expected = np.mean(model.perplexities([row[column] for row in rows]))
-        assert fluency[kind] == pytest.approx(expected, abs=0.01)
-    silent = word_test(boxed_chain, weight_correction=0.0).run(captions=20, language_model=model)[0]
+    read: list[list[str]] = []
+    perplexities = model.perplexities
+    monkeypatch.setattr(model, "perplexities", lambda texts: read.append(texts) or perplexities(texts))
+    fluency = word_test(boxed_chain).run(captions=20, language_model=model)["fluency"]
+    captions, written, corrected = read
+    assert fluency["sentences"] == len(captions) == len(written) == len(corrected) > 10
+    assert set(captions) <= set(split_of(boxed_chain).texts)
+    assert not set(written) & set(captions)
+    for kind, texts in zip(("captions", "written", "corrected"), list(read), strict=True):
+        assert fluency[kind] == pytest.approx(np.mean(perplexities(texts)), abs=0.01)
+    silent = word_test(boxed_chain, weight_correction=0.0).run(captions=20, language_model=model)
     assert silent["fluency"]["corrected"] is None
 
 
@@ -191,10 +194,8 @@ def test_a_word_in_pieces_is_wrong_where_one_of_its_pieces_is(boxed_chain: Path,
     words = [CAPTION[start:end] for start, end in found.sentence.spans]
     assert dict(zip(words, found.flagged.tolist(), strict=True)) == {word: word == "16" for word in words}
     assert found.corrected.text == CAPTION.replace("16", "19")
-    figures, examples = examined(boxed_chain, saved).run()
+    figures = examined(boxed_chain, saved).run()
     assert figures["discrimination"]["all"]["words"] == 11 * figures["drawn"]["kept"] > 0
-    assert examples.num_rows > 0
-    assert all(any(word["wrong"] for word in words) for words in examples["words"].to_pylist())
 
 
 def test_a_word_in_pieces_has_the_highest_value_and_any_score_is_a_probability() -> None:

@@ -24,7 +24,7 @@ from itrpipe.datasets.formats import read_annotations
 from itrpipe.datasets.image_check import ImageFacts
 from itrpipe.datasets.prepared import write_prepared
 from itrpipe.errors import DataError
-from itrpipe.exporting.negatives import FORMATS, Mined, Table, open_mined, open_twins, write_copies
+from itrpipe.exporting.negatives import FORMATS, Mined, Table, open_mined, open_twins, write_files
 from itrpipe.mining.files import MinedList
 from itrpipe.storage.disk import file_digest
 from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
@@ -129,11 +129,8 @@ def export(
     """Writes a format to a folder, its files of four rows."""
     mined = world.open(sentences=sentences, image_root=image_root, holds_images=FORMATS[form].holds_images)
     tables = [*FORMATS[form].tables(mined, ("t2i", "i2t"), with_scores)]
-    for table in tables:
-        for name, rows in table.shards(4):
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            table.write(target / name, rows)
-    write_copies(mined, target)
+    target.mkdir(parents=True, exist_ok=True)
+    write_files(target, tables, mined, 4, lambda count: None)
     return tables
 
 

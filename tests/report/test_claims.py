@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe.errors import UsageError
-from itrpipe.evaluation.intervals import Difference, Interval, paired_intervals
+from itrpipe.evaluation.compare import Claim
+from itrpipe.evaluation.intervals import Difference, Interval, paired_differences
 from itrpipe.evaluation.metrics import RSUM, Ranks, metrics
 from itrpipe.evaluation.tables import Number
-from itrpipe.report.claims import Claim, differing_settings, judged
+from itrpipe.report.claims import Comparison, differing_settings, judged
 from itrpipe.report.plots import SERIES, _ends, looks_of
 from itrpipe.report.runs import Model, Series, series_of
 from itrpipe.storage.artifact import read_manifest
@@ -54,7 +55,7 @@ def test_differences_are_paired_by_seed_and_have_both_intervals(
     assert claim["seeds"] == [0, 1, 2]
     assert over_seeds.results["runs"][-1]["name"] == "VSE++, AOQ, seed 2"
     pairs = list(zip(of_seeds(seeded, "triplet-long", column), of_seeds(seeded, "aoq", column), strict=True))
-    images = paired_intervals(pairs, CAPTION_IMAGE, 200, 0.95)
+    expected = paired_differences(pairs, CAPTION_IMAGE, 200, 0.95)
     for name, each in claim[side].items():
         single = np.array([metrics(after)[name] - metrics(before)[name] for before, after in pairs])
         half = T_OF_TWO_DEGREES * single.std(ddof=1) / np.sqrt(3)
@@ -62,7 +63,7 @@ def test_differences_are_paired_by_seed_and_have_both_intervals(
         assert (each["seeds"]["low"], each["seeds"]["high"]) == pytest.approx(
             (single.mean() - half, single.mean() + half)
         )
-        assert (each["images"]["low"], each["images"]["high"]) == pytest.approx((images[name].low, images[name].high))
+        assert (each["images"]["low"], each["images"]["high"]) == pytest.approx(expected[name].images[1:])
     assert claim["result"] == "better"
     assert claim["own"][RSUM]["significant"]
 
@@ -126,12 +127,12 @@ def claim(
     *,
     untrained: bool = False,
     at_chance: bool = False,
-) -> Claim:
+) -> Comparison:
     over_seeds = None if seeds is None else Interval(value, *seeds)
     difference = Difference(value, over_seeds, Interval(value, *images), 1 if seeds is None else 2, 0.95)
-    first: Any = SimpleNamespace(backbone="VSRN", roles={"untrained"} if untrained else set())
-    one, other = (Series(f"VSRN, {name}", (first,)) for name in ("AOQ", "first training"))
-    return Claim(one, other, [0] if seeds is None else [0, 1], {RSUM: difference}, None, at_chance)
+    found = Claim("VSRN, AOQ", "first training", {RSUM: difference}, at_chance, not untrained)
+    none: Any = None
+    return Comparison(none, none, [], found, None)
 
 
 @pytest.mark.parametrize(
@@ -148,15 +149,15 @@ def test_one_word_needs_both_intervals_and_all_comparisons_of_the_page(seeds: An
     one = claim(3.0, seeds, images)
     others = [claim(0.0, (-1, 1), (-1, 1))] * 3
     (marked, *_), *_ = judged([[one], others])
-    assert marked.word == word
+    assert marked.claim.word == word
     opposite = claim(-3.0, seeds and (-seeds[1], -seeds[0]), (-images[1], -images[0]))
     (marked, *_), *_ = judged([[opposite], others])
-    assert marked.word == word.replace("better", "worse")
+    assert marked.claim.word == word.replace("better", "worse")
 
 
 def test_of_models_that_were_not_trained_the_images_decide() -> None:
-    assert claim(0.5, None, (0.1, 5), untrained=True).word == "better"
-    assert claim(3.0, None, (-1, 5), untrained=True).word == "no measurable difference"
+    assert claim(0.5, None, (0.1, 5), untrained=True).claim.word == "better"
+    assert claim(3.0, None, (-1, 5), untrained=True).claim.word == "no measurable difference"
 
 
 @pytest.mark.parametrize(
@@ -169,9 +170,9 @@ def test_of_models_that_were_not_trained_the_images_decide() -> None:
         (claim(0.5, (-1, 2), (-1, 2), at_chance=True), ["AOQ against first training: both at chance, RSum +0.5"]),
     ],
 )
-def test_one_sentence_has_the_difference_and_its_intervals(one: Claim, parts: list[str]) -> None:
+def test_one_sentence_has_the_difference_and_its_intervals(one: Comparison, parts: list[str]) -> None:
     (found,), *_ = judged([[one]])
-    assert all(part in found.sentence() for part in parts), found.sentence()
+    assert all(part in str(found.claim) for part in parts), str(found.claim)
 
 
 def test_marks_are_corrected_over_all_test_sets_of_a_page() -> None:
@@ -202,7 +203,7 @@ def test_all_in_which_two_trainings_differ_but_their_negatives_is_named(
         Series(name, (SimpleNamespace(members=[trained(settings, 0, *mining)]),))  # type: ignore[arg-type]
         for name, (settings, *mining) in (("before", baseline), ("after", model))
     ]
-    assert differing_settings(Claim(sides[1], sides[0], [0], {}, None)) == differences
+    assert differing_settings(Comparison(sides[1], sides[0], [0], Claim("", "", {}), None)) == differences
 
 
 def test_mined_negatives_are_credited_where_nothing_else_differs(copy: Toy, done: Any) -> None:
@@ -220,6 +221,7 @@ def test_a_guard_that_marked_nothing_is_named_so_and_makes_no_model_of_its_own(c
     name = add(copy, "aoq", "vsepp", trained={"loss": {"false_negatives": "drop"}})
     record = read_manifest(copy.made[name]).inputs["train"]
     mining = {"stage": "mine_negatives", "name": guarded.name, "fingerprint": read_manifest(guarded).fingerprint}
+    mining |= {"digest": "", "files": {}, "made": {}}
     change(copy.root / "toy" / "train" / record.name, "aoq", inputs={"mine_negatives": mining})
     report = copy.report(("triplet.vsepp", "aoq.vsepp", name))
     (answer,) = report.results["answers"]

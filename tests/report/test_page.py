@@ -206,13 +206,10 @@ def test_what_is_to_be_known_before_the_answer_is_used_stands_below_it(copy: Toy
 def test_costs_and_epochs_count_all_that_a_model_was_made_from(copy: Toy) -> None:
     start = artifacts.read_manifest(copy.made["triplet"])
     record = {"stage": "train", "name": copy.made["triplet"].name, "fingerprint": start.fingerprint}
-    change(copy.made["aoq"], "aoq", inputs={"start": record}, metrics={"peak_gib": 1.5})
+    record |= {"digest": "", "files": {}, "made": {}}
+    change(copy.made["aoq"], "aoq", inputs={"start": record})
     report = copy.report()
-    *_, cost, folders = report.page.all("figure", "numbers")
-    made = {name.partition("-")[0]: cells for name, cells in rows_of(folders).items()}
-    assert made["train/aoq.vsepp"] == ["1.25 s", "1.50 GiB"]
-    assert made["train/triplet.vsepp"][1] == "–"
-    assert folders.all("figcaption")[0].text().startswith("7.50 s in all")  # six artifacts
+    *_, cost = report.page.all("figure", "numbers")
     times = {name: cells[1] for name, cells in rows_of(cost).items()}
     assert times == {"VSE++, AOQ": "3.75 s", "VSE++, first training": "1.25 s"}
     assert {run["label"]: run["epochs"] for run in report.results["runs"]} == {"triplet.vsepp": [3], "aoq.vsepp": [6]}
@@ -238,7 +235,7 @@ def test_an_ensemble_has_all_its_models_behind_it(seeded: Toy, tmp_path: Path) -
     (run,) = report.results["runs"]
     assert run["name"] == "VSE++ + VSE++ seed 1, AOQ"
     assert [each.partition("-")[0] for each in run["models"]] == ["aoq.vsepp", "aoq.vsepp.s1"]
-    assert f"train/{copy.made['triplet.s1'].name}" in rows_of(report.page.all("figure", "numbers")[-1])
+    assert f"train/{copy.made['triplet.s1'].name}" in report.page.text()
 
 
 def test_only_what_stands_between_the_two_lines_changes() -> None:

@@ -101,8 +101,9 @@ def seal(
     kind, execution = REAL.get(stage, (None, None))
     own: Any = kind and kind.model_validate({key: settings[key] for key in settings.keys() & kind.model_fields})
     write(Job(DATASET, label, own, execution, given, None, artifacts.open_partial(location), Reporter()))
+    unknown = {"digest": "", "files": {}, "made": {}}  # whatever is changed in it later
     read = {
-        name: {"stage": each.manifest.stage, "name": each.folder.name, "fingerprint": digests[name]}
+        name: {"stage": each.manifest.stage, "name": each.folder.name, "fingerprint": digests[name], **unknown}
         for name, each in given.items()
     }
     fields = {"stage": stage, "schema_version": 1, "dataset": DATASET, "conf": conf or label, "label": label}

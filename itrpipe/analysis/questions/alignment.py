@@ -66,7 +66,11 @@ def asks(evaluation: EvaluatedModel) -> bool:
 
 
 def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Writes alignment.json. Mean vectors are named in it: they say nothing of how the model ranks."""
+    """Write alignment.json. Mean vectors are named in it: they say nothing of how the model ranks.
+
+    Raises:
+        MissingInputError: what a model without embeddings was trained on was removed since.
+    """
     if evaluation.backbone.embeds:
         found = read_embeddings(evaluation.trained / EMBEDDINGS, evaluation.settings.split)
         if found.measure == INNER_PRODUCT:
@@ -75,10 +79,9 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
         return
     import torch
 
-    from itrpipe.training.data import reopened
+    from itrpipe.training.data import Sources, reopened
 
-    if (sources := evaluation.sources_for(ALIGNMENT)) is None:
-        return
+    sources = Sources(evaluation.existing("prepare"), evaluation.existing("extract"))
     saved, name = evaluation.saved, evaluation.settings.split
     data = reopened(saved, sources, [name])[name]
     vectors = mean_vectors(saved.model, data, torch.device(evaluation.place), evaluation.block)

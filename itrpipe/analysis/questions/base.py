@@ -1,4 +1,4 @@
-"""What a question is told, and the questions that there are."""
+"""The model that questions are asked of, and the questions that there are."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from itrpipe.evaluation.tables import Number, as_lines
 from itrpipe.features.declaration import is_given, read_model
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.declaration import BackboneSettings
-from itrpipe.storage.artifact import Manifest, existing_input, input_folder
+from itrpipe.storage.artifact import Manifest, existing_input
 from itrpipe.storage.integrity import read_checked_json
 from itrpipe.training.settings import method_of, settings_of
 
 if TYPE_CHECKING:
     from itrpipe.features.embeddings import SplitScores
     from itrpipe.synthesis.blind import Trigrams
-    from itrpipe.training.data import Sources
     from itrpipe.training.saved import SavedModel
 
 
@@ -65,17 +64,17 @@ class EvaluatedModel:
 
     @property
     def is_single(self) -> bool:
-        """Whether one model is evaluated; most questions are about one."""
+        """Tell whether one model is evaluated; most questions are about one."""
         return not self.settings.ensemble_with
 
     @property
     def backbone(self) -> type[BackboneSettings]:
-        """What the backbone declares; what all have of given embeddings, about which nothing more is known."""
+        """Return what the backbone declares; of given embeddings what all have, since nothing more is known."""
         return BackboneSettings if is_given(self.settings.backbone) else settings_of(self.settings.backbone)
 
     @property
     def method(self) -> type[MethodSettings]:
-        """What the method declares; likewise."""
+        """Return what the method declares; of given embeddings what all have."""
         return MethodSettings if is_given(self.settings.backbone) else method_of(self.settings.method)
 
     @functools.cached_property
@@ -100,24 +99,6 @@ class EvaluatedModel:
         """
         return existing_input(self.trained, self.manifest, name)
 
-    def sources_for(self, file: str, *, graphs: bool = False) -> Sources | None:
-        """What the model was trained on; None, with a warning that a file is left out, where some of that is gone.
-
-        The metrics of models with embeddings do not need it, so that their evaluation does without.
-
-        Args:
-            file: that is left out.
-            graphs: whether scene graphs are needed.
-        """
-        from itrpipe.training.data import Sources
-
-        names = ("prepare", "extract", "parse") if graphs else ("prepare", "extract")
-        folders = [input_folder(self.trained, self.manifest, name) for name in names]
-        if missing := [folder for folder in folders if not folder.exists()]:
-            self.warn(f"{file} is left out: {missing[0]}, which the model was trained on, is not there")
-            return None
-        return Sources(**dict(zip(names, folders, strict=True)))
-
 
 BLIND = "without the image"
 BESIDE = (
@@ -127,7 +108,7 @@ BESIDE = (
 
 
 def blind_number(found: Mapping[str, Any] | None) -> Number | None:
-    """What models without images reach, see `itrpipe.synthesis.blind.blind_accuracy`."""
+    """Return what models without images reach, see `itrpipe.synthesis.blind.blind_accuracy`."""
     return None if found is None else Number.of(found, marked=found["guessed"])
 
 
@@ -160,7 +141,7 @@ def questions() -> tuple[ModuleType, ...]:
 
 
 def answers_text(folder: Path) -> str:
-    """What was measured in an evaluation, as lines."""
+    """Return what was measured in an evaluation, as lines."""
     found = []
     for shown in (each for question in questions() for each in getattr(question, "SHOWN", ())):
         path = folder / shown.file

@@ -1,4 +1,4 @@
-"""How many hard negatives of benchmarks score below the captions that are true of the image; ties are wrong everywhere.
+"""Accuracy on benchmarks: how many hard negatives score below the captions that are true of the image; ties are wrong.
 
 Images that the dataset does not have are read by the extractors that made the features which the model was trained on.
 
@@ -67,7 +67,7 @@ def _cells(found: Mapping[str, Any]) -> Cells:
 
 
 def _blind_cells(found: Mapping[str, Any]) -> Cells:
-    """Of what models without images answer, in the rows of accuracies."""
+    """Return what models without images answer, in the rows of accuracies."""
     return {row: blind_number(own["blind"]) for row, measure, own in _rows(found) if measure == "accuracy"}
 
 

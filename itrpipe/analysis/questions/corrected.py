@@ -10,7 +10,7 @@ import numpy as np
 
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.datasets.truth import DIFFERS, FITS, PairSet
-from itrpipe.evaluation.metrics import RECALLS, RSUM, SIDES
+from itrpipe.evaluation.metrics import COMPARED, SIDES
 from itrpipe.evaluation.rankings import rankings
 from itrpipe.evaluation.results import Figures, oracle_ranks, with_matches
 from itrpipe.evaluation.tables import Cells, Measured, Number
@@ -21,8 +21,6 @@ from itrpipe.storage.disk import write_json
 
 DEPTH = 10
 """Places of a ranking that the recalls look at."""
-BOUNDED = (*RECALLS, RSUM)
-"""Metrics that no further match can lower."""
 _SHOWN = {
     "rsum": "RSum",
     "i2t_r1": "captions R@1",
@@ -37,7 +35,7 @@ def _cells(found: Mapping[str, Any]) -> Cells:
     cells = {}
     for name, title in _SHOWN.items():
         cells[title, "with pairs that fit"] = Number.of(found["corrected"][name])
-        if name in BOUNDED:
+        if name in COMPARED:  # which no further match can lower
             cells[title, "at most"] = Number.of(found["at_most"][name])
     return {("", f"of the first {DEPTH} places judged, %"): Number(judged), **cells}
 
@@ -56,7 +54,7 @@ SHOWN = (
 
 
 def asks(evaluation: EvaluatedModel) -> bool:
-    """Where a file of decisions is named."""
+    """Asked where a file of decisions is named."""
     return bool(evaluation.settings.decisions)
 
 
@@ -72,17 +70,15 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
         DataError: the file is damaged, or no pair of this split was judged.
     """
     verdicts = read_decisions(Path(evaluation.settings.decisions).expanduser()).verdicts
-    fits, differs, unsure = (
-        PairSet.of_ids((own.image_ids, own.caption_ids), split.image_ids, split.caption_ids)
-        for own in (verdicts.of(*names) for names in ((FITS,), (DIFFERS,), (DISPUTED, UNSURE)))
-    )
+    groups = (FITS,), (DIFFERS,), (DISPUTED, UNSURE)
+    fits, differs, unsure = (verdicts.pairs(split.image_ids, split.caption_ids, *group) for group in groups)
     unjudged, judged = _first_places(split, fits, differs)
     most = _figures(evaluation, split, fits, unjudged)
     found = {
         "pairs": {"fits": len(fits), "differs": len(differs), "unsure or disputed": len(unsure)},
         "judged_percent": judged,
         "corrected": _figures(evaluation, split, fits),
-        "at_most": {name: most[name] for name in BOUNDED},
+        "at_most": {name: most[name] for name in COMPARED},
     }
     write_json(evaluation.folder / CORRECTED, found)
 

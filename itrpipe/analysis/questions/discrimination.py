@@ -1,4 +1,4 @@
-"""How many negative sentences score below the captions that they were made of, by the scores of a model alone.
+"""Shares of negative sentences that score below the captions that they were made of, by the scores of a model alone.
 
 A sentence is told from its caption where the image of both scores lower with the sentence. Scores that are equal count
 as wrong, and so do sentences that the model reads as their caption.
@@ -134,7 +134,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
 
 
 def _figures(columns: Sequence[np.ndarray], rows: np.ndarray, settings: Any) -> dict[str, Any]:
-    """Of some sentences: see `discrimination`, and what models without images tell."""
+    """Return figures of some sentences: see `discrimination`, and what models without images tell."""
     owners, images, scores, captions, blind = (each[rows] for each in columns)
     chances = settings.bootstrap_samples, settings.interval_level
     told = blind_accuracy(blind, images, *chances) if len(owners) else None
@@ -161,7 +161,7 @@ def kept_sentences(folder: Path, split: Split) -> tuple[pa.Table, np.ndarray]:
 def discrimination(
     owners: np.ndarray, images: np.ndarray, scores: np.ndarray, caption_scores: np.ndarray, samples: int, level: float
 ) -> dict[str, Any]:
-    """How many sentences are told from their captions.
+    """Return how many sentences are told from their captions.
 
     Images are resampled for the intervals, each with all its captions and sentences, of those that have some.
 

@@ -58,7 +58,7 @@ SHOWN = (
 
 
 def asks(evaluation: EvaluatedModel) -> bool:
-    """Where it is asked for."""
+    """Asked where the option is given."""
     return evaluation.settings.eccv
 
 
@@ -75,7 +75,7 @@ def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
 
 
 def ground_truth() -> tuple[Truth, Truth, Truth]:
-    """What the package, which has to be installed, knows of COCO's 5K test split.
+    """Return what the package, which has to be installed, knows of COCO's 5K test split.
 
     Returns:
         Every image with its five captions; matches of some images and of some captions, by ECCV Caption; and matches of

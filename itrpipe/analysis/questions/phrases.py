@@ -1,4 +1,4 @@
-"""How well a model that reads phrases tells wrong phrases from right ones."""
+"""Accuracy of models that read phrases in telling wrong phrases from right ones."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.storage.artifact import MATCHING, PHRASES
+from itrpipe.storage.artifact import MATCHING
 from itrpipe.storage.disk import write_json
 
 _SIDES = {"i2t": "Image → text", "t2i": "Text → image"}
@@ -50,16 +48,14 @@ def asks(evaluation: EvaluatedModel) -> bool:
 
 
 def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Writes matching.json and phrases.parquet.
+    """Write matching.json.
 
     Raises:
         MissingInputError: what the model was trained on was removed since.
     """
-    from itrpipe.analysis.phrases import PhraseModel, fragment_scores, matching_accuracy
+    from itrpipe.analysis.phrases import PhraseModel, matching_accuracy
 
-    opened = PhraseModel.open(evaluation)
-    write_json(evaluation.folder / MATCHING, matching_accuracy(opened))
-    pq.write_table(fragment_scores(opened, evaluation.block), evaluation.folder / PHRASES)
+    write_json(evaluation.folder / MATCHING, matching_accuracy(PhraseModel.open(evaluation)))
 
 
 def reranked(evaluation: EvaluatedModel, split: SplitScores) -> SplitScores:

@@ -1,4 +1,4 @@
-"""How recall of captions depends on their number of words.
+"""Recall of captions by their number of words.
 
 Source: AsCL (Gong et al.), Fig. 5, which samples 1,000 captions; its bounds are not printed and these are ours.
 """
@@ -24,13 +24,15 @@ SHORTEST = (1, 8, 10, 12, 15)
 
 
 def _cells(found: Sequence[Mapping[str, Any]]) -> Cells:
-    return {("Words", _words(each)): Number.of(each["t2i_r1"]) for each in found}
-
-
-def _words(bucket: Mapping[str, Any]) -> str:
-    if bucket["to"] is None:
-        return f"from {bucket['from']}"
-    return f"up to {bucket['to']}" if bucket["from"] == 1 else f"{bucket['from']} to {bucket['to']}"
+    cells = {}
+    for bucket in found:
+        words = f"{bucket['from']} to {bucket['to']}"
+        if bucket["to"] is None:
+            words = f"from {bucket['from']}"
+        elif bucket["from"] == 1:
+            words = f"up to {bucket['to']}"
+        cells["Words", words] = Number.of(bucket["t2i_r1"])
+    return cells
 
 
 SHOWN = (

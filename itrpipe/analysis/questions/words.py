@@ -1,4 +1,4 @@
-"""How often a model finds wrong words and corrects them, where it learned to."""
+"""Shares of wrong words that a model finds and corrects, where it learned to."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from itrpipe.analysis.questions.base import EvaluatedModel
 from itrpipe.evaluation.tables import Cells, Measured, Number
 from itrpipe.features.embeddings import SplitScores
-from itrpipe.storage.artifact import WORD_CORRECTIONS, WORDS
+from itrpipe.storage.artifact import WORDS
 from itrpipe.storage.disk import write_json
 
 _COLUMNS = {
@@ -55,24 +53,27 @@ def asks(evaluation: EvaluatedModel) -> bool:
 
 
 def answer(evaluation: EvaluatedModel, split: SplitScores) -> None:
-    """Writes words.json and word_corrections.parquet, where the model was trained for it."""
+    """Write words.json, where the model was trained for it.
+
+    Raises:
+        MissingInputError: what the model was trained on was removed since.
+    """
     from itrpipe.analysis.words import WordTest, has_word_heads
     from itrpipe.synthesis.language_model import LanguageModel
-    from itrpipe.training.data import reopened
+    from itrpipe.training.data import Sources, reopened
 
     name, saved = evaluation.settings.language_model, evaluation.saved
     if not has_word_heads(saved):
         if name:
             evaluation.warn("the tokenizer does not map pieces to characters: no perplexity was measured")
         return
-    if (sources := evaluation.sources_for(WORDS, graphs=saved.config["loss"]["mask"] == "phrases")) is None:
-        return
+    graphs = evaluation.existing("parse") if saved.config["loss"]["mask"] == "phrases" else None
+    sources = Sources(evaluation.existing("prepare"), evaluation.existing("extract"))
     tested = evaluation.settings.split
     data = reopened(saved, sources, [tested])[tested]
     model = LanguageModel(name, evaluation.place, evaluation.warn) if name else None
-    test = WordTest(saved, data, evaluation.place, sources.parse)
-    figures, corrections = test.run(language_model=model)
+    test = WordTest(saved, data, evaluation.place, graphs)
+    figures = test.run(language_model=model)
     if model is not None:
         figures["fluency"] = {"name": Path(name).name, **figures["fluency"]}
     write_json(evaluation.folder / WORDS, figures)
-    pq.write_table(corrections, evaluation.folder / WORD_CORRECTIONS)

@@ -1,0 +1,157 @@
+"""A trained model as files for others: what `itrpipe.load` opens, and what its card says of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from itrpipe.datasets.definition import PIXELS
+from itrpipe.datasets.prepared import PreparedDataset
+from itrpipe.errors import DataError
+from itrpipe.exporting.places import without_places
+from itrpipe.features.declaration import FeatureSettings, feature_settings, passes_of
+from itrpipe.methods.declaration import methods
+from itrpipe.storage.artifact import EXPORT, METRICS, Manifest, damage_remedy, existing_input, read_manifest
+from itrpipe.storage.disk import file_digest, require_space, write_json
+from itrpipe.storage.integrity import local_folders, read_checked_json
+from itrpipe.training.settings import cited, settings_of
+
+if TYPE_CHECKING:
+    from itrpipe.training.export import NativeModel
+
+FILES = {
+    "model.safetensors": "the weights of the epoch that validated best",
+    "vocab.json": "its words and their ids",
+    "tokenizer/": "the tokenizer of its captions",
+    "config.json": "every setting, the sizes to build the model again, and the features that it reads",
+    "open_clip_model.safetensors": "the same weights as open_clip names them",
+    "open_clip_config.json": "how open_clip builds them",
+    "metrics.json": "protocol → metric → value, low, high",
+    "embeddings/*.parquet": "ids and `embedding` of `images` and `captions` of the evaluated split",
+    "embeddings/*.npy": "embeddings of `images` and `captions` of the evaluated split: [rows, width]",
+    "embeddings/*.ids.json": "the id of every row, in order",
+    "trec/run.*.trec": "the best candidates of every image (`i2t`) and caption (`t2i`) of the split",
+    "trec/qrels.*.trec": "right answers; whitespace and % in ids are written as in URLs",
+    "example.jpg": "what it finds for a caption",
+}
+"""File of an export, or files -> what it is, as the card says."""
+
+
+_WORDS = ("vocab", "tokenizer")
+"""What the files begin with that read captions."""
+
+
+def extractors_of(extracted: Manifest) -> list[FeatureSettings]:
+    """Return what made the features that a model reads, by the manifest of these features."""
+    settings = feature_settings(extracted.settings).model_validate(extracted.settings)
+    return [*passes_of(extracted.conf, settings).values()]
+
+
+def is_of_anywhere(extracted: Manifest) -> bool:
+    """Tell whether others can make these features of photographs: none was imported, no weights lie here alone."""
+    is_imported = any(each.imported for each in extractors_of(extracted))
+    return without_places(extracted.settings) == extracted.settings and not is_imported
+
+
+def write_model(work: Path, trained: Path, native: NativeModel | None = None) -> dict[str, str]:
+    """Write what `itrpipe.training.saved.load_model` opens, and where `native` is one transformers, too.
+
+    Args:
+        work: empty folder.
+        trained: artifact of `train`.
+        native: the model in the layout of transformers; None for itrpipe's own.
+
+    Returns:
+        File -> what it is, of those that are read by transformers.
+
+    Raises:
+        DataError: a file of the model is not the one that was written.
+        DiskFullError: no space is left.
+    """
+    from itrpipe.training.saved import ABOUT, CONFIG, MODEL, SETTINGS
+
+    manifest = read_manifest(trained)
+    extracted = read_manifest(existing_input(trained, manifest, "extract"))
+    described = {}
+    if native is not None:
+        described = native.write(work)
+    else:
+        outputs = {name: each for name, each in manifest.outputs.items() if name.startswith((MODEL, *_WORDS))}
+        require_space(work, sum(each.bytes for each in outputs.values()), "the copy of the model")
+        for name, output in outputs.items():
+            (work / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(trained / name, work / name)
+            if file_digest(work / name) != output.sha256:
+                remedy = damage_remedy(trained, thorough=True)
+                raise DataError(f"{trained / name} does not match its recorded sha256; {remedy}")
+    names = sorted(path.relative_to(work).as_posix() for path in work.rglob("*") if path.is_file())
+    about = {
+        "version": manifest.versions["itrpipe"],
+        "dataset": manifest.dataset,
+        "conf": manifest.conf,
+        "run": manifest.label,
+        "files": {"weights": MODEL, "words": [name for name in names if name.startswith(_WORDS)]},
+        "features": {
+            "extractor": extracted.conf,
+            "settings": extracted.settings,
+            "of_anywhere": is_of_anywhere(extracted),
+        },
+    }
+    if settings_of(manifest.settings["backbone"]).reads_phrases:
+        about["parser"] = read_manifest(existing_input(trained, manifest, "parse")).settings
+    settings = read_checked_json(trained / CONFIG)
+    config = {**settings, ABOUT: about}
+    if native is not None:
+        config = {**native.layout.config, ABOUT: {**about, SETTINGS: settings}}
+    write_json(work / CONFIG, without_places(config))
+    return described
+
+
+def facts_of_model(work: Path, trained: Path, evaluated: Path, described: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the card says of a model that its artifacts tell, see `itrpipe.exporting.card.model_card`.
+
+    Args:
+        work: folder with all files but the card.
+        trained, evaluated: artifacts of `train` and `evaluate`.
+        described: see `write_model`.
+    """
+    training, evaluation = read_manifest(trained), read_manifest(evaluated)
+    extracted = read_manifest(existing_input(trained, training, "extract"))
+    backbone, conf = training.settings["backbone"], extracted.conf
+    declared = settings_of(backbone)
+    loss = methods()[training.settings["method"]].model_validate(training.settings["loss"])
+    model = declared.model_validate(training.settings["model"])
+    base = model.joint()
+    reads = f"its features by `{conf}` (`itrpipe extract`), with the settings in `config.json`"
+    if conf == PIXELS:
+        reads = "the photograph, resized as `itrpipe extract --features pixels` does with the settings in `config.json`"
+    # mteb compares embeddings of photographs by inner product.
+    is_drawn = any(each.imported or each.drawings_only for each in extractors_of(extracted))
+    is_for_mteb = declared.embeds and training.settings["model"].get("measure") != "order" and not is_drawn
+    files = {name: about for name, about in FILES.items() if name not in described and any(work.glob(name))}
+    prepared = PreparedDataset.open(existing_input(evaluated, evaluation, "prepare"))
+    return {
+        "run": training.label,
+        "backbone": backbone,
+        "conf": training.conf,
+        "dataset": training.dataset,
+        "split": evaluation.settings["split"],
+        "embeds": declared.embeds,
+        "reads": reads,
+        "base": Path(base).name if base and local_folders({"": base}) else base,
+        "photographs": is_of_anywhere(extracted),
+        "results": read_checked_json(evaluated / METRICS),
+        "level": evaluation.settings["interval_level"],
+        "counts": prepared.counts(),
+        "trained": training.finished,
+        "versions": training.versions,
+        "files": {
+            **described,
+            **files,
+            EXPORT: "size and sha256 of every file, and the fingerprints of what they were made from",
+        },
+        "papers": [*loss.cited(), *model.cited(), *cited(training.settings)],
+        "mteb": is_for_mteb,
+    }
