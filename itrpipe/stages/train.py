@@ -11,8 +11,6 @@ import operator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rich.console import Console
-
 from itrpipe.config import COMMAND_LINE, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import MissingInputError, UsageError
@@ -21,9 +19,7 @@ from itrpipe.features.hub import require_encoder, require_reachable
 from itrpipe.methods.declaration import Mined, method_package
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
-from itrpipe.progress import Reporter
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
-from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
 from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import settings as training_settings
@@ -38,7 +34,7 @@ from itrpipe.training.settings import (
 )
 
 if TYPE_CHECKING:
-    from itrpipe.training.loop import Trainer
+    pass
 
 INITIAL, MINED = "initial", "mine_negatives"
 UNKNOWN_WORDS = "unknown_percent_of_{}_words"
@@ -211,37 +207,14 @@ class Train(Stage):
         if isinstance(job.settings.model, GivenEmbeddings):
             _import(job, job.settings.model)
             return
-        from itrpipe.features.embeddings import EMBEDDINGS
-        from itrpipe.models.base import DualEncoder as AnyDualEncoder
-        from itrpipe.training.assembly import sources_of, trainer_of
-        from itrpipe.training.captions import PieceIds
-        from itrpipe.training.distributed import World, joined_by
-        from itrpipe.training.encoding import Encoding
-        from itrpipe.training.optimizers import merge_adapters
-        from itrpipe.training.saved import save_model, write_history
+        from itrpipe.training.recipe import train
 
-        with joined_by(World.joined(), _train_along, {**vars(job), "reporter": None}):
-            trainer, splits, tokens = trainer_of(job)
-            model = trainer.run()
-        if job.settings.adapts:
-            merge_adapters(model)
-        save_model(job.folder, model, tokens, job.settings.model_dump(mode="json"), splits["train"].image_dim)
-        write_history(job.folder / HISTORY, trainer.position.history)
-        if isinstance(model, AnyDualEncoder):
-            rows = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
-            work = Encoding(
-                job.folder.absolute(), sources_of(job), rows, job.execution.encode_block, job.execution.device
-            )
-            work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
-        _record(job, trainer)
-        if not isinstance(tokens, PieceIds):
-            for name, data in splits.items():
-                if name != "train":
-                    tell_unknown_words(job, name, data.unknown_words())
+        for split, percent in train(job).items():
+            tell_unknown_words(job, split, percent)
 
 
 def tell_unknown_words(job: Job, split: str, percent: int) -> None:
-    """Notes how many words of a split's captions the model does not know, and warns where it is more than half."""
+    """Note how many words of a split's captions the model does not know, and warn where it is more than half."""
     job.metrics[UNKNOWN_WORDS.format(split)] = percent
     if percent > _MOST_UNKNOWN:
         job.warn(
@@ -371,24 +344,3 @@ def _import(job: Job, model: GivenEmbeddings) -> None:
     with job.reporter.task("reading embeddings", rows, "rows") as task:
         path = job.folder / EMBEDDINGS
         job.metrics |= write_given(path, given, split, model.measure, by_row=by_row, advance=task.advance)
-
-
-def _train_along(job: dict[str, Any]) -> None:
-    """What the other processes do while the first one trains: the same, without a word."""
-    from itrpipe.training.assembly import trainer_of
-
-    job["reporter"] = Reporter(Console(quiet=True))
-    trainer, *_ = trainer_of(Job(**job))
-    trainer.run()
-
-
-def _record(job: Job, trainer: Trainer) -> None:
-    """Numbers that tables show."""
-    best = trainer.position.history[trainer.position.best_row]
-    job.metrics |= {
-        "validation_rsum": best["val_rsum"],
-        "best_epoch": best["epoch"],
-        "epochs": trainer.position.history[-1]["epoch"] if job.settings.loss.trains else 0,
-    }
-    if reason := trainer.ended_early():
-        job.warn(reason)

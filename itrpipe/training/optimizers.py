@@ -12,16 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from itrpipe.errors import UsageError
-from itrpipe.methods.base import Batch
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.settings import (
     EMA,
@@ -145,63 +143,85 @@ def depths(model: AnyMatcher) -> dict[int, int]:
     return found
 
 
-def _adamw(trained: Trained, rate: float, decay: float, **options: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(trained.groups(decaying=True), lr=rate, weight_decay=decay, fused=True, **options)
+def parameter_groups(
+    model: AnyMatcher, further: nn.Module | None = None, layer_decay: float = 1.0, *, decaying: bool = True
+) -> list[dict[str, Any]]:
+    """Return what is trained by the `scale` of its rate, the highest first, and apart what decay leaves alone.
 
-
-class Trained(nn.Module):
-    """What is trained; as a module it gives the losses of a batch.
+    A parameter with k layers between it and the head, its own among them, has the rate of the head times
+    layer_decay^k. Heads and what the method keeps have that of the schedule.
 
     Args:
-        model: the model.
-        method: of its losses; None where these are not asked for.
-        further: what the method keeps between steps; None for nothing. Its parameters are never decayed.
+        model: which of its weights are trained is known.
+        further: what the method keeps between steps; its parameters are never decayed.
         layer_decay: of two neighbouring layers of an encoder, the rate of the lower one as a share of the upper one's.
+        decaying: whether the optimiser decays weights at all.
+
+    Source: Clark et al. (ELECTRA), ICLR 2020; Bao et al. (BEiT), ICLR 2022, released code.
     """
-
-    def __init__(
-        self, model: AnyMatcher, method: Any = None, further: nn.Module | None = None, layer_decay: float = 1.0
-    ) -> None:
-        super().__init__()
-        self.model, self.further, self._method, self.layer_decay = model, further, method, layer_decay
-
-    def forward(self, batch: Batch, epoch: int) -> dict[str, Tensor]:
-        """Named loss terms of a batch of an epoch (0-based)."""
-        return self._method.losses(self.model, batch, epoch)
-
-    def groups(self, *, decaying: bool) -> list[dict[str, Any]]:
-        """The same by the `scale` of their rate, the highest first, and then those apart that decay leaves alone.
-
-        A parameter with k layers between it and the head, its own among them, has the rate of the head times
-        layer_decay^k. Heads and what the method keeps have that of the schedule.
-
-        Args:
-            decaying: whether the optimiser decays weights at all.
-
-        Source: Clark et al. (ELECTRA), ICLR 2020; Bao et al. (BEiT), ICLR 2022, released code.
-        """
-        below = depths(self.model) if self.layer_decay != 1.0 else {}
-        spared = self.model.undecayed()
-        decayed = {id(each) for name, each in self.model.named_parameters() if name not in spared}
-        held: dict[tuple[int, bool], list[nn.Parameter]] = {}
-        for each in filter(lambda each: each.requires_grad, self.parameters()):
-            held.setdefault((below.get(id(each), 0), decaying and id(each) not in decayed), []).append(each)
-        return [
-            {"params": held[depth, apart], "scale": self.layer_decay**depth, **({"weight_decay": 0.0} if apart else {})}
-            for depth, apart in sorted(held)
-        ]
+    below = depths(model) if layer_decay != 1.0 else {}
+    spared = model.undecayed()
+    decayed = {id(weights) for name, weights in model.named_parameters() if name not in spared}
+    parameters = [*model.parameters(), *(further.parameters() if further is not None else ())]
+    held: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    for weights in parameters:
+        if weights.requires_grad:
+            apart = decaying and id(weights) not in decayed
+            held.setdefault((below.get(id(weights), 0), apart), []).append(weights)
+    groups = []
+    for depth, apart in sorted(held):
+        group = {"params": held[depth, apart], "scale": layer_decay**depth}
+        groups.append({**group, "weight_decay": 0.0} if apart else group)
+    return groups
 
 
-OPTIMIZERS: dict[str, Callable[[Trained, float, float], torch.optim.Optimizer]] = {
-    "adam": lambda trained, rate, _: torch.optim.Adam(trained.groups(decaying=False), lr=rate, fused=True),
-    "adamw": _adamw,
-    "adamw-clip": partial(_adamw, betas=(0.9, 0.98), eps=1e-6),
-    "adamw-siglip": partial(_adamw, betas=(0.9, 0.95)),
+def _undecorated(function: Any) -> Any:
+    """Return a method of torch without what loads torch's compiler, which takes seconds and is not needed here."""
+    return getattr(function, "__wrapped__", function)
+
+
+class Adam(torch.optim.Adam):
+    """Adam of torch, which does not load the compiler."""
+
+    add_param_group = _undecorated(torch.optim.Adam.add_param_group)
+    zero_grad = _undecorated(torch.optim.Adam.zero_grad)
+    state_dict = _undecorated(torch.optim.Adam.state_dict)
+    load_state_dict = _undecorated(torch.optim.Adam.load_state_dict)
+    step = torch.no_grad()(_undecorated(torch.optim.Adam.step))
+
+
+MOMENTS: dict[str, dict[str, Any]] = {
+    "adamw": {},
+    "adamw-clip": {"betas": (0.9, 0.98), "eps": 1e-6},
+    "adamw-siglip": {"betas": (0.9, 0.95)},
 }
-"""Name -> makes the optimiser of what is trained, given a learning rate and a weight decay.
+"""Optimiser that decays weights -> its moments, where they are not those of Adam.
 
-Source of the moments: CLIP, Table 18, and SigLIP, section on stabilising large batches.
+Source: CLIP, Table 18, and SigLIP, section on stabilising large batches.
 """
+
+
+def optimizer_of(
+    name: str,
+    model: AnyMatcher,
+    rate: float,
+    decay: float,
+    *,
+    further: nn.Module | None = None,
+    layer_decay: float = 1.0,
+) -> Adam:
+    """Return an optimiser of what is trained of a model.
+
+    Args:
+        name: `adam`, or of `MOMENTS`.
+        model, further, layer_decay: see `parameter_groups`.
+        rate: of learning.
+        decay: of weights.
+    """
+    decays = name != "adam"
+    groups = parameter_groups(model, further, layer_decay, decaying=decays)
+    options = {"weight_decay": decay, "decoupled_weight_decay": True, **MOMENTS[name]} if decays else {}
+    return Adam(groups, lr=rate, fused=True, **options)
 
 
 _POWERS = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}
