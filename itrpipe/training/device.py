@@ -88,21 +88,25 @@ def _bytes(model: AnyMatcher, data: SplitData, device: torch.device, precision: 
     return float(torch.cuda.max_memory_allocated(device) - before)
 
 
-def compile_for(job: Any, model: AnyMatcher, train: SplitData, place: torch.device, steps: int) -> None:
-    """Compile the encoders where that is asked for, or pays: those of transformers on a GPU, in a long training."""
+def compile_for(job: Any, model: AnyMatcher, train: SplitData, device: torch.device, steps: int) -> bool:
+    """Compile the encoders where that is asked for, or pays, and return whether they are.
+
+    It pays for those of transformers on a GPU, in a long training.
+    """
     asked = job.execution.compile
-    pays = place.type == CUDA and job.settings.model.opens_encoders and steps >= _COMPILED_FROM
+    pays = device.type == CUDA and job.settings.model.opens_encoders and steps >= _COMPILED_FROM
     if not (pays if asked == "auto" else asked):
-        return
+        return False
     try:
-        compile_encoders(model, place)
+        compile_encoders(model, device)
     except UsageError as error:
         if asked != "auto":
             raise
         job.warn(str(error))
-    else:
-        train.pad_texts(_WORDS_OF_A_TILE)
-        job.reporter.say("  encoders are compiled, which takes a minute at the first steps")
+        return False
+    train.pad_texts(_WORDS_OF_A_TILE)
+    job.reporter.say("  encoders are compiled, which takes a minute at the first steps")
+    return True
 
 
 def compile_encoders(model: AnyMatcher, device: torch.device) -> None:

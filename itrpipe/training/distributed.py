@@ -248,7 +248,7 @@ class SharedModel(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            model = super().__getattr__("model")
+            model: Any = super().__getattr__("model")
         return partial(self._divided, name) if name in model.by_rows else getattr(model, name)
 
     def anchors(self, count: int) -> Anchors:
@@ -259,17 +259,16 @@ class SharedModel(nn.Module):
         rows = world.own(count)
         return Anchors(rows, world.size * (rows.stop - rows.start) / count, world.total)
 
-    def _divided(self, name: str, *arguments: Any) -> Any:
+    def _divided(self, name: str, *given: Any) -> Any:
         """Compute the own rows of a method of the model, and gather those of the others."""
         function, places, division = getattr(self.model, name), self.model.by_rows[name], self.division
-        encodes, world, first = name in ENCODERS, division.world, arguments[places[0]]
+        encodes, world, first = name in ENCODERS, division.world, given[places[0]]
         rows = first.rows if isinstance(first, OwnImages) else len(tensors_of(first)[0])
         chunk = self.chunk if encodes and self.model.training else 0
         if world.size == 1 or rows < world.size:  # where there is not a row for each, all of them compute all
-            return in_chunks(function, arguments, places, rows, chunk)
+            return in_chunks(function, given, places, rows, chunk)
         own, counts, device = world.own(rows), world.counts(rows), next(self.parameters()).device
-        if not isinstance(first, OwnImages):
-            arguments = _at(arguments, places, own)
+        arguments = given if isinstance(first, OwnImages) else _at(given, places, own)
         # Random numbers of this process alone; behind it they go on as they did before, alike in all processes.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed((division.seed * world.size + world.rank) % 2**63)

@@ -139,15 +139,27 @@ class Encoding(Work[Opened]):
         rows: split -> images and captions in it.
         block: rows per forward pass.
         device: `auto`, `cpu` or `cuda`.
+        opened: the model and its splits, where this process has them already; other processes open them.
     """
 
     title, unit, in_one_thread = "embedding all splits", "rows", True
 
     def __init__(
-        self, trained: Path, sources: Sources, rows: Mapping[str, tuple[int, int]], block: int, device: str
+        self,
+        trained: Path,
+        sources: Sources,
+        rows: Mapping[str, tuple[int, int]],
+        block: int,
+        device: str,
+        opened: Opened | None = None,
     ) -> None:
         self._trained, self._sources, self._rows, self._block = trained, sources, rows, block
         self.device, self.key = device, str(block)
+        self._opened = opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process gets."""
+        return {**vars(self), "_opened": None}
 
     def parts(self) -> list[Part]:
         """Consecutive rows of one side of one split."""
@@ -161,7 +173,7 @@ class Encoding(Work[Opened]):
 
     def open(self) -> Opened:
         """The model, and all splits."""
-        return _opened(self._trained, self._sources, self._rows, self._block, self.device)
+        return self._opened or _opened(self._trained, self._sources, self._rows, self._block, self.device)
 
     def make(self, worker: Opened, part: Part, path: Path) -> None:
         """Embeds some rows."""
@@ -282,7 +294,7 @@ class Refreshing:
             images, texts = (np.concatenate(list(embeddings(each))) for each in sides)
             if world.leads:
                 self._make(path, data, images, texts, encoder.model.measure)
-            world.wait()
+            world.agreed(None)  # until the first process has written them
         self._held = made_before
         remedy = f"remove {partial_of(path)} and run the same command again"
         with reading(path, "mined lists", remedy):

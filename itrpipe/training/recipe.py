@@ -25,6 +25,7 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +117,15 @@ def train(job: Any) -> dict[str, int]:
     write_history(job.folder / HISTORY, history)
     if isinstance(model, DualEncoder):
         rows = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
-        execution = job.execution
-        work = Encoding(job.folder.absolute(), sources_of(job), rows, execution.encode_block, execution.device)
+        work = Encoding(
+            job.folder.absolute(),
+            sources_of(job),
+            rows,
+            job.execution.encode_block,
+            job.execution.device,
+            # A compiled model rounds otherwise than the saved one.
+            None if trainer.compiled else (replace(trainer.encoder, model=model), splits),
+        )
         work.join(job.made(work).paths, job.folder / EMBEDDINGS, splits, model.measure)
     best = history[trainer.position.best_row]
     job.metrics["validation_rsum"] = best["val_rsum"]
@@ -168,17 +176,18 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
         values |= {"epochs": 0, "layer_decay": 1.0, "average": NO_AVERAGE}
     train_data.train_on(world, device)
 
-    names = execution.trackers if world.leads else ()
-    folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
-    if names:
-        job.reporter.say(f"  followed by {' and '.join(names)} in {folder}")
-    run = TrackedRun(
-        name=job.folder.name.removesuffix(PARTIAL),
-        project=f"itrpipe-{job.dataset}",
-        folder=folder,
-        settings=dict(leaves(settings.model_dump(mode="json"))),
-        work=job.work,
-    )
+    tracking = None
+    if execution.trackers and world.leads:
+        folder = Path(execution.track_to).expanduser() if execution.track_to else job.folder.parents[1] / TRACKING
+        job.reporter.say(f"  followed by {' and '.join(execution.trackers)} in {folder}")
+        run = TrackedRun(
+            name=job.folder.name.removesuffix(PARTIAL),
+            project=f"itrpipe-{job.dataset}",
+            folder=folder,
+            settings=dict(leaves(settings.model_dump(mode="json"))),
+            work=job.work,
+        )
+        tracking = Tracking(execution.trackers, run, job.warn)
     trainer = Trainer(
         LoopSettings.model_construct(**values),
         model,
@@ -188,12 +197,12 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
         device,
         job.work,
         job.reporter,
-        Tracking(names, run, job.warn),
+        tracking,
         refreshing_of(job, train_data),
         # Adapters become part of the weights in the end, so that the file of the model is written then.
         None if settings.adapts else job.folder / MODEL,
     )
-    compile_for(job, model, train_data, device, trainer.steps)
+    trainer.compiled = compile_for(job, model, train_data, device, trainer.steps)
     for reason in (longer_captions({f"{name} captions": data for name, data in splits.items()}), trainer.never_warm()):
         if reason:
             job.warn(reason)
@@ -238,6 +247,8 @@ class Trainer:
 
     Attributes:
         position: how far training has come.
+        encoder: runs the model over splits; a share of them in each process.
+        compiled: whether torch has compiled the encoders.
         steps: of the whole training.
         waited_seconds: time spent waiting for data in this process.
         trained_seconds: time spent in training steps in this process, waiting included.
@@ -259,12 +270,12 @@ class Trainer:
     ) -> None:
         self._settings, self._method, self._work, self._reporter = settings, method, work, reporter
         self._train, self._validation, self._best = train, validation, best or work / BEST
-        self._tracking, self._refreshing = tracking or Tracking.off(), refreshing
+        self._tracking, self._refreshing = tracking, refreshing
         self.device, self._world = torch.device(device), World.joined()
         self._model = model.to(self.device)
         self._shared = SharedModel(model, self._world, int(settings.encode_chunk), getattr(method, "local", False))
         embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else settings.embed_precision
-        self._encoder = Encoder(
+        self.encoder = Encoder(
             self._shared, self.device, settings.encode_block, settings.score_precision, embed_precision
         )
 
@@ -289,6 +300,7 @@ class Trainer:
         )
 
         self.position = Position()
+        self.compiled = False
         self.waited_seconds = 0.0
         self.trained_seconds = 0.0
         self._saved = 0.0
@@ -310,7 +322,7 @@ class Trainer:
             if 0 < settings.max_updates <= updates:
                 updates = settings.max_updates
                 break
-        self._updates = updates
+        self._total_updates = updates
         self.steps = min(sum(self._steps), updates * settings.accumulate)
 
     def run(self) -> AnyMatcher:
@@ -326,7 +338,7 @@ class Trainer:
             self._reporter.say(f"  going on in epoch {self.position.epoch + 1} after step {self.position.step}")
         done = sum(self._steps[: self.position.epoch]) + self.position.step
         with (
-            self._tracking.following(self.position),
+            nullcontext() if self._tracking is None else self._tracking.following(self.position),
             self._reporter.task("training", self.steps, "steps", done) as task,
         ):
             if not self._settings.epochs:  # nothing of the model is to be changed
@@ -351,7 +363,7 @@ class Trainer:
 
     def never_warm(self) -> str:
         """Return what is to be known of a training that ends before its rate has risen; empty where it has."""
-        updates, wanted = self._updates, rising(self._settings, self._updates)
+        updates, wanted = self._total_updates, rising(self._settings, self._total_updates)
         if not updates or wanted <= updates:
             return ""
         return (
@@ -362,7 +374,7 @@ class Trainer:
     def validate(self) -> dict[str, float]:
         """Return metrics on the first images of the validation split, with the four-recall sum `r1+r5`."""
         self._shared.eval()
-        data, limit, encoder = self._validation, self._settings.validation_images, self._encoder
+        data, limit, encoder = self._validation, self._settings.validation_images, self.encoder
         images, captions = np.arange(min(limit, data.num_images)), np.flatnonzero(data.caption_image < limit)
         scores = encoder.scores(encoder.images(data, images), encoder.texts(data, captions))
         found = metrics(ranks(scores, data.caption_image[captions]))
@@ -370,7 +382,7 @@ class Trainer:
         return self._world.agreed(found)
 
     def _has_more(self) -> bool:
-        return self.position.epoch < self._settings.epochs and self.position.updates < self._updates
+        return self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates
 
     def _is_flat(self) -> bool:
         """Whether the last `patience` validations were no better; what is in the history is all that decides."""
@@ -392,7 +404,7 @@ class Trainer:
         last = self._saved = time.monotonic()
         self._shared.eval()
         if self._refreshing is not None and isinstance(method, RefreshedMethod):
-            lists = self._refreshing.lists(position.epoch, position.step, self._encoder, self._train)
+            lists = self._refreshing.lists(position.epoch, position.step, self.encoder, self._train)
             if lists is not None:
                 method.refresh(lists)
 
@@ -407,7 +419,7 @@ class Trainer:
         self._shared.train()
         if isinstance(method, StatefulMethod) and position.step == 0:
             method.start_epoch(position.epoch)
-        every = settings.validate_every or self._updates
+        every = settings.validate_every or self._total_updates
         # Beside a training on processors more than one would take its cores.
         readers = 1 if self.device.type == "cpu" else max(1, settings.prefetch // 2)
         feed = Feed(make, range(position.step, len(batches)), settings.prefetch, self.device, readers)
@@ -416,8 +428,9 @@ class Trainer:
                 updated = self._step(batch, len(batches))
                 self.trained_seconds += time.monotonic() - last
                 task.advance(1, f"epoch {position.epoch + 1}/{settings.epochs}")
-                self._tracking.send_step(position, self._totals)
-                if position.updates == self._updates:
+                if self._tracking is not None:
+                    self._tracking.send_step(position, self._totals)
+                if position.updates == self._total_updates:
                     break
                 # Between two updates there is a gradient, which no checkpoint holds.
                 if updated and position.step < len(batches):
@@ -467,7 +480,7 @@ class Trainer:
 
         # The update.
         if updates:
-            place = position.epoch, position.updates, self._updates, len(position.plateaus)
+            place = position.epoch, position.updates, self._total_updates, len(position.plateaus)
             self._learning_rate = learning_rate(settings, *place)
             for group in self._optimizer.param_groups:
                 group["lr"] = self._learning_rate * group.get("scale", 1.0)
@@ -530,7 +543,8 @@ class Trainer:
             self._load_best()
         self._save()
         # After the checkpoint: an epoch that a kill undoes must not have been sent.
-        self._tracking.send_epochs(position.history)
+        if self._tracking is not None:
+            self._tracking.send_epochs(position.history)
         self._reporter.say(
             f"  epoch {epochs}: loss {position.history[-1]['loss']:.4f} per pair, "
             f"validation {settings.selection} {score:.1f}{' (best)' if best else ''}"

@@ -57,12 +57,10 @@ class Tracker(NamedTuple):
     """A tracker that has begun to follow a run.
 
     Attributes:
-        store: takes the settings of the run, once.
         log: takes numbers by name, and the step that they are of.
         finish: closes it.
     """
 
-    store: Callable[[dict[str, Any]], object]
     log: Callable[[dict[str, float], int], object]
     finish: Callable[[], object]
 
@@ -97,11 +95,6 @@ class Tracking:
         self._sent: dict[str, Sent] = {}
         self._before = (0.0, 0.0)
         self._due = 0.0
-
-    @classmethod
-    def off(cls) -> Tracking:
-        """Tracking of a training that nothing follows."""
-        return cls((), TrackedRun("", "", Path(), {}, Path()), lambda message: None)
 
     @contextlib.contextmanager
     def following(self, position: Position) -> Iterator[None]:
@@ -168,9 +161,7 @@ class Tracking:
         for name in self._names:
             sent = self._sent.setdefault(name, Sent())
             try:
-                self._trackers[name] = OPENERS[name](self._run, sent)
-                if name not in known:
-                    self._trackers[name].store(plain)
+                self._trackers[name] = OPENERS[name](self._run, sent, {} if name in known else plain)
             # Every library has errors of its own: no account, a server that does not answer, a run that is gone.
             except Exception as error:
                 raise UsageError(
@@ -213,25 +204,24 @@ def _pairs_and_loss(sums: Mapping[str, Any]) -> tuple[float, float]:
     return float(sums.get("pairs", 0)), sum(float(total) for name, total in sums.items() if name.startswith("loss_"))
 
 
-def _tensorboard(run: TrackedRun, sent: Sent) -> Tracker:
+def _tensorboard(run: TrackedRun, sent: Sent, settings: dict[str, Any]) -> Tracker:
     from torch.utils.tensorboard import SummaryWriter
 
     # Hides what was written after the last record of it, or by a run of this name that has been removed.
     writer = SummaryWriter(str(run.folder / run.name), purge_step=sent.step + 1)
 
-    def store(settings: dict[str, Any]) -> None:
+    if settings:
         writer.add_hparams(settings, metric_dict={})
-        writer.flush()
 
     def log(values: dict[str, float], step: int) -> None:
         for name, value in values.items():
             writer.add_scalar(name, value, global_step=step)
         writer.flush()
 
-    return Tracker(store, log, writer.close)
+    return Tracker(log, writer.close)
 
 
-def _mlflow(run: TrackedRun, sent: Sent) -> Tracker:
+def _mlflow(run: TrackedRun, sent: Sent, settings: dict[str, Any]) -> Tracker:
     import mlflow  # pyright: ignore[reportMissingImports]
 
     artifacts = None
@@ -248,18 +238,13 @@ def _mlflow(run: TrackedRun, sent: Sent) -> Tracker:
         number = experiment.experiment_id
     sent.run = mlflow.start_run(run_id=sent.run or None, experiment_id=number, run_name=run.name).info.run_id
 
-    def store(settings: dict[str, Any]) -> None:
-        names = list(settings)
-        for start in range(0, len(names), _MLFLOW_PARAMETERS):
-            mlflow.log_params({name: settings[name] for name in names[start : start + _MLFLOW_PARAMETERS]})
-
-    def log(values: dict[str, float], step: int) -> None:
-        mlflow.log_metrics(values, step=step)
-
-    return Tracker(store, log, mlflow.end_run)
+    names = list(settings)
+    for start in range(0, len(names), _MLFLOW_PARAMETERS):
+        mlflow.log_params({name: settings[name] for name in names[start : start + _MLFLOW_PARAMETERS]})
+    return Tracker(mlflow.log_metrics, mlflow.end_run)
 
 
-def _wandb(run: TrackedRun, sent: Sent) -> Tracker:
+def _wandb(run: TrackedRun, sent: Sent, settings: dict[str, Any]) -> Tracker:
     import wandb  # pyright: ignore[reportMissingImports]
 
     sent.run = sent.run or uuid.uuid4().hex
@@ -273,15 +258,14 @@ def _wandb(run: TrackedRun, sent: Sent) -> Tracker:
         dir=str(run.folder.resolve()),
     )
 
-    def store(settings: dict[str, Any]) -> None:
-        followed.config.update(settings, allow_val_change=True)
-
-    return Tracker(store, followed.log, followed.finish)
+    followed.config.update(settings, allow_val_change=True)
+    return Tracker(followed.log, followed.finish)
 
 
-OPENERS: dict[str, Callable[[TrackedRun, Sent], Tracker]] = {
+OPENERS: dict[str, Callable[[TrackedRun, Sent, dict[str, Any]], Tracker]] = {
     "tensorboard": _tensorboard,
     "mlflow": _mlflow,
     "wandb": _wandb,
 }
-"""Name of `itrpipe.training.settings.TRACKERS` -> starts it, or starts it again after what it has been given."""
+"""Name of `itrpipe.training.settings.TRACKERS` -> starts it with the settings of the run, or again, without them,
+after what it has been given."""

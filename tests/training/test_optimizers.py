@@ -19,13 +19,12 @@ from itrpipe.models.vsepp.declaration import Vsepp
 from itrpipe.models.vsepp.network import build as build_vsepp
 from itrpipe.testing import LOOP_SETTINGS
 from itrpipe.training.optimizers import (
-    OPTIMIZERS,
-    Trained,
     WeightAverage,
     depths,
     learning_rate,
     limit_training,
     merge_adapters,
+    optimizer_of,
     trained_weights,
 )
 from itrpipe.training.settings import TrainSettings
@@ -56,7 +55,7 @@ def scores(model: Any) -> torch.Tensor:
 
 def step(model: TransformerDualEncoder) -> Any:
     """Three updates."""
-    optimizer = OPTIMIZERS["adamw"](Trained(model), 0.1, 0.1)
+    optimizer = optimizer_of("adamw", model, 0.1, 0.1)
     model.train()
     for _ in range(3):
         optimizer.zero_grad()
@@ -158,7 +157,7 @@ def test_rates_fall_by_the_layer_and_decay_spares_what_is_no_matrix(
     saved_encoders: Path, vision: str, text: str, name: str
 ) -> None:
     model, decay = opened(saved_encoders, vision, text, embed_dim=8), 0.5
-    groups = OPTIMIZERS[name](Trained(model, layer_decay=decay), 0.1, 0.2).param_groups
+    groups = optimizer_of(name, model, 0.1, 0.2, layer_decay=decay).param_groups
     scale = {id(each): group["scale"] for group in groups for each in group["params"]}
     assert scale.keys() == {id(each) for each in model.parameters()}
     assert {*scale.values()} == {1.0, 0.5, 0.25, 0.125}

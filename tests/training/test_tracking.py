@@ -32,12 +32,13 @@ class Fake:
         self.starts: list[Sent] = []
         self.finished, self.fails_at = 0, math.inf
 
-    def open(self, run: TrackedRun, sent: Sent) -> Tracker:
+    def open(self, run: TrackedRun, sent: Sent, settings: dict[str, Any]) -> Tracker:
         if self.fails_at < 0:
             raise PermissionError("no account")
         self.starts.append(Sent(**vars(sent)))
         sent.run = "one"
-        return Tracker(self.settings.append, self.log, self.finish)
+        self.settings += [settings] if settings else []
+        return Tracker(self.log, self.finish)
 
     def log(self, values: dict[str, float], step: int) -> None:
         if step >= self.fails_at:
