@@ -6,16 +6,14 @@ The first training is `--method triplet`; a second one (`--method aoq`) also rea
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import operator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from itrpipe.config import COMMAND_LINE, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
-from itrpipe.errors import MissingInputError, UsageError
-from itrpipe.features.declaration import GIVEN, NOT_HERE, passes_of
-from itrpipe.features.hub import require_encoder, require_reachable
+from itrpipe.errors import UsageError
+from itrpipe.features.declaration import GIVEN, NOT_HERE
 from itrpipe.methods.declaration import Mined, method_package
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
@@ -23,6 +21,7 @@ from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
 from itrpipe.storage.integrity import DigestCache, folder_digests, local_folders
 from itrpipe.synthesis.generators import usual_method
 from itrpipe.training import settings as training_settings
+from itrpipe.training.checks import refuse_other_features, require_encoders
 from itrpipe.training.settings import (
     READ_UNTRAINED,
     MineSettings,
@@ -40,14 +39,6 @@ INITIAL, MINED = "initial", "mine_negatives"
 UNKNOWN_WORDS = "unknown_percent_of_{}_words"
 """Metric of the splits val and test, where the model has a vocabulary of its own."""
 _MOST_UNKNOWN = 50
-_READ = {"regions": "regions", "boxes": "the boxes of regions", "global": "global vectors", "pixels": "pixels"}
-_REMEDIES = {
-    "regions": "add --features hog, which has regions and needs no weights",
-    "boxes": "add --features hog, which has boxes and needs no weights; where regions are the cells of a grid, say of "
-    "which by --set precomp.grid=[6,6]",
-    "global": "add --features hog, which has global vectors and needs no weights",
-    "pixels": "give --features pixels",
-}
 
 
 class Train(Stage):
@@ -73,16 +64,9 @@ class Train(Stage):
         if isinstance(settings.model, GivenEmbeddings):
             _refuse_other_rows(step, settings, settings.model)
             return
-        _refuse_other_features(step, settings)
+        refuse_other_features(settings, step.inputs["extract"].settings)
         self.check_read(step)
-        for name, model in settings.model.pretrained().items():
-            if model:
-                _require_encoder(step, name, model, getattr(settings.model, f"{name}_revision", "main"))
-        if settings.adapts and importlib.util.find_spec("peft") is None:
-            raise UsageError(
-                f"{step.need.conf}: adapter = {settings.adapter} needs peft, which is not installed; run `pip install "
-                "'itrpipe[lora]'` or leave it out"
-            )
+        require_encoders(settings, step.resolved.origins, step.need.conf)
         if settings.loss.refreshes():
             _refuse_refreshing(step, settings)
 
@@ -224,25 +208,6 @@ def tell_unknown_words(job: Job, split: str, percent: int) -> None:
         )
 
 
-def _require_encoder(step: Step, name: str, model: str, revision: str) -> None:
-    """Refuses an encoder that cannot be fetched, and says so where it is the one that is taken unless another is named.
-
-    Raises:
-        MissingInputError: likewise.
-    """
-    joint = cast(TrainSettings, step.settings).model.joint()
-    try:
-        if name in ("vision", "text"):
-            require_encoder(name, model, revision)
-        else:
-            require_reachable(model, revision)
-    except MissingInputError as error:
-        if not step.resolved.origins.get(f"model.{name}", "").endswith("]"):  # of a declaration
-            raise
-        option = "--vision" if joint else f"--{name}" if name in ("vision", "text") else f"--set model.{name}=…"
-        raise MissingInputError(f"{str(error).rstrip('.')}; or name another than this default: {option}") from None
-
-
 def _refuse_other_rows(step: Step, settings: TrainSettings, model: GivenEmbeddings) -> None:
     """Refuses given embeddings of other images and captions than the dataset has, once that is prepared."""
     prepare = step.inputs["prepare"]
@@ -253,20 +218,6 @@ def _refuse_other_rows(step: Step, settings: TrainSettings, model: GivenEmbeddin
 
     split = PreparedDataset.open(prepare.finished).split(settings.features)
     GivenSplit(model.files, settings.features).places(split, by_row=prepare.need.conf != GIVEN)
-
-
-def _refuse_other_features(step: Step, settings: TrainSettings) -> None:
-    parts = passes_of("", step.inputs["extract"].settings).values()
-    held = frozenset().union(*(part.may_hold() for part in parts))
-    for name in settings.model.reads():
-        if name not in held:
-            made = "+".join(part.kind.replace("_", "-") for part in parts)
-            encoders = "name encoders that read pixels by --vision and --text" if "pixels" in held else ""
-            remedy = ", or ".join(filter(None, (_REMEDIES[name], encoders, settings.model.without(name))))
-            raise UsageError(
-                f"backbone {settings.backbone!r} reads {_READ[name]}, which features {settings.features!r} (made by "
-                f"{made}) do not hold; {remedy}"
-            )
 
 
 def _refuse_refreshing(step: Step, settings: TrainSettings) -> None:

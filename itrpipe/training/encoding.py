@@ -55,7 +55,8 @@ class Encoder:
     @classmethod
     def of(cls, saved: SavedModel, device: torch.device, block: int) -> Encoder:
         """Of a trained model, which is moved to the device; in the precisions of its settings."""
-        return cls(saved.model.to(device), device, block, saved.score_precision, saved.embed_precision(device))
+        precisions = saved.config["score_precision"], saved.embed_precision(device)
+        return cls(saved.model.to(device), device, block, *precisions)
 
     def images(self, data: Any, rows: np.ndarray) -> Iterator[Any]:
         """Yields the encodings of the images of the given rows, block by block; `data.images` reads a block."""

@@ -9,7 +9,7 @@ Shapes: N images, T captions, P pairs, S vectors of an item (regions, words, or 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -172,7 +172,13 @@ def mine_training_set(
     if decided and ids:
         decided.write(folder, *ids)
     write_json(folder / STATISTICS, statistics)
-    _show(statistics, reporter)
+    for line in aligned(table_rows(statistics)):
+        reporter.say(line)
+    for sentence in sentences(statistics):
+        reporter.say(f"  {sentence}")
+    repeats = statistics["duplicates"]["captions_of_other_images"]
+    if repeats:
+        reporter.say(f"  {repeats:,} captions belong word for word to another image too")
     return metrics | {"images": images, "captions": texts}
 
 
@@ -202,17 +208,6 @@ def _captions(prepared: Path, embeddings: EmbeddingRows) -> Iterator[str]:
         for caption_id in embeddings.ids("caption", start, start + _CAPTIONS_AT_ONCE):
             # Of images without features there are no embeddings.
             yield next(text for own, text in captions if own == caption_id)
-
-
-def _show(statistics: Mapping[str, Any], reporter: Reporter) -> None:
-    """Prints the table of scores and what else is known of the lists."""
-    for line in aligned(table_rows(statistics)):
-        reporter.say(line)
-    for sentence in sentences(statistics):
-        reporter.say(f"  {sentence}")
-    repeats = statistics["duplicates"]["captions_of_other_images"]
-    if repeats:
-        reporter.say(f"  {repeats:,} captions belong word for word to another image too")
 
 
 # The second model
@@ -303,7 +298,20 @@ class PairScorer:
             lengths = [data.texts(rows).lengths.numpy() for rows in blocks(data.num_captions, _COUNTED_ROWS)]
             counts = [data.region_counts, np.concatenate(lengths)]
         self._widest_image, self._lengths = int(counts[0].max()), counts[1]
-        self._images, self._texts = _room(counts, dim, device)
+        # Each side lies on the device, or in main memory.
+        kept, in_main_memory = [], 0
+        for lengths in counts:
+            needed = 4 * dim * int(lengths.sum())
+            on_device = device.type == CUDA and needed <= torch.cuda.mem_get_info(device)[0] // 2
+            in_main_memory += 0 if on_device else needed
+            present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+            if in_main_memory > present:
+                raise UsageError(
+                    f"the encodings of the training set take {in_main_memory / 2**30:.1f} GiB and this machine has "
+                    f"{present / 2**30:.1f} GiB of memory; mine without --rescore-with, or on a larger machine"
+                )
+            kept.append(KeptVectors(lengths, dim, device if on_device else torch.device("cpu")))
+        self._images, self._texts = kept
         for rows in blocks(data.num_images, _ROWS_PER_PASS):
             image = self._model.encode_images(data.images(rows).to(device))
             self._images.put(int(rows[0]), image.embedding[:, None] if self._dual else image.regions)
@@ -339,23 +347,6 @@ class PairScorer:
             scores[batch] = self._model.score_pairs(*sides).float().cpu().numpy()
             start += len(batch)
         return scores
-
-
-def _room(counts: Sequence[np.ndarray], dim: int, device: torch.device) -> list[KeptVectors]:
-    """Room for the vectors of each side, on the device or in main memory."""
-    kept, present = [], os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    in_main_memory = 0
-    for each in counts:
-        needed = 4 * dim * int(each.sum())
-        on_device = device.type == CUDA and needed <= torch.cuda.mem_get_info(device)[0] // 2
-        in_main_memory += 0 if on_device else needed
-        if in_main_memory > present:
-            raise UsageError(
-                f"the encodings of the training set take {in_main_memory / 2**30:.1f} GiB and this machine has "
-                f"{present / 2**30:.1f} GiB of memory; mine without --rescore-with, or on a larger machine"
-            )
-        kept.append(KeptVectors(each, dim, device if on_device else torch.device("cpu")))
-    return kept
 
 
 def load_scoring_model(folder: Path) -> SavedModel:

@@ -23,7 +23,6 @@ from itrpipe.errors import UsageError
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.settings import (
     EMA,
-    LORA,
     NO_AVERAGE,
     NOTHING,
     PLATEAU,
@@ -51,27 +50,8 @@ def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
     """
     if settings.freeze != NOTHING:
         model.freeze(settings.freeze)
-    if settings.adapter == LORA:
-        _add_lora(model, settings)
-
-
-def merge_adapters(model: AnyMatcher) -> None:
-    """Adds what adapters have learned to the weights that they adapt, and removes them."""
-    from peft.tuners.tuners_utils import BaseTunerLayer
-
-    for name, layer in list(model.named_modules()):
-        if isinstance(layer, BaseTunerLayer):
-            layer.merge()
-            model.set_submodule(name, layer.get_base_layer())
-
-
-def trained_weights(model: nn.Module) -> tuple[int, int]:
-    """Numbers that are trained, and all."""
-    sizes = [(each.numel(), each.requires_grad) for each in model.parameters()]
-    return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
-
-
-def _add_lora(model: AnyMatcher, settings: TrainSettings) -> None:
+    if settings.adapter == NOTHING:
+        return
     from peft import LoraConfig, inject_adapter_in_model
 
     encoders = {name: each for name, each in model.encoders().items() if name not in model.frozen}
@@ -98,6 +78,22 @@ def _add_lora(model: AnyMatcher, settings: TrainSettings) -> None:
             target_modules=chosen,
         )
         inject_adapter_in_model(config, encoder)
+
+
+def merge_adapters(model: AnyMatcher) -> None:
+    """Adds what adapters have learned to the weights that they adapt, and removes them."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, layer in list(model.named_modules()):
+        if isinstance(layer, BaseTunerLayer):
+            layer.merge()
+            model.set_submodule(name, layer.get_base_layer())
+
+
+def trained_weights(model: nn.Module) -> tuple[int, int]:
+    """Numbers that are trained, and all."""
+    sizes = [(each.numel(), each.requires_grad) for each in model.parameters()]
+    return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
 
 
 def _linear_layers(encoder: nn.Module) -> dict[str, str]:

@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from rich.console import Console
 from torch import Tensor, nn
@@ -67,7 +69,6 @@ from itrpipe.training.saved import (
     save_checkpoint,
     save_description,
     save_weights,
-    write_history,
 )
 from itrpipe.training.settings import AS_TRAINED, NO_AVERAGE, NOTHING, PLATEAU, LoopSettings
 from itrpipe.training.tracking import TrackedRun, Tracking
@@ -113,8 +114,11 @@ def train(job: Any) -> dict[str, int]:
         merge_adapters(model)
         save_weights(job.folder / MODEL, model)
     save_description(job.folder, model, tokens, settings.model_dump(mode="json"), splits["train"].image_dim)
+    # A row for each validation; their columns may differ, where the first epochs have another loss.
     history = trainer.position.history
-    write_history(job.folder / HISTORY, history)
+    columns = dict.fromkeys(name for row in history for name in row)
+    table = {name: [row.get(name) for row in history] for name in columns}
+    pq.write_table(pa.table(table), job.folder / HISTORY)
     if isinstance(model, DualEncoder):
         rows = {name: (data.num_images, data.num_captions) for name, data in splits.items()}
         work = Encoding(

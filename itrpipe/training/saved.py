@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
@@ -168,17 +166,6 @@ def _on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
 
 
-def write_history(path: Path, history: list[dict[str, Any]]) -> None:
-    """Writes one row per validation.
-
-    Args:
-        path: the file.
-        history: rows, whose columns may differ: the first epochs may be trained with another loss.
-    """
-    names = list(dict.fromkeys(name for row in history for name in row))
-    pq.write_table(pa.table({name: [row.get(name) for row in history] for name in names}), path)
-
-
 @dataclass(frozen=True)
 class SavedModel:
     """A model as training left it.
@@ -198,11 +185,6 @@ class SavedModel:
     def settings(self) -> Any:
         """Settings of the backbone, of its own class."""
         return _backbone(self.config)
-
-    @property
-    def score_precision(self) -> str:
-        """Precision of the scores of pairs."""
-        return self.config["score_precision"]
 
     def embed_precision(self, device: torch.device) -> str:
         """Precision that it encodes in on a device."""
