@@ -105,7 +105,16 @@ def augment(images: Tensor, frame: tuple[int, int], changes: Changes) -> Tensor:
         [B, 3, h, w] uint8, on the device of the images. A GPU rounds once where a processor rounds twice.
     """
     device = images.device
-    changed = resampled(images, frame, changes.boxes) if device.type != "cpu" else _cropped(images, frame, changes)
+    if device.type == "cpu":
+        changed = torch.empty(len(images), 3, *frame, dtype=torch.uint8)
+
+        def crop(row: int) -> None:
+            top, left, height, width = changes.boxes[row]
+            changed[row] = resize(images[row, :, top : top + height, left : left + width], frame)
+
+        list(_THREADS.map(crop, range(len(images))))
+    else:
+        changed = resampled(images, frame, changes.boxes)
     changed = torch.where(torch.from_numpy(changes.flips).to(device)[:, None, None, None], changed.flip(-1), changed)
     for numbers, signs in zip(changes.operations.T, changes.signs.T, strict=True):
         numbers = np.where(signs == 0, 0, numbers)
@@ -160,17 +169,6 @@ def _bicubic(start: Tensor, extent: Tensor, size: int, whole: int) -> Tensor:
     weights = torch.where(distance < 1, near, torch.where(distance < 2, far, 0.0))
     weights = weights * ((at > start) & (at < start + extent))
     return weights / weights.sum(-1, keepdim=True)
-
-
-def _cropped(images: Tensor, frame: tuple[int, int], changes: Changes) -> Tensor:
-    cropped = torch.empty(len(images), 3, *frame, dtype=torch.uint8)
-
-    def crop(row: int) -> None:
-        top, left, height, width = changes.boxes[row]
-        cropped[row] = resize(images[row, :, top : top + height, left : left + width], frame)
-
-    list(_THREADS.map(crop, range(len(images))))
-    return cropped
 
 
 _POINTWISE: tuple[Callable[[Tensor], Tensor], ...] = (

@@ -327,23 +327,19 @@ class WeightAverage(nn.Module):
         for each, value in zip(swapped, [*averages, *map(torch.clone, statistics)], strict=True):
             each.data = value
         try:
-            if self._norms:
-                self._take_statistics(encode_batches)
+            if self._norms:  # BatchNorm gets the mean statistics of batches; all else is in evaluation mode
+                (model,) = self._model
+                model.eval()
+                momenta = [norm.momentum for norm in self._norms]
+                for norm in self._norms:
+                    norm.reset_running_stats()
+                    norm.momentum = None  # a mean over all batches, in place of a moving one
+                    norm.train()
+                encode_batches()
+                model.eval()
+                for norm, momentum in zip(self._norms, momenta, strict=True):
+                    norm.momentum = momentum
             yield
         finally:
             for each, value in zip(swapped, raw, strict=True):
                 each.data = value
-
-    def _take_statistics(self, encode_batches: Callable[[], None]) -> None:
-        """Gives BatchNorm the mean statistics of batches; all else of the model is in evaluation mode."""
-        (model,) = self._model
-        model.eval()
-        momenta = [norm.momentum for norm in self._norms]
-        for norm in self._norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a mean over all batches, in place of a moving one
-            norm.train()
-        encode_batches()
-        model.eval()
-        for norm, momentum in zip(self._norms, momenta, strict=True):
-            norm.momentum = momentum
