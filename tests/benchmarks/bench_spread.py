@@ -52,7 +52,7 @@ def batch(pairs: int, *, pixels: bool) -> tuple[ImageBatch, TextBatch]:
 class Loss(nn.Module):
     """The loss of a batch."""
 
-    def __init__(self, model: Matcher[Any, Any]) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
