@@ -1,8 +1,8 @@
 """itrpipe: staged, disk-backed training of image-text retrieval models with better negatives.
 
-As a library: `load` opens a trained model, `mine` finds hard negatives among any embeddings, `evaluate` measures
-embeddings, `compare` tells whether one model is better than another, `itrpipe.learning` and `itrpipe.methods` hold what
-trains on negatives, and `itrpipe.testing` checks methods and backbones.
+As a library: `Project` runs the whole chain, `load` opens a trained model, `mine` finds hard negatives among any
+embeddings, `evaluate` measures embeddings, `compare` tells whether one model is better than another, `itrpipe.learning`
+and `itrpipe.methods` hold what trains on negatives, and `itrpipe.testing` checks methods and backbones.
 """
 
 from importlib import import_module
@@ -13,6 +13,7 @@ _PUBLIC = {
     "Claim": "itrpipe.evaluation.compare",
     "Evaluation": "itrpipe.evaluation.results",
     "MinedLists": "itrpipe.mining.lists",
+    "Project": "itrpipe.project",
     "RetrievalModel": "itrpipe.search.model",
     "compare": "itrpipe.evaluation.compare",
     "evaluate": "itrpipe.evaluation.results",

@@ -4,6 +4,7 @@ from itrpipe.evaluation.results import Evaluation as Evaluation
 from itrpipe.evaluation.results import evaluate as evaluate
 from itrpipe.mining.lists import MinedLists as MinedLists
 from itrpipe.mining.mine import mine as mine
+from itrpipe.project import Project as Project
 from itrpipe.search.model import RetrievalModel as RetrievalModel
 from itrpipe.search.model import load as load
 

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -34,10 +34,11 @@ class SafeConsole(Console):
 
     Args:
         stderr: print to standard error.
+        file: print to this; None for a standard stream.
     """
 
-    def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(highlight=False, emoji=False, soft_wrap=True, stderr=stderr)
+    def __init__(self, *, stderr: bool = False, file: IO[str] | None = None) -> None:
+        super().__init__(highlight=False, emoji=False, soft_wrap=True, stderr=stderr, file=file)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Segments of whatever is printed, with what steers a terminal written out; see `printable_lines`."""

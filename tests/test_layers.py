@@ -31,6 +31,7 @@ LAYERS = (
     {"stages"},
     {"pipeline"},
     {"cli"},
+    {"project"},
     {"__main__"},
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -194,6 +194,14 @@ def test_the_comparison_of_the_library_prints_what_its_page_shows() -> None:
     assert "\n".join(printed) == block("Mined is better than").rstrip()
 
 
+def test_the_project_of_the_library_goes_through_the_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    *measured, page = [shown for (shown,) in executed(block("itrpipe.Project("))]
+    assert len(measured) == 2
+    assert all(0 <= rsum <= 600 for rsum in measured)
+    assert (page.folder / "index.html").exists()
+
+
 def test_the_lines_of_the_readme_use_an_exported_model(
     finished_chain: Path, clip_chain: Path, saved_encoders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

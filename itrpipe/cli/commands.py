@@ -82,8 +82,8 @@ class BaseCommand:
     def complete(self) -> None:
         """Fill in what follows from the options that were given."""
 
-    def run(self) -> None:
-        """Do what the command is for."""
+    def run(self) -> Any:
+        """Do what the command is for; returns the folder of the artifact that it makes, if it makes one."""
         raise NotImplementedError
 
 
@@ -124,15 +124,15 @@ class Command(TyperCommand):
                 raise UsageError(f"empty value behind {option}, as of an unset variable; give one or leave it out")
         return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: Any) -> None:
-        """Make the command of its options, and run it."""
+    def invoke(self, ctx: Any) -> Any:
+        """Make the command of its options, run it, and return what it returns."""
         command = super().invoke(ctx)
         for name, value in vars(command).items():
             setattr(command, name, _usable(value))
         sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
         command.given = frozenset(name for name, source in sources.items() if source and source.name != "DEFAULT")
         command.complete()
-        command.run()
+        return command.run()
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the text, and the names, which are read only when help is asked for."""

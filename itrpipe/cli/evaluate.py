@@ -1,6 +1,7 @@
 """Evaluate a trained model."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
@@ -49,10 +50,10 @@ class Evaluate(GivenOptions):
     protocols: Annotated[Texts, Option("--protocol", help="full, coco-1k, coco-5k; repeatable.", metavar="NAME")] = None
     decisions: DecisionsOption = None
 
-    def run(self) -> None:
+    def run(self) -> Path:
         definition = self.defined(self.split or "test")
         overrides = self.overrides(
             *("ensemble_with", "split", "rerank", "eccv", "discriminate"),
             *("language_model", "benchmark", "protocols", "decisions"),
         )
-        self.run_stage("evaluate", overrides, definition=definition)
+        return self.run_stage("evaluate", overrides, definition=definition)

@@ -1,6 +1,7 @@
 """Extract or import the features of a dataset."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Option
@@ -34,10 +35,10 @@ class Extract(RunOptions):
     name: Annotated[Text, Option(help="Name of the features, for several versions side by side.")] = None
     arrays: Annotated[Texts, Option("--map", metavar="NAME=ARRAY", help="arrays: dataset=array in the file.")] = None
 
-    def run(self) -> None:
+    def run(self) -> Path:
         overrides = self.overrides("strict", "ids", "device", "part", **_mapping(self.arrays or []))
         definition, conf, overrides = define_features(*self.where, self.features, self.source, self.name, overrides)
-        self.run_stage("extract", overrides, conf=conf, definition=definition)
+        return self.run_stage("extract", overrides, conf=conf, definition=definition)
 
 
 def _mapping(assignments: list[str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Mine hard negatives."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
@@ -37,9 +38,9 @@ class MineNegatives(GivenOptions):
     decisions: DecisionsOption = None
     part: PartOption = None
 
-    def run(self) -> None:
+    def run(self) -> Path:
         definition = self.defined("train")
         overrides = self.overrides(
             *("library", "drop_duplicates", "rescore_with", "candidates", "guard", "decisions", "part")
         )
-        self.run_stage("mine_negatives", overrides, definition=definition)
+        return self.run_stage("mine_negatives", overrides, definition=definition)

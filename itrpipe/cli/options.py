@@ -136,9 +136,9 @@ class RunOptions(PlacedOptions, PlanOptions):
         """
         return overrides_of(self.settings, {**self.chosen(*self.shared, *names), **settings}) + self.placed
 
-    def run_stage(self, stage: str, overrides: list[Override], **about: Any) -> None:
+    def run_stage(self, stage: str, overrides: list[Override], **about: Any) -> Path:
         """Plan a stage and run what is missing, see `asked.run_stage`."""
-        run_stage(*self.where, stage, overrides, **about, **self.how)
+        return run_stage(*self.where, stage, overrides, **about, **self.how)
 
     def chosen(self, *names: str) -> dict[str, Any]:
         """Return options by their names."""

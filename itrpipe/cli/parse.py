@@ -1,6 +1,7 @@
 """Parse the captions of a dataset into scene graphs."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
@@ -27,12 +28,12 @@ class Parse(RunOptions):
     part: PartOption = None
     show: Annotated[Text, Option(metavar="CAPTION", help="Print the graph of one caption and end.")] = None
 
-    def run(self) -> None:
+    def run(self) -> Path | None:
         overrides = self.overrides("tagger", "file", "format", "part")
         if self.show is None:
-            self.run_stage("parse", overrides)
-            return
+            return self.run_stage("parse", overrides)
         from itrpipe.stages.parse import print_graph
 
         settings, _, _ = Planner(self.data, EMBEDDED, overrides).configure_checked(Need("parse", "rules"))
         print_graph(settings, self.show, Reporter())
+        return None

@@ -1,6 +1,7 @@
 """Prepare a dataset: captions, pictures, splits."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
@@ -27,8 +28,8 @@ class Prepare(RunOptions):
     source: Annotated[File, Option(help="Caption file or folder of the dataset.")] = None
     strict: Annotated[bool, Option("--strict", help="Refuse a dataset with images that cannot be used.")] = False
 
-    def run(self) -> None:
+    def run(self) -> Path:
         bad_images = "refuse" if self.strict else None
         overrides = self.overrides("format", "train", "val", "test", "seed", "part", bad_images=bad_images)
         definition, overrides = define_dataset(*self.where, self.source, overrides)
-        self.run_stage("prepare", overrides, definition=definition)
+        return self.run_stage("prepare", overrides, definition=definition)

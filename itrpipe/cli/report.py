@@ -38,7 +38,7 @@ class Report(PlanOptions):
     ] = None
     into: Annotated[File, Option(metavar="FILE", help="Markdown file whose table of results is renewed.")] = None
 
-    def run(self) -> None:
+    def run(self) -> Path:
         backbone, compare, into = self.backbone, self.compare, self.into
         if compare is not None and (backbone is not None or into is not None):
             raise UsageError("--compare has two models; leave out --backbone and --into")
@@ -77,11 +77,12 @@ class Report(PlanOptions):
         asked.planner.refuse_unused_overrides()
         folder = asked.run()
         if asked.dry_run:
-            return
+            return folder
         load_stage("report").show(folder, asked.reporter)
         if into is not None:
             write_text(into, _with_tables(into, lines, checked(folder / MARKDOWN).read_text(encoding="utf-8")))
             asked.reporter.say(f"table: {into}")
+        return folder
 
 
 def _with_tables(path: Path, asked: str, tables: str) -> str:

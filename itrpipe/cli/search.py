@@ -51,18 +51,17 @@ class Search(SearchOptions):
     photos: PhotosOption = None
     split: Annotated[Split | None, Option(help="Where to search: test, val or train.")] = None
 
-    def run(self) -> None:
+    def run(self) -> "Answers | None":
         self._check()
         if self.photos is not None:
             refuse_with_photos({"--split": self.split})
-            _search_photographs(self, self.photos)
-            return
+            return _search_photographs(self, self.photos)
         refuse_opened(self)
         asked = self.asked("train", as_json=self.as_json)
         step, own = asked.plan("train", self.method), None
         check_split(step, self.split or "test")
         if not asked.made("search with"):
-            return
+            return None
         from itrpipe.search.gallery import Gallery
         from itrpipe.search.model import Stored, load
         from itrpipe.search.photos import find_image
@@ -85,6 +84,7 @@ class Search(SearchOptions):
             except (MissingInputError, DataError) as error:
                 asked.reporter.say(f"  the page shows no photographs: {error}", style="yellow")
         _show(self, found, asked.reporter, folder, own)
+        return found
 
     def _check(self) -> None:
         """Refuse what cannot be asked, before anything is made.
@@ -114,12 +114,12 @@ def _is_own(page: Path) -> bool:
         return _GENERATOR in file.read(_HEAD)
 
 
-def _search_photographs(question: Search, photos: Path) -> None:
-    """Print the photographs of a folder that a model finds; the index is brought up to date before."""
+def _search_photographs(question: Search, photos: Path) -> "Answers | None":
+    """Print and return the photographs of a folder that a model finds; the index is brought up to date before."""
     image, own = question.image and _photograph(photos, question.image), None
     indexed = up_to_date(question, photos, as_json=question.as_json)
     if indexed is None:
-        return
+        return None
     gallery, reporter = indexed.gallery(question.device), indexed.reporter
     if image:
         own = str(image.resolve())
@@ -130,6 +130,7 @@ def _search_photographs(question: Search, photos: Path) -> None:
     if left_out := len(read_manifest(indexed.folder).failed):
         reporter.say(f"  {quantity(left_out, 'photograph')} could not be read; see `itrpipe index`", style="yellow")
     _show(question, found, reporter, photos.resolve(), own)
+    return found
 
 
 def _photograph(photos: Path, image: str) -> Path:

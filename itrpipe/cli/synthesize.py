@@ -1,6 +1,7 @@
 """Synthesize negative sentences."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
@@ -34,6 +35,6 @@ class Synthesize(TrainedOptions):
     part: PartOption = None
     by: Annotated[str, Option(help="See above.", metavar="MAKER")] = "phrases"
 
-    def run(self) -> None:
+    def run(self) -> Path:
         overrides = self.overrides("method", "backbone", "split", "language_model", "part")
-        self.run_stage("synthesize", overrides, conf=self.by)
+        return self.run_stage("synthesize", overrides, conf=self.by)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from typer import Option
@@ -49,7 +50,7 @@ class Train(ModelOptions):
     track: Annotated[Texts, Option(metavar="TRACKER", help="tensorboard, mlflow or wandb; repeatable.")] = None
     devices: DevicesOption = None
 
-    def run(self) -> None:
+    def run(self) -> Path:
         restart_with(self.devices)
         model, name, like = self.known, self.name, self.like
         if model and name is not None:
@@ -81,4 +82,4 @@ class Train(ModelOptions):
             model, overrides = define_model(*self.where, name, method, overrides, like)
         if model:
             method, overrides = model.method, model.of_training() + overrides
-        self.run_stage("train", overrides, conf=method, model=model)
+        return self.run_stage("train", overrides, conf=method, model=model)

@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import signal
+import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Generic
 
 from itrpipe.engine.run import MapExecution
@@ -300,10 +302,13 @@ class _Process(Maker):
         handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if listens else None
         resource_tracker.ensure_running()  # or the start would begin it, which unblocks the signal
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        script = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")  # or the process would run the user's script once more
         try:
             self._process.start()
             self.parts[self._threads.submit(self._ours[0].recv)] = None
         finally:
+            sys.modules["__main__"] = script
             for each in theirs:
                 each.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
