@@ -44,12 +44,25 @@ _MOST_UNKNOWN = 50
 class Train(Stage):
     """Trains a model."""
 
-    schema_version, settings, execution = 3, TrainSettings, TrainExecution
+    schema_version = 3
+    settings = TrainSettings
+    execution = TrainExecution
     untimed = frozenset(
         (
-            *("seed", "learning_rate", "learning_rate_scaling", "base_batch_size", "schedule", "warmup_updates"),
-            *("decay_every", "decay_at", "decay_factor", "gradient_clip", "weight_decay", "layer_decay"),
-            *("patience", "selection"),
+            "seed",
+            "learning_rate",
+            "learning_rate_scaling",
+            "base_batch_size",
+            "schedule",
+            "warmup_updates",
+            "decay_every",
+            "decay_at",
+            "decay_factor",
+            "gradient_clip",
+            "weight_decay",
+            "layer_decay",
+            "patience",
+            "selection",
         )
     )
 
@@ -278,7 +291,7 @@ def _teacher(
 
 
 def _same_share(settings: TrainSettings) -> dict[str, float]:
-    """What teachers are told of the training images; nothing where it is all of them, which is what they take."""
+    """Return the share of the training images that teachers are told of; nothing where it is all of them."""
     return {} if settings.train_share == 1.0 else {"train_share": settings.train_share}
 
 

@@ -39,7 +39,7 @@ _THREADS = ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="a
 
 
 class Changes(NamedTuple):
-    """What becomes of the B images of a batch.
+    """The changes of the B images of a batch.
 
     Attributes:
         boxes: int64 [B, 4] top, left, height and width of the part that is kept, in pixels.
@@ -54,12 +54,12 @@ class Changes(NamedTuple):
     signs: np.ndarray
 
     def of(self, rows: slice) -> Changes:
-        """Those of some of the images."""
+        """Return the changes of some of the images."""
         return Changes(*(each[rows] for each in self))
 
 
 def draw_changes(may_flip: np.ndarray, size: tuple[int, int], kind: str, rng: np.random.Generator) -> Changes:
-    """Draws changes of a batch, each image's independent of the others'.
+    """Draw changes of a batch, each image's independent of the others'.
 
     Args:
         may_flip: bool [B], images whose captions stay true of them when they are mirrored.
@@ -94,7 +94,7 @@ def crop_boxes(count: int, height: int, width: int, rng: np.random.Generator) ->
 
 
 def augment(images: Tensor, frame: tuple[int, int], changes: Changes) -> Tensor:
-    """Changes every image of a batch, where the images are.
+    """Change every image of a batch, where the images are.
 
     Args:
         images: [B, 3, H, W] uint8.
@@ -183,7 +183,7 @@ _WARPS = 5
 
 
 def _warps(numbers: np.ndarray, signs: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Where the pixels of n warped images come from, around the middle; [n, 2, 3].
+    """Return the places that the pixels of n warped images come from, around the middle; [n, 2, 3].
 
     Args:
         numbers: [n] of warps: sheared along a row or a column, shifted along a row or a column, turned.

@@ -1,4 +1,4 @@
-"""Whether a training has converged, by what its validations gained last."""
+"""Tells whether a training has converged, by what its validations gained last."""
 
 from __future__ import annotations
 

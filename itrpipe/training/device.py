@@ -1,4 +1,4 @@
-"""What a training asks of its device: encoders in chunks that fit in memory, and compiled ones where that pays."""
+"""Encoders fitted to the device that trains them: in chunks that its memory holds, and compiled where it pays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from itrpipe.training.distributed import AnyMatcher, World, tensors_of
 
 _FEW, _MORE = 8, 32
 _SHARE = 0.6
-"""Of the free memory, for the encoders; scores, twins of a model and further captions of a method take the rest."""
+"""Share of the free memory for the encoders; scores, twins of a model and further captions take the rest."""
 _STATE = 8
 """Bytes that Adam keeps of each weight."""
 _COMPILED_FROM = 2_000
@@ -40,7 +40,7 @@ def chunk_of(job: Any, model: AnyMatcher, data: SplitData, device: torch.device,
 
 
 def chosen_chunk(model: AnyMatcher, data: SplitData, pairs: int, device: torch.device, precision: str) -> int:
-    """Rows of a chunk with which a step fits in the free memory of a GPU; 0 where the whole batch does.
+    """Return the rows of a chunk with which a step fits in the free memory of a GPU; 0 where the whole batch does.
 
     Models that look at the whole batch, and processors, take whole batches. The model is left as it was, on its device.
 
@@ -60,7 +60,7 @@ def chosen_chunk(model: AnyMatcher, data: SplitData, pairs: int, device: torch.d
 
 
 def fitting_chunk(pairs: int, room: float, needed: Callable[[int], float]) -> int:
-    """The largest power of two of rows that fit; 0 where all pairs do, and 1 where nothing does.
+    """Return the largest power of two of rows that fit; 0 where all pairs do, and 1 where nothing does.
 
     Args:
         pairs: of the batch.
@@ -74,7 +74,7 @@ def fitting_chunk(pairs: int, room: float, needed: Callable[[int], float]) -> in
 
 
 def _bytes(model: AnyMatcher, data: SplitData, device: torch.device, precision: str, rows: int) -> float:
-    """Memory of a forward and backward pass through both encoders, of the longest captions."""
+    """Return the bytes of a forward and backward pass through both encoders, of the longest captions."""
     longest = np.argsort(-data.pair_sizes(), kind="stable")[:rows]
     images, texts = data.pairs(data.caption_image[longest], longest)
     images, texts = images.to(device), texts.to(device)
@@ -110,7 +110,7 @@ def compile_for(job: Any, model: AnyMatcher, train: SplitData, device: torch.dev
 
 
 def compile_encoders(model: AnyMatcher, device: torch.device) -> None:
-    """Lets torch compile the parts of a model when they are first called; their weights and names stay as they are.
+    """Let torch compile the parts of a model when they are first called; their weights and names stay as they are.
 
     A vision encoder is compiled for each size of a batch, since images are all of one shape; other parts for any size
     from the second one on. A copy of the model is not compiled.

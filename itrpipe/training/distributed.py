@@ -58,7 +58,7 @@ from itrpipe.models.base import ENCODERS, Anchors, ImageBatch, Matcher, changed,
 Value = TypeVar("Value")
 AnyMatcher = Matcher[Any, Any]
 PATIENCE = datetime.timedelta(days=30)
-"""How long processes wait for the first one, which may extract features meanwhile; one that dies ends all at once."""
+"""Time that processes wait for the first one, which may extract features meanwhile; one that dies ends all at once."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes and speaks."""
+        """Return whether this process is the first one, which writes and speaks."""
         return self.rank == 0
 
     def own(self, rows: int) -> slice:
@@ -190,7 +190,7 @@ class OwnImages(ImageBatch):
 
 
 class Division:
-    """How the rows of a call are divided among the processes, while this one computes its own.
+    """The division of the rows of a call among the processes, while this one computes its own.
 
     Attributes:
         world: the processes.
@@ -339,7 +339,7 @@ _GONE = ("connection closed by peer", "connection reset by peer", "broken pipe",
 
 
 def together(command: Callable[[], object]) -> None:
-    """Runs a command in the first process, while the others wait for its trainings and take part in them.
+    """Run a command in the first process, while the others wait for its trainings and take part in them.
 
     Args:
         command: of the user.
@@ -390,14 +390,14 @@ def together(command: Callable[[], object]) -> None:
 
 
 def _end_with(launcher: int) -> None:
-    """Interrupts this process when torchrun is gone, which can no longer end it when another one dies."""
+    """Interrupt this process when torchrun is gone, which can no longer end it when another one dies."""
     while os.getppid() == launcher:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _heard(wait: Callable[[], Any], whom: str = "") -> Any:
-    """What a call of torch returns that may take days: beside it this thread hears signals.
+    """Return what a call of torch gives that may take days; beside it this thread hears signals.
 
     Args:
         wait: the call.

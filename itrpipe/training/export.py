@@ -60,7 +60,7 @@ class NativeModel:
 
     @classmethod
     def of(cls, trained: Path, extractor: Mapping[str, Any]) -> NativeModel:
-        """A finished training in that layout.
+        """Return a finished training in the layout of transformers.
 
         Args:
             trained: the artifact.
@@ -83,7 +83,7 @@ class NativeModel:
 
     @property
     def padded(self) -> bool:
-        """Whether it reads captions padded to its longest."""
+        """Return whether the model reads captions padded to its longest."""
         return self.layout.architecture == _PADDED
 
     def write(self, folder: Path) -> dict[str, str]:
@@ -110,7 +110,7 @@ class NativeModel:
 
 
 def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """What an image processor of transformers is told, and how it frames a photograph a little otherwise than we do.
+    """Return settings of an image processor of transformers, and how its framing of photographs differs from ours.
 
     Args:
         saved: the model.
@@ -148,7 +148,7 @@ def image_settings(saved: SavedModel, extractor: Mapping[str, Any]) -> tuple[dic
 
 
 def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> Any:
-    """A tokenizer of transformers that reads a caption as the model does.
+    """Return a tokenizer of transformers that reads a caption as the model does.
 
     Args:
         tokens: of the model.
@@ -181,7 +181,7 @@ def reading_tokenizer(tokens: CaptionTokens, config: Any, *, masked: bool) -> An
 
 
 def _steps(reading: Reading, max_tokens: int) -> list[Any]:
-    """What `Reading.texts` does to a caption as steps of a normaliser; where tokens are cut first, words are not."""
+    """Return `Reading.texts` as steps of a normaliser; where tokens are cut first, words are not."""
     replace = normalizers.Replace
     steps = []
     if reading.cleaned:
@@ -235,7 +235,7 @@ def write_open_clip(folder: Path, native: NativeModel) -> None:
 
 
 def open_clip_config(native: NativeModel) -> dict[str, Any]:
-    """The content of `open_clip_config.json`.
+    """Return the content of `open_clip_config.json`.
 
     Raises:
         NoEquivalent: open_clip has no such model.

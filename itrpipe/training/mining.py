@@ -56,7 +56,7 @@ _CAPTIONS_AT_ONCE = 65_536
 _ROWS_PER_PASS = 256
 _COUNTED_ROWS = 8_192
 _COPIES = 2.5
-"""How often the vectors of a pair are in memory while it is scored, with room for what is derived from them."""
+"""Copies of the vectors of a pair in memory while it is scored, with room for what is derived from them."""
 _CPU_BATCH_BYTES = 32 * 2**20
 """A batch that fits into the processor's cache is up to twice as fast as one of 256 MiB."""
 
@@ -74,7 +74,7 @@ def mine_training_set(
     unit: bool = False,
     rescorer: Callable[[Path], Rescoring] | None = None,
 ) -> dict[str, Any]:
-    """Writes the mined lists of a training set and the figures on them, and prints these.
+    """Write the mined lists of a training set and the figures on them, and prints these.
 
     Args:
         embeddings: by the model that mines.
@@ -183,7 +183,7 @@ def mine_training_set(
 
 
 def mine_again(folder: Path, mined: Any, prepare: Any, device: str, reporter: Reporter, warn: Callable) -> None:
-    """Mines in a folder that holds the embeddings of the training split, as lists were mined before.
+    """Mine in a folder that holds the embeddings of the training split, as lists were mined before.
 
     Args:
         folder: for the lists, too.
@@ -216,7 +216,7 @@ def _captions(prepared: Path, embeddings: EmbeddingRows) -> Iterator[str]:
 def second_model(
     settings: MineSettings, execution: MineExecution, inputs: Mapping[str, Any], embeddings: EmbeddingRows
 ) -> Callable[[Path], Rescoring]:
-    """Returns what orders the lists of one model, of their file, by another model, which every worker opens.
+    """Return a function that orders the lists of one model, of their file, by another model, which every worker opens.
 
     Its encodings are not kept: every worker encodes, and so does an interrupted run that goes on.
 
@@ -350,7 +350,7 @@ class PairScorer:
 
 
 def load_scoring_model(folder: Path) -> SavedModel:
-    """Reads a trained model that can score pairs by kept encodings.
+    """Read a trained model that can score pairs by kept encodings.
 
     Raises:
         DataError: the artifact is damaged.
@@ -368,7 +368,7 @@ def load_scoring_model(folder: Path) -> SavedModel:
 def encoded_scorer(
     trained: Path, prepared: Path, extracted: Path, embeddings: EmbeddingRows, device: str, memory: int
 ) -> PairScorer:
-    """A trained model on the training images and captions that another one embedded, which it has encoded.
+    """Return a scorer of the training images and captions that another model embedded, all of which it has encoded.
 
     Args:
         trained: artifact of the model.

@@ -1,4 +1,4 @@
-"""What of a model is trained, and how it moves: adapters, optimisers, learning rates, norms and averages of weights.
+"""Adapters, optimisers, learning rates and averages of weights: the part of a model that is trained, and its moves.
 
 An adapted linear layer computes W x + (alpha / r) B A x, with the pretrained W [out, in] as it is, and A [r, in] and
 B [out, r] trained; B is zero at the start. When training has ended, (alpha / r) B A is added to W, and the model is a
@@ -35,11 +35,11 @@ from itrpipe.training.settings import (
 QUERIES_AND_VALUES = frozenset(
     ("q_proj", "v_proj", "query", "value", "query_proj", "value_proj", "q_lin", "v_lin", "q", "v", "Wqkv")
 )
-"""What networks of transformers call the layers that make queries and values. Source of the choice: LoRA §4.2."""
+"""Names that networks of transformers give the layers that make queries and values. Source of the choice: LoRA §4.2."""
 
 
 def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
-    """Leaves only that of a model to be trained which the settings say.
+    """Leave only the part of a model to be trained that the settings name.
 
     Args:
         model: with the weights that it starts from; is changed.
@@ -81,7 +81,7 @@ def limit_training(model: AnyMatcher, settings: TrainSettings) -> None:
 
 
 def merge_adapters(model: AnyMatcher) -> None:
-    """Adds what adapters have learned to the weights that they adapt, and removes them."""
+    """Add what adapters have learned to the weights that they adapt, and removes them."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     for name, layer in list(model.named_modules()):
@@ -91,7 +91,7 @@ def merge_adapters(model: AnyMatcher) -> None:
 
 
 def trained_weights(model: nn.Module) -> tuple[int, int]:
-    """Numbers that are trained, and all."""
+    """Return how many weights of a model are trained, and how many it has."""
     sizes = [(each.numel(), each.requires_grad) for each in model.parameters()]
     return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
 
@@ -107,7 +107,7 @@ def _linear_layers(encoder: nn.Module) -> dict[str, str]:
 
 
 def depths(model: AnyMatcher) -> dict[int, int]:
-    """How many layers of an encoder lie between each of its parameters and its head.
+    """Return the number of layers of an encoder between each of its parameters and its head.
 
     Of an encoder of L layers, what follows them is the head and has depth 0, as has all that belongs to no encoder. The
     last layer has depth 1, the first L, and the embeddings, which come before, L + 1.
@@ -225,13 +225,13 @@ _LOWEST = 1e-8
 
 
 def rising(settings: LoopSettings, total: int) -> int:
-    """Updates of so many over which the learning rate rises."""
+    """Return the number of updates, of so many in all, over which the learning rate rises."""
     wanted = settings.warmup_updates
     return round(wanted * total if wanted < 1 else wanted)
 
 
 def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, plateaus: int) -> float:
-    """Learning rate of an update, by the schedule that the settings name.
+    """Return the learning rate of an update, by the schedule that the settings name.
 
     It rises linearly over the first `warmup_updates`, and reaches its height at the last of them. Then it falls, by
     `schedule`:
@@ -268,7 +268,7 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, p
 
 
 class WeightAverage(nn.Module):
-    """What is validated and saved in the place of the weights: w, as the setting `average` has it.
+    """The weights that are validated and saved in the place of those of training, w, as the setting `average` has it.
 
     `ema:d` follows the weights over all updates: a <- d a + (1 - d) w, from the weights at the start. With adapters, it
     is the average of each of their two factors. `wise-ft:a` lies between the weights at the start and those that

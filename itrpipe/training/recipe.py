@@ -77,7 +77,7 @@ CHECKPOINT, BEST = "checkpoint.safetensors", "best.safetensors"
 TRACKING = "tracking"
 
 PLATEAUS = 2
-"""How often validation is flat before schedule `plateau` ends the training."""
+"""Times that validation is flat before schedule `plateau` ends the training."""
 _WAITED = 0.01
 """Share of a training, spent in waiting for data, from which on it is said."""
 _NO_MORE = 1e-9
@@ -386,10 +386,11 @@ class Trainer:
         return self._world.agreed(found)
 
     def _has_more(self) -> bool:
+        """Return whether epochs and updates are left."""
         return self.position.epoch < self._settings.epochs and self.position.updates < self._total_updates
 
     def _is_flat(self) -> bool:
-        """Whether the last `patience` validations were no better; what is in the history is all that decides."""
+        """Return whether the last `patience` validations were no better; the history alone decides."""
         position, patience = self.position, self._settings.patience
         since = max(position.best_row + 1, *position.plateaus, 0)
         return 0 < patience <= sum(row["epoch"] > self._first_epochs for row in position.history[since:])

@@ -1,4 +1,4 @@
-"""What training writes: checkpoints, from which it goes on at the exact step, and models as files.
+"""Checkpoints, from which training goes on at the exact step, and trained models as files.
 
 Model, optimiser moments, the method's state, random-number states, position in the epoch, running sums and history go
 into tensors and one JSON text of a checkpoint; nothing is pickled.
@@ -55,7 +55,7 @@ _REMEDY = "remove {} and run the same command again"
 
 @dataclass
 class Position:
-    """How far a run has come.
+    """The place that a run has come to.
 
     Attributes:
         epoch: epochs finished.
@@ -82,7 +82,7 @@ class Position:
 def save_checkpoint(
     path: Path, parts: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer, position: Position
 ) -> None:
-    """Writes a checkpoint atomically.
+    """Write a checkpoint atomically.
 
     Args:
         path: of the file.
@@ -102,7 +102,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path, parts: Mapping[str, nn.Module], optimizer: torch.optim.Optimizer) -> Position:
-    """Puts parts, optimiser and random-number state back to where the checkpoint was written.
+    """Put parts, optimiser and random-number state back to where the checkpoint was written.
 
     Raises:
         DataError: the file is damaged or of another model.
@@ -222,7 +222,7 @@ def chosen_precision(asked: str, device: torch.device) -> str:
 def build_model(
     settings: Mapping[str, Any], image_dim: int, vocabulary_size: int, encoders: Any | None = None
 ) -> AnyMatcher:
-    """Makes the backbone that `settings` describes, freshly initialised.
+    """Return the backbone that `settings` describes, freshly initialised.
 
     Args:
         settings: dumped settings of `itrpipe train`, as in `config.json`.
@@ -245,7 +245,7 @@ def save_description(
 
 
 def start_from(folder: Path, model: AnyMatcher, settings: Mapping[str, Any], tokens: CaptionTokens) -> None:
-    """Gives a model the weights of a trained one.
+    """Give a model the weights of a trained one.
 
     Raises:
         UsageError: the trained model is of other settings; which part of a model is trained may differ.

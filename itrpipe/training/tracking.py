@@ -36,7 +36,7 @@ _MLFLOW_PARAMETERS = 100
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What trackers are told about a training.
+    """A training, as trackers are told of it.
 
     Attributes:
         name: of the run: the artifact's.
@@ -67,7 +67,7 @@ class Tracker(NamedTuple):
 
 @dataclass
 class Sent:
-    """How much one tracker has been given.
+    """The part of a training that one tracker has been given.
 
     Attributes:
         run: the name by which the tracker finds its run again, where it chose one itself.
