@@ -235,7 +235,8 @@ def _refuse_other_rows(step: Step, settings: TrainSettings, model: GivenEmbeddin
 
 def _refuse_refreshing(step: Step, settings: TrainSettings) -> None:
     """Refuses to mine again where steps are counted before there are lists, or where a second model orders these."""
-    mining, every = cast(MineSettings, step.inputs["mine_negatives"].settings), settings.loss.refreshes()
+    mining = cast(MineSettings, step.inputs["mine_negatives"].settings)
+    every = settings.loss.refreshes()
     reason = ""
     if settings.batch_by == "tokens":
         reason = "batches of tokens are counted before training begins; give --set train.batch_by=pairs"
@@ -274,7 +275,8 @@ def _teacher(
 ) -> tuple[Model, dict[str, dict[str, str]]]:
     """The model that is mined with, and how a need says that it has a name."""
     usual = settings.backbone if settings.model.embeds else mined.teacher_of_pairs
-    first, name = Model(training_settings.FIRST_TRAINING, usual, settings.seed), mined.teacher
+    first = Model(training_settings.FIRST_TRAINING, usual, settings.seed)
+    name = mined.teacher
     if name is None:
         return first, {}
     if name in load_declaration("train").confs and name not in training_settings.backbones():
@@ -301,8 +303,10 @@ def _import(job: Job, model: GivenEmbeddings) -> None:
     from itrpipe.features.embeddings import EMBEDDINGS
     from itrpipe.features.given import GivenSplit, write_given
 
-    prepare, name = job.inputs["prepare"], job.settings.features
-    split, given = PreparedDataset.open(prepare.folder).split(name), GivenSplit(model.files, name)
+    prepare = job.inputs["prepare"]
+    name = job.settings.features
+    split = PreparedDataset.open(prepare.folder).split(name)
+    given = GivenSplit(model.files, name)
     by_row = prepare.manifest.conf != GIVEN
     rows = len(given.images) + len(given.captions)
     with job.reporter.task("reading embeddings", rows, "rows") as task:

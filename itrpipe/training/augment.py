@@ -84,12 +84,16 @@ def crop_boxes(count: int, height: int, width: int, rng: np.random.Generator) ->
     """
     areas = rng.uniform(SMALLEST_AREA, 1.0, (count, _ATTEMPTS)) * height * width
     ratios = np.exp(rng.uniform(math.log(RATIO[0]), math.log(RATIO[1]), (count, _ATTEMPTS))) * width / height
-    widths, heights = np.rint(np.sqrt(areas * ratios)), np.rint(np.sqrt(areas / ratios))
+    widths = np.rint(np.sqrt(areas * ratios))
+    heights = np.rint(np.sqrt(areas / ratios))
     fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
-    rows, first, found = np.arange(count), fits.argmax(axis=1), fits.any(axis=1)
+    rows = np.arange(count)
+    first = fits.argmax(axis=1)
+    found = fits.any(axis=1)
     kept_width = np.where(found, widths[rows, first], width).astype(np.int64)
     kept_height = np.where(found, heights[rows, first], height).astype(np.int64)
-    top, left = rng.integers(height - kept_height + 1), rng.integers(width - kept_width + 1)
+    top = rng.integers(height - kept_height + 1)
+    left = rng.integers(width - kept_width + 1)
     return np.stack([top, left, kept_height, kept_width], axis=1)
 
 
@@ -160,9 +164,11 @@ def _bicubic(start: Tensor, extent: Tensor, size: int, whole: int) -> Tensor:
 
     Keys' cubic with a = -1/2, stretched where the part shrinks, as Pillow has it.
     """
-    start, extent = start[:, None, None].float(), extent[:, None, None].float()
+    start = start[:, None, None].float()
+    extent = extent[:, None, None].float()
     scale = extent / size
-    at, centre = torch.arange(whole, device=start.device) + 0.5, torch.arange(size, device=start.device) + 0.5
+    at = torch.arange(whole, device=start.device) + 0.5
+    centre = torch.arange(size, device=start.device) + 0.5
     distance = (at - start - centre[:, None] * scale).abs() / scale.clamp(min=1)
     near = (1.5 * distance - 2.5) * distance**2 + 1
     far = ((-0.5 * distance + 2.5) * distance - 4) * distance + 2
@@ -190,13 +196,18 @@ def _warps(numbers: np.ndarray, signs: np.ndarray, height: int, width: int) -> n
         signs: [n] directions.
         height, width: of the images.
     """
-    slopes, turns = signs * _LEVEL * _SHEAR, np.radians(signs * _LEVEL * _ROTATION)
+    slopes = signs * _LEVEL * _SHEAR
+    turns = np.radians(signs * _LEVEL * _ROTATION)
     shifts = [np.rint(signs * _LEVEL * _SHIFT * side) for side in (width, height)]
     found = np.tile(np.eye(2, 3), (_WARPS, len(numbers), 1, 1))
-    found[0, :, 0, 1], found[1, :, 1, 0] = slopes, slopes
-    found[2, :, 0, 2], found[3, :, 1, 2] = -shifts[0], -shifts[1]
-    found[4, :, 0, 0], found[4, :, 1, 1] = np.cos(turns), np.cos(turns)
-    found[4, :, 0, 1], found[4, :, 1, 0] = np.sin(turns), -np.sin(turns)
+    found[0, :, 0, 1] = slopes
+    found[1, :, 1, 0] = slopes
+    found[2, :, 0, 2] = -shifts[0]
+    found[3, :, 1, 2] = -shifts[1]
+    found[4, :, 0, 0] = np.cos(turns)
+    found[4, :, 1, 1] = np.cos(turns)
+    found[4, :, 0, 1] = np.sin(turns)
+    found[4, :, 1, 0] = -np.sin(turns)
     return found[numbers, np.arange(len(numbers))]
 
 

@@ -28,7 +28,10 @@ _WORDS_OF_A_TILE = 8
 
 def chunk_of(job: Any, model: AnyMatcher, data: SplitData, device: torch.device, precision: str) -> int:
     """Return the `encode_chunk` of a job; for `auto` what fits in memory, which is told and recorded."""
-    settings, world, asked, rows = job.settings, World.joined(), job.execution.encode_chunk, 0
+    settings = job.settings
+    world = World.joined()
+    asked = job.execution.encode_chunk
+    rows = 0
     if isinstance(asked, int):
         return asked
     if world.leads:
@@ -67,7 +70,8 @@ def fitting_chunk(pairs: int, room: float, needed: Callable[[int], float]) -> in
         room: bytes.
         needed: bytes that so many rows need, which grow evenly with them.
     """
-    few, more = needed(_FEW), needed(_MORE)
+    few = needed(_FEW)
+    more = needed(_MORE)
     each = (more - few) / (_MORE - _FEW)
     fitting = (room - few) / each + _FEW if each > 0 else pairs
     return 0 if fitting >= pairs else 1 << max(1, int(fitting)).bit_length() - 1
@@ -77,7 +81,8 @@ def _bytes(model: AnyMatcher, data: SplitData, device: torch.device, precision: 
     """Return the bytes of a forward and backward pass through both encoders, of the longest captions."""
     longest = np.argsort(-data.pair_sizes(), kind="stable")[:rows]
     images, texts = data.pairs(data.caption_image[longest], longest)
-    images, texts = images.to(device), texts.to(device)
+    images = images.to(device)
+    texts = texts.to(device)
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     with torch.random.fork_rng([device]):

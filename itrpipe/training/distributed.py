@@ -153,7 +153,8 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, counts: Sequence[int], alike: bool) -> Tensor:
-        ctx.counts, ctx.alike = counts, alike
+        ctx.counts = counts
+        ctx.alike = alike
         most = max(counts)
         sent = nn.functional.pad(own, [0, 0] * (own.ndim - 1) + [0, most - len(own)]).contiguous()
         held = own.new_empty(len(counts) * most, *own.shape[1:])
@@ -162,7 +163,8 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        parts, rank = gradients[0].split(ctx.counts), dist.get_rank()
+        parts = gradients[0].split(ctx.counts)
+        rank = dist.get_rank()
         if ctx.alike:
             return parts[rank] * len(parts), None, None
         padded = nn.utils.rnn.pad_sequence(list(parts), batch_first=True)  # [processes, most rows, ...]
@@ -199,7 +201,9 @@ class Division:
     """
 
     def __init__(self, world: World) -> None:
-        self.world, self.counts, self.seed = world, list[int](), 0
+        self.world = world
+        self.counts = list[int]()
+        self.seed = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Division:
         """Return itself: a copy of a model is divided among the same processes, and draws after it."""
@@ -228,7 +232,9 @@ class SharedModel(nn.Module):
 
     def __init__(self, model: AnyMatcher, world: World = ALONE, chunk: int = 0, local: bool = False) -> None:
         super().__init__()
-        self.model, self.division, self.chunk = model, Division(world), chunk
+        self.model = model
+        self.division = Division(world)
+        self.chunk = chunk
         self.training = model.training
         self.divides_scores = not model.by_rows.keys() <= ENCODERS.keys()
         self.local = local and world.size > 1 and not self.divides_scores
@@ -261,13 +267,19 @@ class SharedModel(nn.Module):
 
     def _divided(self, name: str, *given: Any) -> Any:
         """Compute the own rows of a method of the model, and gather those of the others."""
-        function, places, division = getattr(self.model, name), self.model.by_rows[name], self.division
-        encodes, world, first = name in ENCODERS, division.world, given[places[0]]
+        function = getattr(self.model, name)
+        places = self.model.by_rows[name]
+        division = self.division
+        encodes = name in ENCODERS
+        world = division.world
+        first = given[places[0]]
         rows = first.rows if isinstance(first, OwnImages) else len(tensors_of(first)[0])
         chunk = self.chunk if encodes and self.model.training else 0
         if world.size == 1 or rows < world.size:  # where there is not a row for each, all of them compute all
             return in_chunks(function, given, places, rows, chunk)
-        own, counts, device = world.own(rows), world.counts(rows), next(self.parameters()).device
+        own = world.own(rows)
+        counts = world.counts(rows)
+        device = next(self.parameters()).device
         arguments = given if isinstance(first, OwnImages) else _at(given, places, own)
         # Random numbers of this process alone; behind it they go on as they did before, alike in all processes.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):

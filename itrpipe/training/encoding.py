@@ -79,7 +79,8 @@ class Encoder:
         Returns:
             Scores [N, T] float32. The encodings of all N images are kept meanwhile.
         """
-        kept, columns = list(images), []
+        kept = list(images)
+        columns = []
         for block in texts:
             scores = []
             for each in kept:
@@ -101,7 +102,8 @@ class Encoder:
     @contextmanager
     def _computing(self, precision: str) -> Iterator[None]:
         products = torch.backends.cuda.matmul
-        before, products.allow_tf32 = products.allow_tf32, products.allow_tf32 or precision == "tf32"
+        before = products.allow_tf32
+        products.allow_tf32 = products.allow_tf32 or precision == "tf32"
         try:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=precision == "bf16"):
                 yield
@@ -143,7 +145,9 @@ class Encoding(Work[Opened]):
         opened: the model and its splits, where this process has them already; other processes open them.
     """
 
-    title, unit, in_one_thread = "embedding all splits", "rows", True
+    title = "embedding all splits"
+    unit = "rows"
+    in_one_thread = True
 
     def __init__(
         self,
@@ -154,8 +158,12 @@ class Encoding(Work[Opened]):
         device: str,
         opened: Opened | None = None,
     ) -> None:
-        self._trained, self._sources, self._rows, self._block = trained, sources, rows, block
-        self.device, self.key = device, str(block)
+        self._trained = trained
+        self._sources = sources
+        self._rows = rows
+        self._block = block
+        self.device = device
+        self.key = str(block)
         self._opened = opened
 
     def __getstate__(self) -> dict[str, Any]:
@@ -196,7 +204,8 @@ class Encoding(Work[Opened]):
         parts = list(zip(self.parts(), paths, strict=True))
         for name, data in splits.items():
             own = [(part.content, path) for part, path in parts if part.content[0] == name]
-            width, split = ArrayFile(own[0][1])[_VECTORS].shape[1], data.split
+            width = ArrayFile(own[0][1])[_VECTORS].shape[1]
+            split = data.split
             about = (split.image_ids, split.caption_ids, split.caption_image, width, measure)
             with EmbeddingWriter(target, name, *about) as writer:
                 for (_, side, rows), path in own:
@@ -218,12 +227,17 @@ class Scoring(Work[_Scorer]):
         device: `auto`, `cpu` or `cuda`.
     """
 
-    unit, in_one_thread = "pairs", True
+    unit = "pairs"
+    in_one_thread = True
 
     def __init__(self, trained: Path, sources: Sources, split: str, block: int, device: str) -> None:
         self.title = f"scoring {split}"
-        self._trained, self._sources, self._split, self._block = trained, sources, split, block
-        self.device, self.key = device, str(block)
+        self._trained = trained
+        self._sources = sources
+        self._split = split
+        self._block = block
+        self.device = device
+        self.key = str(block)
 
     @property
     def rows(self) -> Split:
@@ -233,7 +247,8 @@ class Scoring(Work[_Scorer]):
 
     def parts(self) -> list[Part]:
         """Blocks of captions."""
-        images, captions = len(self.rows.image_ids), len(self.rows.caption_ids)
+        images = len(self.rows.image_ids)
+        captions = len(self.rows.caption_ids)
         return [replace(part, rows=images * part.rows) for part in cut(range(captions), self._block)]
 
     def open(self) -> _Scorer:
@@ -270,7 +285,9 @@ class Refreshing:
     """
 
     def __init__(self, every: int, folder: Path, mine: Callable[[Path], Lists]) -> None:
-        self._every, self._folder, self._mine = every, folder, mine
+        self._every = every
+        self._folder = folder
+        self._mine = mine
         self._held = 0
 
     def lists(self, epoch: int, step: int, encoder: Encoder, data: SplitData) -> Lists | None:
@@ -288,7 +305,8 @@ class Refreshing:
         made_before = epoch - epoch % self._every
         if made_before == self._held:
             return None
-        path, world = self._folder / f"epoch-{made_before}.arrays", World.joined()
+        path = self._folder / f"epoch-{made_before}.arrays"
+        world = World.joined()
         if (made_before, 0) == (epoch, step):
             rows = np.arange(data.num_images), np.arange(data.num_captions)
             sides = encoder.images(data, rows[0]), encoder.texts(data, rows[1])
@@ -305,7 +323,8 @@ class Refreshing:
     def _make(self, path: Path, data: SplitData, images: np.ndarray, texts: np.ndarray, measure: str) -> None:
         """Writes the lists of an epoch, and removes those of earlier ones."""
         shutil.rmtree(self._folder, ignore_errors=True)
-        place, split = self._folder / "mining", data.split
+        place = self._folder / "mining"
+        split = data.split
         place.mkdir(parents=True)
         about = (split.image_ids, split.caption_ids, split.caption_image, images.shape[1], measure)
         with EmbeddingWriter(place / EMBEDDINGS, split.name, *about) as writer:

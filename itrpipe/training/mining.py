@@ -103,7 +103,8 @@ def mine_training_set(
         )
     if settings.drop_duplicates and prepare.manifest.metrics.get("captions_with_text") == 0:
         raise UsageError("--drop-duplicates compares captions, of which the given files hold no text; leave it out")
-    images, texts = embeddings.images.shape[0], embeddings.texts.shape[0]
+    images = embeddings.images.shape[0]
+    texts = embeddings.texts.shape[0]
     metrics: dict[str, Any] = {}
     further = {}
     if settings.candidates:
@@ -256,7 +257,8 @@ class KeptVectors:
 
     def put(self, first: int, padded: Tensor) -> None:
         """Keeps the vectors [b, S, D] of items `first`, ..., of each as many as it has."""
-        counts, start = self._counts[first : first + len(padded)], int(self._starts[first])
+        counts = self._counts[first : first + len(padded)]
+        start = int(self._starts[first])
         real = torch.arange(padded.shape[1], device=counts.device) < counts[:, None]
         self.vectors[start : start + int(counts.sum())] = padded.to(counts.device, torch.float32)[real]
 
@@ -289,7 +291,9 @@ class PairScorer:
 
     @torch.inference_mode()
     def __init__(self, model: AnyMatcher, data: SplitData, dim: int, device: torch.device, memory: int) -> None:
-        self._model, self._device, self._dim = model.to(device), device, dim
+        self._model = model.to(device)
+        self._device = device
+        self._dim = dim
         self._memory = memory if device.type == CUDA else min(memory, _CPU_BATCH_BYTES)
         self._dual = isinstance(model, DualEncoder)
         if self._dual:
@@ -297,9 +301,11 @@ class PairScorer:
         else:
             lengths = [data.texts(rows).lengths.numpy() for rows in blocks(data.num_captions, _COUNTED_ROWS)]
             counts = [data.region_counts, np.concatenate(lengths)]
-        self._widest_image, self._lengths = int(counts[0].max()), counts[1]
+        self._widest_image = int(counts[0].max())
+        self._lengths = counts[1]
         # Each side lies on the device, or in main memory.
-        kept, in_main_memory = [], 0
+        kept = []
+        in_main_memory = 0
         for lengths in counts:
             needed = 4 * dim * int(lengths.sum())
             on_device = device.type == CUDA and needed <= torch.cuda.mem_get_info(device)[0] // 2
@@ -331,7 +337,8 @@ class PairScorer:
             [P] float32.
         """
         order = np.argsort(-self._lengths[captions], kind="stable")
-        scores, start = np.empty(len(order), dtype=np.float32), 0
+        scores = np.empty(len(order), dtype=np.float32)
+        start = 0
         while start < len(order):
             # Beside the vectors there are a few matrices of the products of all of them with each other.
             vectors = self._widest_image + int(self._lengths[captions[order[start]]])

@@ -254,7 +254,9 @@ def learning_rate(settings: LoopSettings, epoch: int, update: int, total: int, p
         of Adam. `linear`: Devlin et al. (BERT), NAACL 2019, appendix; used by SSAMT. `linear-uniter`: released code of
         UNITER and TAGS-DC. `cosine`: Loshchilov and Hutter, "SGDR", 2017; Radford et al., "CLIP", 2021.
     """
-    pairs, warmup, schedule = settings.batch_size * settings.accumulate, rising(settings, total), settings.schedule
+    pairs = settings.batch_size * settings.accumulate
+    warmup = rising(settings, total)
+    schedule = settings.schedule
     base = settings.learning_rate * (pairs / settings.base_batch_size) ** _POWERS[settings.learning_rate_scaling]
     share = min(1.0, (update + 1) / max(1, warmup))
     if schedule in ("step", PLATEAU):
@@ -296,7 +298,8 @@ class WeightAverage(nn.Module):
             trained = [(name, each) for name, each in trained if ".lora_A." not in name]
         # In tuples, so that they are no part of this module and of its state.
         self._model = (model,)
-        self._followed, self._norms = (), ()
+        self._followed = ()
+        self._norms = ()
         if self._kind != NO_AVERAGE:
             self._followed = tuple(each for _, each in trained)
             model.train()  # what is frozen stays in evaluation mode

@@ -105,7 +105,8 @@ def train(job: Any) -> dict[str, int]:
         UsageError: settings do not fit the data or the model, or a tracker did not start.
         DataError: a file is damaged, or the loss became NaN or infinite.
     """
-    settings, others = job.settings, copy.copy(job)
+    settings = job.settings
+    others = copy.copy(job)
     others.reporter = None
     with joined_by(World.joined(), _train_along, others):
         trainer, splits, tokens = trainer_of(job)
@@ -155,12 +156,15 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
     Raises:
         MissingInputError, UsageError, DataError: see `train`.
     """
-    settings, execution, world = job.settings, job.execution, World.joined()
+    settings = job.settings
+    execution = job.execution
+    world = World.joined()
     if execution.threads:
         torch.set_num_threads(execution.threads)
     torch.manual_seed(settings.seed)
     model, method, splits, tokens = assembled(job)
-    train_data, loss = splits["train"], settings.loss
+    train_data = splits["train"]
+    loss = settings.loss
     if loss.trains and (settings.adapts or settings.freeze != NOTHING):
         limit_training(model, settings)
         trained, everything = trained_weights(model)
@@ -224,7 +228,9 @@ class Losses(nn.Module):
 
     def __init__(self, model: nn.Module, method: Method, further: nn.Module | None) -> None:
         super().__init__()
-        self.model, self.further, self._method = model, further, method
+        self.model = model
+        self.further = further
+        self._method = method
 
     def forward(self, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Return named loss terms of a batch of an epoch (0-based)."""
@@ -272,10 +278,17 @@ class Trainer:
         refreshing: Refreshing | None = None,
         best: Path | None = None,
     ) -> None:
-        self._settings, self._method, self._work, self._reporter = settings, method, work, reporter
-        self._train, self._validation, self._best = train, validation, best or work / BEST
-        self._tracking, self._refreshing = tracking, refreshing
-        self.device, self._world = torch.device(device), World.joined()
+        self._settings = settings
+        self._method = method
+        self._work = work
+        self._reporter = reporter
+        self._train = train
+        self._validation = validation
+        self._best = best or work / BEST
+        self._tracking = tracking
+        self._refreshing = refreshing
+        self.device = torch.device(device)
+        self._world = World.joined()
         self._model = model.to(self.device)
         self._shared = SharedModel(model, self._world, int(settings.encode_chunk), getattr(method, "local", False))
         embed_precision = settings.precision if settings.embed_precision == AS_TRAINED else settings.embed_precision
@@ -316,7 +329,8 @@ class Trainer:
 
         # Steps of every epoch that is begun, and updates of all.
         self._sizes = train.pair_sizes() if settings.batch_by == "tokens" else None
-        self._steps, updates = list[int](), 0
+        self._steps = list[int]()
+        updates = 0
         for epoch in range(settings.epochs):
             if self._sizes is not None or not self._steps:
                 self._steps.append(len(self._batches(epoch)))
@@ -367,7 +381,8 @@ class Trainer:
 
     def never_warm(self) -> str:
         """Return what is to be known of a training that ends before its rate has risen; empty where it has."""
-        updates, wanted = self._total_updates, rising(self._settings, self._total_updates)
+        updates = self._total_updates
+        wanted = rising(self._settings, self._total_updates)
         if not updates or wanted <= updates:
             return ""
         return (
@@ -378,8 +393,11 @@ class Trainer:
     def validate(self) -> dict[str, float]:
         """Return metrics on the first images of the validation split, with the four-recall sum `r1+r5`."""
         self._shared.eval()
-        data, limit, encoder = self._validation, self._settings.validation_images, self.encoder
-        images, captions = np.arange(min(limit, data.num_images)), np.flatnonzero(data.caption_image < limit)
+        data = self._validation
+        limit = self._settings.validation_images
+        encoder = self.encoder
+        images = np.arange(min(limit, data.num_images))
+        captions = np.flatnonzero(data.caption_image < limit)
         scores = encoder.scores(encoder.images(data, images), encoder.texts(data, captions))
         found = metrics(ranks(scores, data.caption_image[captions]))
         found["r1+r5"] = found["rsum"] - found["i2t_r10"] - found["t2i_r10"]
@@ -391,20 +409,24 @@ class Trainer:
 
     def _is_flat(self) -> bool:
         """Return whether the last `patience` validations were no better; the history alone decides."""
-        position, patience = self.position, self._settings.patience
+        position = self.position
+        patience = self._settings.patience
         since = max(position.best_row + 1, *position.plateaus, 0)
         return 0 < patience <= sum(row["epoch"] > self._first_epochs for row in position.history[since:])
 
     def _batches(self, epoch: int) -> list[np.ndarray]:
         """Return the caption rows of every batch of an epoch."""
-        settings, order = self._settings, None
+        settings = self._settings
+        order = None
         if isinstance(self._method, OrderingMethod):
             order = self._method.order(settings.seed, epoch)
         return epoch_batches(self._train.num_captions, settings.batch_size, settings.seed, epoch, self._sizes, order)
 
     def _train_epoch(self, task: Task) -> None:
         """Take the steps that the epoch has left, and validate at its end and where `validate_every` says."""
-        settings, position, method = self._settings, self.position, self._method
+        settings = self._settings
+        position = self.position
+        method = self._method
         batches = self._batches(position.epoch)
         last = self._saved = time.monotonic()
         self._shared.eval()
@@ -455,7 +477,9 @@ class Trainer:
 
     def _step(self, batch: Batch, steps: int) -> bool:
         """Add the gradient of a batch of an epoch of `steps`, and return whether it made an update of the weights."""
-        settings, position, world = self._settings, self.position, self._world
+        settings = self._settings
+        position = self.position
+        world = self._world
         first = position.step - position.step % settings.accumulate
         gathered = min(settings.accumulate, steps - first)  # an epoch may end before its last update is full
         updates = position.step + 1 == first + gathered
@@ -521,7 +545,8 @@ class Trainer:
 
     def _validate_and_save(self) -> None:
         """Validate, keep the weights if they are the best so far, write history and checkpoint."""
-        position, settings = self.position, self._settings
+        position = self.position
+        settings = self._settings
         ends = position.step == self._steps[position.epoch]
         epochs = position.epoch + (1 if ends else round(position.step / self._steps[position.epoch], 3))
         self._collect()
@@ -530,9 +555,11 @@ class Trainer:
             score = found[settings.selection]
             best = score > position.best_score + _NO_MORE
             if best:
-                position.best_score, position.best_row = score, len(position.history)
+                position.best_score = score
+                position.best_row = len(position.history)
                 self._save_best()
-        sums, position.sums = position.sums, {}
+        sums = position.sums
+        position.sums = {}
         pairs, steps, updates = (sums.pop(name) for name in ("pairs", "steps", "updates"))
         losses = {name: total / pairs for name, total in sums.items() if name.startswith("loss_")}
         means = {name: total / steps for name, total in sums.items() if name.startswith("mean_")}
@@ -541,7 +568,8 @@ class Trainer:
         row |= losses | means | {"gradient_norm": sums["gradient_norm"] / updates}
         position.history.append(row | {f"val_{name}": value for name, value in found.items()} | {"best": best})
         if ends:
-            position.epoch, position.step = position.epoch + 1, 0
+            position.epoch += 1
+            position.step = 0
         falls = settings.schedule == PLATEAU and self._is_flat() and len(position.plateaus) < PLATEAUS - 1
         if falls:
             position.plateaus.append(len(position.history))

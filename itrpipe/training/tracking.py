@@ -90,7 +90,9 @@ class Tracking:
     """
 
     def __init__(self, names: Iterable[str], run: TrackedRun, warn: Callable[[str], None]) -> None:
-        self._names, self._run, self._warn = tuple(names), run, warn
+        self._names = tuple(names)
+        self._run = run
+        self._warn = warn
         self._trackers: dict[str, Tracker] = {}
         self._sent: dict[str, Sent] = {}
         self._before = (0.0, 0.0)
@@ -126,7 +128,8 @@ class Tracking:
         if not self._trackers or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + PLAIN_INTERVAL_SECONDS  # as often as a training prints a line
-        (earlier_pairs, earlier_loss), self._before = self._before, _pairs_and_loss(totals)
+        earlier_pairs, earlier_loss = self._before
+        self._before = _pairs_and_loss(totals)
         pairs, loss = self._before
         values = {RUNNING_LOSS: (loss - earlier_loss) / (pairs - earlier_pairs)}
         step = sum(row["steps"] for row in position.history) + int(totals["steps"])
@@ -170,9 +173,11 @@ class Tracking:
             self._record()
 
     def _send(self, name: str, values: dict[str, float], step: int, epochs: int = 0) -> None:
-        tracker, sent = self._trackers.get(name), self._sent[name]
+        tracker = self._trackers.get(name)
+        sent = self._sent[name]
         if tracker is not None and self._attempt(name, tracker.log, values, step):
-            sent.step, sent.epochs = max(sent.step, step), sent.epochs + epochs
+            sent.step = max(sent.step, step)
+            sent.epochs += epochs
             self._record()
 
     def _attempt(self, name: str, action: Callable[..., object], *arguments: Any) -> bool:
