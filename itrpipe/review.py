@@ -44,7 +44,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from itrpipe.datasets.prepared import PreparedDataset
-from itrpipe.datasets.truth import PairSet
+from itrpipe.datasets.truth import DIFFERS, FITS, PairSet
 from itrpipe.errors import DataError, UsageError
 from itrpipe.evaluation.rankings import read_rankings
 from itrpipe.features.embeddings import EMBEDDINGS, INNER_PRODUCT, read_embeddings
@@ -52,12 +52,11 @@ from itrpipe.printable import quantity
 from itrpipe.storage.artifact import RANKINGS, existing_input, read_manifest
 from itrpipe.storage.disk import make_folder, write_bytes
 from itrpipe.storage.locks import changing
-from itrpipe.storage.tables import read_table, write_table
+from itrpipe.storage.tables import read_table
 
 FILE = "decisions.parquet"
-DECIDED = "decided.parquet"
-"""Beside mined lists: the pairs of the training set that were decided when they were mined."""
-FITS, DIFFERS, UNSURE, UNDONE = ANSWERS = ("fits", "differs", "unsure", "undone")
+UNSURE, UNDONE = "unsure", "undone"
+ANSWERS = (FITS, DIFFERS, UNSURE, UNDONE)
 DISPUTED = "disputed"
 SAMPLE, GUARD, DOUBTFUL, HARMFUL = ORDERS = ("sample", "guard", "doubtful", "harmful")
 RANDOM = (SAMPLE, GUARD)
@@ -341,55 +340,6 @@ def share_of(found: int, judged: int, population: int) -> Share:
     reach = z / (1 + z * z / size) * math.sqrt(value * (1 - value) / size + (z / (2 * size)) ** 2)
     # Of nothing, or of all, an end is the share itself, and rounding would put it beside.
     return Share(judged, value, min(value, max(0.0, centre - reach)), max(value, min(1.0, centre + reach)))
-
-
-# How mining and training look it up
-
-
-@dataclass(frozen=True)
-class Decided:
-    """Pairs of rows of a training set.
-
-    Attributes:
-        fits: captions that fit an image of others.
-        differs: captions that do not.
-    """
-
-    fits: PairSet
-    differs: PairSet
-
-    @classmethod
-    def of(cls, verdicts: Verdicts, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided:
-        """The decided pairs of these images and captions; disputed and doubtful ones are left out."""
-        chosen = [verdicts.of(name) for name in (FITS, DIFFERS)]
-        return cls(*(PairSet.of_ids((each.image_ids, each.caption_ids), image_ids, caption_ids) for each in chosen))
-
-    @classmethod
-    def read(cls, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided | None:
-        """Those beside mined lists; None where mining read no decisions.
-
-        Raises:
-            DataError: the file is damaged.
-        """
-        path = folder / DECIDED
-        if not path.exists():
-            return None
-        names = ("image_id", "caption_id", "verdict")
-        table = read_table(path, names, "run `itrpipe mine-negatives` again")
-        return cls.of(
-            Verdicts(*(np.asarray(table[name].to_pylist(), dtype=str) for name in names)), image_ids, caption_ids
-        )
-
-    def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
-        """Writes them beside mined lists, by their ids."""
-        sides = (self.fits, self.differs)
-        columns = {
-            "image_id": np.concatenate([image_ids[each.image_rows] for each in sides]),
-            "caption_id": np.concatenate([caption_ids[each.caption_rows] for each in sides]),
-            "verdict": np.repeat([FITS, DIFFERS], [len(each) for each in sides]),
-        }
-        table = pa.table({name: pa.array(values.tolist(), pa.string()) for name, values in columns.items()})
-        write_table(folder / DECIDED, table)
 
 
 # What is asked

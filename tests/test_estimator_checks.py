@@ -14,7 +14,7 @@ import torch
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
 from itrpipe.methods.base import Batch, StatefulMethod
-from itrpipe.methods.declaration import method_module, methods
+from itrpipe.methods.declaration import AuxiliaryLoss, method_module, methods
 from itrpipe.models.base import ImageEncoding, Matcher, inner_products
 from itrpipe.models.declaration import RANDOM
 from itrpipe.models.registry import backbone_family, network_module
@@ -34,6 +34,7 @@ from itrpipe.testing import (
 )
 from itrpipe.training.saved import build_model
 from itrpipe.training.settings import TrainSettings, backbones, settings_of
+from tests.methods.toys import built
 
 SMALL = {
     **dict.fromkeys(("embed_dim", "word_dim", "feed_forward_dim", "caption_dim", "caption_word_dim"), 8),
@@ -93,7 +94,7 @@ def method_builder(chosen: TrainSettings) -> Callable[[ToyPairs], Any]:
         if getattr(chosen.loss, "generator", "") == "static":
             torch.manual_seed(3)
             data.writer = builder(chosen)().requires_grad_(False).eval()  # pyright: ignore
-        return module.build(chosen.loss, data, data.lists())
+        return built(module.build, chosen.loss, data)
 
     return build
 
@@ -174,7 +175,7 @@ def test_methods_train_the_loss_of_the_backbone_or_refuse_its_weight(conf: str) 
         method.attach(model)
         method.start_epoch(0)
     losses = method.losses(model, method.collate(np.arange(8), np.random.default_rng(0)), 1_000)
-    assert ("auxiliary" in losses) is ("auxiliary_weight" not in chosen.loss.unread_options())
+    assert ("auxiliary" in losses) is isinstance(chosen.loss, AuxiliaryLoss)
 
 
 def held_by(value: Any, path: str = "") -> dict[str, torch.Tensor]:

@@ -124,7 +124,7 @@ def test_both_pass_the_checks_of_ours(site: Path, monkeypatch: pytest.MonkeyPatc
         return network.build(words.MeanWords(embed_dim=8), IMAGE_DIM, VOCABULARY)
 
     check_backbone(model)
-    check_method(lambda data: method.build(smooth.Smooth(), data, {}), model)
+    check_method(lambda data: method.build(smooth.Smooth(), data), model)
 
 
 def broken_package(folder: Path, name: str, declaration: str, module: str, table: str) -> Path:
@@ -201,3 +201,21 @@ def test_what_a_network_raises_when_it_is_imported_is_one_line(site: Path, chain
     (found / "itrpipe_example" / "mean_words" / "train.toml").unlink()  # methods say what a backbone is trained with
     code, printed = Command("train", *MODEL, "--features", "precomp", *TINY, chain, packages=[found]).wait()
     assert (code, "SystemExit" in printed, "Traceback" in printed) == (2, True, False)
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("sentences", "names sentences, which its settings do not ask for; derive Smooth from ReadsSentences of"),
+        ("lists", "names lists, which its settings do not ask for; derive Smooth from ReadsLists of"),
+        ("captions", "names captions, which no training has; it may name lists, "),
+    ],
+)
+def test_a_method_that_names_an_input_which_it_does_not_declare_is_refused_before_data_are_read(
+    argument: str, said: str, site: Path, chain: Path, tmp_path: Path
+) -> None:
+    found = copied(site, tmp_path / "site")
+    with (found / "itrpipe_example" / "smooth" / "method.py").open("a") as file:
+        file.write(f"\n\ndef build(settings, data, {argument}):\n    return SmoothMethod(settings, data)\n")
+    code, printed = Command("train", *MODEL, "--features", "precomp", *TINY, chain, packages=[found]).wait()
+    assert (code, said in printed.splitlines()[-1], "Traceback" in printed) == (2, True, False)

@@ -14,18 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from itrpipe import review
+from itrpipe.datasets.truth import Decided
 from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.mining.lists import CandidateLists, matching
 from itrpipe.review import (
     ORDERS,
     SCHEMA,
     Candidates,
-    Decided,
     DecisionFile,
     Decisions,
     Judgement,
     Queue,
-    Verdicts,
     agreement_of,
     decisions_digest,
     lines,
@@ -272,7 +271,8 @@ def test_a_pair_of_both_directions_is_one_candidate(monkeypatch: pytest.MonkeyPa
 def test_decided_pairs_are_found_in_lists_and_outlive_their_file(tmp_path: Path) -> None:
     names = [("a", "b1", "fits"), ("c", "a0", "fits"), ("b", "c0", "differs"), ("a", "b0", "disputed")]
     names.append(("z", "b0", "fits"))
-    decided = Decided.of(Verdicts(*(np.array(column) for column in zip(*names, strict=True))), IMAGES, CAPTIONS)
+    images, captions, verdicts = (np.array(column) for column in zip(*names, strict=True))
+    decided = Decided.of((images, captions), verdicts, IMAGES, CAPTIONS)
     texts = CandidateLists(np.array([[2, 3], [4, 0], [0, -1]], dtype=np.int32), np.zeros((3, 2), dtype=np.float32))
     fitting = [[False, True], [False, False], [True, False]]
     assert matching(decided.fits, "texts_for_images", slice(0, 3), texts).tolist() == fitting

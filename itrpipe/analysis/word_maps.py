@@ -23,8 +23,8 @@ from itrpipe.datasets.vocabulary import spans
 from itrpipe.features.embeddings import SplitScores
 from itrpipe.features.extractors.pixels.extractor import Resize
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.models.captions import PieceIds, WordIds
 from itrpipe.storage.artifact import read_manifest
-from itrpipe.training.captions import PieceIds, WordIds
 from itrpipe.training.data import Sources, open_split
 from itrpipe.training.saved import SavedModel
 

@@ -38,10 +38,11 @@ from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.sentences import NO_WORD, UNLABELLED
 from itrpipe.methods.tags_dc.declaration import TagsDc
 from itrpipe.models.base import ImageBatch, TextBatch
+from itrpipe.models.captions import PieceIds
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.synthesis.language_model import LanguageModel, mean
+from itrpipe.synthesis.masks import caption_masks, special_tokens, token_captions
 from itrpipe.synthesis.tokens import Spelled, respell
-from itrpipe.training.captions import PieceIds, caption_masks, special_tokens, token_captions
 from itrpipe.training.data import SplitData, blocks
 from itrpipe.training.saved import SavedModel
 
@@ -147,7 +148,7 @@ class WordReader:
     def __init__(self, saved: SavedModel, split: Split, device: torch.device | str) -> None:
         self._model: UniterEncoder = saved.model.to(device)
         self._device = torch.device(device)
-        self.captions = token_captions(split, saved.tokens, self._model)
+        self.captions = token_captions(split, saved.tokens, self._model.text.max_tokens)
         self.specials = special_tokens(saved.tokens, self.captions.pieces)
         self.corrects = saved.config["loss"]["weight_correction"] > 0
         self.unknown_id = saved.tokens.tokenizer.unk_token_id if isinstance(saved.tokens, PieceIds) else UNKNOWN

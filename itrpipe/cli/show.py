@@ -8,7 +8,7 @@ from typer import Argument
 
 from itrpipe.cli.commands import BaseCommand
 from itrpipe.cli.options import BackboneOption, DataOption, DatasetOption, SetOption, Text, overrides_of
-from itrpipe.config import Settings, declared_stages, leaves, load_declaration, unknown
+from itrpipe.config import declared_stages, leaves, load_declaration, unknown
 from itrpipe.datasets.definition import EMBEDDED
 from itrpipe.errors import UsageError
 from itrpipe.pipeline.planning import Planner
@@ -48,7 +48,7 @@ class Show(BaseCommand):
         known = planner.definition.prepare if stage == "prepare" else planner.definition.features.get(conf)
         definition = known if known and (stage == "extract" or known.conf == conf) else None
         found, execution, resolved = planner.configure_checked(Need(stage, conf), definition)
-        unread = _unread(found)
+        unread = found.unused_options() if isinstance(found, TrainSettings) else ()
         rows = [each for each in leaves(found.model_dump(mode="json")) if each[0] not in unread]
         width = max((len(key) for key, _ in rows), default=0)
         reporter.say(f"{stage} {conf}, dataset {self.dataset}", style="bold")
@@ -57,10 +57,3 @@ class Show(BaseCommand):
         reporter.say("execution (not part of the fingerprint)", style="bold")
         for key, value in leaves(execution.model_dump(mode="json")):
             reporter.say(f"  {key:<{width}}  {value}")
-
-
-def _unread(settings: Settings) -> set[str]:
-    """Return the keys that nothing reads as the others are set."""
-    if not isinstance(settings, TrainSettings):
-        return set()
-    return {*settings.unused_options(), *(f"loss.{name}" for name in settings.loss.unread_options())}

@@ -1,7 +1,7 @@
-"""Which images each caption is true of, where that is known: pairs, and the file `truth.parquet` of a dataset.
+"""Which images each caption is true of: pairs, the file `truth.parquet` of a dataset, and what people decided of pairs.
 
 Only the embedded dataset `scenes` has the file. Every other dataset takes a caption's own image for the only true
-one, which is what makes its false negatives invisible.
+one, which is what makes its false negatives invisible until people judge them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ import pyarrow.parquet as pq
 
 from itrpipe.storage.disk import reading
 from itrpipe.storage.ragged import Ragged
-from itrpipe.storage.tables import read_table, rows_of
+from itrpipe.storage.tables import read_table, rows_of, write_table
 
 if TYPE_CHECKING:
     from itrpipe.datasets.prepared import Split
 
 TRUTH_FILE = "truth.parquet"
+DECIDED = "decided.parquet"
+"""Beside mined lists: the pairs of the training set that were decided when they were mined."""
+FITS, DIFFERS = "fits", "differs"
 _SCHEMA = pa.schema({"caption_id": pa.string(), "true_image_ids": pa.list_(pa.string())})
 _REMEDY = "run `itrpipe prepare` again"
 
@@ -154,3 +157,60 @@ def known_matches(folder: Path, split: Split) -> dict[str, np.ndarray] | None:
     """The same of a split, as `PairSet.lists` has them."""
     pairs = known_pairs(folder, split.image_ids, split.caption_ids)
     return None if pairs is None else pairs.lists(len(split.caption_ids))
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Pairs of rows of a training set that people have judged.
+
+    Attributes:
+        fits: captions that fit an image of others.
+        differs: captions that do not.
+    """
+
+    fits: PairSet
+    differs: PairSet
+
+    @classmethod
+    def of(
+        cls, pairs: tuple[np.ndarray, np.ndarray], verdicts: np.ndarray, image_ids: np.ndarray, caption_ids: np.ndarray
+    ) -> Decided:
+        """Keep the decided pairs of some images and captions; disputed and doubtful ones are left out.
+
+        Args:
+            pairs: ids of images and of captions, text [P] each.
+            verdicts: text [P], `FITS`, `DIFFERS` or another.
+            image_ids, caption_ids: of all images and captions.
+        """
+        images, captions = pairs
+        sides = []
+        for name in (FITS, DIFFERS):
+            rows = verdicts == name
+            sides.append(PairSet.of_ids((images[rows], captions[rows]), image_ids, caption_ids))
+        return cls(*sides)
+
+    @classmethod
+    def read(cls, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> Decided | None:
+        """Read the decided pairs beside mined lists; None where mining read no decisions.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        path = folder / DECIDED
+        if not path.exists():
+            return None
+        table = read_table(path, ("image_id", "caption_id", "verdict"), "run `itrpipe mine-negatives` again")
+        images = np.asarray(table["image_id"].to_pylist(), dtype=str)
+        captions = np.asarray(table["caption_id"].to_pylist(), dtype=str)
+        verdicts = np.asarray(table["verdict"].to_pylist(), dtype=str)
+        return cls.of((images, captions), verdicts, image_ids, caption_ids)
+
+    def write(self, folder: Path, image_ids: np.ndarray, caption_ids: np.ndarray) -> None:
+        """Write them beside mined lists, by their ids."""
+        images, captions, verdicts = list[str](), list[str](), list[str]()
+        for name, pairs in ((FITS, self.fits), (DIFFERS, self.differs)):
+            images += image_ids[pairs.image_rows].tolist()
+            captions += caption_ids[pairs.caption_rows].tolist()
+            verdicts += [name] * len(pairs)
+        columns = [pa.array(values, pa.string()) for values in (images, captions, verdicts)]
+        write_table(folder / DECIDED, pa.table(columns, ["image_id", "caption_id", "verdict"]))

@@ -1,4 +1,4 @@
-"""How likely a negative is a correct match, by its similarity alone (false-negative elimination, FNE).
+"""Estimate how likely a negative is a correct match, by its similarity alone (false-negative elimination, FNE).
 
 The similarities of true pairs and those of their hardest in-batch negatives are taken for samples of two Gaussians.
 Bayes' rule then tells for any similarity s how likely the pair matches, with p the share of matches among all pairs:

@@ -150,7 +150,7 @@ def sigmoid(
     scale: float | Tensor = 10.0,
     bias: float | Tensor = -10.0,
 ) -> Tensor:
-    """Whether each pair matches, pair by pair.
+    """Binary cross-entropy of each pair.
 
         L = -1/B sum_i ( log sigma(s p_i + b) + sum_j w_ij log sigma(-s c_ij - b) )
 

@@ -19,17 +19,20 @@ from torch import Tensor
 from itrpipe.errors import UsageError
 from itrpipe.storage.ragged import Ragged, runs
 
+Lists = Mapping[str, np.ndarray]
+"""Direction -> rows of candidates [A, K], hardest first, -1 behind the last; under the same names behind
+`PROBABILITY_OF` their probabilities to be matches, where mining wrote these."""
 PROBABILITY_OF = "false_negatives/"
-"""What stands before a direction where methods are given its probabilities beside its candidates."""
+"""Prefix of a direction under which methods find its probabilities."""
 _ROUNDS = 40
-"""How often a caption asks for a leader; with groups of eight, one of eight candidates leads."""
+"""Times that a caption asks for a leader; with groups of eight, one of eight candidates leads."""
 
 
-def require_probabilities(lists: Mapping[str, np.ndarray], direction: str, judges: str) -> None:
+def require_probabilities(lists: Lists, direction: str, judges: str) -> None:
     """Refuses lists that do not say how likely each candidate is a false negative.
 
     Args:
-        lists: as `PairsMethod` has them.
+        lists: see `Lists`.
         direction: a key of `FILES`.
         judges: option that reads these probabilities.
 
@@ -47,8 +50,7 @@ class MinedCandidates:
     """Draws from the mined lists of one direction, each candidate of an anchor at most once.
 
     Args:
-        lists: direction -> [A, K] rows of candidates, hardest first; a missing one is negative and stands behind the
-            last.
+        lists: see `Lists`.
         direction: a key of `FILES`.
         top: draw among the first so many, or all of a shorter list.
         skip: leave out the first so many of these.
@@ -57,7 +59,7 @@ class MinedCandidates:
         UsageError: no anchor has a candidate left.
     """
 
-    def __init__(self, lists: Mapping[str, np.ndarray], direction: str, top: int, skip: int = 0) -> None:
+    def __init__(self, lists: Lists, direction: str, top: int, skip: int = 0) -> None:
         self._lists = lists[direction][:, skip:top]
         if not (self._lists >= 0).any():
             raise UsageError(f"{direction}: no anchor has a candidate left; loosen what mine-negatives was given")

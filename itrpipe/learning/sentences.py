@@ -45,7 +45,7 @@ _MASKED, _NOT_RANDOM = 0.8, 0.9
 
 KEPT, IDENTICAL, FALSE_NEGATIVE, DUPLICATE, OUTRANKED = range(5)
 REASONS = ("kept", "identical", "false negative", "duplicate", "outranked", "guessed", "no twin")
-"""What became of a sentence: the number of a reason is its position here. Those of rules may be `guessed` without the
+"""Fate of a sentence: the number of a reason is its position here. Those of rules may be `guessed` without the
 image, or be true of no image that is known."""
 
 Compare = Literal["piece", "off"]
@@ -154,7 +154,7 @@ def over_pieces(candidates: np.ndarray, word_of_piece: np.ndarray) -> np.ndarray
 
 
 def selection_rates(candidates: np.ndarray) -> np.ndarray:
-    """How probable it is that a candidate is masked.
+    """Compute the probability that a candidate is masked.
 
     Args:
         candidates: bool [T, P, W].
@@ -250,7 +250,7 @@ def refill(
 
 
 def log_probabilities(sentences: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
-    """How probable the words at labelled positions were, at temperature 1: the mean of their logarithms.
+    """Compute the mean logarithm of the probabilities of the words at labelled positions, at temperature 1.
 
     Args:
         sentences: int64 [S, L, W], of `refill`, or any others.
@@ -268,7 +268,7 @@ def log_probabilities(sentences: Tensor, labels: Tensor, logits: Tensor) -> Tens
 
 
 def reject(sentences: Tensor, captions: Tensor, known: Tensor | None = None) -> Tensor:
-    """What becomes of each sentence before any is scored.
+    """Sort out sentences before any is scored.
 
     A sentence is rejected that equals its caption; one whose replaced tokens all occur in the captions of its image,
     since it may well be true of the image; and of equal sentences all but the last.
@@ -295,7 +295,7 @@ def reject(sentences: Tensor, captions: Tensor, known: Tensor | None = None) -> 
 
 
 def repeated_later(sentences: Tensor) -> Tensor:
-    """Which sentences [T, N, W] the same caption has once more, further back, bool [T, N]."""
+    """Return bool [T, N], sentences [T, N, W] that the same caption has once more, further back."""
     count, width = sentences.shape[1:]
     owner = torch.arange(len(sentences), device=sentences.device).repeat_interleave(count)
     rows = torch.cat([owner[:, None], sentences.reshape(-1, width)], dim=1)
@@ -385,7 +385,7 @@ class SentenceBank:
         return np.searchsorted(self.starts, rows, side="right") - 1
 
     def details_of(self, rows: np.ndarray) -> TextBatch:
-        """What sentences [n] tell of their images, and behind that what they tell of the twins, [2 n]."""
+        """Return the details of sentences [n] about their images, and behind these those about the twins, [2 n]."""
         tokens, lengths = (each[:, rows].reshape(2 * len(rows), *each.shape[2:]) for each in self.details)
         return _text_batch(tokens, lengths)
 

@@ -7,44 +7,37 @@ loss with a model. It never opens a file: the data it needs is given to it.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from itrpipe.learning.sentences import CaptionMasks, SentenceBank
+from itrpipe.learning.mined import Lists
+from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.models.base import ImageBatch, Matcher, Tensors, TextBatch
 from itrpipe.storage.ragged import Ragged
 
+AnyMatcher = Matcher[Any, Any]
 Pairs = tuple[ImageBatch, TextBatch]
 Chosen = TypeVar("Chosen", bound=MethodSettings)
 
 
 class TrainingSet(Protocol):
-    """What methods may ask a training set for; it has what the declaration of the method says that it reads.
+    """The pairs that a method draws its batches from.
 
     Attributes:
         caption_image: [T] row of the image that each caption describes.
-        sentences: synthetic sentences of its captions.
-        masks: how its captions are masked.
-        writer: a frozen model that writes sentences, in evaluation mode and without gradients.
-        ends: how many tokens stand before the words of every caption and how many behind.
-        max_tokens: longest caption that the model reads, in tokens.
     """
 
     caption_image: np.ndarray
-    sentences: SentenceBank
-    masks: CaptionMasks
-    writer: Any
-    ends: tuple[int, int]
-    max_tokens: int
 
     def pairs(self, images: np.ndarray, captions: np.ndarray, rng: np.random.Generator | None = None) -> Pairs:
         """Batches of the given image rows and caption rows, [B] each; with `rng` images may be changed at random."""
@@ -58,9 +51,19 @@ class TrainingSet(Protocol):
         """Tokens of caption rows [T]."""
         ...
 
-    def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> Tensor:
-        """bool [n, P + W], phrases and words of caption n that hold for image n."""
-        ...
+
+class TokenLimits(NamedTuple):
+    """Tokens around the words of captions, and the longest caption.
+
+    Attributes:
+        before, behind: how many tokens stand before the words of every caption and how many behind; SigLIP's have no
+            start.
+        longest: tokens of the longest caption that the model reads.
+    """
+
+    before: int
+    behind: int
+    longest: int
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ class Method(Protocol):
         """Builds the batch of the given caption rows [B]."""
         ...
 
-    def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Named loss terms of a batch of an epoch (0-based); training minimises their sum.
 
         The model has all that the backbone has, and is no instance of its class: see `SharedModel` in
@@ -137,11 +140,11 @@ class Method(Protocol):
 class PairsMethod(Generic[Chosen]):
     """A method that reads the captions of a batch with their images; those of this package derive from it.
 
+    A method that reads more than pairs names it in an `__init__` of its own, see `itrpipe.methods.declaration.INPUTS`.
+
     Args:
         settings: what the method declares.
         data: the training set.
-        lists: mined ones, `texts_for_images` [N, K1] and `images_for_texts` [T, K2] with their probabilities under the
-            same names behind `PROBABILITY_OF`; empty where the settings read none.
 
     Attributes:
         settings, data: as given.
@@ -152,7 +155,7 @@ class PairsMethod(Generic[Chosen]):
     means = True
     local = False
 
-    def __init__(self, settings: Chosen, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, settings: Chosen, data: TrainingSet) -> None:
         self.settings, self.data = settings, data
 
     @cached_property
@@ -195,7 +198,7 @@ class OrderingMethod(Method, Protocol):
 class RefreshedMethod(Method, Protocol):
     """A method that goes on with other mined lists."""
 
-    def refresh(self, lists: Mapping[str, np.ndarray]) -> None:
+    def refresh(self, lists: Lists) -> None:
         """Takes lists in the place of those that it was built with, before an epoch."""
         ...
 
@@ -263,24 +266,39 @@ def positive_pairs(data: TrainingSet, captions: np.ndarray, rng: np.random.Gener
     return Batch({"positive": data.pairs(images, captions, rng)}, torch.from_numpy(images), captions=captions)
 
 
-def sentences_drawn(data: TrainingSet, captions: np.ndarray, most: int, rng: np.random.Generator) -> OwnedTexts | None:
+def sentences_drawn(
+    sentences: SentenceBank | None, captions: np.ndarray, most: int, rng: np.random.Generator
+) -> OwnedTexts | None:
     """Synthetic sentences of captions [B], so many of each at most, as further negatives; None where there are none."""
-    texts, *places = data.sentences.take(captions, most, rng)
+    assert sentences is not None, "these settings read sentences; give build() a SentenceBank"
+    texts, *places = sentences.take(captions, most, rng)
     return OwnedTexts(in_training(texts), *places) if len(texts.lengths) else None
 
 
-def twins_drawn(data: TrainingSet, count: int, rng: np.random.Generator) -> Pairs:
-    """So many images with what is true of them alone, and behind them the twins of both, [2 n] each."""
-    rows = data.sentences.draw_twins(count, rng)
-    captions, shown = data.sentences.owners(rows), data.sentences.twins[rows]
+def twins_drawn(
+    data: TrainingSet, sentences: SentenceBank | None, share: float, pairs: int, rng: np.random.Generator
+) -> Pairs:
+    """Images with what is true of them alone, and behind them the twins of both, [2 n] each.
+
+    Args:
+        data: the training set.
+        sentences: that have twins.
+        share: quadruples for each pair of the batch.
+        pairs: in the batch.
+        rng: source of randomness.
+    """
+    assert sentences is not None, "these settings draw twins; give build() a SentenceBank"
+    count = math.ceil(share * pairs)
+    rows = sentences.draw_twins(count, rng)
+    captions, shown = sentences.owners(rows), sentences.twins[rows]
     own = data.caption_image[captions]
     mirrored = torch.from_numpy(np.concatenate([np.zeros(count, dtype=bool), shown == own]))
     # Pairs are what data change at random and share among processes; here with any captions.
     images = data.pairs(np.concatenate([own, shown]), np.tile(captions, 2), rng)[0].mirrored(mirrored)
-    return images, in_training(data.sentences.details_of(rows))
+    return images, in_training(sentences.details_of(rows))
 
 
-def twin_scores(model: Matcher[Any, Any], batch: Batch) -> Tensor:
+def twin_scores(model: AnyMatcher, batch: Batch) -> Tensor:
     """Scores [n, 2, 2] of the two images of each quadruple, in rows, with its captions; matches on the diagonal."""
     assert batch.twins is not None
     images, texts = encoded(model, batch.twins)
@@ -289,13 +307,13 @@ def twin_scores(model: Matcher[Any, Any], batch: Batch) -> Tensor:
     return model.score_at(images, texts, image_rows, text_rows).float().view(2, 2, -1).permute(2, 0, 1)
 
 
-def encoded(model: Matcher[Any, Any], pairs: Pairs) -> tuple[Any, Any]:
+def encoded(model: AnyMatcher, pairs: Pairs) -> tuple[Any, Any]:
     """Images and captions as a model encodes them, in this order."""
     images, texts = pairs
     return model.encode_images(images), model.encode_texts(texts)
 
 
-def auxiliary_terms(model: Matcher[Any, Any], images: Any, batch: Batch, weight: float) -> dict[str, Tensor]:
+def auxiliary_terms(model: AnyMatcher, images: Any, batch: Batch, weight: float) -> dict[str, Tensor]:
     """The backbone's own loss of the positives under the name `auxiliary`; nothing when it has none or weighs nothing.
 
     It is a mean over the batch, which published methods add to a sum of B ranking losses. A method whose losses are

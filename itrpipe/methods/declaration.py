@@ -1,23 +1,123 @@
-"""What a method declares: its settings, and what it asks for; and the methods that there are.
+"""Declare a method without torch: its settings, put together from the classes here, and the methods that there are.
 
-Read without torch, as plans are made.
+A class of settings derives from `MethodSettings`, or from those of the other classes whose options it has and whose
+artifacts it reads. What these give is handed to the method's `build` as an argument, see `INPUTS`.
 """
 
 from __future__ import annotations
 
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 
 from itrpipe import plugins
 from itrpipe.config import Settings
+from itrpipe.errors import UsageError
 from itrpipe.papers import Paper
 from itrpipe.registry import Registry
 
-MOST, MOST_WRITTEN = 1_000_000, 10_000
-"""Largest number of negatives, and of sentences written for a caption: far beyond what a step can hold."""
+MOST = 1_000_000
+"""Largest number of negatives: far beyond what a step can hold."""
+Count = Annotated[int, Field(ge=1, le=MOST)]
+CountOrNone = Annotated[int, Field(ge=0, le=MOST)]
+Written = Annotated[int, Field(ge=1, le=10_000)]
+"""Number of sentences that are written for a caption."""
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class MethodSettings(Settings):
+    """Settings of a method.
+
+    Attributes:
+        trains: whether it trains at all.
+        only_backbone: the one backbone that it trains; empty where it trains others too.
+        compares_embeddings: whether it compares embeddings by inner product, which not every backbone has.
+        heads: of the model, which start from others where the run that this one starts from has not trained them.
+        answers: what can be asked of a model that it trained: `words` (which are wrong), `false-negatives`.
+        papers: that it comes from.
+        refuses_unused: whether an unused option may have no value but its default, wherever that was given.
+    """
+
+    trains: ClassVar[bool] = True
+    only_backbone: ClassVar[str] = ""
+    compares_embeddings: ClassVar[bool] = False
+    heads: ClassVar[frozenset[str]] = frozenset()
+    answers: ClassVar[frozenset[str]] = frozenset()
+    papers: ClassVar[tuple[Paper, ...]] = ()
+    refuses_unused: ClassVar[bool] = False
+
+    def unused_options(self) -> tuple[str, ...]:
+        """Return the names of options that others leave without a use, so that their values change nothing."""
+        return ()
+
+    def cited(self) -> tuple[Paper, ...]:
+        """Return the papers to cite for a model of these settings."""
+        return self.papers
+
+    @model_validator(mode="after")
+    def _reads_what_is_given(self) -> MethodSettings:
+        for name in self.unused_options() if self.refuses_unused else ():
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                raise ValueError(f"{name} = {value} is an option that is not read with the others; leave it out")
+        return self
+
+
+class FirstEpochs(MethodSettings):
+    """Settings of methods whose first epochs have another loss, which `patience` does not judge.
+
+    Attributes:
+        sum_epochs: train the first so many epochs with all negatives of the batch (AOQ Eq. 1) instead, which
+            keeps the hardest-negative loss off its plateau at twice the margin; VSE-infinity does so for one epoch.
+        negatives_follow: whether it needs more epochs than its first ones, because negatives of its own follow them.
+    """
+
+    negatives_follow: ClassVar[bool] = False
+
+    sum_epochs: NonNegativeInt = 0
+
+    def first_epochs(self) -> int:
+        """Return the number of first epochs with another loss, or without negatives of its own."""
+        return self.sum_epochs
+
+    def check_epochs(self, epochs: int) -> None:
+        """Refuse so few epochs that its negatives are never used.
+
+        Raises:
+            ValueError: they are so few.
+        """
+        first = self.first_epochs()
+        if self.negatives_follow and epochs <= first:
+            raise ValueError(
+                f"epochs = {epochs} all fall within the first {first} (loss.sum_epochs, of fne loss.warm_epochs too), "
+                "so no negative beyond the batch would ever be drawn; raise epochs, or lower that under the name of "
+                "this configuration, as in --set aoq.loss.sum_epochs=0"
+            )
+
+
+class AuxiliaryLoss(MethodSettings):
+    """Settings of methods that train the backbone's own loss beside theirs.
+
+    Attributes:
+        auxiliary_weight: weight of the backbone's own loss, such as VSRN's captioning loss.
+    """
+
+    auxiliary_weight: NonNegativeFloat = 1.0
+
+
+class SameImageMask(MethodSettings):
+    """Settings of methods whose negatives of a batch may be captions of the same image.
+
+    Attributes:
+        mask_same_image: do not count two captions of one image as each other's negatives.
+    """
+
+    mask_same_image: bool = False
 
 
 @dataclass(frozen=True)
@@ -25,152 +125,40 @@ class Mined:
     """Mined lists that a method draws negatives from.
 
     Attributes:
-        texts, images: it draws among the first so many captions of an image and images of a caption.
         teacher: `[method.]backbone` or a method of the own backbone, whose embeddings are mined; the first training
             where no method is named. None for the first training of the own backbone.
-        teacher_of_pairs: the same for backbones that have no embeddings to mine with.
         guard: of `itrpipe mine-negatives`, which estimates how likely each candidate is a false negative; empty where
             the method does not read that.
+        refresh_every: epochs after which the lists are mined again with the model that is trained; 0: never.
     """
 
-    texts: int
-    images: int
     teacher: str | None
-    teacher_of_pairs: str
-    guard: str
+    guard: str = ""
+    refresh_every: int = 0
 
 
-@dataclass(frozen=True)
-class Masked:
-    """How a method masks captions.
+class ReadsLists(MethodSettings):
+    """Settings of methods that read mined lists; the teacher of a backbone without embeddings is VSRN (AOQ §4.2)."""
 
-    Attributes:
-        units: what is masked together: single `words`, or the `phrases` of the scene graph.
-        compare: what is compared with the captions of the image, see `itrpipe.learning.sentences`.
-    """
-
-    units: Literal["words", "phrases"]
-    compare: Literal["piece", "off"]
-
-
-class MethodSettings(Settings):
-    """Settings that every method has, and what a method asks for.
-
-    Attributes:
-        auxiliary_weight: weight of the backbone's own loss, such as VSRN's captioning loss.
-        mask_same_image: do not count two captions of one image as each other's negatives.
-        sum_epochs: train the first so many epochs with all negatives of the batch (AOQ Eq. 1) instead, which
-            keeps the hardest-negative loss off its plateau at twice the margin; VSE-infinity does so for one epoch.
-        trains: whether it trains at all.
-        negatives_follow: whether it needs more epochs than its first ones, because negatives of its own follow them.
-        chosen: options that `choices` tells.
-        only_backbone: the one backbone that it trains; empty where it trains others too.
-        unread: those of these options that it does not read and refuses.
-        heads: of the model, which start from others where the run that this one starts from has not trained them.
-        counts_matches: whether it counts correct matches among its negatives, where the dataset knows them.
-        answers: what can be asked of a model that it trained: `words` (which are wrong), `false-negatives`.
-        papers: that it comes from.
-    """
-
-    trains: ClassVar[bool] = True
-    negatives_follow: ClassVar[bool] = False
-    chosen: ClassVar[tuple[str, ...]] = ()
-    only_backbone: ClassVar[str] = ""
-    unread: ClassVar[tuple[str, ...]] = ()
-    heads: ClassVar[frozenset[str]] = frozenset()
-    counts_matches: ClassVar[bool] = False
-    answers: ClassVar[frozenset[str]] = frozenset()
-    papers: ClassVar[tuple[Paper, ...]] = ()
-
-    auxiliary_weight: float = Field(default=1.0, ge=0)
-    mask_same_image: bool = False
-    sum_epochs: int = Field(default=0, ge=0)
-
-    @model_validator(mode="after")
-    def _reads_what_is_given(self) -> MethodSettings:
-        for name in self.unread_options():
-            if (value := getattr(self, name)) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} = {value} is an option that is not read with the others; leave it out")
-        return self
-
-    def unread_options(self) -> tuple[str, ...]:
-        """Names of the options that are not read with the others as they are."""
-        return self.unread
-
-    def reads_pretrained_scale(self) -> bool:
-        """Whether it begins with the scale of the logits that a joint model was pretrained with."""
-        return False
-
-    def choices(self) -> dict[str, str]:
-        """What it was put together from, of a method whose parts can be chosen, in the order of its name.
-
-        `objective`, `negatives`, `weights` and `batches`, empty where the usual one is taken.
-        """
-        return {}
-
-    def refreshes(self) -> int:
-        """Epochs after which its lists are mined again with the model that it trains; 0: never."""
-        return 0
-
-    def unused_options(self) -> tuple[str, ...]:
-        """Names of options that others leave without a use, so that their values change nothing."""
-        return ()
-
-    def cited(self) -> tuple[Paper, ...]:
-        """The papers to cite for a model of these settings."""
-        return self.papers
-
-    def first_epochs(self) -> int:
-        """First epochs that it trains with another loss, or without negatives of its own."""
-        return self.sum_epochs
-
-    def check_epochs(self, epochs: int) -> None:
-        """Refuses so few epochs that its negatives are never used.
-
-        Raises:
-            ValueError: they are so few.
-        """
-        if self.negatives_follow and epochs <= (first := self.first_epochs()):
-            raise ValueError(
-                f"epochs = {epochs} all fall within the first {first} (loss.sum_epochs, of fne loss.warm_epochs too), "
-                "so no negative beyond the batch would ever be drawn; raise epochs, or lower that under the name of "
-                "this configuration, as in --set aoq.loss.sum_epochs=0"
-            )
-
-    def compares_embeddings(self) -> bool:
-        """Whether it compares embeddings by inner product, which not every backbone has."""
-        return False
-
+    @abstractmethod
     def mined(self) -> Mined | None:
-        """The mined lists that it reads."""
-        return None
+        """Return the lists that it reads; None where it reads none as it is set."""
 
-    def in_batch(self) -> bool:
-        """Whether a step knows no negatives but those of its batch."""
-        return not (self.mined() or self.compares_embeddings() or self.reads_sentences())
 
-    def masked(self) -> Masked | None:
-        """How it masks captions, where it does."""
-        return None
+def mined_by(settings: MethodSettings | None) -> Mined | None:
+    """Return the mined lists that a method of these settings reads; None where it reads none."""
+    return settings.mined() if isinstance(settings, ReadsLists) else None
+
+
+class ReadsSentences(MethodSettings):
+    """Settings of methods that read sentences of `itrpipe synthesize`."""
 
     def reads_sentences(self) -> bool:
-        """Whether it reads sentences of `itrpipe synthesize`."""
-        return False
-
-    def written_by(self) -> str:
-        """Configuration of `train` whose model, frozen, writes sentences for it; empty without one."""
-        return ""
-
-    def joins_captions(self) -> bool:
-        """Whether it makes captions of others, for which it has to know where their words begin and end."""
-        return False
-
-    def longest_made(self) -> int:
-        """Longest caption in tokens that it makes; 0 where it keeps to what the model reads."""
-        return 0
+        """Return whether it reads some as it is set."""
+        return True
 
 
-class WithTwins(MethodSettings):
+class WithTwins(ReadsSentences):
     """Settings of methods that twins can join: pairs of images and pairs of captions that change places.
 
     Attributes:
@@ -179,26 +167,123 @@ class WithTwins(MethodSettings):
     """
 
     twins: float = Field(default=0.0, ge=0, le=16)
-    twin_weight: float = Field(default=1.0, ge=0)
+    twin_weight: NonNegativeFloat = 1.0
 
     def reads_sentences(self) -> bool:
-        """For their twins."""
+        """Return whether twins are drawn."""
         return self.twins > 0
 
+
+@dataclass(frozen=True)
+class Masked:
+    """Masked copies of captions that a method reads.
+
+    Attributes:
+        units: what is masked together: single `words`, or the `phrases` of the scene graph.
+        compare: what is compared with the captions of the image, see `itrpipe.learning.sentences`.
+        writer: configuration of `train` whose model, frozen, fills the masks; empty without one.
+    """
+
+    units: Literal["words", "phrases"]
+    compare: Literal["piece", "off"]
+    writer: str = ""
+
+
+class MasksCaptions(MethodSettings):
+    """Settings of methods that mask words of captions."""
+
+    @abstractmethod
+    def masked(self) -> Masked | None:
+        """Return how it masks captions; None where it masks none as it is set."""
+
+
+def masked_by(settings: MethodSettings) -> Masked | None:
+    """Return how a method of these settings masks captions; None where it masks none."""
+    return settings.masked() if isinstance(settings, MasksCaptions) else None
+
+
+class Composed(MethodSettings):
+    """Settings of a method whose parts can be chosen.
+
+    Attributes:
+        chosen: options that `choices` tells.
+    """
+
+    chosen: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def choices(self) -> dict[str, str]:
+        """Return the parts that it was put together from, in the order of its name.
+
+        They are `objective`, `negatives`, `weights` and `batches`, empty where the usual one is taken.
+        """
+
+
+INPUTS: dict[str, type[MethodSettings]] = {
+    "lists": ReadsLists,
+    "decided": ReadsLists,
+    "sentences": ReadsSentences,
+    "masks": MasksCaptions,
+    "writer": MasksCaptions,
+    "limits": MethodSettings,
+    "matches": MethodSettings,
+    "duplicates": MethodSettings,
+    "matching": MethodSettings,
+}
+"""Argument by which a method's `build` asks for an input, and the class that its settings derive from for it.
+
+`build(settings, data, …)` names those that it reads behind these two; each is None where the settings as they are leave
+it out, or where a dataset does not have it.
+
+- `lists`: direction -> mined lists, `texts_for_images` [N, K1] and `images_for_texts` [T, K2], rows of candidates, -1
+  behind the last; with their probabilities to be matches under the same names behind `PROBABILITY_OF`, where mining
+  wrote these. Empty where the settings read none.
+- `decided`: a `PairSet` of the pairs that people have found to fit, of those mined lists.
+- `sentences`: a `SentenceBank` of synthetic sentences.
+- `masks`: `CaptionMasks`, how captions are masked.
+- `writer`: a frozen model that fills masks, in evaluation mode and without gradients.
+- `limits`: `TokenLimits`, how long a caption may be, and what stands before and behind its words.
+- `matches`: rows of all captions that are true of each image, `texts_for_images` [N, K], and of all images that each
+  caption is true of, `images_for_texts` [T, L], -1 behind the last.
+- `duplicates`: called, it makes what tells pairs whose caption is word for word one of the image's own.
+- `matching`: tells which phrases and words of captions hold for images, where the backbone reads phrases.
+"""
 
 _METHODS: Registry[MethodSettings] = Registry("itrpipe.methods", "method", plugins.METHODS)
 
 
 def methods() -> dict[str, type[MethodSettings]]:
-    """Method name -> its settings class."""
+    """Return the settings class of every method by its name."""
     return _METHODS.classes
 
 
 def method_package(name: str) -> str:
-    """Name and version of the package that brings a method; empty for itrpipe."""
+    """Return name and version of the package that brings a method; empty for itrpipe."""
     return _METHODS.package(name)
 
 
 def method_module(name: str) -> ModuleType:
-    """The method itself, which needs torch: its `build` makes it of settings, a training set and mined lists."""
-    return _METHODS.module(name)
+    """Return the module of a method, which needs torch; its `build` makes the method of settings, data and inputs.
+
+    Raises:
+        UsageError: `build` names an input that there is not, or that the settings do not declare.
+    """
+    module, settings = _METHODS.module(name), methods()[name]
+    for argument in named_inputs(module.build):
+        needed = INPUTS.get(argument)
+        if needed is None:
+            raise UsageError(
+                f"{module.__file__}: build() of method {name!r} names {argument}, which no training has; it may name "
+                f"{', '.join(INPUTS)}"
+            )
+        if not issubclass(settings, needed):
+            raise UsageError(
+                f"{module.__file__}: build() of method {name!r} names {argument}, which its settings do not ask for; "
+                f"derive {settings.__name__} from {needed.__name__} of {__name__}"
+            )
+    return module
+
+
+def named_inputs(build: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the arguments of a method's `build` behind settings and data."""
+    return tuple(inspect.signature(build).parameters)[2:]

@@ -13,7 +13,7 @@ from typing import Any
 
 from itrpipe.config import DATASET_SELECTORS, backbone_shown_as, conf_title, leaves
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.methods.declaration import MethodSettings, methods
+from itrpipe.methods.declaration import Composed, MethodSettings, methods
 from itrpipe.report.chain import Artifact
 from itrpipe.storage.artifact import Manifest
 from itrpipe.training.settings import unread
@@ -52,13 +52,13 @@ def loss_of(settings: Mapping[str, Any]) -> MethodSettings | None:
 
 
 def choices_of(settings: Mapping[str, Any]) -> dict[str, str]:
-    """What the method of a trained model was put together from, see `MethodSettings.choices`; often nothing.
+    """What the method of a trained model was put together from, see `Composed.choices`; often nothing.
 
     Args:
         settings: of the trained model.
     """
     loss = loss_of(settings)
-    return {} if loss is None else loss.choices()
+    return loss.choices() if isinstance(loss, Composed) else {}
 
 
 def title_by_choices(name: str, settings: Mapping[str, Any]) -> str:
@@ -172,8 +172,9 @@ def _of(artifact: Artifact, declared: Declared) -> dict[str, Departure]:
     skipped = set(_TOLD)
     if artifact.stage == _TRAIN:
         skipped |= unread(manifest.settings)
-        if title_by_choices(manifest.conf, manifest.settings):  # which tells them
-            skipped |= {f"loss.{key}" for key in methods()[manifest.conf].chosen}
+        loss = loss_of(manifest.settings)
+        if isinstance(loss, Composed) and title_by_choices(manifest.conf, manifest.settings):  # which tells them
+            skipped |= {f"loss.{key}" for key in loss.chosen}
     given = dict(leaves(manifest.settings))
     return {
         key: Departure(given[key], value)

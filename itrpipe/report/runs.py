@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from itrpipe.config import baseline_kind, declared_stages, leaves
 from itrpipe.evaluation.metrics import Ranks
 from itrpipe.features.declaration import GIVEN, is_given
+from itrpipe.methods.declaration import mined_by
 from itrpipe.report.chain import Artifact
 from itrpipe.report.names import (
     Declared,
@@ -95,7 +96,7 @@ class Model:
     def has_idle_guard(self) -> bool:
         """Whether it was to avoid false negatives that mining marks, and mining marked none."""
         loss = loss_of(self.settings) if self.settings else None
-        mined = None if loss is None else loss.mined()
+        mined = mined_by(loss)
         if mined is None or not mined.guard or self.mining is None or self.mining.manifest is None:
             return False
         marked = read_checked_json(self.mining.folder / STATISTICS)["guard"]["above"]
@@ -103,7 +104,7 @@ class Model:
 
     @cached_property
     def choices(self) -> Mapping[str, str]:
-        """What its method was put together from, see `MethodSettings.choices`; often nothing."""
+        """What its method was put together from, see `Composed.choices`; often nothing."""
         return choices_of(self.settings) if self.settings else {}
 
     @cached_property

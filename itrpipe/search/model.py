@@ -34,6 +34,7 @@ from itrpipe.features.photographs import Photograph, Photographs
 from itrpipe.features.store import FeatureFile
 from itrpipe.features.towers import load_config, load_weights
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding, l2_normalise
+from itrpipe.models.captions import PieceIds, Reading, WordIds
 from itrpipe.models.declaration import LONGEST
 from itrpipe.models.dual_encoder import declaration, network
 from itrpipe.models.dual_encoder.native import JOINT, PAIR
@@ -46,7 +47,6 @@ from itrpipe.scene_graph.stored import SCENE_GRAPHS_FILE, graphs_table, with_ids
 from itrpipe.storage.artifact import MANIFEST, existing_input, read_manifest
 from itrpipe.storage.disk import reading
 from itrpipe.storage.integrity import read_checked_json
-from itrpipe.training.captions import PieceIds, Reading, WordIds
 from itrpipe.training.data import PhraseTexts, SplitData, TokenTexts, blocks, open_split
 from itrpipe.training.encoding import Encoder, embeddings
 from itrpipe.training.saved import ABOUT, SavedModel, load_model, max_tokens_of
@@ -199,9 +199,9 @@ class RetrievalModel:
             UsageError: the model has no embeddings, or a text is empty, no Unicode or too long.
         """
         model, read = self._embedding("encode_texts"), self._texts(texts)
-        with _task("encoding texts", read.num_captions, progress) as advance:
+        with _task("encoding texts", len(read.lengths), progress) as advance:
             found = []
-            encoded = Encoder(model, self._place, _positive(batch_size)).texts(read, np.arange(read.num_captions))
+            encoded = Encoder(model, self._place, _positive(batch_size)).texts(read, np.arange(len(read.lengths)))
             for vectors in embeddings(encoded):
                 found.append(vectors)
                 advance(len(vectors))
@@ -298,8 +298,8 @@ class RetrievalModel:
             )
         encoder = Encoder.of(self.saved, self._place, batch_size)
         read, written = self._images(images, batch_size), self._texts(texts)
-        captions = np.arange(written.num_captions)
-        scores, done = np.empty((read.count, written.num_captions), dtype=np.float32), 0
+        captions = np.arange(len(written.lengths))
+        scores, done = np.empty((read.count, len(written.lengths)), dtype=np.float32), 0
         with _task("scoring", scores.size, progress, "pairs") as advance, torch.inference_mode():
             while len(captions) and (group := list(islice(read.batches, max(1, _IMAGES_KEPT // batch_size)))):
                 encoded = [self._model.encode_images(batch.to(self._place)) for batch in group]

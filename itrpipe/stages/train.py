@@ -14,7 +14,8 @@ from itrpipe.config import COMMAND_LINE, did_you_mean, load_declaration
 from itrpipe.datasets.definition import DatasetDefinition, StageDefinition
 from itrpipe.errors import UsageError
 from itrpipe.features.declaration import GIVEN, NOT_HERE
-from itrpipe.methods.declaration import Mined, method_package
+from itrpipe.methods.contrastive.declaration import Contrastive
+from itrpipe.methods.declaration import Mined, ReadsSentences, masked_by, method_package, mined_by
 from itrpipe.models.declaration import GivenEmbeddings
 from itrpipe.models.registry import backbone_family, backbone_package
 from itrpipe.stages.base import Job, Need, Stage, Step, prepare_need
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     pass
 
 INITIAL, MINED = "initial", "mine_negatives"
+TEACHER_OF_PAIRS = "vsrn"
+"""Backbone that mines for those without embeddings (AOQ §4.2: the lists of SCAN and BFAN are VSRN's)."""
 UNKNOWN_WORDS = "unknown_percent_of_{}_words"
 """Metric of the splits val and test, where the model has a vocabulary of its own."""
 _MOST_UNKNOWN = 50
@@ -80,8 +83,9 @@ class Train(Stage):
         refuse_other_features(settings, step.inputs["extract"].settings)
         self.check_read(step)
         require_encoders(settings, step.resolved.origins, step.need.conf)
-        if settings.loss.refreshes():
-            _refuse_refreshing(step, settings)
+        mined = mined_by(settings.loss)
+        if mined is not None and mined.refresh_every:
+            _refuse_refreshing(step, settings, mined.refresh_every)
 
     def check_read(self, step: Step) -> None:
         """Refuses options that change nothing, also where the model is trained already.
@@ -150,7 +154,10 @@ class Train(Stage):
             UsageError: the method does not train this backbone.
         """
         measure = getattr(settings.model, "measure", "cosine")
-        if settings.loss.compares_embeddings() and (not settings.model.embeds or measure != "cosine"):
+        loss, mined = settings.loss, mined_by(settings.loss)
+        # Where the model itself mines again, it is searched by inner product.
+        compares = loss.compares_embeddings or (mined is not None and mined.refresh_every > 0)
+        if compares and (not settings.model.embeds or measure != "cosine"):
             how = f"compares by {measure}" if settings.model.embeds else "scores pairs and has no embeddings"
             raise UsageError(
                 f"method {settings.method!r} compares embeddings by inner product and backbone {settings.backbone!r} "
@@ -165,7 +172,7 @@ class Train(Stage):
             )
         if not settings.loss.trains and (reason := settings.model.untrained()):
             raise UsageError(f"method {settings.method!r} needs a model that is trained already: {reason}")
-        if settings.loss.reads_pretrained_scale() and (reason := settings.model.untrained()):
+        if isinstance(loss, Contrastive) and loss.reads_pretrained_scale() and (reason := settings.model.untrained()):
             raise UsageError(
                 f"temperature or bias = own is that of a pretrained joint model: {reason}; or give a number, as in "
                 "--set loss.temperature=0.07"
@@ -179,19 +186,21 @@ class Train(Stage):
                     raise UsageError(f"{made} and has no {name}; leave {value} out")
             return {"prepare": prepare_need(definition, settings.features)}
         wanted = {"prepare": prepare_need(definition), "extract": Need("extract", settings.features)}
-        mined = settings.loss.mined()
         if mined is not None:
             wanted["mine_negatives"] = _mining(settings, mined, definition)
-        masked = settings.loss.masked()
+        masked = masked_by(loss)
         if settings.model.reads_phrases or (masked is not None and masked.units == "phrases"):
             wanted["parse"] = Need("parse", "rules")
-        if settings.loss.reads_sentences():
+        if isinstance(loss, ReadsSentences) and loss.reads_sentences():
             asked: dict[str, Any] = {"split": "train", **_same_share(settings)}
             if usual_method(settings.sentences):  # rules write the same for the models of all seeds
                 asked["seed"] = settings.seed
             wanted["synthesize"] = Need("synthesize", settings.sentences, asked)
         same = {name: getattr(settings, name) for name in ("backbone", "seed", "features", "train_share")}
-        for name, conf in (("start", settings.start_from), ("writer", settings.loss.written_by())):
+        starts = {"start": settings.start_from}
+        if masked is not None:
+            starts["writer"] = masked.writer
+        for name, conf in starts.items():
             if conf:
                 wanted[name] = Need("train", conf, same)
         return wanted
@@ -233,10 +242,9 @@ def _refuse_other_rows(step: Step, settings: TrainSettings, model: GivenEmbeddin
     GivenSplit(model.files, settings.features).places(split, by_row=prepare.need.conf != GIVEN)
 
 
-def _refuse_refreshing(step: Step, settings: TrainSettings) -> None:
+def _refuse_refreshing(step: Step, settings: TrainSettings, every: int) -> None:
     """Refuses to mine again where steps are counted before there are lists, or where a second model orders these."""
     mining = cast(MineSettings, step.inputs["mine_negatives"].settings)
-    every = settings.loss.refreshes()
     reason = ""
     if settings.batch_by == "tokens":
         reason = "batches of tokens are counted before training begins; give --set train.batch_by=pairs"
@@ -274,7 +282,7 @@ def _teacher(
     settings: TrainSettings, mined: Mined, definition: DatasetDefinition
 ) -> tuple[Model, dict[str, dict[str, str]]]:
     """The model that is mined with, and how a need says that it has a name."""
-    usual = settings.backbone if settings.model.embeds else mined.teacher_of_pairs
+    usual = settings.backbone if settings.model.embeds else TEACHER_OF_PAIRS
     first = Model(training_settings.FIRST_TRAINING, usual, settings.seed)
     name = mined.teacher
     if name is None:

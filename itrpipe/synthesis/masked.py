@@ -23,9 +23,9 @@ from itrpipe.learning.sentences import UNLABELLED, CaptionMasks
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, UniterImages
 from itrpipe.synthesis.generators import ByModel
+from itrpipe.synthesis.masks import caption_masks, token_captions
 from itrpipe.synthesis.sentences import Opened, Sentence
 from itrpipe.synthesis.tokens import TokenCaptions, respell
-from itrpipe.training.captions import caption_masks, token_captions
 from itrpipe.training.data import Sources, reopened
 from itrpipe.training.saved import load_model
 
@@ -181,7 +181,7 @@ def open_model_maker(folders: Mapping[str, Path], settings: ByModel, device: str
     sources = Sources(folders["prepare"], folders["extract"], train_share=settings.train_share)
     data = reopened(saved, sources, [settings.split])[settings.split]
     model, chosen = saved.model, data.split
-    captions = token_captions(chosen, saved.tokens, model)
+    captions = token_captions(chosen, saved.tokens, model.text.max_tokens)
     writer = UniterSentences(model, data.images, device, memory)
     masks = caption_masks(captions, saved.tokens, folders.get("parse"), settings.compare)
     maker = ModelMaker(captions, writer, masks, settings, device)

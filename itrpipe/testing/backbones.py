@@ -1,11 +1,10 @@
-"""What holds for every backbone."""
+"""Check what holds for every backbone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +13,10 @@ from torch import Tensor
 
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.learning.losses import triplet_loss
-from itrpipe.models.base import DualEncoder, ImageBatch, Matcher, TextBatch, tiled_scores
+from itrpipe.methods.base import AnyMatcher
+from itrpipe.models.base import DualEncoder, ImageBatch, TextBatch, tiled_scores
 from itrpipe.testing.toy_pairs import ToyPairs, readable
 
-AnyMatcher = Matcher[Any, Any]
 BuildModel = Callable[[], AnyMatcher]
 TOLERANCE = 1e-3
 """Largest difference of scores that are equal, in standard deviations of all scores."""

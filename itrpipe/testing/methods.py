@@ -1,4 +1,4 @@
-"""What holds for every method."""
+"""Check what holds for every method."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itrpipe.methods.base import Method, StatefulMethod
+from itrpipe.methods.base import AnyMatcher, Method, StatefulMethod
 from itrpipe.progress import Reporter
-from itrpipe.testing.backbones import AnyMatcher, BuildModel
+from itrpipe.testing.backbones import BuildModel
 from itrpipe.testing.toy_pairs import ToyPairs, readable
 from itrpipe.training.recipe import CHECKPOINT, Trainer
 from itrpipe.training.settings import LoopSettings
@@ -48,7 +48,7 @@ def check_method(build: BuildMethod, build_model: BuildModel) -> None:
     """Runs all checks of a method with a backbone.
 
     Args:
-        build: makes the method for a training set.
+        build: makes the method for a training set; what it reads beside the pairs is there too, as `sentences`.
         build_model: makes the backbone, see `check_backbone`.
 
     Raises:
@@ -88,7 +88,7 @@ def something_is_learned_and_nothing_else(build: BuildMethod, build_model: Build
 
 
 def equal_draws_give_equal_losses(build: BuildMethod, build_model: BuildModel) -> None:
-    """What is random comes from the generator that is given and from PyTorch's, and from nowhere else."""
+    """All that is random comes from the generator that is given and from PyTorch's, and from nowhere else."""
     first, again = (_told(_step(*_ready(build, build_model), np.arange(8), _LATE)) for _ in range(2))
     assert first == again, f"equal generators give {first} and {again}"
 

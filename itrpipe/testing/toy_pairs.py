@@ -14,7 +14,8 @@ import torch
 from itrpipe.errors import DataError
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.learning.sentences import NO_WORD, CaptionMasks, SentenceBank, SpecialTokens
-from itrpipe.models.base import ImageBatch, Matcher, PhraseBatch, TextBatch
+from itrpipe.methods.base import AnyMatcher, TokenLimits
+from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
 
 IMAGE_DIM, GLOBAL_DIM, FRAME = 8, 8, (32, 32)
 """Width of a region feature and of the vector of a whole image; height and width of the pixels."""
@@ -27,7 +28,7 @@ MASK = VOCABULARY
 REGIONS, LONGEST, CAPTIONS, PHRASES = 4, 8, 2, 3
 
 
-def readable(model: Matcher[Any, Any], **given: Any) -> ToyPairs:
+def readable(model: AnyMatcher, **given: Any) -> ToyPairs:
     """A training set of which a model reads the images: their numbers of regions differ, unless it refuses that.
 
     Args:
@@ -54,7 +55,8 @@ class ToyPairs:
     Attributes:
         caption_image: [T] int64, row of the image of each caption.
         num_images, num_captions: N and T.
-        masks, sentences, ends, max_tokens: as methods read them of `itrpipe.training.data.SplitData`.
+        limits, masks, sentences: what methods may read beside the pairs, see `itrpipe.methods.declaration.INPUTS`; so
+            are `lists()` and `matching`.
     """
 
     def __init__(self, seed: int = 0, images: int = 12, uneven: bool = True) -> None:
@@ -77,7 +79,7 @@ class ToyPairs:
         members = (np.arange(PHRASES)[:, None] == place % PHRASES) & (place <= ends)[:, None]  # [T, P, W]
         phrases = PhraseBatch(torch.arange(PHRASES).expand(len(tokens), -1), torch.from_numpy(members))
         self._texts = TextBatch(torch.from_numpy(tokens), torch.from_numpy(lengths), phrases)
-        self.ends, self.max_tokens = (1, 1), 4 * LONGEST
+        self.limits = TokenLimits(1, 1, 8 * LONGEST)
         words = np.where((place > 0) & (place < ends), place - 1, NO_WORD)
         single = np.eye(LONGEST - 2, dtype=bool)[None]
         specials = SpecialTokens(MASK, (0, START, END, UNKNOWN), (WORDS.start, WORDS.stop))

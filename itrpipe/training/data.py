@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -28,15 +28,12 @@ from itrpipe.datasets.vocabulary import END, UNKNOWN, Vocabulary
 from itrpipe.errors import DataError
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.models.base import ImageBatch, PhraseBatch, TextBatch
+from itrpipe.models.captions import CaptionTokens, Cut, PieceIds, Reading, WordIds
 from itrpipe.scene_graph.phrases import CaptionPhrases
-from itrpipe.training.captions import CaptionTokens, Cut, PieceIds, Reading, WordIds
 from itrpipe.training.distributed import ALONE, OwnImages, World
 from itrpipe.training.saved import SavedModel
 
 if TYPE_CHECKING:
-    from itrpipe.datasets.truth import PairSet
-    from itrpipe.learning.sentences import CaptionMasks, SentenceBank
-    from itrpipe.mining.filters import DuplicateCaptions
     from itrpipe.models.dual_encoder.network import Encoders
 
 _ORDER = 1
@@ -66,11 +63,6 @@ class TokenTexts:
         """The captions of a split."""
         ids, lengths = tokens.encode_split(split)
         return cls(ids, lengths, tokens.cut(split, lengths) if isinstance(tokens, WordIds | PieceIds) else Cut(0, ""))
-
-    @property
-    def num_captions(self) -> int:
-        """T."""
-        return len(self.lengths)
 
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Token ids of the given caption rows [T], cut to about the longest of them."""
@@ -107,11 +99,6 @@ class PhraseTexts:
         self.cut = Cut(int(phrases.longer[self.graph_rows].sum()), f"{phrases.max_words} words")
         self._ids = np.array([vocabulary.ids.get(word, UNKNOWN) for word in phrases.words] + [0])  # the last is padding
 
-    @property
-    def num_captions(self) -> int:
-        """T."""
-        return len(self.lengths)
-
     def texts(self, rows: np.ndarray) -> TextBatch:
         """Words and phrases of the given caption rows [T], cut to the longest of them."""
         words, *phrases = self.phrases.batch(self.graph_rows[rows])
@@ -129,7 +116,7 @@ _MISSING = {
     "pixels": "pixels, which this model is trained on; give --features pixels, or train on frozen features with --set "
     "model.images=regions",
 }
-"""What a file of features may lack, and what to do then."""
+"""Group of features that a file may lack -> its name and the remedy."""
 
 
 class SplitData:
@@ -149,25 +136,7 @@ class SplitData:
         num_images: N.
         num_captions: T.
         image_dim: D_in, width of what the file has of an image: of a region feature, of a global vector, of a pixel.
-        masks: how its captions are masked; set for methods that do.
-        sentences: synthetic sentences of its captions; set for methods that read some.
-        writer: a frozen model that writes sentences; likewise.
-        ends: how many tokens stand before the words of every caption and how many behind; set for methods that make
-            captions.
-        max_tokens: longest caption in tokens that the model reads; likewise.
-        matches: rows of all captions that are true of each image, `texts_for_images` [N, K], and of all images that
-            each caption is true of, `images_for_texts` [T, L], -1 behind the last; None where the dataset does not
-            know.
-        fitting: what tells pairs that fit although they are of two images: people's decisions, equal texts.
     """
-
-    masks: CaptionMasks
-    sentences: SentenceBank
-    writer: Any
-    ends: tuple[int, int]
-    max_tokens: int
-    matches: dict[str, np.ndarray] | None = None
-    fitting: Sequence[PairSet | DuplicateCaptions] = ()
 
     _texts: TokenTexts | PhraseTexts
 
@@ -193,7 +162,7 @@ class SplitData:
 
     @property
     def mirrors(self) -> bool:
-        """Whether its images can be mirrored: those with pixels, or with boxes of regions."""
+        """Return whether its images can be mirrored: those with pixels, or with boxes of regions."""
         return self._read == "pixels" or (self._read == "regions" and "boxes" in self._held)
 
     def images(self, rows: np.ndarray) -> ImageBatch:
@@ -283,7 +252,7 @@ class PhraseSplitData(SplitData):
         self._graph_images = phrases.image_rows(split.image_ids.tolist())
 
     def matching(self, images: np.ndarray, captions: np.ndarray, num_phrases: int, num_words: int) -> torch.Tensor:
-        """Which phrases and words of captions hold for images, by the semantic labels of the images' own captions.
+        """Find which phrases and words of captions hold for images, by the semantic labels of the images' own captions.
 
         Args:
             images, captions: [N] rows, held against each other.

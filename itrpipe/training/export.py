@@ -20,11 +20,11 @@ import transformers
 from safetensors.torch import save
 from tokenizers import Regex, Tokenizer, normalizers
 
+from itrpipe.models.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.models.dual_encoder.native import CLIP, PAIR, SIGLIP, Layout, NoEquivalent, architecture_of, layout_of
 from itrpipe.storage.artifact import HISTORY
 from itrpipe.storage.disk import write_bytes, write_json
 from itrpipe.storage.integrity import checked
-from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.training.saved import MODEL, SavedModel, load_model
 
 _LAYOUTS: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("layouts.json").read_bytes())

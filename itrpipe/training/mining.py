@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from itrpipe.datasets.prepared import captions_of
-from itrpipe.datasets.truth import TRUTH_FILE, known_pairs
+from itrpipe.datasets.truth import TRUTH_FILE, Decided, known_pairs
 from itrpipe.engine.run import Maps
 from itrpipe.engine.work import CUDA, resolve_device
 from itrpipe.errors import DataError, UsageError
@@ -41,7 +41,7 @@ from itrpipe.models.base import (
 )
 from itrpipe.models.scan.network import CrossAttentionModel
 from itrpipe.progress import Reporter
-from itrpipe.review import Decided, read_decisions
+from itrpipe.review import read_decisions
 from itrpipe.storage.artifact import STATISTICS, WORK
 from itrpipe.storage.disk import require_space, write_json
 from itrpipe.training.data import Sources, SplitData, blocks, reopened
@@ -125,7 +125,8 @@ def mine_training_set(
             verdicts = read_decisions(Path(settings.decisions).expanduser()).of_training.verdicts
             if verdicts.digest() != decisions:
                 raise UsageError(f"{settings.decisions} was added to meanwhile; run the same command again")
-            decided = Decided.of(verdicts, *ids)
+            pairs = verdicts.image_ids, verdicts.caption_ids
+            decided = Decided.of(pairs, verdicts.verdict, *ids)
             metrics["decided"] = f"{len(decided.fits):,} fit, {len(decided.differs):,} do not"
 
     def open_guard() -> Guard:

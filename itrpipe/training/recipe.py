@@ -42,11 +42,12 @@ from itrpipe.errors import DataError
 from itrpipe.evaluation.metrics import metrics, ranks
 from itrpipe.features.embeddings import EMBEDDINGS
 from itrpipe.methods.base import Batch, Method, MomentumTwin, OrderingMethod, RefreshedMethod, StatefulMethod
+from itrpipe.methods.declaration import FirstEpochs
 from itrpipe.models.base import DualEncoder
+from itrpipe.models.captions import PieceIds
 from itrpipe.progress import Reporter, Task
 from itrpipe.storage.artifact import HISTORY, PARTIAL
 from itrpipe.training.assembly import assembled, refreshing_of, sources_of
-from itrpipe.training.captions import PieceIds
 from itrpipe.training.data import Feed, SplitData, epoch_batches, longer_captions
 from itrpipe.training.device import chunk_of, compile_for
 from itrpipe.training.distributed import AnyMatcher, SharedModel, World, joined_by
@@ -178,7 +179,8 @@ def trainer_of(job: Any) -> tuple[Trainer, dict[str, SplitData], Any]:
     if settings.precision == "auto":
         job.metrics["precision"] = precision
         job.reporter.say(f"  precision {precision}")
-    values = {**dict(settings), **dict(execution), "precision": precision, "first_epochs": loss.first_epochs()}
+    first_epochs = loss.first_epochs() if isinstance(loss, FirstEpochs) else 0
+    values = {**dict(settings), **dict(execution), "precision": precision, "first_epochs": first_epochs}
     values["encode_chunk"] = chunk_of(job, model, train_data, device, precision)
     if not loss.trains:
         values |= {"epochs": 0, "layer_decay": 1.0, "average": NO_AVERAGE}

@@ -25,6 +25,7 @@ from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.engine.work import CUDA
 from itrpipe.errors import DataError, UsageError
 from itrpipe.features.hub import refuse_not_finite
+from itrpipe.models.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
 from itrpipe.models.declaration import BackboneSettings
 from itrpipe.models.registry import backbone_family, backbones, network_module
 from itrpipe.storage.artifact import partial_of
@@ -39,7 +40,6 @@ from itrpipe.storage.disk import (
     write_json,
 )
 from itrpipe.storage.integrity import checked, read_checked_json
-from itrpipe.training.captions import VOCABULARY, CaptionTokens, load_tokens, save_tokens
 from itrpipe.training.distributed import AnyMatcher
 from itrpipe.training.settings import AS_TRAINED
 

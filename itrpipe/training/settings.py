@@ -30,7 +30,7 @@ from itrpipe.datasets.definition import ModelDefinition
 from itrpipe.engine.run import MapExecution, SharedExecution
 from itrpipe.errors import MissingInputError, UsageError
 from itrpipe.features.declaration import GIVEN, is_given
-from itrpipe.methods.declaration import MethodSettings, methods
+from itrpipe.methods.declaration import FirstEpochs, MethodSettings, methods
 from itrpipe.mining.settings import WindowSettings
 from itrpipe.models.declaration import BackboneSettings, GivenEmbeddings
 from itrpipe.models.registry import backbone_family
@@ -175,7 +175,8 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _trains_what_there_is(self) -> TrainSettings:
-        self.loss.check_epochs(self.epochs)
+        if isinstance(self.loss, FirstEpochs):
+            self.loss.check_epochs(self.epochs)
         if not self.loss.trains:
             return self
         self._refuse_encoders()

@@ -19,10 +19,10 @@ from itrpipe.datasets.prepared import PreparedDataset, Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.embeddings import EMBEDDINGS, read_embeddings
 from itrpipe.features.store import FEATURES, FeatureFile
+from itrpipe.models.captions import PieceIds, Reading, WordIds, clean
 from itrpipe.models.dual_encoder.network import TransformerDualEncoder
 from itrpipe.pipeline.planning import parse_override
 from itrpipe.storage.artifact import WORD_MAPS, read_manifest
-from itrpipe.training.captions import PieceIds, Reading, WordIds, clean
 from itrpipe.training.data import open_split
 from itrpipe.training.saved import load_model
 

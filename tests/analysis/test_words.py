@@ -24,11 +24,11 @@ from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FEATURES, FeatureFile
 from itrpipe.learning.sentences import NO_WORD, UNLABELLED, CaptionMasks
 from itrpipe.methods.tags_dc.declaration import TagsDc
+from itrpipe.models.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import build
 from itrpipe.scene_graph.phrases import MaskCandidates
 from itrpipe.synthesis.language_model import LanguageModel
-from itrpipe.training.captions import CaptionTokens, PieceIds, Reading
 from itrpipe.training.data import open_split
 from itrpipe.training.saved import SavedModel
 

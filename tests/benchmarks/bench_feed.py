@@ -16,9 +16,10 @@ import torch
 from itrpipe.datasets.prepared import Split
 from itrpipe.datasets.vocabulary import Vocabulary
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
+from itrpipe.methods.base import TokenLimits
 from itrpipe.methods.triplet import method as triplet
 from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.training.captions import Reading, WordIds
+from itrpipe.models.captions import Reading, WordIds
 from itrpipe.training.data import Feed, PixelSplitData
 from itrpipe.training.distributed import ALONE
 
@@ -50,7 +51,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PixelSplitData:
 
 def test_a_gpu_does_not_wait_for_pixels(data: PixelSplitData, capsys: pytest.CaptureFixture[str]) -> None:
     """They are read and not changed: that the GPU does. Half of a step the consumer keeps Python busy."""
-    method, rng = triplet.build(Triplet(), data, {}), np.random.default_rng(0)
+    method, rng = triplet.build(Triplet(), data, TokenLimits(1, 1, 32)), np.random.default_rng(0)
     data.train_on(ALONE, GPU)
     batches = [rng.permutation(data.num_captions)[:BATCH] for _ in range(STEPS)]
     feed = Feed(lambda rows: method.collate(rows, rng), batches, 4, GPU)

@@ -142,8 +142,8 @@ def test_forward_passes_that_a_published_step_costs(phase: str, monkeypatch: pyt
     numbers = {"sampled_negatives": NEGATIVES, "hard_negatives": HARD, "copies": COPIES, "draws": DRAWS, "keep": KEEP}
     rows = Rows(vocabulary, image_dim, WORDS, WORDS)
     built: dict[str, Callable[[], TagsMethod]] = {
-        "phase 1": lambda: tags.build(Tags(**numbers), rows, {}),  # pyright: ignore
-        "phase 2": lambda: tags_dc.build(TagsDc(**numbers), rows, {}),  # pyright: ignore
+        "phase 1": lambda: tags.build(Tags(**numbers), rows, rows.masks),  # pyright: ignore
+        "phase 2": lambda: tags_dc.build(TagsDc(**numbers), rows, rows.masks),  # pyright: ignore
     }
     method = built[phase]()
     model = uniter(sizes, 0.1, image_dim, vocabulary)

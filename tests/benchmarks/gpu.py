@@ -577,14 +577,14 @@ def steps(scale: Scale, clock: Clock) -> Iterator[Line]:
     chosen = DualEncoder.model_validate({**encoders, "image_size": (scale.side,) * 2, "patch_size": scale.patch})
     opened = dual_encoder.open_encoders(chosen)
     model = dual_encoder.build(chosen, scale.region_dim, scale.vocabulary, opened)
-    method: Any = fne.build(Fne(memory_size=scale.memory, warm_epochs=0, sum_epochs=0), data, {})  # pyright: ignore
+    method: Any = fne.build(Fne(memory_size=scale.memory, warm_epochs=0, sum_epochs=0), data)  # pyright: ignore
     yield _step("FNE, ViT-B/16 at 384", model, method, data, scale.fne_batch, clock)
     for batch in scale.clip_batches:
         for way in ("eager", "compiled"):
             model = clip(scale.clip)
             sizes = {"words": 77, "regions": 1, "region_dim": 1, "vocabulary": model.text.network.config.vocab_size}
             data = Sized(replace(scale, **sizes), batch, model.vision.frame[0])
-            method = contrastive.build(Contrastive(), data, {})  # pyright: ignore
+            method = contrastive.build(Contrastive(), data)  # pyright: ignore
             if way == "compiled" and clock.device.type == "cuda":
                 compile_encoders(model, clock.device)
             yield _step(f"InfoNCE, CLIP ViT-B/32, {batch}, {way}", model, method, data, batch, clock)

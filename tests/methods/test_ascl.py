@@ -20,9 +20,11 @@ from itrpipe.methods.ascl.method import (
     add_noise,
     generated_positives,
 )
+from itrpipe.methods.base import TokenLimits
 from itrpipe.models.base import TextBatch
 from itrpipe.storage.ragged import Ragged
 from itrpipe.testing import ToyPairs
+from tests.methods.toys import built
 
 T, W, D = 500, 7, 5
 
@@ -80,7 +82,8 @@ def test_positives_are_two_captions_of_the_image_or_half_of_the_own_one(ends: tu
     """What was recorded was drawn equally often, within the ends of captions and as long as they may be."""
     written, captions_of, found = Written(ends), Ragged.of_owners(Written.caption_image, 3), []
     for kind, most in product(("joined", "shortened", "either"), (99, 4, 2)):
-        given = written, captions_of, np.tile(np.arange(6), 30), ends, most + sum(ends), np.random.default_rng(0)
+        limits = TokenLimits(*ends, most + sum(ends))
+        given = written, captions_of, np.tile(np.arange(6), 30), limits, np.random.default_rng(0)
         made = generated_positives(kind, *given)  # pyright: ignore
         content = json.dumps([made.tokens.tolist(), made.lengths.tolist()])
         found.append(hashlib.sha256(content.encode()).hexdigest()[:8])
@@ -91,7 +94,7 @@ def test_positives_are_two_captions_of_the_image_or_half_of_the_own_one(ends: tu
 def test_shuffling_is_done_before_the_encoder_where_it_can_matter():
     rows = np.array([0, 4, 6, 13])
     before, after = (
-        ascl.build(Ascl(noise="shuffle", shuffle_at=place), ToyPairs(), {}).collate(rows, np.random.default_rng(0))
+        built(ascl.build, Ascl(noise="shuffle", shuffle_at=place), ToyPairs()).collate(rows, np.random.default_rng(0))
         for place in ("input", "states")
     )
     made = before.made["originals"]

@@ -57,10 +57,11 @@ def lists() -> dict[str, np.ndarray]:
     return found | chances
 
 
-def made(data: Rows | None = None, **given: Any) -> tuple[ContrastiveMethod, Lookup]:
+def made(data: Rows | None = None, inputs: Any = None, **given: Any) -> tuple[Any, Lookup]:
     data = data or Rows()
     options = {"top_texts": 14, "top_images": 7, "learn_temperature": False, "temperature": 0.5} | given
-    method, model = contrastive.build(Contrastive(**options), data, lists()), Lookup(data)  # pyright: ignore
+    inputs = {"lists": lists(), "sentences": data.sentences} | (inputs or {})
+    method, model = contrastive.build(Contrastive(**options), data, **inputs), Lookup(data)  # pyright: ignore
     method.attach(model)
     method.start_epoch(0)
     return method, model
@@ -81,12 +82,11 @@ def one_match() -> dict[str, np.ndarray]:
 
 def test_known_matches_are_dropped():
     rows = Rows()
-    rows.matches = one_match()  # pyright: ignore
     scores = rows.scores[CAPTION_IMAGE[BATCH]][:, BATCH] / 0.5
     of_images = scores.masked_fill(torch.from_numpy((BATCH[:, None] == 3) & (BATCH == 4)), float("-inf"))
     own = torch.arange(len(BATCH))
     expected = (F.cross_entropy(of_images, own) + F.cross_entropy(scores.T, own)) / 2
-    assert step(*made(rows, weigh="truth"))[1] == pytest.approx(expected.item(), rel=1e-5)
+    assert step(*made(rows, {"matches": one_match()}, weigh="truth"))[1] == pytest.approx(expected.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("by", ["decision", "equal texts"])
@@ -95,23 +95,27 @@ def test_what_is_known_to_fit_is_no_negative_in_either_direction(by: str) -> Non
     texts = [str(row) for row in range(TEXTS)]
     texts[3] = texts[4]
     decided = PairSet.of(np.array([4, 3]), CAPTION_IMAGE[[3, 4]], IMAGES)
-    rows.fitting = [decided if by == "decision" else DuplicateCaptions(texts, CAPTION_IMAGE)]  # pyright: ignore
+    known: dict[str, Any] = {"decided": decided}
+    if by != "decision":
+        known = {"duplicates": lambda: DuplicateCaptions(texts, CAPTION_IMAGE)}
     scores = rows.scores[CAPTION_IMAGE[BATCH]][:, BATCH] / 0.5
     pair = (BATCH[:, None] == 3) & (BATCH == 4)
     left = scores.masked_fill(torch.from_numpy(pair | pair.T), float("-inf"))
     own = torch.arange(len(BATCH))
     expected = (F.cross_entropy(left, own) + F.cross_entropy(left.T, own)) / 2
-    assert step(*made(rows))[1] == pytest.approx(expected.item(), rel=1e-5)
+    assert step(*made(rows, known, drop_duplicates=by != "decision"))[1] == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_equal_texts_of_many_images_take_little_memory() -> None:
     """Of 3,000 images with one text there are nine million pairs."""
     rows = Rows()
     rows.caption_image = np.arange(3_000)
-    rows.num_images = rows.num_captions = 3_000
     tracemalloc.start()
-    rows.fitting = [DuplicateCaptions(["one"] * 3_000, rows.caption_image)]  # pyright: ignore
-    method = contrastive.build(Contrastive(), rows, {})  # pyright: ignore
+    method = contrastive.build(
+        Contrastive(drop_duplicates=True),
+        rows,  # pyright: ignore
+        duplicates=lambda: DuplicateCaptions(["one"] * 3_000, rows.caption_image),
+    )
     known = method.collate(np.arange(8), np.random.default_rng(0)).candidates["texts_for_images"].known["decided"]
     assert tracemalloc.get_traced_memory()[1] < 5_000_000
     tracemalloc.stop()
@@ -154,8 +158,7 @@ def test_temperature_and_bias_are_learned_and_clamped():
 
 def test_the_gradient_of_true_matches_is_counted():
     rows = Rows()
-    rows.matches = one_match()  # pyright: ignore
-    method, model = made(rows)
+    method, model = made(rows, {"matches": one_match()})
     batch = method.collate(BATCH, np.random.default_rng(0))
     method.losses(model, batch, 0)["contrastive"].backward()
     scores = rows.scores[CAPTION_IMAGE[BATCH]][:, BATCH].clone().requires_grad_()

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from itrpipe.methods.base import StatefulMethod
+from itrpipe.methods.declaration import FirstEpochs
 from itrpipe.testing import ToyPairs
 from itrpipe.training.settings import backbones
 from tests.test_estimator_checks import CONFS, builder, method_builder, settings, trains
@@ -49,7 +50,7 @@ def arranged(conf: str, backbone: str, **changed: float) -> tuple[ToyPairs, Any,
 def measured(conf: str, backbone: str) -> dict[str, list[float]]:
     """Losses and statistics of each step, on both sides of where the loss changes, and what becomes of the weights."""
     data, method, model, trained = arranged(conf, backbone)
-    late = max(method.settings.first_epochs(), getattr(method.settings, "sum_epochs", 0))
+    late = method.settings.first_epochs() if isinstance(method.settings, FirstEpochs) else 0
     optimizer = torch.optim.SGD([each for each in trained if each.requires_grad], lr=0.01)
     rng, found = np.random.default_rng(0), {}
     for step in range(10):

@@ -13,13 +13,13 @@ from itrpipe.methods.itm.method import ItmBatch, PairRows
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder, translate
 from itrpipe.testing import ToyPairs
-from tests.methods.toys import reference, reference_uniter, small_uniter
+from tests.methods.toys import built, reference, reference_uniter, small_uniter
 
 CASES = ("text_anchor", "image_anchor_correct")
 
 
 def method(**changed: object) -> itm.ItmMethod:
-    return itm.build(Itm(**{"sampled_negatives": 4, "hard_negatives": 2, **changed}), ToyPairs(), {})  # pyright: ignore
+    return built(itm.build, Itm(**{"sampled_negatives": 4, "hard_negatives": 2, **changed}), ToyPairs())  # pyright: ignore
 
 
 @pytest.fixture(scope="module")

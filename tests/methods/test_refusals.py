@@ -15,30 +15,19 @@ from itrpipe.errors import UsageError
 from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.aoq.declaration import Aoq
 from itrpipe.methods.contrastive.declaration import Contrastive
-from itrpipe.methods.declaration import MethodSettings, method_module, methods
+from itrpipe.methods.declaration import FirstEpochs, MethodSettings, method_module, methods
 from itrpipe.methods.fne.declaration import Fne
 from itrpipe.testing import ToyPairs
-from tests.methods.toys import KnownPairs, Lookup
+from tests.methods.toys import KnownPairs, Lookup, built
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES: dict[str, Any] = json.loads(Path(__file__).with_name("cases.json").read_text(encoding="utf-8"))
-UNREAD = [(name, option) for name, kind in methods().items() for option in kind.unread]
 TOO_LITTLE: list[tuple[MethodSettings, str]] = [
     (Aoq(top_texts=5, top_images=3, false_negatives="weigh"), "--guard fne"),
     (Aoq(top_texts=5, top_images=3, false_negatives="drop"), "--guard fne"),
     (Contrastive(weigh="guard", top_texts=5, top_images=3), "--guard fne"),
     (Contrastive(weigh="truth"), "needs a dataset that knows all correct matches"),
 ]
-
-
-@pytest.mark.parametrize(("name", "option"), UNREAD)
-def test_an_option_that_nothing_reads_is_refused(name: str, option: str) -> None:
-    kind = methods()[name]
-    usual = kind.model_fields[option].default
-    assert kind.model_validate({option: usual})
-    other = not usual if isinstance(usual, bool) else usual + 1
-    with pytest.raises(ValidationError, match=f"{option} = {other} is an option that is not read"):
-        kind.model_validate({option: other})
 
 
 @pytest.mark.parametrize(("name", "given", "reason"), CASES["contradictions"])
@@ -56,7 +45,7 @@ def test_data_that_are_too_few_or_know_too_little_are_refused(chosen: MethodSett
     lists = {name: each for name, each in data.lists().items() if PROBABILITY_OF not in name}
     name = next(name for name, kind in methods().items() if kind is type(chosen))
     with pytest.raises(UsageError, match=reason):
-        method_module(name).build(chosen, data, lists)
+        built(method_module(name).build, chosen, data, lists=lists)
 
 
 @pytest.mark.parametrize("chosen", [Aoq(top_texts=5, top_images=3), Contrastive(negatives=("mined",), top_texts=5)])
@@ -64,12 +53,12 @@ def test_lists_that_filters_emptied_are_refused(chosen: MethodSettings) -> None:
     rows = KnownPairs(12)
     lists = {name: np.full_like(each, -1) for name, each in rows.lists().items()}
     with pytest.raises(UsageError, match="candidate left"):
-        method_module(type(chosen).__name__.lower()).build(chosen, rows, lists)
+        built(method_module(type(chosen).__name__.lower()).build, chosen, rows, lists=lists)
 
 
 def test_a_temperature_of_its_own_needs_a_pretrained_model_whose_scale_is_not_cut() -> None:
     rows = KnownPairs()
-    method, model = method_module("contrastive").build(Contrastive(temperature="own"), rows, {}), Lookup(rows)
+    method, model = method_module("contrastive").build(Contrastive(temperature="own"), rows), Lookup(rows)
     with pytest.raises(UsageError, match="that of a pretrained joint model"):
         method.attach(model)
     model.pretrained_scale = lambda: (120.0, 0.0)  # pyright: ignore
@@ -77,12 +66,12 @@ def test_a_temperature_of_its_own_needs_a_pretrained_model_whose_scale_is_not_cu
         method.attach(model)
     model.pretrained_scale = lambda: (50.0, -3.0)  # pyright: ignore
     sigmoids = Contrastive(temperature="own", bias="own", objective="sigmoid")
-    state = method_module("contrastive").build(sigmoids, rows, {}).attach(model)
+    state = method_module("contrastive").build(sigmoids, rows).attach(model)
     assert (state.log_scale.exp().item(), state.bias.item()) == pytest.approx((50.0, -3.0))
 
 
 @pytest.mark.parametrize("chosen", [Aoq(sum_epochs=2), Fne(sum_epochs=2), Fne(warm_epochs=2)])
-def test_so_few_epochs_that_no_negative_is_drawn_are_refused(chosen: MethodSettings) -> None:
+def test_so_few_epochs_that_no_negative_is_drawn_are_refused(chosen: FirstEpochs) -> None:
     with pytest.raises(ValueError, match="epochs = 2 all fall within"):
         chosen.check_epochs(2)
     chosen.check_epochs(3)

@@ -16,6 +16,7 @@ from itrpipe.models.ssamt.declaration import Ssamt as SsamtModel
 from itrpipe.models.ssamt.network import build
 from itrpipe.models.uniter.network import initialise
 from itrpipe.testing import IMAGE_DIM, VOCABULARY, ToyPairs
+from tests.methods.toys import built
 
 
 def test_phrase_loss_compares_the_means_of_two_sets_where_there_are_two():
@@ -51,7 +52,7 @@ def losses(rows: Rows, captions: list[int], **settings: object):
     torch.manual_seed(0)
     model = build(SsamtModel(embed_dim=16, heads=2, feed_forward_dim=16, dropout=0.0), IMAGE_DIM, VOCABULARY)
     initialise(model, 0.3)
-    method = ssamt.build(Ssamt(**settings), rows, {})  # pyright: ignore
+    method = built(ssamt.build, Ssamt(**settings), rows)  # pyright: ignore
     return method.losses(model, method.collate(np.array(captions), np.random.default_rng(0)), 0)
 
 
@@ -68,13 +69,14 @@ def test_dropping_stopwords_leaves_out_words_of_no_phrase():
 
 @pytest.mark.parametrize("negatives", ["softmax", "top-k"])
 def test_drawn_negatives_are_never_of_the_same_image_and_vary(negatives):
-    method = ssamt.build(Ssamt(negatives=negatives, temperature=1.0, top_k=3), Rows(), {})  # pyright: ignore
+    method = built(ssamt.build, Ssamt(negatives=negatives, temperature=1.0, top_k=3), Rows())  # pyright: ignore
     scores, image = torch.rand(6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(6) // 2
     same, seen = image[:, None] == image, set()
     best = scores.masked_fill(same, -1).topk(3, dim=1).indices
     for seed in range(20):
         torch.manual_seed(seed)
-        text, image = method._negatives(scores, same)
+        candidates = scores.masked_fill(same, float("-inf"))
+        text, image = method._pick(candidates), method._pick(candidates.T)
         assert not (same[torch.arange(6), text] | same[image, torch.arange(6)]).any()
         assert negatives == "softmax" or (best == text[:, None]).any(dim=1).all()
         seen.add((*text.tolist(), *image.tolist()))

@@ -25,7 +25,7 @@ from itrpipe.methods.tags_dc.method import discrimination_loss
 from itrpipe.models.base import ImageBatch, TextBatch
 from itrpipe.models.uniter.network import UniterEncoder
 from itrpipe.testing import VOCABULARY, ToyPairs
-from tests.methods.toys import reference, reference_uniter, small_uniter
+from tests.methods.toys import built, reference, reference_uniter, small_uniter
 
 
 def test_hopeless_words_cost_a_bounded_amount():
@@ -43,11 +43,11 @@ HEADS = {"weight_discrimination": 2.0, "weight_correction": 3.0}
 
 
 def method(**changed: object) -> TagsMethod:
-    return tags.build(Tags(**{**SMALL, **changed}), ToyPairs(uneven=False), {})  # pyright: ignore
+    return built(tags.build, Tags(**{**SMALL, **changed}), ToyPairs(uneven=False))  # pyright: ignore
 
 
 def method_with_heads(**changed: object) -> TagsMethod:
-    return tags_dc.build(TagsDc(**{**SMALL, **HEADS, **changed}), ToyPairs(uneven=False), {})  # pyright: ignore
+    return built(tags_dc.build, TagsDc(**{**SMALL, **HEADS, **changed}), ToyPairs(uneven=False))  # pyright: ignore
 
 
 def step(trained: TagsMethod, model: UniterEncoder, batch: TagsBatch) -> tuple[dict[str, Tensor], OwnedTexts]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from itrpipe.learning.false_negatives import Gaussians
+from itrpipe.methods.declaration import INPUTS, MethodSettings, named_inputs
 from itrpipe.models.base import DualEncoder, ImageBatch, ImageEncoding, TextBatch, TextEncoding
 from itrpipe.models.uniter.declaration import Uniter
 from itrpipe.models.uniter.network import UniterEncoder, translate
@@ -28,6 +31,12 @@ class NumberedImages(ImageBatch):
 
     def mirrored(self, chosen: Tensor) -> NumberedImages:
         return replace(self, regions=(self.regions + chosen[:, None, None]) % self.number)
+
+
+def built(build: Callable[..., Any], settings: MethodSettings, data: Any, **given: Any) -> Any:
+    """A method with those of its inputs that are given, or that the training set has."""
+    inputs = {name: getattr(data, name, None) for name in INPUTS} | {"lists": data.lists()} | given
+    return build(settings, data, **{name: inputs[name] for name in named_inputs(build)})
 
 
 class KnownPairs:

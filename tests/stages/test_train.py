@@ -27,13 +27,13 @@ from itrpipe.learning.mined import PROBABILITY_OF
 from itrpipe.methods.contrastive.method import ContrastiveMethod
 from itrpipe.mining.files import FILES, read_list
 from itrpipe.models.base import TextBatch
+from itrpipe.models.captions import PieceIds, Reading, ends_of
 from itrpipe.pipeline.planning import Planner, parse_override
 from itrpipe.pipeline.run import cost_of, earlier_artifacts
 from itrpipe.review import DecisionFile, Judgement
 from itrpipe.stages.base import Need
 from itrpipe.storage.artifact import FALSE_NEGATIVES, HARD_CANDIDATES, MANIFEST, Manifest, read_manifest
 from itrpipe.training import recipe
-from itrpipe.training.captions import PieceIds, Reading, ends_of
 from itrpipe.training.encoding import Encoding, Refreshing
 from itrpipe.training.saved import CONFIG, MODEL, load_model, start_from
 from tests.chains import ONCE, Invoke, copied, done, history, interrupted, made, only, refused, same_files, sets

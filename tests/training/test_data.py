@@ -27,26 +27,25 @@ from itrpipe.errors import DataError, MissingInputError, UsageError
 from itrpipe.features.store import FeatureFile, FeatureSpec, write_features
 from itrpipe.methods.base import Batch, twins_drawn
 from itrpipe.models.base import ImageBatch
-from itrpipe.models.dual_encoder.declaration import DualEncoder
-from itrpipe.models.registry import backbones
-from itrpipe.models.vsrn.declaration import Vsrn
-from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
-from itrpipe.testing import ToyPairs
-from itrpipe.training import assembly
-from itrpipe.training import augment as changes
-from itrpipe.training.augment import augment, crop_boxes, draw_changes, resampled, resize
-from itrpipe.training.captions import (
+from itrpipe.models.captions import (
     CaptionTokens,
     PieceIds,
     Reading,
     WordIds,
     clean,
     load_tokens,
-    read_sentences,
     save_tokens,
-    special_tokens,
-    token_captions,
 )
+from itrpipe.models.dual_encoder.declaration import DualEncoder
+from itrpipe.models.registry import backbones
+from itrpipe.models.vsrn.declaration import Vsrn
+from itrpipe.synthesis.bank import read_sentences
+from itrpipe.synthesis.masks import special_tokens, token_captions
+from itrpipe.synthesis.sentences import Sentence, join_parts, write_part
+from itrpipe.testing import ToyPairs
+from itrpipe.training import augment as changes
+from itrpipe.training import inputs
+from itrpipe.training.augment import augment, crop_boxes, draw_changes, resampled, resize
 from itrpipe.training.data import Feed, PixelSplitData, SplitData, TokenTexts, epoch_batches, open_split
 from itrpipe.training.distributed import OwnImages
 
@@ -388,12 +387,12 @@ def test_words_are_masked_and_drawn_by_the_ids_of_the_tokenizer(saved_encoders: 
         (5, (0, 1, 2, 3, 4), (6, 14)),  # the longest run of words
         (13, (0, 1, 2, 3, 4), (5, 13)),
     ]
-    tokens, model = pieces(saved_encoders), SimpleNamespace(text=SimpleNamespace(max_tokens=5))
+    tokens = pieces(saved_encoders)
     tokens.tokenizer.mask_token = "[UNK]"
-    assert token_captions(split_of(TEXTS), tokens, model).lengths.tolist() == [5, 5, 4, 5]  # pyright: ignore
+    assert token_captions(split_of(TEXTS), tokens, 5).lengths.tolist() == [5, 5, 4, 5]
     for other in (pieces(saved_encoders).tokenizer, SimpleNamespace(mask_token_id=4, model_max_length=9)):
         with pytest.raises(UsageError, match="no WordPiece tokenizer with a mask"):
-            token_captions(MASKED, PieceIds(other, READING, 20), model)  # pyright: ignore
+            token_captions(MASKED, PieceIds(other, READING, 20), 5)
 
 
 def written(folder: Path, *sentences: tuple[int, str, bool]) -> Path:
@@ -473,7 +472,7 @@ def test_pictures_show_the_sides_that_their_texts_name(tmp_path: Path, backbone:
     row = Sentence("c1", "a", "a dog", (), None, None, None, None, True, "kept", "side", "a", "a dog", "a cat")
     write_part(tmp_path / "part.parquet", [row], {"kept": 1})
     join_parts([tmp_path / "part.parquet"], tmp_path)
-    data.sentences = read_sentences(tmp_path, split, words)
+    sentences = read_sentences(tmp_path, split, words)
 
     def shows_left(images: ImageBatch) -> torch.Tensor:
         assert images.pixels is not None
@@ -481,7 +480,7 @@ def test_pictures_show_the_sides_that_their_texts_name(tmp_path: Path, backbone:
         return half[:, :, :8].mean(dim=(1, 2)) > half[:, :, 8:].mean(dim=(1, 2))
 
     rng = np.random.default_rng(0)
-    assert shows_left(twins_drawn(data, 100, rng)[0]).tolist() == [True] * 100 + [False] * 100
+    assert shows_left(twins_drawn(data, sentences, 1.0, 100, rng)[0]).tolist() == [True] * 100 + [False] * 100
     for image, caption in ((0, 0), (0, 1), (2, 3)):
         assert shows_left(data.pairs(np.full(100, image), np.full(100, caption), rng)[0]).all()
     turned = ~shows_left(data.pairs(np.full(100, 1), np.full(100, 2), rng)[0])
@@ -524,9 +523,9 @@ def test_lists_hold_a_hard_part_of_a_small_training_set(monkeypatch: pytest.Monk
     ids = np.arange(2)
     rows = np.zeros((2, 300))
     mined = SimpleNamespace(anchor_ids=ids, candidates=rows, false_negative_probability=rows)
-    monkeypatch.setattr(assembly, "read_list", lambda folder, direction: mined)
+    monkeypatch.setattr(inputs, "read_list", lambda folder, direction: mined)
     for captions, images, expected in ((40, 20, [10, 10]), (1_500, 300, [150, 30]), (145_000, 29_000, [300, 300])):
         split = SimpleNamespace(image_ids=ids, caption_ids=ids)
         train = SimpleNamespace(split=split, num_captions=captions, num_images=images)
-        lists = assembly._mined_lists(Path(), train)  # pyright: ignore[reportArgumentType]
+        lists = inputs.mined_lists(Path(), train)  # pyright: ignore[reportArgumentType]
         assert [each.shape[1] for each in lists.values()] == [expected[0]] * 2 + [expected[1]] * 2

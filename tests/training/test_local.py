@@ -22,11 +22,11 @@ def measured(given: dict[str, Any], world: World) -> dict[str, torch.Tensor]:
     """Losses, statistics and gradients of the second of two batches, of four and of five pairs."""
     rows = Rows()
     foreign = [np.flatnonzero(image != CAPTION_IMAGE)[:3] for image in range(CAPTION_IMAGE[-1] + 1)]
-    rows.matches = {  # pyright: ignore[reportAttributeAccessIssue]
+    matches = {
         "texts_for_images": np.stack(foreign),
         "images_for_texts": np.stack([CAPTION_IMAGE[foreign[image]] for image in CAPTION_IMAGE]),
     }
-    method, model = made(rows, **given)
+    method, model = made(rows, {"matches": matches}, **given)
     shared = SharedModel(model, world, local=method.local)
     shared.division.begin_step(0)
     trained = Losses(shared, method, method._state)

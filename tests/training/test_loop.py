@@ -101,7 +101,7 @@ def trainer(work: Path, method: object = None, **values: object) -> Trainer:
     work.mkdir(exist_ok=True)
     torch.manual_seed(settings.seed)
     data = Pairs(0)
-    chosen: Any = method or TripletMethod(Triplet(max_violation=False), data, {})  # pyright: ignore
+    chosen: Any = method or TripletMethod(Triplet(max_violation=False), data, data.limits)  # pyright: ignore
     return Trainer(settings, Toy(), chosen, data, Pairs(1), "cpu", work, Reporter())  # pyright: ignore
 
 

@@ -1,12 +1,12 @@
-"""What AOQ declares."""
+"""Settings of AOQ."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from itrpipe.methods.declaration import MOST, MethodSettings, Mined
+from itrpipe.methods.declaration import AuxiliaryLoss, Count, FirstEpochs, Mined, ReadsLists, SameImageMask
 from itrpipe.papers import AOQ, FNE, Paper
 
 _READ_BY = {
@@ -17,7 +17,7 @@ _READ_BY = {
 """Option -> the variants that read it."""
 
 
-class Aoq(MethodSettings):
+class Aoq(ReadsLists, FirstEpochs, SameImageMask, AuxiliaryLoss):
     """Adaptive offline quintuplet loss. Source: AOQ (Chen et al., ECCV 2020), Eq. 3 to 5.
 
     Attributes:
@@ -39,22 +39,23 @@ class Aoq(MethodSettings):
             list then move up).
         drop_above: probability of `drop`.
 
-    Inherited from `MethodSettings`: `sum_epochs`, `mask_same_image`, `auxiliary_weight`.
+    Inherited: `sum_epochs`, `mask_same_image`, `auxiliary_weight`.
     """
 
     papers = (AOQ,)
     negatives_follow = True
+    refuses_unused = True
 
     variant: Literal["adaptive-quintuplet", "quintuplet", "offline-triplet"] = "adaptive-quintuplet"
     online_term: bool = True
     quintuplet_pairs: Literal["offline", "online"] = "offline"
     weight_by: Literal["offline", "positive"] = "offline"
-    margin_online: float = Field(default=0.2, ge=0)
-    margin_offline: float = Field(default=0.0, ge=0)
-    alpha: float = Field(default=0.3, gt=0)
+    margin_online: NonNegativeFloat = 0.2
+    margin_offline: NonNegativeFloat = 0.0
+    alpha: PositiveFloat = 0.3
     beta: float = 1.5
-    top_texts: int = Field(default=300, ge=1, le=MOST)
-    top_images: int = Field(default=60, ge=1, le=MOST)
+    top_texts: Count = 300
+    top_images: Count = 60
     coupled: bool = False
     redraw: bool = True
     teacher: str | None = None
@@ -62,17 +63,16 @@ class Aoq(MethodSettings):
     drop_above: float = Field(default=0.5, ge=0, le=1)
 
     def cited(self) -> tuple[Paper, ...]:
-        """FNE too, if its probabilities filter the lists."""
+        """Return FNE too, if its probabilities filter the lists."""
         return (*self.papers, FNE) if self.false_negatives != "keep" else self.papers
 
-    def unread_options(self) -> tuple[str, ...]:
-        """Those of other variants."""
+    def unused_options(self) -> tuple[str, ...]:
+        """Return the options of other variants."""
         return tuple(option for option, variants in _READ_BY.items() if self.variant not in variants)
 
     def mined(self) -> Mined:
-        """The teacher's; the lists of SCAN and BFAN are VSRN's (AOQ §4.2)."""
-        guard = "" if self.false_negatives == "keep" else "fne"
-        return Mined(self.top_texts, self.top_images, self.teacher, teacher_of_pairs="vsrn", guard=guard)
+        """Return the lists of the teacher."""
+        return Mined(self.teacher, guard="" if self.false_negatives == "keep" else "fne")
 
     @model_validator(mode="after")
     def _coupled_ranks_fit(self) -> Aoq:

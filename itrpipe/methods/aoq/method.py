@@ -18,9 +18,8 @@ candidates that mining took for false negatives are drawn with less weight, or n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,10 +27,9 @@ from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hinge, online_hard_negatives, triplet_loss
-from itrpipe.learning.mined import PROBABILITY_OF, require_probabilities
+from itrpipe.learning.mined import PROBABILITY_OF, Lists, require_probabilities
 from itrpipe.methods.aoq.declaration import Aoq
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, auxiliary_terms, encoded, same_image_mask
-from itrpipe.models.base import Matcher
+from itrpipe.methods.base import AnyMatcher, Batch, PairsMethod, TrainingSet, auxiliary_terms, encoded, same_image_mask
 from itrpipe.storage.ragged import Ragged
 
 __all__ = ["Aoq", "OfflineNegatives", "OfflineQuintuplets", "OfflineScores", "aoq_loss"]
@@ -157,8 +155,7 @@ class OfflineNegatives:
 
     Args:
         lists: `texts_for_images` [N, K1], caption rows of every image, and `images_for_texts` [T, K2], image rows of
-            every caption, hardest first, padded at the end with -1. Where candidates are to
-            be judged, their probabilities to be matches, 0..1, under the same names with `PROBABILITY_OF` before them.
+            every caption, see `itrpipe.learning.mined.Lists`; with probabilities where candidates are to be judged.
         caption_image: [T] row of the image that each caption describes.
         settings: how many are drawn among, whether ranks are `coupled`, whether text is drawn again (`redraw`, the
             paper; the code does not), and what follows from the probabilities (`false_negatives`).
@@ -170,7 +167,7 @@ class OfflineNegatives:
     Source: AOQ, section 3.2.
     """
 
-    def __init__(self, lists: Mapping[str, np.ndarray], caption_image: np.ndarray, settings: Aoq) -> None:
+    def __init__(self, lists: Lists, caption_image: np.ndarray, settings: Aoq) -> None:
         self._caption_image, self._settings = caption_image, settings
         self._texts = _RankedList(TEXTS, lists, settings.top_texts, settings)
         self._images = _RankedList(IMAGES, lists, settings.top_images, settings)
@@ -207,7 +204,7 @@ class _RankedList:
     With `weigh`, places are drawn by inverting the cumulative weights.
     """
 
-    def __init__(self, direction: str, lists: Mapping[str, np.ndarray], top: int, settings: Aoq) -> None:
+    def __init__(self, direction: str, lists: Lists, top: int, settings: Aoq) -> None:
         judged, self._sums = settings.false_negatives, None
         rows = lists[direction]
         if judged != "keep":
@@ -243,8 +240,8 @@ class AoqMethod(PairsMethod[Aoq]):
 
     means = False  # its losses are sums over the batch
 
-    def __init__(self, settings: Aoq, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
-        super().__init__(settings, data, lists)
+    def __init__(self, settings: Aoq, data: TrainingSet, lists: Lists) -> None:
+        super().__init__(settings, data)
         self._negatives = OfflineNegatives(lists, data.caption_image, settings)
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
@@ -258,7 +255,7 @@ class AoqMethod(PairsMethod[Aoq]):
         }
         return Batch(pairs, torch.from_numpy(images), {"corresponding_draws": drawn.corresponding})
 
-    def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`aoq` (Eq. 3, 4 or 5, summed over the batch) and the backbone's `auxiliary` loss of the positives.
 
         In the first `sum_epochs` epochs (paper: 0) it is `triplet`, over all negatives of the batch, instead;

@@ -1,10 +1,10 @@
-"""What AsCL declares."""
+"""Settings of AsCL."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.papers import ASCL
@@ -23,22 +23,18 @@ class Ascl(MethodSettings):
             score.
         positives: what makes positives of captions: `joined` with another of the image (Asymmetry-II), `shortened`
             (Asymmetry-III), or for each caption one of both (`either`); `none` makes no positives ("w/o Pos").
+        mask_same_image: do not count two captions of one image as each other's negatives.
         max_tokens: longest caption that joining makes, start and end included.
     """
 
     papers = (ASCL,)
     only_backbone = "ascl"
-    unread = ("auxiliary_weight", "sum_epochs")
 
     mask_same_image: bool = True
     contrastive: bool = True
-    temperature: float = Field(default=0.05, gt=0)
-    margin: float = Field(default=0.2, ge=0)
+    temperature: PositiveFloat = 0.05
+    margin: NonNegativeFloat = 0.2
     noise: Literal["mixture", "gaussian", "shuffle", "cutoff", "dropout", "none"] = "mixture"
     shuffle_at: Literal["input", "states"] = "input"
     positives: Literal["either", "joined", "shortened", "none"] = "either"
     max_tokens: int = Field(default=62, ge=3, le=65_536)
-
-    def longest_made(self) -> int:
-        """The longest joined caption."""
-        return self.max_tokens

@@ -30,9 +30,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from itrpipe.errors import UsageError
 from itrpipe.learning.losses import excluded_pairs, hardest_triplet, infonce
 from itrpipe.methods.ascl.declaration import Ascl
-from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, same_image_mask
+from itrpipe.methods.base import Batch, PairsMethod, TokenLimits, TrainingSet, same_image_mask
 from itrpipe.models.ascl.network import AsclEncoder
 from itrpipe.models.base import Tensors, TextBatch
 from itrpipe.storage.ragged import Ragged
@@ -144,8 +145,7 @@ def generated_positives(
     data: TrainingSet,
     captions_of: Ragged,
     captions: np.ndarray,
-    ends: tuple[int, int],
-    max_tokens: int,
+    limits: TokenLimits,
     rng: np.random.Generator,
 ) -> TextBatch:
     """A further caption (T^+) of each of these.
@@ -158,8 +158,7 @@ def generated_positives(
         data: the training set.
         captions_of: rows of the captions of each image.
         captions: rows [B].
-        ends: how many tokens stand before the words of every caption and how many behind; SigLIP's have no start.
-        max_tokens: longest caption that joining makes, start and end included; words past it are left out.
+        limits: of the longest caption that joining makes, start and end included; words past it are left out.
         rng: draws what is joined, and for `either` which of both is made.
     """
     first = second = captions
@@ -172,20 +171,13 @@ def generated_positives(
         joins |= kind == "either" and rng.random(len(captions)) < 0.5
         first, second = np.where(joins, captions_of.values[starts + one], captions), captions_of.values[starts + other]
     first, second, joins = data.texts(first), data.texts(second), torch.from_numpy(joins)
-    words, further, room = first.lengths - sum(ends), second.lengths - sum(ends), max_tokens - sum(ends)
+    before, behind, longest = limits
+    ends = before + behind
+    words, further, room = first.lengths - ends, second.lengths - ends, longest - ends
     kept = torch.where(joins, words.clamp(max=room), (words // 2).clamp(min=1).minimum(words))
-    return spliced(first, second, kept, torch.where(joins, further.minimum(room - kept), 0), ends)
+    added = torch.where(joins, further.minimum(room - kept), 0)
 
-
-def spliced(first: TextBatch, second: TextBatch, kept: Tensor, added: Tensor, ends: tuple[int, int]) -> TextBatch:
-    """The first words of T captions and behind them the first words of T others, between the ends of the former.
-
-    Args:
-        first, second: T captions each.
-        kept, added: int64 [T], how many words of the first and of the second.
-        ends: see `generated_positives`.
-    """
-    before, behind = ends
+    # The first words of the one and behind them the first words of the other, between the ends of the one.
     lengths = kept + added + before + behind
     places, stop = torch.arange(int(lengths.max())), (before + kept)[:, None]
     columns = torch.where(places < stop, places, first.tokens.shape[1] + before + places - stop)
@@ -226,7 +218,19 @@ class AsclBatch(Batch):
 
 
 class AsclMethod(PairsMethod[Ascl]):
-    """Trains with generated positives and negatives."""
+    """Trains with generated positives and negatives.
+
+    Raises:
+        UsageError: joining makes longer captions than the text encoder reads.
+    """
+
+    def __init__(self, settings: Ascl, data: TrainingSet, limits: TokenLimits) -> None:
+        super().__init__(settings, data)
+        if settings.max_tokens > limits.longest:
+            raise UsageError(
+                f"loss.max_tokens = {settings.max_tokens}, but the text encoder reads {limits.longest} tokens at most; "
+                f"give --set loss.max_tokens={limits.longest} or less"
+            )
 
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> AsclBatch:
         """The captions and their images, and the tokens of what is made of them."""
@@ -234,7 +238,7 @@ class AsclMethod(PairsMethod[Ascl]):
         made = {"originals": self._with_negatives(batch.pairs["positive"][1], rng)}
         if settings.positives != "none":
             sides = self.data, self.captions_of, captions
-            positives = generated_positives(settings.positives, *sides, (1, 1), settings.max_tokens, rng)
+            positives = generated_positives(settings.positives, *sides, TokenLimits(1, 1, settings.max_tokens), rng)
             made["positives"] = self._with_negatives(positives, rng)
         return AsclBatch(**vars(batch), made=made, seed=int(rng.integers(2**63)))
 

@@ -1,12 +1,32 @@
-"""What contrastive training declares."""
+"""Settings of contrastive training."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from itrpipe.methods.declaration import MOST, Mined, WithTwins
+from itrpipe.methods.declaration import (
+    MOST,
+    AuxiliaryLoss,
+    Composed,
+    Count,
+    CountOrNone,
+    FirstEpochs,
+    Mined,
+    ReadsLists,
+    SameImageMask,
+    Share,
+    WithTwins,
+)
 from itrpipe.papers import ANCE, AOQ, CLIP, FNE, NEG_CLIP, NV_RETRIEVER, SIGLIP, VSEPP, Paper
 
 SOURCES = ("batch", "mined", "synthetic")
@@ -38,7 +58,7 @@ _READ_WITH = (
 """Choices, and the options that are read with any of them and with no other one."""
 
 
-class Contrastive(WithTwins):
+class Contrastive(Composed, ReadsLists, WithTwins, FirstEpochs, SameImageMask, AuxiliaryLoss):
     """Any negatives, weighed in any way, under any objective.
 
     Attributes:
@@ -74,7 +94,6 @@ class Contrastive(WithTwins):
     """
 
     papers = (CLIP,)
-    counts_matches = True
     chosen = ("negatives", "weigh", "objective", "batches", "refresh_every", "twins")
 
     mask_same_image: bool = True
@@ -85,21 +104,21 @@ class Contrastive(WithTwins):
     temperature: float | str = Field(default_factory=lambda set_: 0.1 if set_.get("objective") == "sigmoid" else 0.07)
     bias: float | str = -10.0
     learn_temperature: bool = True
-    largest_scale: float = Field(default=100.0, gt=0)
-    margin: float = Field(default=0.2, ge=0)
+    largest_scale: PositiveFloat = 100.0
+    margin: NonNegativeFloat = 0.2
     mined_texts: int = Field(default=1, ge=0, le=1_000)
     mined_images: int = Field(default=1, ge=0, le=1_000)
-    top_texts: int = Field(default=300, ge=1, le=MOST)
-    top_images: int = Field(default=60, ge=1, le=MOST)
-    skip_texts: int = Field(default=0, ge=0, le=MOST)
-    skip_images: int = Field(default=0, ge=0, le=MOST)
+    top_texts: Count = 300
+    top_images: Count = 60
+    skip_texts: CountOrNone = 0
+    skip_images: CountOrNone = 0
     shared: bool = True
     drop_duplicates: bool = False
-    refresh_every: int = Field(default=0, ge=0)
+    refresh_every: NonNegativeInt = 0
     teacher: str | None = None
     synthetic_sentences: int = Field(default=1, ge=1, le=1_000)
-    prior: float = Field(default=1e-4, gt=0, lt=1)
-    min_count: int = Field(default=200, ge=0)
+    prior: Share = 1e-4
+    min_count: NonNegativeInt = 200
     relative_margin: float | None = 0.05
     absolute_margin: float | None = None
     max_score: float | None = None
@@ -107,16 +126,18 @@ class Contrastive(WithTwins):
     neighbour_share: float = Field(default=0.5, gt=0, le=1)
 
     def cited(self) -> tuple[Paper, ...]:
-        """Those of its parts."""
+        """Return the papers of its parts."""
         parts = {"synthetic": NEG_CLIP, "mined": AOQ, "fne": FNE, "guard": FNE}
-        chosen = (*self.negatives, self.weigh, *(("mined",) if self.reads_lists() else ()))
+        mined = self.mined()
+        chosen = (*self.negatives, self.weigh, *(("mined",) if mined else ()))
         found = [_OBJECTIVES[self.objective][1], *(parts[name] for name in chosen if name in parts)]
         found += [NV_RETRIEVER] if self.weigh == "positive-aware" else []
-        return (*found, *((ANCE,) if self.refreshes() else ()))
+        return (*found, *((ANCE,) if mined and mined.refresh_every else ()))
 
     def choices(self) -> dict[str, str]:
-        """Of all parts."""
-        again = f"mined every {self.refresh_every} epochs" if self.refreshes() else ""
+        """Return the names of all parts."""
+        mined = self.mined()
+        again = f"mined every {self.refresh_every} epochs" if mined and mined.refresh_every else ""
         batches = (self.batches if self.batches != "shuffled" else "", again)
         return {
             "objective": _OBJECTIVES[self.objective][0],
@@ -125,34 +146,23 @@ class Contrastive(WithTwins):
             "batches": ", ".join(filter(None, batches)),
         }
 
-    def compares_embeddings(self) -> bool:
-        """Where the model itself mines."""
-        return bool(self.refreshes())
-
-    def refreshes(self) -> int:
-        """Where it reads lists."""
-        return self.refresh_every if self.reads_lists() else 0
-
     def reads_pretrained_scale(self) -> bool:
-        """As temperature or bias."""
-        return any(getattr(self, name) == OWN for name in ("temperature", "bias") if name not in self.unused_options())
-
-    def reads_lists(self) -> bool:
-        """Whether some part of it reads mined lists."""
-        return bool(_LISTS & self._chosen())
+        """Return whether temperature or bias begins as that of a pretrained joint model."""
+        used = {"temperature", "bias"} - set(self.unused_options())
+        return OWN in {getattr(self, name) for name in used}
 
     def mined(self) -> Mined | None:
-        """The teacher's."""
-        if not self.reads_lists():
+        """Return the lists of the teacher, where some part reads lists."""
+        if not _LISTS & self._chosen():
             return None
-        return Mined(self.top_texts, self.top_images, self.teacher, "vsrn", "fne" if self.weigh == "guard" else "")
+        return Mined(self.teacher, "fne" if self.weigh == "guard" else "", self.refresh_every)
 
     def reads_sentences(self) -> bool:
-        """Where they are negatives, or have twins."""
+        """Return whether sentences are negatives, or have twins."""
         return super().reads_sentences() or "synthetic" in self.negatives
 
     def unused_options(self) -> tuple[str, ...]:
-        """Those of sources, weights, batches and objectives that are not chosen."""
+        """Return the options of sources, weights, batches and objectives that are not chosen."""
         chosen = self._chosen()
         return tuple(name for choices, names in _READ_WITH if not choices & chosen for name in names)
 
@@ -186,7 +196,7 @@ class Contrastive(WithTwins):
                 )
         for side in ("texts", "images"):
             skipped, drawn, top = (getattr(self, f"{what}_{side}") for what in ("skip", "mined", "top"))
-            if self.reads_lists() and top - skipped < max(1, drawn if "mined" in self.negatives else 1):
+            if self.mined() and top - skipped < max(1, drawn if "mined" in self.negatives else 1):
                 raise ValueError(
                     f"the first {top} of a list without the first {skipped} are fewer than mined_{side} = {drawn}; "
                     f"raise top_{side}, or lower one of the others"

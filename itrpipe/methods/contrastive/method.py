@@ -16,10 +16,10 @@ Shapes: B pairs, A of them anchors of this process, U mined captions, V mined im
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -29,8 +29,17 @@ from torch import Tensor, nn
 from itrpipe.errors import UsageError
 from itrpipe.learning.false_negatives import SimilarityStatistics, false_negative_probability
 from itrpipe.learning.losses import hardest_triplet, infonce, sigmoid, sum_of_triplets, twin_differences
-from itrpipe.learning.mined import PROBABILITY_OF, MinedCandidates, known_pairs, neighbours_order, require_probabilities
+from itrpipe.learning.mined import (
+    PROBABILITY_OF,
+    Lists,
+    MinedCandidates,
+    known_pairs,
+    neighbours_order,
+    require_probabilities,
+)
+from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.base import (
+    AnyMatcher,
     Batch,
     PairsMethod,
     TrainingSet,
@@ -43,7 +52,7 @@ from itrpipe.methods.base import (
     twins_drawn,
 )
 from itrpipe.methods.contrastive.declaration import OWN, Contrastive
-from itrpipe.models.base import Anchors, Matcher, Tensors, rows_of
+from itrpipe.models.base import Anchors, Tensors, rows_of
 
 TEXTS, IMAGES = "texts_for_images", "images_for_texts"
 _NONE = float("-inf")
@@ -53,9 +62,17 @@ _SURE = 1 - 1e-6
 """Probability of a false negative at most, so that no candidate is left out by an estimate."""
 
 
+class Fitting(Protocol):
+    """Pairs that fit although they are of two images."""
+
+    def has(self, captions: np.ndarray, images: np.ndarray) -> np.ndarray:
+        """Return bool, which pairs of rows are among them, of the shape that both broadcast to."""
+        ...
+
+
 @dataclass(frozen=True)
 class Candidates(Tensors):
-    """What anchors of one kind meet beside the batch, and what is known of all of it.
+    """Candidates of the anchors of one kind beside the batch, and known pairs among all of them.
 
     Attributes:
         drawn: the U captions or V images that were drawn from mined lists and are not in the batch; None without any.
@@ -72,7 +89,7 @@ class Candidates(Tensors):
     known: dict[str, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
 
     def of(self, rows: slice) -> Candidates:
-        """Those of some of the anchors; what is known of others gets the row behind these."""
+        """Return the candidates of some anchors; known pairs of others get the row behind these."""
         size = rows.stop - rows.start
         known = {
             name: (torch.where((at >= rows.start) & (at < rows.stop), at - rows.start, size), *told)
@@ -99,7 +116,7 @@ class ContrastiveBatch(Batch):
 
 
 class ContrastiveState(nn.Module):
-    """What the method keeps between steps.
+    """Tensors that the method keeps between steps.
 
     Attributes:
         log_scale, bias: logarithm of 1 / t, and the bias of `sigmoid`; trained where the settings say so.
@@ -120,18 +137,30 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
     local = True
     _state: ContrastiveState
 
-    def __init__(self, settings: Contrastive, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
-        super().__init__(settings, data, lists)
-        self._matches = getattr(data, "matches", None)
-        self._fitting = getattr(data, "fitting", ())
+    def __init__(
+        self,
+        settings: Contrastive,
+        data: TrainingSet,
+        lists: Lists | None = None,
+        sentences: SentenceBank | None = None,
+        matches: Lists | None = None,
+        decided: Fitting | None = None,
+        duplicates: Callable[[], Fitting] | None = None,
+    ) -> None:
+        super().__init__(settings, data)
+        self._sentences, self._matches = sentences, matches
+        self._fitting: list[Fitting] = [] if decided is None else [decided]
+        if settings.drop_duplicates:
+            assert duplicates is not None, "drop_duplicates needs to know the captions; give build() duplicates"
+            self._fitting.append(duplicates())
         if settings.weigh == "truth" and self._matches is None:
             raise UsageError(
                 "loss.weigh = truth needs a dataset that knows all correct matches, such as scenes; give fne or "
                 "guard, which estimate them"
             )
-        self.refresh(lists)
+        self.refresh(lists or {})
 
-    def refresh(self, lists: Mapping[str, np.ndarray]) -> None:
+    def refresh(self, lists: Lists) -> None:
         """Goes on with other mined lists.
 
         Raises:
@@ -163,9 +192,9 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
             IMAGES: self._candidates(IMAGES, captions, images, settings.mined_images, rng),
         }
         if settings.twins:
-            batch.twins = twins_drawn(self.data, math.ceil(settings.twins * len(captions)), rng)
+            batch.twins = twins_drawn(self.data, self._sentences, settings.twins, len(captions), rng)
         if "synthetic" in settings.negatives:
-            batch.sentences = sentences_drawn(self.data, captions, settings.synthetic_sentences, rng)
+            batch.sentences = sentences_drawn(self._sentences, captions, settings.synthetic_sentences, rng)
         return batch
 
     def _candidates(
@@ -235,7 +264,7 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         if self._state.statistics is not None:
             self._state.statistics.reset()
 
-    def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`contrastive`, `twins` by the same objective, and the backbone's `auxiliary` loss; means over the batch."""
         settings, state, batch = self.settings, self._state, cast(ContrastiveBatch, batch)
         images, texts = encoded(model, batch.pairs["positive"])
@@ -269,18 +298,16 @@ class ContrastiveMethod(PairsMethod[Contrastive]):
         loss = self._direction("text", of_images, further_texts, batch, epoch, anchors)
         loss = loss + self._direction("image", of_texts, further_images, batch, epoch, anchors)
         share = 0.5 if settings.objective in ("infonce", "sigmoid") else 1.0
-        return {
-            "contrastive": share * loss * anchors.weight,
-            **({} if batch.twins is None else {"twins": settings.twin_weight * self._twins(model, batch)}),
-            **auxiliary_terms(model, images, batch, settings.auxiliary_weight / size),
-        }
-
-    def _twins(self, model: Matcher[Any, Any], batch: Batch) -> Tensor:
-        """Mean over quadruples and their four differences: the hinge, or InfoNCE of two candidates."""
-        differences = twin_differences(twin_scores(model, batch))
-        if self.settings.objective in ("infonce", "sigmoid"):
-            return F.softplus(self._state.log_scale.exp() * differences).mean()
-        return (self.settings.margin + differences).relu().mean()
+        terms = {"contrastive": share * loss * anchors.weight}
+        if batch.twins is not None:
+            # A mean over quadruples and their four differences: InfoNCE of two candidates, or the hinge.
+            differences = twin_differences(twin_scores(model, batch))
+            if settings.objective in ("infonce", "sigmoid"):
+                costs = F.softplus(state.log_scale.exp() * differences)
+            else:
+                costs = (settings.margin + differences).relu()
+            terms["twins"] = settings.twin_weight * costs.mean()
+        return terms | auxiliary_terms(model, images, batch, settings.auxiliary_weight / size)
 
     def _direction(
         self,

@@ -1,16 +1,16 @@
-"""What FNE declares."""
+"""Settings of FNE."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, model_validator
 
-from itrpipe.methods.declaration import MethodSettings
+from itrpipe.methods.declaration import AuxiliaryLoss, FirstEpochs, SameImageMask, Share
 from itrpipe.papers import FNE
 
 
-class Fne(MethodSettings):
+class Fne(FirstEpochs, SameImageMask, AuxiliaryLoss):
     """False-negative elimination over a momentum memory. Source: FNE (Li et al., ACM MM 2023); its released code.
 
     Attributes:
@@ -38,39 +38,36 @@ class Fne(MethodSettings):
         mask_same_image: pairs of one image are no negatives of the first epochs and of the statistics either (released
             code: they are); they are never drawn.
 
-    Inherited from `MethodSettings`: `sum_epochs`, `auxiliary_weight`.
+    Inherited: `sum_epochs`, `auxiliary_weight`.
     """
 
     papers = (FNE,)
     negatives_follow = True
+    compares_embeddings = True
     answers = frozenset({"false-negatives"})
 
-    margin: float = Field(default=0.2, ge=0)
+    margin: NonNegativeFloat = 0.2
     candidates: Literal["drawn", "hardest"] = "drawn"
     momentum_twin: bool = True
     momentum: float = Field(default=0.995, ge=0, lt=1)
     momentum_eval: bool = True
     memory_size: int = Field(default=8192, ge=0, le=100_000_000)
     mask_unfilled: bool = True
-    prior: float = Field(default=1e-4, gt=0, lt=1)
-    alpha: float = Field(default=0.5, ge=0)
+    prior: Share = 1e-4
+    alpha: NonNegativeFloat = 0.5
     posterior_threshold: float = Field(default=0.001, ge=0, le=1)
-    posterior_scale: float = Field(default=0.5, ge=0)
+    posterior_scale: NonNegativeFloat = 0.5
     window: bool = True
     fallback: bool = True
-    min_count: int = Field(default=200, ge=0)
+    min_count: NonNegativeInt = 200
     negative_source: Literal["hardest", "all"] = "hardest"
     ties: Literal["none", "first"] = "none"
     reset_each_epoch: bool = True
     monotone: bool = False
-    warm_epochs: int = Field(default=1, ge=0)
-
-    def compares_embeddings(self) -> bool:
-        """Its loss compares embeddings by their inner products."""
-        return True
+    warm_epochs: NonNegativeInt = 1
 
     def first_epochs(self) -> int:
-        """Number of first epochs with in-batch negatives only."""
+        """Return the number of first epochs with in-batch negatives only."""
         return max(self.warm_epochs, self.sum_epochs)
 
     @model_validator(mode="after")

@@ -1,15 +1,15 @@
-"""What matching with hard negatives declares."""
+"""Settings of matching with hard negatives."""
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import NonNegativeFloat, model_validator
 
-from itrpipe.methods.declaration import MOST, WithTwins
+from itrpipe.methods.declaration import Count, FirstEpochs, WithTwins
 from itrpipe.papers import UNITER
 
 
-class Itm(WithTwins):
-    """Image-text matching with the hardest of sampled negatives. Source: UNITER (Chen et al., ECCV 2020), appendix.
+class HardNegatives(FirstEpochs):
+    """The hardest of sampled negatives, in both directions.
 
     Attributes:
         margin: of the hinge between the sigmoids of two scores.
@@ -20,17 +20,20 @@ class Itm(WithTwins):
 
     papers = (UNITER,)
     only_backbone = "uniter"
-    unread = ("auxiliary_weight", "mask_same_image")
 
-    margin: float = Field(default=0.2, ge=0)
-    sampled_negatives: int = Field(default=399, ge=1, le=MOST)
-    hard_negatives: int = Field(default=31, ge=1, le=MOST)
+    margin: NonNegativeFloat = 0.2
+    sampled_negatives: Count = 399
+    hard_negatives: Count = 31
 
     @model_validator(mode="after")
-    def _enough_are_sampled(self) -> Itm:
+    def _enough_are_sampled(self) -> HardNegatives:
         if self.hard_negatives > self.sampled_negatives:
             raise ValueError(
                 f"hard_negatives = {self.hard_negatives} are to be found among sampled_negatives = "
                 f"{self.sampled_negatives}; raise those or lower these"
             )
         return self
+
+
+class Itm(WithTwins, HardNegatives):
+    """Image-text matching with the hardest of sampled negatives. Source: UNITER (Chen et al., ECCV 2020), appendix."""

@@ -12,8 +12,6 @@ Source: UNITER (Chen et al., ECCV 2020), fine-tuning for retrieval with hard neg
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,12 +21,13 @@ from torch import Tensor
 
 from itrpipe.errors import UsageError
 from itrpipe.learning.losses import twin_differences
+from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, encoded, scoring, twin_scores, twins_drawn
-from itrpipe.methods.itm.declaration import Itm
+from itrpipe.methods.itm.declaration import HardNegatives, Itm
 from itrpipe.models.base import rows_of
 from itrpipe.models.uniter.network import UniterEncoder
 
-ChosenItm = TypeVar("ChosenItm", bound=Itm)
+Chosen = TypeVar("Chosen", bound=HardNegatives)
 
 
 @dataclass(frozen=True)
@@ -59,15 +58,15 @@ class ItmBatch(Batch):
     rows: PairRows
 
 
-class ItmMethod(PairsMethod[ChosenItm]):
+class HardNegativesMethod(PairsMethod[Chosen]):
     """Trains with the hardest of sampled negatives.
 
     Raises:
         UsageError: the training set is too small for so many negatives.
     """
 
-    def __init__(self, settings: ChosenItm, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
-        super().__init__(settings, data, lists)
+    def __init__(self, settings: Chosen, data: TrainingSet) -> None:
+        super().__init__(settings, data)
         most_own = int(self.captions_of.counts.max())
         spare = min(len(self.captions_of) - 1, len(data.caption_image) - most_own)
         if settings.sampled_negatives > spare:
@@ -90,24 +89,9 @@ class ItmMethod(PairsMethod[ChosenItm]):
         pool_texts, caption_at = np.unique(caption_rows, return_inverse=True)
         places = (torch.from_numpy(at.reshape(image_rows.shape)) for at in (image_at, caption_at))
         pool = self.data.images(pool_images), self.data.texts(pool_texts)
-        batch = ItmBatch({"pool": pool}, torch.from_numpy(own[:, 0]), rows=PairRows(*places))
-        if self.settings.twins:
-            batch.twins = twins_drawn(self.data, math.ceil(self.settings.twins * len(captions)), rng)
-        return batch
+        return ItmBatch({"pool": pool}, torch.from_numpy(own[:, 0]), rows=PairRows(*places))
 
-    def losses(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> dict[str, Tensor]:
-        """`text_anchored` and `image_anchored`, means over anchors and negatives, and `twins` by the same hinge."""
-        terms = self.ranking_terms(self.hard_scores(model, batch, epoch), batch)
-        if batch.twins is None:
-            return terms
-        hinges = (self.settings.margin + twin_differences(twin_scores(model, batch).sigmoid())).relu()
-        return terms | {"twins": self.settings.twin_weight * hinges.mean()}
-
-    def hard_scores(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> Tensor:
-        """Scores [2 B, 1 + M] of the pairs that are trained, those of each anchor with its match first."""
-        return self._scores(model, batch, self.hard_rows(model, batch, epoch))
-
-    def _scores(self, model: UniterEncoder, batch: ItmBatch, pairs: PairRows) -> Tensor:
+    def pair_scores(self, model: UniterEncoder, batch: ItmBatch, pairs: PairRows) -> Tensor:
         """Scores [2 B, n] of pairs, of which each image and each caption is embedded once."""
         images, image_rows = torch.unique(pairs.images, return_inverse=True)
         texts, text_rows = torch.unique(pairs.captions, return_inverse=True)
@@ -116,7 +100,7 @@ class ItmMethod(PairsMethod[ChosenItm]):
         return model.score_at(*both, image_rows.flatten(), text_rows.flatten()).view(pairs.images.shape)
 
     def ranking_terms(self, scores: Tensor, batch: ItmBatch) -> dict[str, Tensor]:
-        """`text_anchored` and `image_anchored` of the scores that `hard_scores` gave.
+        """`text_anchored` and `image_anchored` of the scores [2 B, 1 + M] of the pairs that `hard_rows` gave.
 
         Their hinges are max(0, margin + sigmoid(negative) - sigmoid(positive)), in single precision. Source: UNITER,
         released code; TAGS-DC, Eq. 4 and 5.
@@ -136,8 +120,35 @@ class ItmMethod(PairsMethod[ChosenItm]):
         if epoch < self.settings.sum_epochs:
             return batch.rows.at(torch.arange(hard).expand(len(batch.rows.images), -1))
         with scoring(model):
-            scores = self._scores(model, batch, PairRows(batch.rows.images[:, 1:], batch.rows.captions[:, 1:]))
+            scores = self.pair_scores(model, batch, PairRows(batch.rows.images[:, 1:], batch.rows.captions[:, 1:]))
         return batch.rows.at(scores.topk(hard, dim=1).indices.cpu())
+
+
+class ItmMethod(HardNegativesMethod[Itm]):
+    """Trains with the hardest of sampled negatives, and with twins.
+
+    Raises:
+        UsageError: the training set is too small for so many negatives.
+    """
+
+    def __init__(self, settings: Itm, data: TrainingSet, sentences: SentenceBank | None = None) -> None:
+        super().__init__(settings, data)
+        self._sentences = sentences
+
+    def collate(self, captions: np.ndarray, rng: np.random.Generator) -> ItmBatch:
+        """The captions and images with their candidates, and twins where wanted."""
+        batch = super().collate(captions, rng)
+        if self.settings.twins:
+            batch.twins = twins_drawn(self.data, self._sentences, self.settings.twins, len(captions), rng)
+        return batch
+
+    def losses(self, model: UniterEncoder, batch: ItmBatch, epoch: int) -> dict[str, Tensor]:
+        """`text_anchored` and `image_anchored`, means over anchors and negatives, and `twins` by the same hinge."""
+        terms = self.ranking_terms(self.pair_scores(model, batch, self.hard_rows(model, batch, epoch)), batch)
+        if batch.twins is None:
+            return terms
+        hinges = (self.settings.margin + twin_differences(twin_scores(model, batch).sigmoid())).relu()
+        return terms | {"twins": self.settings.twin_weight * hinges.mean()}
 
 
 def draw_others(excluded: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

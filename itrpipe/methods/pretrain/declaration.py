@@ -1,16 +1,16 @@
-"""What pretraining of UNITER declares."""
+"""Settings of the pretraining of UNITER."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
-from itrpipe.methods.declaration import MOST, Masked, MethodSettings
+from itrpipe.methods.declaration import Count, Masked, MasksCaptions
 from itrpipe.papers import UNITER
 
 
-class Pretrain(MethodSettings):
+class Pretrain(MasksCaptions):
     """Masked words and matching, which UNITER is pretrained with. Source: UNITER (Chen et al., ECCV 2020), §3.2.
 
     Attributes:
@@ -23,14 +23,13 @@ class Pretrain(MethodSettings):
 
     papers = (UNITER,)
     only_backbone = "uniter"
-    unread = ("auxiliary_weight", "mask_same_image", "sum_epochs")
 
-    negatives: int = Field(default=1, ge=1, le=MOST)
+    negatives: Count = 1
     mask: Literal["words", "phrases"] = "words"
     noise: bool = True
-    weight_words: float = Field(default=1.0, ge=0)
-    weight_matching: float = Field(default=1.0, ge=0)
+    weight_words: NonNegativeFloat = 1.0
+    weight_matching: NonNegativeFloat = 1.0
 
     def masked(self) -> Masked:
-        """All captions."""
+        """Return that all captions are masked."""
         return Masked(self.mask, "off")

@@ -9,7 +9,6 @@ Source: UNITER (Chen et al., ECCV 2020), section 3.2. Its losses on regions and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itrpipe.errors import UsageError
-from itrpipe.learning.sentences import UNLABELLED
+from itrpipe.learning.sentences import UNLABELLED, CaptionMasks
 from itrpipe.methods.base import Batch, PairsMethod, TrainingSet
 from itrpipe.methods.itm.method import draw_others
 from itrpipe.methods.pretrain.declaration import Pretrain
@@ -56,16 +55,16 @@ class MaskedTexts(Tensors):
 
 
 def masked_texts(
-    data: TrainingSet, captions: np.ndarray, copies: int, noise: bool, rng: np.random.Generator
+    data: TrainingSet, masks: CaptionMasks, captions: np.ndarray, copies: int, noise: bool, rng: np.random.Generator
 ) -> MaskedTexts:
     """Masked copies of the captions of the given rows [B]; see `CaptionMasks.draw`."""
     texts = data.texts(captions)
-    drawn = data.masks.draw(captions, texts.tokens.shape[1], copies, noise, rng)
+    drawn = masks.draw(captions, texts.tokens.shape[1], copies, noise, rng)
     return MaskedTexts(texts, *map(torch.from_numpy, drawn))
 
 
 def masked_word_logits(model: UniterEncoder, images: UniterImages, texts: MaskedTexts) -> Tensor:
-    """What stands at the M masked positions, copy by copy and from left to right.
+    """Predict the words at the M masked positions, copy by copy and from left to right.
 
     Args:
         model: UNITER.
@@ -127,8 +126,9 @@ class PretrainMethod(PairsMethod[Pretrain]):
         UsageError: the training set is too small for so many negatives.
     """
 
-    def __init__(self, settings: Pretrain, data: TrainingSet, lists: Mapping[str, np.ndarray]) -> None:
-        super().__init__(settings, data, lists)
+    def __init__(self, settings: Pretrain, data: TrainingSet, masks: CaptionMasks) -> None:
+        super().__init__(settings, data)
+        self._masks = masks
         if settings.negatives >= (images := len(self.captions_of)):
             raise UsageError(
                 f"loss.negatives = {settings.negatives}, but the training set has {images} images, the "
@@ -140,7 +140,7 @@ class PretrainMethod(PairsMethod[Pretrain]):
         own = self.data.caption_image[captions]
         others = draw_others(own[:, None] == np.arange(len(self.captions_of)), self.settings.negatives, rng)
         images, rows = np.unique(np.concatenate([own[:, None], others], axis=1), return_inverse=True)
-        texts = masked_texts(self.data, captions, 1, self.settings.noise, rng)
+        texts = masked_texts(self.data, self._masks, captions, 1, self.settings.noise, rng)
         pairs = {"positive": (self.data.images(images), texts.captions)}
         return PretrainBatch(pairs, torch.from_numpy(own), texts=texts, rows=rows.reshape(len(captions), -1))
 

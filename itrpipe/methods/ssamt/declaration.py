@@ -1,16 +1,16 @@
-"""What SSAMT declares."""
+"""Settings of SSAMT."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveFloat
 
-from itrpipe.methods.declaration import MOST, MethodSettings
+from itrpipe.methods.declaration import Count, FirstEpochs
 from itrpipe.papers import SSAMT
 
 
-class Ssamt(MethodSettings):
+class Ssamt(FirstEpochs):
     """Multi-grained supervision with phrase labels. Source: SSAMT (Fan et al., ICMR 2022).
 
     Attributes:
@@ -21,31 +21,32 @@ class Ssamt(MethodSettings):
             of the scores, or one of the `top-k` at random.
         temperature: of `softmax`.
         top_k: of `top-k`.
+        mask_same_image: do not count two captions of one image as each other's negatives.
         label_stopwords: whether words outside every phrase take part in the phrase loss.
     """
 
     papers = (SSAMT,)
     only_backbone = "ssamt"
-    unread = ("auxiliary_weight",)
+    refuses_unused = True
 
     mask_same_image: bool = True
     phase: Literal["intra", "inter"] = "inter"
-    margin_intra: float = Field(default=0.05, ge=0)
-    margin_global: float = Field(default=0.05, ge=0)
-    margin_local: float = Field(default=0.05, ge=0)
-    margin_phrase: float = Field(default=0.1, ge=0)
-    weight_global: float = Field(default=1.0, ge=0)
-    weight_local: float = Field(default=0.1, ge=0)
-    weight_phrase: float = Field(default=0.1, ge=0)
+    margin_intra: NonNegativeFloat = 0.05
+    margin_global: NonNegativeFloat = 0.05
+    margin_local: NonNegativeFloat = 0.05
+    margin_phrase: NonNegativeFloat = 0.1
+    weight_global: NonNegativeFloat = 1.0
+    weight_local: NonNegativeFloat = 0.1
+    weight_phrase: NonNegativeFloat = 0.1
     negatives: Literal["hardest", "softmax", "top-k"] = "hardest"
-    temperature: float = Field(default=0.05, gt=0)
-    top_k: int = Field(default=10, ge=1, le=MOST)
+    temperature: PositiveFloat = 0.05
+    top_k: Count = 10
     label_stopwords: Literal["keep", "drop"] = "keep"
 
-    def unread_options(self) -> tuple[str, ...]:
-        """Also those of the other phase."""
+    def unused_options(self) -> tuple[str, ...]:
+        """Return the options of the other phase."""
         if self.phase == "inter":
-            return (*self.unread, "sum_epochs", "margin_intra")
-        of_inter = (name for name in Ssamt.model_fields if name.startswith(("margin_", "weight_")))
-        others = ("negatives", "temperature", "top_k", "label_stopwords")
-        return (*self.unread, *(name for name in of_inter if name != "margin_intra"), *others)
+            return "sum_epochs", "margin_intra"
+        margins = ("margin_global", "margin_local", "margin_phrase")
+        weights = ("weight_global", "weight_local", "weight_phrase")
+        return (*margins, *weights, "negatives", "temperature", "top_k", "label_stopwords")

@@ -15,14 +15,19 @@ Source: SSAMT (Fan et al., ICMR 2022), sections on training objectives and train
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from itrpipe.learning.losses import excluded_pairs, hinge, triplet_loss
-from itrpipe.methods.base import Batch, PairsMethod, encoded, same_image_mask
+from itrpipe.methods.base import Batch, PairsMethod, TrainingSet, encoded, same_image_mask
 from itrpipe.methods.ssamt.declaration import Ssamt
 from itrpipe.models.ssamt.network import Relevance, SsamtEncoder, SsamtTexts
+
+Matching = Callable[[np.ndarray, np.ndarray, int, int], Tensor]
+"""Image rows [n], caption rows [n], P and W -> bool [n, P + W], phrases and words of captions that hold for images."""
 
 
 def two_way_loss(texts: tuple[Tensor, Tensor], images: tuple[Tensor, Tensor], margin: float) -> Tensor:
@@ -74,6 +79,10 @@ def _mean_of(values: Tensor, chosen: Tensor) -> Tensor:
 class SsamtMethod(PairsMethod[Ssamt]):
     """Trains one of the two phases."""
 
+    def __init__(self, settings: Ssamt, data: TrainingSet, matching: Matching) -> None:
+        super().__init__(settings, data)
+        self._matching = matching
+
     def losses(self, model: SsamtEncoder, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """`intra` (L0), or `global`, `local` and `phrase` (L1, L2, L3) with their weights."""
         settings = self.settings
@@ -83,7 +92,9 @@ class SsamtMethod(PairsMethod[Ssamt]):
         if settings.phase == "intra":
             hardest = epoch >= settings.sum_epochs
             return {"intra": triplet_loss(scores, settings.margin_intra, hardest, mask) / len(scores)}
-        text, image = self._negatives(scores.detach(), mask)
+        # Positions in the batch of a negative caption for each image, and of a negative image for each caption.
+        candidates = scores.detach().masked_fill(excluded_pairs(scores, mask), float("-inf"))
+        text, image = self._pick(candidates), self._pick(candidates.T)
         own = model.relevance(images, texts)
         with_text, with_image = model.relevance(images, texts[text]), model.relevance(images[image], texts)
         whole = (own.whole, with_text.whole), (own.whole, with_image.whole)
@@ -98,11 +109,6 @@ class SsamtMethod(PairsMethod[Ssamt]):
             phrases = phrases + self._phrase_loss(batch, with_image, texts, image.cpu().numpy(), rows)
             found["phrase"] = settings.weight_phrase * phrases
         return found
-
-    def _negatives(self, scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Positions in the batch of a negative caption j for each image and a negative image k for each caption."""
-        candidates = scores.masked_fill(excluded_pairs(scores, mask), float("-inf"))
-        return self._pick(candidates), self._pick(candidates.T)
 
     def _pick(self, candidates: Tensor) -> Tensor:
         """One column for each row [B]; a row without candidates gets its own, where every hinge is constant."""
@@ -127,7 +133,7 @@ class SsamtMethod(PairsMethod[Ssamt]):
         assert batch.captions is not None
         members = texts.phrase_tokens  # [B, P, W]
         rows = self.data.caption_image[batch.captions[images]]
-        matching = self.data.matching(rows, batch.captions[captions], *members.shape[1:]).to(members.device)
+        matching = self._matching(rows, batch.captions[captions], *members.shape[1:]).to(members.device)
         real = pairs.fragments_real
         if self.settings.label_stopwords == "drop":
             inside = members[torch.from_numpy(captions).to(members.device)].any(dim=1)

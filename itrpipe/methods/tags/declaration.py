@@ -1,17 +1,17 @@
-"""What TAGS declares."""
+"""Settings of TAGS."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import NonNegativeFloat, PositiveFloat, model_validator
 
-from itrpipe.methods.declaration import MOST_WRITTEN, Masked
-from itrpipe.methods.itm.declaration import Itm
+from itrpipe.methods.declaration import Masked, MasksCaptions, ReadsSentences, Written
+from itrpipe.methods.itm.declaration import HardNegatives
 from itrpipe.papers import TAGS_DC
 
 
-class Tags(Itm):
+class Tags(ReadsSentences, MasksCaptions, HardNegatives):
     """Synthetic negative sentences beside hard negatives. Source: TAGS-DC (Fan et al., Findings of NAACL 2022).
 
     Attributes:
@@ -34,32 +34,27 @@ class Tags(Itm):
     """
 
     papers = (TAGS_DC,)
-    unread = (*Itm.unread, "twins", "twin_weight")
 
     generator: Literal["dynamic", "static", "bank"] = "dynamic"
     writer: str = ""
     mask: Literal["phrases", "words"] = "phrases"
-    copies: int = Field(default=20, ge=1, le=MOST_WRITTEN)
-    draws: int = Field(default=20, ge=1, le=MOST_WRITTEN)
-    temperature: float = Field(default=1.5, gt=0)
+    copies: Written = 20
+    draws: Written = 20
+    temperature: PositiveFloat = 1.5
     noise: bool = True
     exclude_specials: bool = True
     compare: Literal["piece", "off"] = "piece"
-    keep: int = Field(default=31, ge=1, le=MOST_WRITTEN)
-    weight_words: float = Field(default=0.1, ge=0)
-    weight_sentences: float = Field(default=1e-3, ge=0)
+    keep: Written = 31
+    weight_words: NonNegativeFloat = 0.1
+    weight_sentences: NonNegativeFloat = 1e-3
 
     def masked(self) -> Masked | None:
-        """Where sentences are written in the step."""
-        return None if self.reads_sentences() else Masked(self.mask, self.compare)
+        """Return how captions are masked where sentences are written in the step."""
+        return None if self.reads_sentences() else Masked(self.mask, self.compare, self.writer)
 
     def reads_sentences(self) -> bool:
-        """Those of the bank."""
+        """Return whether sentences are those of the bank."""
         return self.generator == "bank"
-
-    def written_by(self) -> str:
-        """The static generator."""
-        return self.writer
 
     @model_validator(mode="after")
     def _someone_writes(self) -> Tags:

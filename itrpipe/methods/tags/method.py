@@ -26,8 +26,9 @@ from torch import Tensor
 
 from itrpipe.learning import sentences as synthetic
 from itrpipe.learning.losses import hinge
-from itrpipe.methods.base import OwnedTexts, scoring
-from itrpipe.methods.itm.method import ItmBatch, ItmMethod
+from itrpipe.learning.sentences import CaptionMasks, SentenceBank
+from itrpipe.methods.base import OwnedTexts, TrainingSet, scoring
+from itrpipe.methods.itm.method import HardNegativesMethod, ItmBatch
 from itrpipe.methods.pretrain.method import MaskedTexts, masked_texts, masked_word_logits, word_loss
 from itrpipe.methods.tags.declaration import Tags
 from itrpipe.models.base import ImageBatch, TextBatch, rows_of
@@ -68,7 +69,7 @@ class TagsBatch(ItmBatch):
     known: Tensor | None = None
 
 
-class TagsMethod(ItmMethod[ChosenTags]):
+class TagsMethod(HardNegativesMethod[ChosenTags]):
     """Trains with hard negatives and with sentences.
 
     Raises:
@@ -80,19 +81,32 @@ class TagsMethod(ItmMethod[ChosenTags]):
 
     reads_words = False
 
+    def __init__(
+        self,
+        settings: ChosenTags,
+        data: TrainingSet,
+        masks: CaptionMasks | None = None,
+        sentences: SentenceBank | None = None,
+        writer: UniterEncoder | None = None,
+    ) -> None:
+        super().__init__(settings, data)
+        self._masks, self._bank, self._writer = masks, sentences, writer
+
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> TagsBatch:
         """Hard negatives of the captions and of as many images, and masked copies of the captions."""
         settings, data, batch = self.settings, self.data, TagsBatch(**vars(super().collate(captions, rng)))
         if settings.generator == "bank":
-            batch.sentences = OwnedTexts(*data.sentences.take(captions, settings.keep))
+            assert self._bank is not None
+            batch.sentences = OwnedTexts(*self._bank.take(captions, settings.keep))
         else:
-            batch.masked = masked_texts(data, captions, settings.copies, settings.noise, rng)
-            batch.known = data.masks.known(captions)
+            assert self._masks is not None
+            batch.masked = masked_texts(data, self._masks, captions, settings.copies, settings.noise, rng)
+            batch.known = self._masks.known(captions)
         return batch
 
     def losses(self, model: UniterEncoder, batch: TagsBatch, epoch: int) -> dict[str, Tensor]:
         """`text_anchored`, `image_anchored`, `words` (L_MLM) and `sentences` (L_ISTM), the last two with weights."""
-        scores = self.hard_scores(model, batch, epoch)  # [2 B, 1 + M]
+        scores = self.pair_scores(model, batch, self.hard_rows(model, batch, epoch))  # [2 B, 1 + M]
         terms, positive = self.ranking_terms(scores, batch), scores[: len(batch.images), 0]
         own_images = rows_of(batch.pairs["pool"][0], batch.rows.images[: len(positive), 0])
         images, made = model.encode_images(own_images), batch.sentences
@@ -102,25 +116,22 @@ class TagsMethod(ItmMethod[ChosenTags]):
         states = images.regions.new_zeros(0, first, images.regions.shape[-1])  # [n, first, d]
         if len(rows):
             states = model.read_at(images, model.encode_texts(made.texts), made.owners, rows, first, lambda each: each)
-        terms["sentences"] = self._ranking_of_sentences(model.rank_score(states[:, 0]), batch, made, positive)
+
+        scores = model.rank_score(states[:, 0])
+        place, table = (made.owners, made.places), scores.new_zeros(len(positive), self.settings.keep)
+        negatives = table.index_put(place, scores)
+        real = table.index_put(place, torch.ones_like(scores)) > 0
+        loss = synthetic_triplet_loss(positive, negatives, real, self.settings.margin)
+        terms["sentences"] = self.settings.weight_sentences * loss
+        gap = (scores.sigmoid() - positive.sigmoid()[made.owners]).detach().float()
+        batch.statistics["sentences"] = gap.new_tensor(len(gap) / len(positive))
+        if len(gap):  # quartiles of how much better than their captions sentences score
+            batch.statistics |= dict(zip(_QUARTILES, gap.quantile(gap.new_tensor([0.25, 0.5, 0.75])), strict=True))
         return terms | self.word_terms(model, batch, made, states)
 
     def word_terms(self, model: UniterEncoder, batch: TagsBatch, made: OwnedTexts, states: Tensor) -> dict[str, Tensor]:
         """Losses of the words of the sentences, whose last states are [n, W, d]: none; see `reads_words`."""
         return {}
-
-    def _ranking_of_sentences(self, scores: Tensor, batch: TagsBatch, made: OwnedTexts, positive: Tensor) -> Tensor:
-        """`sentences` of raw scores [n] of the sentences and [B] of their captions, with its weight."""
-        settings = self.settings
-        place, table = (made.owners, made.places), scores.new_zeros(len(positive), settings.keep)
-        negatives = table.index_put(place, scores)
-        real = table.index_put(place, torch.ones_like(scores)) > 0
-        gap = (scores.sigmoid() - positive.sigmoid()[made.owners]).detach().float()
-        batch.statistics["sentences"] = gap.new_tensor(len(gap) / len(positive))
-        if len(gap):  # quartiles of how much better than their captions sentences score
-            batch.statistics |= dict(zip(_QUARTILES, gap.quantile(gap.new_tensor([0.25, 0.5, 0.75])), strict=True))
-        loss = synthetic_triplet_loss(positive, negatives, real, settings.margin)
-        return settings.weight_sentences * loss
 
     def _write(
         self,
@@ -135,16 +146,18 @@ class TagsMethod(ItmMethod[ChosenTags]):
         Its words are among the terms afterwards, unless a frozen model writes and they weigh nothing.
         """
         assert batch.masked is not None
+        assert self._masks is not None
         settings, masked, count = self.settings, batch.masked, len(batch.images)
         labels, frozen = masked.labels[masked.labelled], settings.generator == "static"
         if not frozen or settings.weight_words:
             logits = masked_word_logits(model, images, masked)
             terms["words"] = settings.weight_words * word_loss(logits, labels, masked.owners(), count)
         if frozen:
+            assert self._writer is not None
             with torch.no_grad():
-                writer = self.data.writer.to(labels.device)
+                writer = self._writer.to(labels.device)
                 logits = masked_word_logits(writer, writer.encode_images(own_images), masked)
-        excluded = self.data.masks.specials.all if settings.exclude_specials else ()
+        excluded = self._masks.specials.all if settings.exclude_specials else ()
         drawn = synthetic.refill(masked.copies, masked.labels, logits, settings.draws, settings.temperature, excluded)
         sentences = drawn.view(count, -1, drawn.shape[-1])  # [B, N, W]
         reasons = synthetic.reject(sentences, masked.captions.tokens, batch.known)

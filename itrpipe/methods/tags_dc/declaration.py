@@ -1,10 +1,10 @@
-"""What TAGS-DC declares."""
+"""Settings of TAGS-DC."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import NonNegativeFloat, model_validator
 
 from itrpipe.methods.tags.declaration import Tags
 
@@ -24,9 +24,9 @@ class TagsDc(Tags):
     heads = frozenset({"word_match", "correction"})
     answers = frozenset({"words"})
 
-    weight_discrimination: float = Field(default=1e-3, ge=0)
-    weight_correction: float = Field(default=1e-3, ge=0)
-    match_weight: float = Field(default=0.11, ge=0)
+    weight_discrimination: NonNegativeFloat = 1e-3
+    weight_correction: NonNegativeFloat = 1e-3
+    match_weight: NonNegativeFloat = 0.11
     count_ends: bool = True
     correct: Literal["masked", "all"] = "masked"
 

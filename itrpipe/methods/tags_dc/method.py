@@ -24,7 +24,7 @@ SMALLEST = 1e-10
 
 
 def discrimination_loss(logits: Tensor, equal: Tensor, owners: Tensor, count: int, match_weight: float) -> Tensor:
-    """Whether each word of a synthetic sentence is the one that its caption has there:
+    """Compute the loss of telling which words of synthetic sentences are those of their captions:
 
         L_WoD = mean -w_y log p(y),   y = 1 where the words are equal, else 0
 

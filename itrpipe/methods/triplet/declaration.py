@@ -1,16 +1,16 @@
-"""What the online triplet loss declares."""
+"""Settings of the online triplet loss."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
-from itrpipe.methods.declaration import MOST, WithTwins
+from itrpipe.methods.declaration import AuxiliaryLoss, CountOrNone, FirstEpochs, SameImageMask, WithTwins
 from itrpipe.papers import ASCL, VSE_C, VSEPP, Paper
 
 
-class Triplet(WithTwins):
+class Triplet(WithTwins, FirstEpochs, SameImageMask, AuxiliaryLoss):
     """Online triplet loss. Source: VSE++ (Faghri et al., BMVC 2018); AOQ Eq. 1 and 2.
 
     Attributes:
@@ -26,21 +26,17 @@ class Triplet(WithTwins):
 
     papers = (VSEPP,)
 
-    margin: float = Field(default=0.2, ge=0)
+    margin: NonNegativeFloat = 0.2
     max_violation: bool = True
-    synthetic_sentences: int = Field(default=0, ge=0, le=MOST)
-    synthetic_weight: float = Field(default=1.0, ge=0)
+    synthetic_sentences: CountOrNone = 0
+    synthetic_weight: NonNegativeFloat = 1.0
     generated_positives: Literal["none", "joined", "shortened", "either"] = "none"
 
     def cited(self) -> tuple[Paper, ...]:
-        """Also those that further negatives and positives come from."""
+        """Return also the papers that further negatives and positives come from."""
         sentences = (VSE_C,) if self.synthetic_sentences else ()
         return (*self.papers, *sentences, *((ASCL,) if self.generated_positives != "none" else ()))
 
     def reads_sentences(self) -> bool:
-        """Where some are drawn."""
+        """Return whether sentences or twins are drawn."""
         return super().reads_sentences() or self.synthetic_sentences > 0
-
-    def joins_captions(self) -> bool:
-        """For generated positives."""
-        return self.generated_positives != "none"

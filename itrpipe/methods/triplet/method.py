@@ -7,18 +7,19 @@ Source: VSE++ (Faghri et al., BMVC 2018); AOQ (Chen et al., ECCV 2020), Eq. 1 an
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from itrpipe.learning.losses import hinge, triplet_loss, twin_differences
+from itrpipe.learning.sentences import SentenceBank
 from itrpipe.methods.ascl.method import generated_positives
 from itrpipe.methods.base import (
+    AnyMatcher,
     Batch,
     PairsMethod,
+    TokenLimits,
+    TrainingSet,
     auxiliary_terms,
     encoded,
     same_image_mask,
@@ -27,7 +28,7 @@ from itrpipe.methods.base import (
     twins_drawn,
 )
 from itrpipe.methods.triplet.declaration import Triplet
-from itrpipe.models.base import Matcher, rows_of
+from itrpipe.models.base import rows_of
 
 
 class TripletMethod(PairsMethod[Triplet]):
@@ -35,20 +36,25 @@ class TripletMethod(PairsMethod[Triplet]):
 
     means = False
 
+    def __init__(
+        self, settings: Triplet, data: TrainingSet, limits: TokenLimits, sentences: SentenceBank | None = None
+    ) -> None:
+        super().__init__(settings, data)
+        self._limits, self._sentences = limits, sentences
+
     def collate(self, captions: np.ndarray, rng: np.random.Generator) -> Batch:
         """The captions and their images, and synthetic sentences and generated positives of each where wanted."""
         settings, batch = self.settings, super().collate(captions, rng)
         if settings.synthetic_sentences:
-            batch.sentences = sentences_drawn(self.data, captions, settings.synthetic_sentences, rng)
+            batch.sentences = sentences_drawn(self._sentences, captions, settings.synthetic_sentences, rng)
         if settings.twins:
-            batch.twins = twins_drawn(self.data, math.ceil(settings.twins * len(captions)), rng)
-        if settings.joins_captions():
+            batch.twins = twins_drawn(self.data, self._sentences, settings.twins, len(captions), rng)
+        if settings.generated_positives != "none":
             sides = self.data, self.captions_of, captions
-            reads = self.data.ends, self.data.max_tokens
-            batch.generated = generated_positives(settings.generated_positives, *sides, *reads, rng)
+            batch.generated = generated_positives(settings.generated_positives, *sides, self._limits, rng)
         return batch
 
-    def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """Sums over the batch: `triplet` (Eq. 1 or 2), the backbone's `auxiliary` loss, `synthetic` of sentences.
 
         `twins` is the same hinge of the four scores of twins.

@@ -1,4 +1,4 @@
-"""What stands for a training that does not happen."""
+"""Settings where nothing is trained."""
 
 from itrpipe.methods.declaration import MethodSettings
 from itrpipe.papers import CLIP
@@ -9,4 +9,3 @@ class ZeroShot(MethodSettings):
 
     papers = (CLIP,)
     trains = False
-    unread = ("auxiliary_weight", "mask_same_image", "sum_epochs")

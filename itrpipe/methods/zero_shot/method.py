@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 
-from itrpipe.methods.base import Batch, PairsMethod
+from itrpipe.methods.base import AnyMatcher, Batch, PairsMethod
 from itrpipe.methods.zero_shot.declaration import ZeroShot
-from itrpipe.models.base import Matcher
 
 
 class ZeroShotMethod(PairsMethod[ZeroShot]):
     """Has batches, as every method, and no loss."""
 
-    def losses(self, model: Matcher[Any, Any], batch: Batch, epoch: int) -> dict[str, Tensor]:
+    def losses(self, model: AnyMatcher, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """None."""
         return {}
 

@@ -1,7 +1,5 @@
 """What the method declares; read without torch."""
 
-from typing import ClassVar
-
 from pydantic import Field
 
 from itrpipe.methods.declaration import MethodSettings
@@ -9,8 +7,6 @@ from itrpipe.methods.declaration import MethodSettings
 
 class Smooth(MethodSettings):
     """Triplet loss in which a soft maximum stands for the hardest negative."""
-
-    unread: ClassVar[tuple[str, ...]] = ("auxiliary_weight", "mask_same_image", "sum_epochs")  # refused, not ignored
 
     margin: float = Field(default=0.2, ge=0)
     temperature: float = Field(default=0.1, gt=0)
